@@ -1,0 +1,32 @@
+//! What two ends agree on when they connect.
+
+/// Feature flags, with Lustre's numbers where Lustre has the feature. A server answers with a subset of what the
+/// client asked for; unknown bits of a newer peer are not granted.
+pub mod features {
+    /// Several modifying requests in flight. Known by name only in this version, and never granted.
+    pub const MULTI_MOD_RPCS: u64 = 0x0200_0000_0000_0000;
+    /// Version-based recovery.
+    pub const VBR: u64 = 0x8000_0000;
+    /// The bits that have a name, for `import`.
+    pub const NAMES: &[(u64, &str)] = &[(MULTI_MOD_RPCS, "multi_mod_rpcs"), (VBR, "version_recovery")];
+    /// What this version offers and asks for.
+    pub const SUPPORTED: u64 = VBR;
+}
+
+/// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.
+pub const PROTOCOL_VERSION: u32 = 0x0001_0000;
+
+/// Largest number of bytes in one read or write request.
+pub const BRW_SIZE_MAX: u32 = 1 << 20;
+/// Longest name of a directory entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest symbolic link, in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// Largest value of an extended attribute, in bytes.
+pub const XATTR_SIZE_MAX: usize = 65536;
+/// Most supplementary groups in a credential.
+pub const GROUPS_MAX: usize = 65536;
+/// Most links of an object.
+pub const LINK_MAX: u32 = 65000;
+/// Files up to this size live on the metadata target, in bytes, by default.
+pub const DOM_SIZE_DEFAULT: u32 = 64 << 10;

@@ -1,0 +1,374 @@
+//! Frames: a fixed header, a body, and bulk bytes.
+//!
+//! ```text
+//! offset size field
+//!      0    4 length        bytes that follow this field
+//!      4    2 magic         0x4144, "DA" little-endian
+//!      6    2 version       of the frame layout; 1
+//!      8    4 crc32c        over everything after this field, bulk included
+//!     12    2 opcode
+//!     14    2 tag
+//!     16    4 flags         see [`flags`]
+//!     20    4 conn_cnt
+//!     24    8 export handle
+//!     32    8 xid
+//!     40    8 transno
+//!     48    8 last_xid      highest xid such that no reply with an equal or lower one is missing
+//!     56    8 last_committed
+//!     64    4 timeout_ms    request: how long the sender waits; early reply: how much longer it should
+//!     68    4 status        reply: 0 or a negative errno
+//!     72   32 pre-versions  4 x 8, of the objects before the change
+//!    104    4 body length
+//!    108    4 reserved      written as 0, ignored when read
+//!    112      body (prost), then bulk to the end of the frame
+//! ```
+//!
+//! All little-endian. A reader takes many frames out of one buffer with [`Decoder`]; a writer appends many to one.
+//! Unknown flag bits are kept and ignored; an unknown opcode decodes and is answered `EOPNOTSUPP` by whoever gets it.
+
+use bytes::{Buf, Bytes, BytesMut};
+use core::fmt;
+use prost::Message;
+
+use crate::ids::{Handle, Tag, Transno, Xid};
+
+/// Bytes of the header, length field included.
+pub const HEADER_LEN: usize = 112;
+/// Largest body, in bytes.
+pub const BODY_MAX: usize = 2 << 20;
+/// Largest bulk part, in bytes.
+pub const BULK_MAX: usize = 4 << 20;
+/// Largest frame, in bytes.
+pub const FRAME_MAX: usize = HEADER_LEN + BODY_MAX + BULK_MAX;
+/// The magic number.
+pub const MAGIC: u16 = 0x4144;
+/// The layout that this code writes.
+pub const VERSION: u16 = 1;
+
+/// Flag bits of a header.
+pub mod flags {
+    /// This frame is a reply. Otherwise it is a request, or a notice if its opcode says so.
+    pub const REPLY: u32 = 0x1;
+    /// Sent before, no reply seen.
+    pub const RESENT: u32 = 0x2;
+    /// Answered before by a server that lost it.
+    pub const REPLAY: u32 = 0x4;
+    /// An early reply: still executing, wait `timeout_ms` longer.
+    pub const EARLY: u32 = 0x8;
+    /// The client has replayed all its requests.
+    pub const REQ_REPLAY_DONE: u32 = 0x40;
+    /// The client has replayed all its locks.
+    pub const LOCK_REPLAY_DONE: u32 = 0x80;
+    /// Connect request: the client was connected before.
+    pub const CONNECT_RECONNECT: u32 = 0x100;
+    /// Connect reply: the target is recovering.
+    pub const CONNECT_RECOVERING: u32 = 0x200;
+    /// Connect request: the client holds no state of this target.
+    pub const CONNECT_INITIAL: u32 = 0x400;
+}
+
+/// The fixed part of every frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Header {
+    /// Operation, raw: it may come from a newer peer.
+    pub opcode: u16,
+    /// Slot of a modifying request.
+    pub tag: Tag,
+    /// See [`flags`].
+    pub flags: u32,
+    /// Number of the connection attempt; a server drops requests of older connections.
+    pub conn_cnt: u32,
+    /// The export that the server gave at connect; 0 in a connect request.
+    pub export: Handle,
+    /// The request's identity; a reply repeats it.
+    pub xid: Xid,
+    /// Reply: the change's place in the target's order. Replay: the same, given back.
+    pub transno: Transno,
+    /// No reply with an equal or lower xid is missing.
+    pub last_xid: Xid,
+    /// Reply: everything up to here is durable.
+    pub last_committed: Transno,
+    /// Milliseconds, see the layout.
+    pub timeout_ms: u32,
+    /// Reply: 0 or a negative errno.
+    pub status: i32,
+    /// Versions of the objects before the change.
+    pub pre_versions: [u64; 4],
+}
+
+impl Header {
+    /// Whether `flag` is set.
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// One frame: cheap to clone, for a client keeps it for replay.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Frame {
+    /// The fixed part.
+    pub header: Header,
+    /// The prost body.
+    pub body: Bytes,
+    /// Data behind it.
+    pub bulk: Bytes,
+}
+
+/// Why bytes are not a frame. The connection that carried them is closed: nothing after them can be trusted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FrameError {
+    /// The peer does not speak this protocol.
+    Magic(u16),
+    /// The peer speaks a newer frame layout.
+    Version(u16),
+    /// The length is below the header or above [`FRAME_MAX`].
+    Length(u32),
+    /// Bytes changed on the way.
+    Checksum,
+    /// The body length does not fit the frame.
+    Body(u32),
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrameError::Magic(m) => {
+                write!(f, "the peer does not speak Adamant's protocol (magic 0x{m:04x}); check the address")
+            }
+            FrameError::Version(v) => {
+                write!(f, "the peer sends frame layout {v}, this version knows {VERSION}; upgrade this side")
+            }
+            FrameError::Length(n) => write!(f, "frame of {n} bytes; between {HEADER_LEN} and {FRAME_MAX} are allowed"),
+            FrameError::Checksum => {
+                write!(f, "frame with a wrong checksum; the connection is closed and the request sent again")
+            }
+            FrameError::Body(n) => write!(f, "frame with a body of {n} bytes that does not fit it"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+impl Frame {
+    /// A frame with `message` as its body.
+    pub fn new(header: Header, message: &impl Message, bulk: Bytes) -> Frame {
+        Frame { header, body: message.encode_to_vec().into(), bulk }
+    }
+
+    /// Decodes the body. Unknown fields are skipped; bytes that are no message of this type are an error.
+    pub fn decode<M: Message + Default>(&self) -> Result<M, prost::DecodeError> {
+        M::decode(self.body.clone())
+    }
+
+    /// Bytes on the wire.
+    pub fn wire_len(&self) -> usize {
+        HEADER_LEN + self.body.len() + self.bulk.len()
+    }
+
+    /// Appends the frame to `out`.
+    ///
+    /// # Panics
+    /// If body or bulk exceed their limits: the sender must have checked.
+    pub fn encode(&self, out: &mut BytesMut) {
+        assert!(self.body.len() <= BODY_MAX && self.bulk.len() <= BULK_MAX, "frame over its limits");
+        let h = &self.header;
+        let start = out.len();
+        out.reserve(self.wire_len());
+        out.extend_from_slice(&((self.wire_len() - 4) as u32).to_le_bytes());
+        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&h.opcode.to_le_bytes());
+        out.extend_from_slice(&h.tag.0.to_le_bytes());
+        out.extend_from_slice(&h.flags.to_le_bytes());
+        out.extend_from_slice(&h.conn_cnt.to_le_bytes());
+        for v in [h.export.0, h.xid.0, h.transno.0, h.last_xid.0, h.last_committed.0] {
+            out.extend_from_slice(&v.to_le_bytes());
+        }
+        out.extend_from_slice(&h.timeout_ms.to_le_bytes());
+        out.extend_from_slice(&h.status.to_le_bytes());
+        for v in h.pre_versions {
+            out.extend_from_slice(&v.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.body.len() as u32).to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.body);
+        out.extend_from_slice(&self.bulk);
+        let crc = crc32c::crc32c(&out[start + 12..]);
+        out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Takes frames out of a byte stream.
+///
+/// Fill [`Decoder::buffer`] with what a read gave, then call [`Decoder::next_frame`] until it gives `None`. The
+/// buffer never holds more than one largest frame and one read.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: BytesMut,
+}
+
+impl Decoder {
+    /// An empty decoder.
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// Where to append bytes that were read.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The next whole frame, `None` if bytes are missing, or why there can be none.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(length) = self.buffer.get(..4) else { return Ok(None) };
+        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
+        let total = length as usize + 4;
+        if !(HEADER_LEN..=FRAME_MAX).contains(&total) {
+            return Err(FrameError::Length(length));
+        }
+        if let Some(head) = self.buffer.get(4..8) {
+            // Said as early as it is known: a wrong peer may never send as much as it announced.
+            let magic = u16::from_le_bytes([head[0], head[1]]);
+            let version = u16::from_le_bytes([head[2], head[3]]);
+            if magic != MAGIC {
+                return Err(FrameError::Magic(magic));
+            }
+            if version != VERSION {
+                return Err(FrameError::Version(version));
+            }
+        }
+        if self.buffer.len() < total {
+            return Ok(None);
+        }
+        let mut bytes = self.buffer.split_to(total).freeze();
+        let crc = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        if crc32c::crc32c(&bytes[12..]) != crc {
+            return Err(FrameError::Checksum);
+        }
+        bytes.advance(12);
+        let mut header = Header {
+            opcode: bytes.get_u16_le(),
+            tag: Tag(bytes.get_u16_le()),
+            flags: bytes.get_u32_le(),
+            conn_cnt: bytes.get_u32_le(),
+            export: Handle(bytes.get_u64_le()),
+            xid: Xid(bytes.get_u64_le()),
+            transno: Transno(bytes.get_u64_le()),
+            last_xid: Xid(bytes.get_u64_le()),
+            last_committed: Transno(bytes.get_u64_le()),
+            timeout_ms: bytes.get_u32_le(),
+            status: bytes.get_i32_le(),
+            pre_versions: [0; 4],
+        };
+        for v in &mut header.pre_versions {
+            *v = bytes.get_u64_le();
+        }
+        let body_len = bytes.get_u32_le();
+        bytes.advance(4);
+        if body_len as usize > bytes.len() || body_len as usize > BODY_MAX || bytes.len() - body_len as usize > BULK_MAX
+        {
+            return Err(FrameError::Body(body_len));
+        }
+        let body = bytes.split_to(body_len as usize);
+        Ok(Some(Frame { header, body, bulk: bytes }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Frame {
+        Frame {
+            header: Header {
+                opcode: 36,
+                tag: Tag(1),
+                flags: flags::RESENT,
+                conn_cnt: 3,
+                export: Handle(4),
+                xid: Xid(5),
+                transno: Transno(6),
+                last_xid: Xid(7),
+                last_committed: Transno(8),
+                timeout_ms: 9,
+                status: -17,
+                pre_versions: [10, 11, 12, 13],
+            },
+            body: Bytes::from_static(b"body"),
+            bulk: Bytes::from_static(b"bulk bytes"),
+        }
+    }
+
+    #[test]
+    fn many_frames_come_out_of_one_buffer_however_it_is_cut() {
+        let mut wire = BytesMut::new();
+        for _ in 0..3 {
+            sample().encode(&mut wire);
+        }
+        for cut in 1..wire.len() {
+            let mut decoder = Decoder::new();
+            let mut seen = Vec::new();
+            for part in wire.chunks(cut) {
+                decoder.buffer().extend_from_slice(part);
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    seen.push(frame);
+                }
+            }
+            assert_eq!(seen, [sample(), sample(), sample()], "cut {cut}");
+        }
+    }
+
+    #[test]
+    fn the_header_has_its_golden_bytes() {
+        let mut wire = BytesMut::new();
+        sample().encode(&mut wire);
+        let hex: String = wire.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "7a000000",
+                "4441",
+                "0100",
+                "CRC_____",
+                "2400",
+                "0100",
+                "02000000",
+                "03000000",
+                "0400000000000000",
+                "0500000000000000",
+                "0600000000000000",
+                "0700000000000000",
+                "0800000000000000",
+                "09000000",
+                "efffffff",
+                "0a00000000000000",
+                "0b00000000000000",
+                "0c00000000000000",
+                "0d00000000000000",
+                "04000000",
+                "00000000",
+                "626f6479",
+                "62756c6b206279746573"
+            )
+            .replace("CRC_____", &hex[16..24])
+        );
+        assert_eq!(&hex[16..24], "ca549ed0");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let mut wire = BytesMut::new();
+        sample().encode(&mut wire);
+        for bit in 0..wire.len() * 8 {
+            let mut bad = wire.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let mut decoder = Decoder::new();
+            decoder.buffer().extend_from_slice(&bad);
+            match decoder.next_frame() {
+                Err(_) | Ok(None) => {}
+                Ok(Some(_)) => panic!("bit {bit} went through"),
+            }
+        }
+    }
+}

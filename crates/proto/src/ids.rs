@@ -1,0 +1,299 @@
+//! Numbers that name something, each with its own type.
+
+use core::fmt;
+use core::str::FromStr;
+
+macro_rules! newtype {
+    ($(#[$doc:meta])* $name:ident($int:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $int);
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+        impl From<$int> for $name {
+            fn from(v: $int) -> Self {
+                $name(v)
+            }
+        }
+    };
+}
+
+newtype!(
+    /// Identity of a request on one client: rises with every request, also over a restart of the client. 0 is none.
+    Xid(u64)
+);
+newtype!(
+    /// Order of the changes of one target. The high 32 bits are the epoch. 0 is "nothing was changed".
+    Transno(u64)
+);
+newtype!(
+    /// A client's slot for a modifying request. 0 is "not a modifying request".
+    Tag(u16)
+);
+newtype!(
+    /// Index of a metadata or object target within its file system (`MDT0000`, `OST0001`, hexadecimal in names).
+    TargetIndex(u32)
+);
+newtype!(
+    /// Position of a stripe object in a file's layout.
+    StripeIndex(u32)
+);
+newtype!(
+    /// A server's cookie for an export, an open file or a lock. 0 is none.
+    Handle(u64)
+);
+
+impl Transno {
+    /// The recovery epoch, in the high half.
+    pub fn epoch(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The first value of `epoch`; real transnos of the epoch are greater.
+    pub fn start_of(epoch: u32) -> Transno {
+        Transno(u64::from(epoch) << 32)
+    }
+}
+
+/// A client's identity for one mount: chosen at random by the client, durable at every target it uses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClientUuid(pub u128);
+
+impl fmt::Display for ClientUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let b = self.0;
+        write!(
+            f,
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            (b >> 96) as u32,
+            (b >> 80) as u16,
+            (b >> 64) as u16,
+            (b >> 48) as u16,
+            b as u64 & 0xffff_ffff_ffff
+        )
+    }
+}
+
+impl fmt::Debug for ClientUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a target holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TargetKind {
+    /// Configuration.
+    Mgt,
+    /// Metadata.
+    Mdt,
+    /// Objects.
+    Ost,
+}
+
+/// A target's full name: `adamant-MDT0000`, `adamant-OST000a`, `MGS`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TargetName {
+    /// The file system's name; 1 to 8 characters of `[A-Za-z0-9_]`. Empty for the MGS.
+    pub fsname: String,
+    /// What it holds.
+    pub kind: TargetKind,
+    /// Its index.
+    pub index: TargetIndex,
+}
+
+impl TargetName {
+    /// Longest file system name, in bytes.
+    pub const FSNAME_MAX: usize = 8;
+
+    /// Whether `name` may name a file system.
+    pub fn fsname_is_valid(name: &str) -> bool {
+        (1..=Self::FSNAME_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    }
+}
+
+impl fmt::Display for TargetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            TargetKind::Mgt => write!(f, "MGS"),
+            TargetKind::Mdt => write!(f, "{}-MDT{:04x}", self.fsname, self.index.0),
+            TargetKind::Ost => write!(f, "{}-OST{:04x}", self.fsname, self.index.0),
+        }
+    }
+}
+
+impl FromStr for TargetName {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        if s == "MGS" {
+            return Ok(TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: TargetIndex(0) });
+        }
+        let bad = || {
+            format!(
+                "'{s}' is not a target name; expected FSNAME-MDTxxxx or FSNAME-OSTxxxx with four hexadecimal digits"
+            )
+        };
+        let (fsname, rest) = s.rsplit_once('-').ok_or_else(bad)?;
+        let kind = match rest.get(..3) {
+            Some("MDT") => TargetKind::Mdt,
+            Some("OST") => TargetKind::Ost,
+            _ => return Err(bad()),
+        };
+        let index = u32::from_str_radix(rest.get(3..).ok_or_else(bad)?, 16).map_err(|_| bad())?;
+        if !Self::fsname_is_valid(fsname) {
+            return Err(bad());
+        }
+        Ok(TargetName { fsname: fsname.to_owned(), kind, index: TargetIndex(index) })
+    }
+}
+
+/// Identity of a file system object: never reused, never moved.
+///
+/// Printed as Lustre prints it: `[0x200000401:0x1:0x0]`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Message)]
+pub struct Fid {
+    /// The sequence, granted to one client.
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// The object within the sequence; 1 to [`Fid::OID_MAX`].
+    #[prost(uint32, tag = "2")]
+    pub oid: u32,
+    /// Always 0 in this version.
+    #[prost(uint32, tag = "3")]
+    pub ver: u32,
+}
+
+impl Fid {
+    /// No object.
+    pub const NONE: Fid = Fid { seq: 0, oid: 0, ver: 0 };
+    /// The root directory of every file system.
+    pub const ROOT: Fid = Fid { seq: 0x2_0000_0007, oid: 1, ver: 0 };
+    /// First sequence that the MGT hands out.
+    pub const SEQ_FIRST: u64 = 0x2_0000_0400;
+    /// Last sequence there is.
+    pub const SEQ_LAST: u64 = (1 << 40) - 1;
+    /// Greatest object number in a sequence; a sequence holds this many objects.
+    pub const OID_MAX: u32 = 0x1_ffff;
+
+    /// A FID.
+    pub const fn new(seq: u64, oid: u32) -> Fid {
+        Fid { seq, oid, ver: 0 }
+    }
+
+    /// Whether it names nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Fid::NONE
+    }
+
+    /// Whether a client may have chosen it.
+    pub fn is_normal(&self) -> bool {
+        (Fid::SEQ_FIRST..=Fid::SEQ_LAST).contains(&self.seq) && (1..=Fid::OID_MAX).contains(&self.oid) && self.ver == 0
+    }
+
+    /// The inode number that programs see: a fixed, one-to-one function of the FID for normal FIDs
+    /// (40 bits of sequence, 17 of object), 1 for the root. Never 0.
+    pub fn ino(&self) -> u64 {
+        if *self == Fid::ROOT {
+            return 1;
+        }
+        (self.seq << 17) | u64::from(self.oid & 0x1_ffff)
+    }
+
+    /// The FID of a FUSE node id made by [`Fid::ino`]; `None` if no FID has that number.
+    pub fn from_ino(ino: u64) -> Option<Fid> {
+        if ino == 1 {
+            return Some(Fid::ROOT);
+        }
+        let fid = Fid::new(ino >> 17, (ino & 0x1_ffff) as u32);
+        fid.is_normal().then_some(fid)
+    }
+
+    /// 16 bytes that sort as the FID does, for keys.
+    pub fn to_key(&self) -> [u8; 16] {
+        let mut k = [0; 16];
+        k[..8].copy_from_slice(&self.seq.to_be_bytes());
+        k[8..12].copy_from_slice(&self.oid.to_be_bytes());
+        k[12..].copy_from_slice(&self.ver.to_be_bytes());
+        k
+    }
+
+    /// The inverse of [`Fid::to_key`].
+    pub fn from_key(k: &[u8]) -> Option<Fid> {
+        let k: &[u8; 16] = k.try_into().ok()?;
+        let (s, rest) = k.split_at(8);
+        let (o, v) = rest.split_at(4);
+        Some(Fid {
+            seq: u64::from_be_bytes(s.try_into().ok()?),
+            oid: u32::from_be_bytes(o.try_into().ok()?),
+            ver: u32::from_be_bytes(v.try_into().ok()?),
+        })
+    }
+}
+
+impl fmt::Display for Fid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[0x{:x}:0x{:x}:0x{:x}]", self.seq, self.oid, self.ver)
+    }
+}
+
+impl FromStr for Fid {
+    type Err = String;
+
+    /// Reads `[0xSEQ:0xOID:0xVER]`, with or without the brackets.
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad = || format!("'{s}' is not a FID; expected [0xSEQ:0xOID:0xVER]");
+        let inner = s.strip_prefix('[').map_or(Some(s), |r| r.strip_suffix(']')).ok_or_else(bad)?;
+        let mut parts = inner.split(':').map(|p| u64::from_str_radix(p.trim_start_matches("0x"), 16).ok());
+        let mut next = || parts.next().flatten().ok_or_else(bad);
+        let (seq, oid, ver) = (next()?, next()?, next()?);
+        if parts.next().is_some() {
+            return Err(bad());
+        }
+        Ok(Fid { seq, oid: u32::try_from(oid).map_err(|_| bad())?, ver: u32::try_from(ver).map_err(|_| bad())? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fid_prints_and_reads_like_lustre() {
+        let fid = Fid::new(0x2_0000_0401, 0x1f);
+        assert_eq!(fid.to_string(), "[0x200000401:0x1f:0x0]");
+        assert_eq!("[0x200000401:0x1f:0x0]".parse(), Ok(fid));
+        assert_eq!("0x200000401:0x1f:0x0".parse(), Ok(fid));
+        for bad in ["", "[0x1:0x2]", "[0x1:0x2:0x3:0x4]", "[zz:1:1]", "[0x1:0x100000000:0x0]", "[0x1:0x1:0x0"] {
+            assert!(bad.parse::<Fid>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn inode_numbers_and_keys_are_one_to_one() {
+        for fid in [Fid::ROOT, Fid::new(Fid::SEQ_FIRST, 1), Fid::new(Fid::SEQ_LAST, Fid::OID_MAX)] {
+            assert_eq!(Fid::from_ino(fid.ino()), Some(fid));
+            assert_eq!(Fid::from_key(&fid.to_key()), Some(fid));
+        }
+        assert_eq!(Fid::from_ino(0), None);
+        assert_eq!(Fid::from_ino(2), None);
+    }
+
+    #[test]
+    fn target_names_round_trip() {
+        for name in ["adamant-MDT0000", "fs_1-OST000a", "MGS"] {
+            assert_eq!(name.parse::<TargetName>().map(|n| n.to_string()), Ok(name.to_owned()));
+        }
+        for bad in ["adamant", "adamant-XYZ0000", "waytoolongname-MDT0000", "-MDT0000", "a-MDTzz"] {
+            assert!(bad.parse::<TargetName>().is_err(), "{bad}");
+        }
+    }
+}

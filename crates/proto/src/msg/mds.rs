@@ -1,0 +1,620 @@
+//! Metadata operations.
+
+use bytes::Bytes;
+use prost::{Enumeration, Message, Oneof};
+
+use super::lock::{LockGrant, Lvb};
+use crate::ids::Fid;
+
+/// On whose behalf. Checked on the server; what the connection's peer may claim is the server's policy.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Cred {
+    /// File system user.
+    #[prost(uint32, tag = "1")]
+    pub uid: u32,
+    /// File system group.
+    #[prost(uint32, tag = "2")]
+    pub gid: u32,
+    /// Supplementary groups.
+    #[prost(uint32, repeated, tag = "3")]
+    pub groups: Vec<u32>,
+    /// For creates: bits that the mode loses where no default ACL applies.
+    #[prost(uint32, tag = "4")]
+    pub umask: u32,
+    /// Effective capabilities in Linux's numbers; uid 0 has them all in this version.
+    #[prost(uint64, tag = "5")]
+    pub capabilities: u64,
+}
+
+/// Attributes of an object.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Attr {
+    /// Identity.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Type and permission bits, as in `st_mode`.
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "4")]
+    pub gid: u32,
+    /// Links.
+    #[prost(uint32, tag = "5")]
+    pub nlink: u32,
+    /// Device number of a device node, as in `st_rdev`.
+    #[prost(uint64, tag = "6")]
+    pub rdev: u64,
+    /// Bytes. Of a file whose data lies on object targets, 0: ask those.
+    #[prost(uint64, tag = "7")]
+    pub size: u64,
+    /// Units of 512 bytes. Likewise.
+    #[prost(uint64, tag = "8")]
+    pub blocks: u64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "9")]
+    pub atime_ns: i64,
+    /// Nanoseconds. Of a file on object targets, the newest of all by ctime wins.
+    #[prost(sint64, tag = "10")]
+    pub mtime_ns: i64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "11")]
+    pub ctime_ns: i64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "12")]
+    pub btime_ns: i64,
+    /// Transno of the last change: of two copies the greater one is the newer.
+    #[prost(uint64, tag = "13")]
+    pub version: u64,
+    /// Regular files: where the data lies. Directories: the default for new files in it, if set.
+    #[prost(message, optional, tag = "14")]
+    pub layout: Option<Layout>,
+    /// There are extended attributes (ACLs included); if false, every getxattr is `ENODATA`.
+    #[prost(bool, tag = "15")]
+    pub has_xattrs: bool,
+}
+
+/// Where the data of a regular file lies; on a directory, the default for new files.
+///
+/// Objects are named (file FID, stripe index) on the target of that stripe. Byte `o` of the file lies in stripe
+/// `(o / stripe_size) % stripe_count`, at `(o / stripe_size / stripe_count) * stripe_size + o % stripe_size` of its object.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Layout {
+    /// Bytes; a multiple of 64 KiB.
+    #[prost(uint32, tag = "1")]
+    pub stripe_size: u32,
+    /// Object target of each stripe. Its length is the stripe count. Empty in a directory's default.
+    #[prost(uint32, repeated, tag = "2")]
+    pub osts: Vec<u32>,
+    /// The data still lies on the metadata target; `osts` says where it goes when it grows.
+    #[prost(bool, tag = "3")]
+    pub resident: bool,
+    /// Rises with every change of the layout.
+    #[prost(uint32, tag = "4")]
+    pub generation: u32,
+    /// Directory default: wanted stripe count; -1 means all.
+    #[prost(sint32, tag = "5")]
+    pub want_count: i32,
+    /// Directory default: first target; -1 means any.
+    #[prost(sint32, tag = "6")]
+    pub want_first: i32,
+}
+
+/// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct WantLocks {
+    /// PR lock on the object itself, with the bits of [`super::bits::CACHE`].
+    #[prost(uint64, tag = "1")]
+    pub object_cookie: u64,
+    /// PR lock with UPDATE on the parent directory, so that its entries can be cached.
+    #[prost(uint64, tag = "2")]
+    pub parent_cookie: u64,
+    /// DOM lock on a resident file: PR, or PW if `data_write`.
+    #[prost(uint64, tag = "3")]
+    pub data_cookie: u64,
+    /// See `data_cookie`.
+    #[prost(bool, tag = "4")]
+    pub data_write: bool,
+}
+
+/// Body of `MdsGetattr`.
+#[derive(Clone, PartialEq, Message)]
+pub struct GetattrReq {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Locks wanted.
+    #[prost(message, optional, tag = "2")]
+    pub want: Option<WantLocks>,
+    /// On whose behalf.
+    #[prost(message, optional, tag = "3")]
+    pub cred: Option<Cred>,
+}
+
+/// Body of `MdsLookup`.
+#[derive(Clone, PartialEq, Message)]
+pub struct LookupReq {
+    /// The directory.
+    #[prost(message, required, tag = "1")]
+    pub parent: Fid,
+    /// The name; `..` gives the parent of `parent`.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// Locks wanted.
+    #[prost(message, optional, tag = "3")]
+    pub want: Option<WantLocks>,
+    /// On whose behalf.
+    #[prost(message, optional, tag = "4")]
+    pub cred: Option<Cred>,
+}
+
+/// Body of replies to `MdsGetattr`, `MdsLookup`, `MdsReint` and `MdsClose`: what the objects look like after it.
+#[derive(Clone, PartialEq, Message)]
+pub struct ObjectRep {
+    /// The object: found, created, changed, opened; of an unlink, what was removed (with its remaining `nlink`); of a
+    /// rename, what was moved. For `MdsLookup` none means that the name does not exist (status 0).
+    #[prost(message, optional, tag = "1")]
+    pub attr: Option<Attr>,
+    /// The directory, after the change. Of a rename, the target directory.
+    #[prost(message, optional, tag = "2")]
+    pub parent_attr: Option<Attr>,
+    /// Locks granted.
+    #[prost(message, repeated, tag = "3")]
+    pub locks: Vec<LockGrant>,
+    /// Open: the handle.
+    #[prost(uint64, tag = "4")]
+    pub handle: u64,
+    /// Open: what was done, see [`disposition`].
+    #[prost(uint32, tag = "5")]
+    pub disposition: u32,
+    /// Rename: the source directory, if another one.
+    #[prost(message, optional, tag = "6")]
+    pub source_parent_attr: Option<Attr>,
+    /// Rename over an object: what was there, with its remaining `nlink`; exchange: the other object.
+    #[prost(message, optional, tag = "7")]
+    pub replaced_attr: Option<Attr>,
+    /// Symbolic links: the target, to spare a request.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub symlink: Bytes,
+}
+
+/// What an open did, with Lustre's numbers.
+pub mod disposition {
+    /// The name existed.
+    pub const LOOKUP_POS: u32 = 0x8;
+    /// This request created the file.
+    pub const OPEN_CREATE: u32 = 0x10;
+    /// It was opened.
+    pub const OPEN_OPEN: u32 = 0x20;
+}
+
+/// Body of `MdsReint`: one change, with what is common to all.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReintReq {
+    /// On whose behalf.
+    #[prost(message, optional, tag = "1")]
+    pub cred: Option<Cred>,
+    /// The client's clock: all times that this change sets, unless it says otherwise.
+    #[prost(sint64, tag = "2")]
+    pub now_ns: i64,
+    /// Locks wanted with the reply.
+    #[prost(message, optional, tag = "3")]
+    pub want: Option<WantLocks>,
+    /// Which change.
+    #[prost(oneof = "Reint", tags = "16, 17, 18, 19, 20, 21, 22, 23")]
+    pub op: Option<Reint>,
+}
+
+/// The changes.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Reint {
+    /// Mode, owner, times, size of a resident file.
+    #[prost(message, tag = "16")]
+    Setattr(SetattrOp),
+    /// A directory, device, pipe, socket, symbolic link, or a regular file that is not opened.
+    #[prost(message, tag = "17")]
+    Create(CreateOp),
+    /// A further name.
+    #[prost(message, tag = "18")]
+    Link(LinkOp),
+    /// A name less; also of an empty directory.
+    #[prost(message, tag = "19")]
+    Unlink(UnlinkOp),
+    /// Another name.
+    #[prost(message, tag = "20")]
+    Rename(RenameOp),
+    /// Open, with or without create.
+    #[prost(message, tag = "21")]
+    Open(OpenOp),
+    /// Set or remove an extended attribute.
+    #[prost(message, tag = "22")]
+    Setxattr(SetxattrOp),
+    /// Set a directory's default layout, or a file's (before it has data, or from resident to objects).
+    #[prost(message, tag = "23")]
+    Setlayout(SetlayoutOp),
+}
+
+/// Which fields of a [`SetattrOp`] count.
+pub mod valid {
+    /// `mode`.
+    pub const MODE: u32 = 0x1;
+    /// `uid`.
+    pub const UID: u32 = 0x2;
+    /// `gid`.
+    pub const GID: u32 = 0x4;
+    /// `size`.
+    pub const SIZE: u32 = 0x8;
+    /// `atime_ns`.
+    pub const ATIME: u32 = 0x10;
+    /// `mtime_ns`.
+    pub const MTIME: u32 = 0x20;
+    /// `ctime_ns`: only together with times merged from object targets.
+    pub const CTIME: u32 = 0x40;
+    /// The atime is "now" (UTIME_NOW): write permission is enough.
+    pub const ATIME_NOW: u32 = 0x80;
+    /// The mtime is "now".
+    pub const MTIME_NOW: u32 = 0x100;
+    /// A write happened: clear setuid and setgid where the rules say so.
+    pub const KILL_PRIV: u32 = 0x200;
+    /// Client housekeeping (relatime, merged times of a file's objects): no permission is needed, times only rise.
+    pub const HOUSEKEEPING: u32 = 0x400;
+}
+
+/// See [`Reint::Setattr`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SetattrOp {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// See [`valid`].
+    #[prost(uint32, tag = "2")]
+    pub valid: u32,
+    /// Permission bits, 12 of them.
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "4")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "5")]
+    pub gid: u32,
+    /// Bytes. On a file that is not resident the MDT checks permission, clears set-id bits and sets times; the data
+    /// is cut by a punch to each object.
+    #[prost(uint64, tag = "6")]
+    pub size: u64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "7")]
+    pub atime_ns: i64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "8")]
+    pub mtime_ns: i64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "9")]
+    pub ctime_ns: i64,
+    /// An open handle for writing: `ftruncate` needs no permission on the inode.
+    #[prost(uint64, tag = "10")]
+    pub handle: u64,
+}
+
+/// See [`Reint::Create`].
+#[derive(Clone, PartialEq, Message)]
+pub struct CreateOp {
+    /// The directory.
+    #[prost(message, required, tag = "1")]
+    pub parent: Fid,
+    /// The name.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// The new object's FID, from a sequence granted to this client.
+    #[prost(message, required, tag = "3")]
+    pub fid: Fid,
+    /// Type and permission bits, before umask and default ACL.
+    #[prost(uint32, tag = "4")]
+    pub mode: u32,
+    /// Device nodes.
+    #[prost(uint64, tag = "5")]
+    pub rdev: u64,
+    /// Symbolic links.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub symlink: Bytes,
+}
+
+/// See [`Reint::Link`].
+#[derive(Clone, PartialEq, Message)]
+pub struct LinkOp {
+    /// What gets a further name.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// The directory of the new name.
+    #[prost(message, required, tag = "2")]
+    pub parent: Fid,
+    /// The new name.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: Bytes,
+}
+
+/// See [`Reint::Unlink`].
+#[derive(Clone, PartialEq, Message)]
+pub struct UnlinkOp {
+    /// The directory.
+    #[prost(message, required, tag = "1")]
+    pub parent: Fid,
+    /// The name.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// `rmdir`: the object must be a directory; otherwise it must not be one.
+    #[prost(bool, tag = "3")]
+    pub rmdir: bool,
+}
+
+/// See [`Reint::Rename`].
+#[derive(Clone, PartialEq, Message)]
+pub struct RenameOp {
+    /// From here.
+    #[prost(message, required, tag = "1")]
+    pub source_parent: Fid,
+    /// This name.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub source_name: Bytes,
+    /// To there.
+    #[prost(message, required, tag = "3")]
+    pub target_parent: Fid,
+    /// Under this name.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub target_name: Bytes,
+    /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2.
+    #[prost(uint32, tag = "5")]
+    pub flags: u32,
+}
+
+/// See [`Reint::Open`].
+#[derive(Clone, PartialEq, Message)]
+pub struct OpenOp {
+    /// The directory; none if `fid` is opened.
+    #[prost(message, optional, tag = "1")]
+    pub parent: Option<Fid>,
+    /// The name in it.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// Open by FID: the object. With a name and O_CREAT: the FID for the new file, if it comes to that.
+    #[prost(message, required, tag = "3")]
+    pub fid: Fid,
+    /// Linux's `O_*` for x86-64.
+    #[prost(uint32, tag = "4")]
+    pub flags: u32,
+    /// Permission bits of a new file.
+    #[prost(uint32, tag = "5")]
+    pub mode: u32,
+    /// Replay: the handle that the first open got; close of either handle closes this open.
+    #[prost(uint64, tag = "6")]
+    pub old_handle: u64,
+    /// Replay: what the first reply said was opened; it is opened by this FID first.
+    #[prost(message, optional, tag = "7")]
+    pub opened_fid: Option<Fid>,
+    /// Replay: the layout that the file got.
+    #[prost(message, optional, tag = "8")]
+    pub layout: Option<Layout>,
+}
+
+/// See [`Reint::Setxattr`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SetxattrOp {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Full name, `user.comment`.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// The value.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub value: Bytes,
+    /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2.
+    #[prost(uint32, tag = "4")]
+    pub flags: u32,
+    /// Remove it.
+    #[prost(bool, tag = "5")]
+    pub remove: bool,
+}
+
+/// See [`Reint::Setlayout`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SetlayoutOp {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// What kind of change.
+    #[prost(enumeration = "SetlayoutKind", tag = "2")]
+    pub kind: i32,
+    /// Set: `stripe_size`, `want_count`, `want_first`; zero or -1 means the default. Leave: the layout that the data was
+    /// copied to, with the generation that the client saw.
+    #[prost(message, optional, tag = "3")]
+    pub layout: Option<Layout>,
+    /// Leave: times and size of the file, which its objects hold from now on.
+    #[prost(message, optional, tag = "4")]
+    pub lvb: Option<Lvb>,
+}
+
+/// The changes of a layout.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Enumeration)]
+#[repr(i32)]
+pub enum SetlayoutKind {
+    /// `lfs setstripe`.
+    Set = 0,
+    /// The file's data leaves the metadata target: its objects are durable, the MDT's copy goes in this change.
+    /// Needs an EX lock with DOM and LAYOUT, held by this client.
+    Leave = 1,
+}
+
+/// Body of `MdsClose`. A handle that the server does not know is `ESTALE`, which means that it is closed.
+#[derive(Clone, PartialEq, Message)]
+pub struct CloseReq {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// The handle.
+    #[prost(uint64, tag = "2")]
+    pub handle: u64,
+    /// A new atime, if it moved (relatime); 0 if not.
+    #[prost(sint64, tag = "3")]
+    pub atime_ns: i64,
+}
+
+/// Body of `MdsReaddir`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReaddirReq {
+    /// The directory.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Entries after this cookie; 0 from the start. `.` and `..` are the client's.
+    #[prost(uint64, tag = "2")]
+    pub after: u64,
+    /// About how many bytes the reply may have.
+    #[prost(uint32, tag = "3")]
+    pub max_bytes: u32,
+    /// With attributes of each entry.
+    #[prost(bool, tag = "4")]
+    pub plus: bool,
+    /// PR UPDATE lock on the directory; with `plus` no locks on the entries are given in this version's readdir.
+    #[prost(message, optional, tag = "5")]
+    pub want: Option<WantLocks>,
+    /// On whose behalf.
+    #[prost(message, optional, tag = "6")]
+    pub cred: Option<Cred>,
+    /// First cookie of a run of client lock cookies for the entries of a `plus` listing (entry i gets this + i); 0: none.
+    #[prost(uint64, tag = "7")]
+    pub entry_cookies: u64,
+}
+
+/// One directory entry.
+#[derive(Clone, PartialEq, Message)]
+pub struct DirEntry {
+    /// The name.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    /// The object.
+    #[prost(message, required, tag = "2")]
+    pub fid: Fid,
+    /// Type: the `S_IFMT` bits of the mode, shifted right by 12 (`DT_*`).
+    #[prost(uint32, tag = "3")]
+    pub kind: u32,
+    /// Stable while the entry exists; rises along the listing.
+    #[prost(uint64, tag = "4")]
+    pub cookie: u64,
+    /// With `plus`.
+    #[prost(message, optional, tag = "5")]
+    pub attr: Option<Attr>,
+    /// With `plus` and `entry_cookies`: the lock that covers `attr`, if it could be granted.
+    #[prost(message, optional, tag = "6")]
+    pub lock: Option<LockGrant>,
+}
+
+/// Body of the reply to `MdsReaddir`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReaddirRep {
+    /// Entries in the order of their cookies.
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<DirEntry>,
+    /// No entry follows.
+    #[prost(bool, tag = "2")]
+    pub end: bool,
+    /// Locks granted.
+    #[prost(message, repeated, tag = "3")]
+    pub locks: Vec<LockGrant>,
+    /// The directory.
+    #[prost(message, optional, tag = "4")]
+    pub attr: Option<Attr>,
+}
+
+/// Body of `MdsGetxattr`: the value of `name`, or the list of names if it is empty.
+#[derive(Clone, PartialEq, Message)]
+pub struct GetxattrReq {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// Full name; empty asks for the list.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// On whose behalf.
+    #[prost(message, optional, tag = "3")]
+    pub cred: Option<Cred>,
+    /// Give all names and values: the client caches them under its XATTR lock.
+    #[prost(bool, tag = "4")]
+    pub all: bool,
+    /// Locks wanted (object_cookie).
+    #[prost(message, optional, tag = "5")]
+    pub want: Option<WantLocks>,
+}
+
+/// An extended attribute.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Xattr {
+    /// Full name.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    /// Value.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+/// Body of the reply to `MdsGetxattr`.
+#[derive(Clone, PartialEq, Message)]
+pub struct GetxattrRep {
+    /// The one asked for, all names (values empty), or all with values.
+    #[prost(message, repeated, tag = "1")]
+    pub xattrs: Vec<Xattr>,
+    /// Locks granted.
+    #[prost(message, repeated, tag = "2")]
+    pub locks: Vec<LockGrant>,
+}
+
+/// Body of `MdsSync`: answered when everything that this client was told is durable.
+#[derive(Clone, PartialEq, Message)]
+pub struct SyncReq {
+    /// The object that was `fsync`ed, for statistics; none for the whole file system.
+    #[prost(message, optional, tag = "1")]
+    pub fid: Option<Fid>,
+}
+
+/// Body of replies to `MdsStatfs` and `ObjStatfs`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct StatfsRep {
+    /// Bytes.
+    #[prost(uint64, tag = "1")]
+    pub total: u64,
+    /// Bytes that nothing uses.
+    #[prost(uint64, tag = "2")]
+    pub free: u64,
+    /// Bytes that users may still write: `free` less reserve and grants.
+    #[prost(uint64, tag = "3")]
+    pub available: u64,
+    /// Objects that could exist.
+    #[prost(uint64, tag = "4")]
+    pub files: u64,
+    /// Objects that could still be made.
+    #[prost(uint64, tag = "5")]
+    pub files_free: u64,
+    /// Object targets: the space now granted to the asking client, in bytes.
+    #[prost(uint64, tag = "6")]
+    pub grant: u64,
+}
+
+/// Body of `MdsFid2path`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Fid2pathReq {
+    /// The object.
+    #[prost(message, required, tag = "1")]
+    pub fid: Fid,
+    /// On whose behalf.
+    #[prost(message, optional, tag = "2")]
+    pub cred: Option<Cred>,
+}
+
+/// Body of the reply to `MdsFid2path`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Fid2pathRep {
+    /// One path for each link, from the root, without a leading slash; the root itself is empty.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub paths: Vec<Bytes>,
+}

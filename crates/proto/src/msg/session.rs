@@ -1,0 +1,89 @@
+//! Connections: who is there, what both ends can, signs of life.
+
+use prost::Message;
+
+/// Body of `Connect`. The header carries `CONNECT_RECONNECT` or `CONNECT_INITIAL`, the new `conn_cnt`, and the old
+/// export handle on a reconnect.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConnectReq {
+    /// The client's identity, 16 bytes big-endian.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub client_uuid: bytes::Bytes,
+    /// The target that the client wants, `adamant-MDT0000`: another target at this address refuses.
+    #[prost(string, tag = "2")]
+    pub target: String,
+    /// Feature flags wanted.
+    #[prost(uint64, tag = "3")]
+    pub features: u64,
+    /// [`crate::connect::PROTOCOL_VERSION`] of the client.
+    #[prost(uint32, tag = "4")]
+    pub version: u32,
+    /// Largest read or write that the client will send, in bytes.
+    #[prost(uint32, tag = "5")]
+    pub brw_size: u32,
+    /// Whether the peer is a server (MDT to OST, target to MGS): no recovery, no client record.
+    #[prost(bool, tag = "6")]
+    pub lightweight: bool,
+    /// Name for status output, `client:hostname:mountpoint`.
+    #[prost(string, tag = "7")]
+    pub description: String,
+    /// Lowest transno that the client will replay; 0 if none.
+    #[prost(uint64, tag = "8")]
+    pub first_replay_transno: u64,
+    /// The client only reads.
+    #[prost(bool, tag = "9")]
+    pub read_only: bool,
+}
+
+/// Body of the reply to `Connect`. The header carries `CONNECT_RECONNECT` if the export is still there from before,
+/// `CONNECT_RECOVERING` while the target recovers, and the export handle.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConnectRep {
+    /// Feature flags granted: a subset of those wanted.
+    #[prost(uint64, tag = "1")]
+    pub features: u64,
+    /// Protocol version of the server.
+    #[prost(uint32, tag = "2")]
+    pub version: u32,
+    /// Largest read or write, in bytes.
+    #[prost(uint32, tag = "3")]
+    pub brw_size: u32,
+    /// How often the target was started; a new number means that it restarted.
+    #[prost(uint64, tag = "4")]
+    pub instance: u64,
+    /// Modifying requests in flight that the server allows; 0 means one.
+    #[prost(uint32, tag = "5")]
+    pub max_mod_rpcs: u32,
+    /// Seconds until recovery gives up on those who are missing; 0 if not recovering.
+    #[prost(uint32, tag = "6")]
+    pub recovery_time_left_s: u32,
+    /// Version string of the server's program, for messages.
+    #[prost(string, tag = "7")]
+    pub server_version: String,
+    /// Object targets: space granted to the client before it buffers, in bytes.
+    #[prost(uint64, tag = "8")]
+    pub grant: u64,
+    /// Metadata targets: files up to this size live there, in bytes.
+    #[prost(uint32, tag = "9")]
+    pub dom_size: u32,
+}
+
+/// Body of `Ping`, `Disconnect` and of replies that say nothing beyond their status.
+#[derive(Clone, PartialEq, Message)]
+pub struct Empty {}
+
+/// Body of `SeqAlloc`.
+#[derive(Clone, PartialEq, Message)]
+pub struct SeqAllocReq {}
+
+/// Body of the reply to `SeqAlloc`: a sequence that was never granted before and never will be again.
+/// It is durable before this reply is sent.
+#[derive(Clone, PartialEq, Message)]
+pub struct SeqAllocRep {
+    /// The sequence.
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// Objects in it, numbered from 1.
+    #[prost(uint32, tag = "2")]
+    pub width: u32,
+}

@@ -1,0 +1,75 @@
+//! Addresses of servers: `HOST:PORT` or `unix:PATH`.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Nid {
+    /// A host name or address (IPv6 in brackets) and a port.
+    Tcp {
+        /// Host name or address, without brackets.
+        host: String,
+        /// TCP port.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix(String),
+}
+
+/// Port of the first server of a node.
+pub const PORT: u16 = 7988;
+
+impl Nid {
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Nid::Unix(_) => true,
+            Nid::Tcp { host, .. } => {
+                host == "localhost" || host.parse::<core::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Nid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Nid::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Nid::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Nid::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
+}
+
+impl FromStr for Nid {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad = || format!("'{s}' is not a NID; expected HOST:PORT or unix:PATH");
+        if let Some(path) = s.strip_prefix("unix:") {
+            return if path.is_empty() || path.len() > 107 { Err(bad()) } else { Ok(Nid::Unix(path.to_owned())) };
+        }
+        let (host, port) = s.rsplit_once(':').ok_or_else(bad)?;
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() || host.contains(['/', ' ', '[', ']']) {
+            return Err(bad());
+        }
+        Ok(Nid::Tcp { host: host.to_owned(), port: port.parse().map_err(|_| bad())? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nids_round_trip_and_bad_ones_are_named() {
+        for nid in ["127.0.0.1:7988", "[::1]:7988", "node7:7988", "unix:/run/adamant/mdt0"] {
+            assert_eq!(nid.parse::<Nid>().map(|n| n.to_string()), Ok(nid.to_owned()));
+        }
+        for bad in ["", "host", "host:", "host:99999", "unix:", ":1", "a b:1"] {
+            assert!(bad.parse::<Nid>().unwrap_err().contains("expected HOST:PORT"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What the standard library lacks for a core without I/O.
+//!
+//! - [`Instant`]: a point in time that the driver gives; the core has no clock of its own.
+//! - [`Rng`]: a small generator from one seed.
+//! - [`Map`], [`Set`]: hash maps with a fixed-seed hasher. Never iterate one into output that anyone sees:
+//!   the order is stable for one history of inserts, but means nothing.
+//! - [`BoundedQueue`]: a queue that says no.
+//! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
+
+pub mod marks;
+mod queue;
+mod rng;
+mod time;
+
+pub use queue::BoundedQueue;
+pub use rng::Rng;
+pub use time::Instant;
+
+/// The hasher state of [`Map`] and [`Set`]: keyed, with a seed that never changes.
+#[derive(Clone, Debug)]
+pub struct FixedHash(foldhash::fast::FixedState);
+
+impl Default for FixedHash {
+    fn default() -> Self {
+        FixedHash(foldhash::fast::FixedState::with_seed(0x5eed_ada_aa17))
+    }
+}
+
+impl core::hash::BuildHasher for FixedHash {
+    type Hasher = <foldhash::fast::FixedState as core::hash::BuildHasher>::Hasher;
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.build_hasher()
+    }
+}
+
+/// A hash map with the fixed-seed hasher.
+pub type Map<K, V> = hashbrown::HashMap<K, V, FixedHash>;
+/// A hash set with the fixed-seed hasher.
+pub type Set<K> = hashbrown::HashSet<K, FixedHash>;

@@ -1,0 +1,101 @@
+//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|bench|docs|deps`.
+//!
+//! The README's commands, `.ci/run` and the people use the same subcommands. What each step runs stands in [`steps`];
+//! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`].
+
+mod deps;
+mod steps;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xshell::{Shell, cmd};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Builds, checks and measures Adamant", arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything that CI runs, in order, up to the first failure
+    Ci(steps::Selection),
+    /// Unit tests, the simulator's smoke run and canary, the tests with real processes
+    Test,
+    /// What the compiler does not check: dependency edges, module documentation, words, links
+    Tidy,
+    /// `adamant sim` built for release, with the arguments that follow
+    #[command(disable_help_flag = true)]
+    Sim {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// What takes longer than two minutes: long simulation, the ignored tests with real processes
+    Soak {
+        /// How long the simulator runs
+        #[arg(long, default_value_t = 60)]
+        minutes: u32,
+    },
+    /// `adamant bench` built for release, with the arguments that follow (all experiments when none)
+    #[command(disable_help_flag = true)]
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// The API documentation without warnings and, where mdbook is installed, the user's guide
+    Docs,
+    /// Installs what is missing on this machine (Debian 12 and later), and says what it does
+    Deps {
+        /// Only what a mount needs, not what the tests use; installs nothing
+        #[arg(long)]
+        run_only: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let command = Arguments::parse().command;
+    match run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let sh = Shell::new()?;
+    sh.change_dir(root());
+    match command {
+        Command::Ci(selection) => steps::ci(&sh, &selection),
+        Command::Test => steps::run(&sh, &["unit", "build", "sim", "canary", "e2e"]),
+        Command::Tidy => tidy::run(&sh),
+        Command::Sim { arguments } => {
+            Ok(cmd!(sh, "cargo run --release --package adamant -- sim {arguments...}").run()?)
+        }
+        Command::Soak { minutes } => steps::soak(&sh, minutes),
+        Command::Bench { arguments } => {
+            Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?)
+        }
+        Command::Docs => steps::run(&sh, &["rustdoc", "book"]),
+        Command::Deps { run_only: true } => deps::check_run_time(),
+        Command::Deps { run_only: false } => deps::install(&sh),
+    }
+}
+
+/// The checkout: the folder above this crate's.
+fn root() -> PathBuf {
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    path
+}
+
+/// Where cargo puts what it builds, as an absolute path.
+fn target_directory() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root().join(named)
+}

@@ -1,0 +1,181 @@
+//! The steps of CI: what each runs, in which order, how long it took.
+//!
+//! A step prints its name before it starts and its time when it ends; the first failure stops the run with one line
+//! that says how to go on from there. Test output is never swallowed: the runner's own `test result:` lines are seen.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use xshell::{Shell, cmd};
+
+use crate::{deps, root, target_directory, tidy};
+
+/// Which of the steps to run.
+#[derive(Args)]
+pub struct Selection {
+    /// Starts with this step (after a failure: no need to repeat what passed)
+    #[arg(long, value_name = "STEP", conflicts_with = "only")]
+    from: Option<String>,
+    /// Runs this step alone
+    #[arg(long, value_name = "STEP")]
+    only: Option<String>,
+    /// Prints the steps and runs none
+    #[arg(long)]
+    list: bool,
+}
+
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Shell) -> anyhow::Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "deps", about: "what the tests need is installed", run: deps::install },
+    Step { name: "fmt", about: "sources are formatted", run: fmt },
+    Step { name: "tidy", about: "edges, module documentation, words, links", run: tidy::run },
+    Step { name: "clippy", about: "no warnings", run: clippy },
+    Step { name: "licences", about: "licences and sources of the dependencies", run: licences },
+    Step { name: "rustdoc", about: "API documentation without warnings", run: rustdoc },
+    Step { name: "build", about: "the release binary", run: build },
+    Step { name: "unit", about: "tests of every crate but e2e", run: unit },
+    Step { name: "sim", about: "the simulated cluster, new seeds", run: simulator_smoke },
+    Step { name: "canary", about: "the simulator finds a planted fault", run: simulator_canary },
+    Step { name: "e2e", about: "real processes, real mounts", run: e2e },
+    Step { name: "book", about: "the user's guide", run: book },
+];
+
+/// Everything, or what `selection` leaves of it.
+pub fn ci(sh: &Shell, selection: &Selection) -> anyhow::Result<()> {
+    if selection.list {
+        for step in STEPS {
+            println!("{:<10} {}", step.name, step.about);
+        }
+        return Ok(());
+    }
+    let position = |name: &String| {
+        STEPS.iter().position(|step| step.name == name).with_context(|| {
+            let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+            format!("there is no step '{name}'; the steps are {}", names.join(", "))
+        })
+    };
+    let chosen = match (&selection.from, &selection.only) {
+        (Some(name), _) => &STEPS[position(name)?..],
+        (None, Some(name)) => {
+            let index = position(name)?;
+            &STEPS[index..=index]
+        }
+        (None, None) => STEPS,
+    };
+    run_all(sh, chosen.iter())
+}
+
+/// The named steps, in the order given.
+pub fn run(sh: &Shell, names: &[&str]) -> anyhow::Result<()> {
+    run_all(sh, names.iter().filter_map(|name| STEPS.iter().find(|step| step.name == *name)))
+}
+
+fn run_all<'a>(sh: &Shell, steps: impl Iterator<Item = &'a Step>) -> anyhow::Result<()> {
+    let mut times: Vec<(&str, Duration)> = Vec::new();
+    for step in steps {
+        eprintln!("\n=== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let outcome = (step.run)(sh);
+        let took = start.elapsed();
+        if let Err(error) = outcome {
+            bail!(
+                "step '{name}' FAILED after {took:.1?}: {error:#}\n       \
+                 repeat it with: cargo xtask ci --only {name}    go on with: cargo xtask ci --from {name}",
+                name = step.name
+            );
+        }
+        eprintln!("=== {}: passed in {took:.1?}", step.name);
+        times.push((step.name, took));
+    }
+    let total: Duration = times.iter().map(|(_, took)| *took).sum();
+    eprintln!("\nstep           seconds");
+    for (name, took) in &times {
+        eprintln!("{name:<12} {:>9.1}", took.as_secs_f64());
+    }
+    eprintln!("{:<12} {:>9.1}", "all passed", total.as_secs_f64());
+    Ok(())
+}
+
+fn fmt(sh: &Shell) -> anyhow::Result<()> {
+    cmd!(sh, "cargo fmt --all --check").run().context("run `cargo fmt --all`")
+}
+
+fn clippy(sh: &Shell) -> anyhow::Result<()> {
+    Ok(cmd!(sh, "cargo clippy --workspace --all-targets --locked -- -D warnings").run()?)
+}
+
+fn licences(sh: &Shell) -> anyhow::Result<()> {
+    let _path = sh.push_env("PATH", deps::path_with_tools()?);
+    Ok(cmd!(sh, "cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources").run()?)
+}
+
+fn rustdoc(sh: &Shell) -> anyhow::Result<()> {
+    let _flags = sh.push_env("RUSTDOCFLAGS", "-D warnings");
+    Ok(cmd!(sh, "cargo doc --workspace --no-deps --document-private-items --locked").run()?)
+}
+
+fn build(sh: &Shell) -> anyhow::Result<()> {
+    Ok(cmd!(sh, "cargo build --release --package adamant --locked").run()?)
+}
+
+fn unit(sh: &Shell) -> anyhow::Result<()> {
+    Ok(cmd!(sh, "cargo test --workspace --exclude e2e --locked").run()?)
+}
+
+/// The binary under test. Steps that use it may be run alone, so it is brought up to date first.
+fn adamant(sh: &Shell) -> anyhow::Result<OsString> {
+    cmd!(sh, "cargo build --release --package adamant --locked --quiet").run()?;
+    Ok(target_directory().join("release/adamant").into_os_string())
+}
+
+fn simulator_smoke(sh: &Shell) -> anyhow::Result<()> {
+    let adamant = adamant(sh)?;
+    Ok(cmd!(sh, "{adamant} sim --runs 200 --minutes 2").run()?)
+}
+
+/// A run with a planted fault must fail, or the simulator's alarm does not ring.
+fn simulator_canary(sh: &Shell) -> anyhow::Result<()> {
+    let adamant = adamant(sh)?;
+    let status = cmd!(sh, "{adamant} sim --scenario canary").ignore_status().output()?.status;
+    match status.code() {
+        Some(1) => Ok(()),
+        Some(0) => bail!("the canary passed: the simulator did not notice the planted fault"),
+        _ => bail!("the canary ended with {status}, not with the exit status 1 of a failed check"),
+    }
+}
+
+fn e2e(sh: &Shell) -> anyhow::Result<()> {
+    real_processes(sh, &["--test-threads=1"])
+}
+
+fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
+    let _binary = sh.push_env("ADAMANT", adamant(sh)?);
+    let _path = sh.push_env("PATH", deps::path_with_tools()?);
+    Ok(cmd!(sh, "cargo test --package e2e --release --locked -- {runner_arguments...}").run()?)
+}
+
+/// mdbook is not needed to build or test; where it is installed the guide is built with it.
+fn book(sh: &Shell) -> anyhow::Result<()> {
+    if !deps::is_in_path("mdbook") {
+        eprintln!("mdbook is not installed: the guide is checked by tidy (chapters, titles, links) but not rendered");
+        return Ok(());
+    }
+    let book = root().join("docs");
+    Ok(cmd!(sh, "mdbook build {book}").run()?)
+}
+
+/// What takes longer than two minutes.
+pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
+    deps::install(sh)?;
+    let binary = adamant(sh)?;
+    let minutes = minutes.to_string();
+    cmd!(sh, "{binary} sim --minutes {minutes}").run()?;
+    real_processes(sh, &["--test-threads=1", "--include-ignored"])
+}

@@ -1,0 +1,32 @@
+# The commands of the README. Everything else is `cargo xtask`.
+PREFIX ?= /usr/local
+DESTDIR ?=
+ADAMANT := $(or $(CARGO_TARGET_DIR),target)/release/adamant
+
+.PHONY: up test soak bench clean install build
+
+build:
+	cargo build --release
+
+up: ## a file system on ./mnt from nothing
+	cargo xtask deps --run-only
+	cargo build --release
+	$(ADAMANT) up
+
+test: ## all that CI runs
+	cargo xtask ci
+
+soak: ## what takes longer: an hour of simulation, the long tests with real processes
+	cargo xtask soak
+
+bench: ## the experiments, each with its yardstick
+	cargo xtask bench
+
+clean:
+	cargo clean
+
+install: build ## the binary and the names that it answers to
+	install -D -m 755 $(ADAMANT) $(DESTDIR)$(PREFIX)/bin/adamant
+	$(DESTDIR)$(PREFIX)/bin/adamant install-links $(DESTDIR)$(PREFIX)/bin
+	install -d $(DESTDIR)/sbin
+	ln -sf $(PREFIX)/bin/adamant $(DESTDIR)/sbin/mount.adamant

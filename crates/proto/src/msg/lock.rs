@@ -278,6 +278,9 @@ pub struct GlCallback {
     /// On what.
     #[prost(message, required, tag = "3")]
     pub resource: Resource,
+    /// Number of this question, repeated in the reply, so that a late answer to an earlier one is not taken for its own.
+    #[prost(uint64, tag = "4")]
+    pub serial: u64,
 }
 
 /// Body of `LdlmGlReply`, a request from client to server.
@@ -289,4 +292,7 @@ pub struct GlReply {
     /// None if the lock or its data are gone: the target's own values stand.
     #[prost(message, optional, tag = "2")]
     pub lvb: Option<Lvb>,
+    /// The number of the callback.
+    #[prost(uint64, tag = "3")]
+    pub serial: u64,
 }

@@ -1,1 +1,73 @@
-//! store
+//! The store of a target: one ordered key space changed by atomic groups, seen without I/O.
+//!
+//! Three parts, from the target outwards:
+//!
+//! 1. [`View`]: what the target thread reads and writes. It lays the group that collects changes over the group that is
+//!    being written over a bounded cache of clean records. It never waits: what is not in memory is a [`Miss`], the
+//!    attempt is dropped and runs again when the record has come.
+//! 2. [`StoreEffect`]s: what the view wants done. A [`Load`] reads, a [`Group`] is committed; both have a `run` that does
+//!    it on an [`Engine`], for the host's engine threads and for the simulator alike. Sealing (checksum and format
+//!    version) and sorting happen there, so neither the target thread nor reads from memory pay for them.
+//! 3. [`Engine`]: an ordered store of sealed bytes with durable atomic commits. [`MemEngine`] is the one in memory, with
+//!    crash behaviour; the one on disk is the crate `engine`.
+//!
+//! What it leaves to others: what keys and values mean (`schema`), which thread runs what (`host`), when a client is
+//! answered (`target`).
+//!
+//! # Invariants
+//! - A group is atomic, groups become durable in order, a crash leaves a prefix of groups.
+//! - A group ends only between attempts, so a change and its reply record are never apart.
+//! - A record that does not carry its checksum (which covers its key) is an error that names it, never a wrong answer.
+//! - Memory is bounded: the cache by its limit (plus what waiting attempts have pinned), the groups by the dirty limit.
+//!
+//! # One change, from request to disk
+//! ```
+//! use store::*;
+//! use stdx::Instant;
+//!
+//! let engine = MemEngine::new();
+//! let mut view = View::new(ViewConfig::default(), Formats::new(|_key| 1), engine.last_group().unwrap());
+//! let (attempt, key) = (AttemptId(1), Key::table(7).u64(42));
+//!
+//! view.begin(attempt);
+//! assert_eq!(view.get(&key), Err(Miss));                       // not in memory: the attempt is dropped,
+//! view.abandon();
+//! let Some(StoreEffect::Load(load)) = view.poll() else { panic!() };
+//! assert_eq!(view.loaded(load.run(&engine)), vec![attempt]);   // an engine thread reads, the attempt may run again
+//!
+//! view.begin(attempt);
+//! assert_eq!(view.get(&key), Ok(None));                        // now it is known that there is no such record
+//! view.put(key.clone(), Value::from_static(b"hello"));
+//! let group = view.accept(Instant::ZERO).unwrap();             // the change is visible, and leaves with this group
+//! view.finish(attempt);
+//!
+//! view.want_durable(group);                                    // an fsync
+//! assert_eq!(view.seal_if_due(Instant::ZERO), Some(group));
+//! let Some(StoreEffect::Commit(commit)) = view.poll() else { panic!() };
+//! commit.run(&engine).unwrap();                                // an engine thread writes,
+//! view.committed(group);                                       // and the change is durable
+//! assert_eq!(view.durable_group(), group);
+//! ```
+
+mod cache;
+mod effect;
+mod engine;
+mod key;
+mod layer;
+mod mem;
+mod policy;
+mod record;
+mod view;
+
+pub use effect::{Group, Load, LoadDone, LoadId, LoadResult, LoadWhat, StoreEffect, run_loads};
+pub use engine::{Batch, Engine, EngineError, Scanned, Space};
+pub use key::{KEY_LEN_MAX, Key, KeyRange};
+pub use mem::MemEngine;
+pub use policy::{CommitPolicy, Room};
+pub use record::{Damage, Damaged, Formats, SEAL_LEN, open, seal};
+pub use view::{AttemptId, Miss, Savepoint, View, ViewConfig};
+
+/// The body of a record in memory, and a sealed record in an engine.
+///
+/// A value keeps its whole allocation alive: copy a small part of a large buffer before it is put into a view.
+pub type Value = bytes::Bytes;

@@ -1,0 +1,122 @@
+//! Ordered scans over all layers.
+//!
+//! The base of a scan is loaded in chunks, which belong to the attempt that asked. Over a chunk lie the keys of the group
+//! in flight and of the collecting group, from ordered indexes that are built when the first scan needs them. If
+//! deletions in the overlays leave too few records, the next chunk is asked for, each twice as large as the one before.
+
+use super::{Flight, Miss, View, Wanted};
+use crate::layer::{Index, Layer};
+use crate::{AttemptId, Key, KeyRange, LoadId, LoadWhat, Value};
+use core::iter::Peekable;
+
+/// The smallest and the largest number of records that a chunk is asked for.
+const CHUNK_MIN: usize = 16;
+const CHUNK_MAX: usize = 8192;
+
+impl View {
+    /// The first `limit` records of `range`, in key order.
+    ///
+    /// Each new attempt reads the durable part from the engine, so a first scan always misses; what a request needs often
+    /// (is this directory empty?) is better kept in a record.
+    pub fn scan(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Value)>, Miss> {
+        let mut found = Vec::new();
+        let mut from = range.start.clone();
+        while from < range.end && found.len() < limit {
+            let Some((attempt, chunk)) = self.chunk_at(&from) else {
+                self.miss_scan(KeyRange { start: from, end: range.end.clone() }, limit - found.len());
+                return Err(Miss);
+            };
+            self.need_indexes();
+            let chunk = &self.attempts[&attempt].chunks[chunk];
+            let to = chunk.end().min(&range.end).clone();
+            let base = chunk.records(&from, &to).map(|(key, value)| (key, Some(value)));
+            let flight = self.flight.as_ref().and_then(|Flight { layer, index, .. }| Some((&**layer, index.as_ref()?)));
+            let below = over(base, keys(flight, &from, &to));
+            let collecting = self.collecting_index.as_ref().map(|index| (&self.collecting, index));
+            let merged = over(below, keys(collecting, &from, &to));
+            let live = merged.filter_map(|(key, value)| Some((key.clone(), value?.clone())));
+            found.extend(live.take(limit - found.len()));
+            from = to;
+        }
+        Ok(found)
+    }
+
+    /// The chunk of the current attempt that says what the engine has at `key`.
+    fn chunk_at(&self, key: &Key) -> Option<(AttemptId, usize)> {
+        let attempt = self.current?;
+        let chunks = &self.attempts.get(&attempt)?.chunks;
+        chunks.iter().position(|chunk| chunk.covers(key)).map(|at| (attempt, at))
+    }
+
+    fn need_indexes(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.index.get_or_insert_with(|| flight.layer.build_index());
+        }
+        self.collecting_scanned = true;
+        if self.collecting_index.is_none() {
+            self.collecting_index = Some(self.collecting.build_index());
+        }
+    }
+
+    /// Notes that the current attempt needs the durable records of `range`.
+    #[cold]
+    fn miss_scan(&mut self, range: KeyRange, limit: usize) {
+        let Some(attempt) = self.current else { return };
+        let state = self.attempts.entry(attempt).or_default();
+        if state.failure.is_some() {
+            return;
+        }
+        let growth = 1usize << state.chunks.len().min(16);
+        let limit = limit.clamp(CHUNK_MIN, CHUNK_MAX).saturating_mul(growth).min(CHUNK_MAX);
+        let id = match self.same_scan(&range, limit) {
+            Some(id) => id,
+            None => {
+                let wanted = Wanted::Scan { range: range.clone(), limit, patches: Default::default() };
+                self.issue(LoadWhat::Scan(range, limit), wanted)
+            }
+        };
+        self.wait_for(attempt, id);
+    }
+
+    /// A load that is under way and will bring as much.
+    fn same_scan(&self, wanted: &KeyRange, wanted_limit: usize) -> Option<LoadId> {
+        let same = |what: &Wanted| match what {
+            Wanted::Scan { range, limit, .. } => range == wanted && *limit >= wanted_limit,
+            Wanted::Record { .. } => false,
+        };
+        self.loads.iter().find(|(_, pending)| same(&pending.wanted)).map(|(&id, _)| id)
+    }
+}
+
+/// The records of an indexed layer between two keys; `None` is a deletion.
+fn keys<'a>(
+    layer: Option<(&'a Layer, &'a Index)>,
+    from: &'a Key,
+    to: &'a Key,
+) -> impl Iterator<Item = (&'a Key, Option<&'a Value>)> {
+    layer.into_iter().flat_map(move |(layer, index)| {
+        index.range::<Key, _>(from..to).map(move |(key, &slot)| (key, layer.value(slot)))
+    })
+}
+
+/// Two ordered sequences in one; where both have a key, `upper` wins.
+fn over<'a, V>(
+    lower: impl Iterator<Item = (&'a Key, V)>,
+    upper: impl Iterator<Item = (&'a Key, V)>,
+) -> impl Iterator<Item = (&'a Key, V)> {
+    let mut lower: Peekable<_> = lower.peekable();
+    let mut upper: Peekable<_> = upper.peekable();
+    core::iter::from_fn(move || match (lower.peek(), upper.peek()) {
+        (Some((low, _)), Some((up, _))) => {
+            if low < up {
+                return lower.next();
+            }
+            if low == up {
+                lower.next();
+            }
+            upper.next()
+        }
+        (Some(_), None) => lower.next(),
+        (None, _) => upper.next(),
+    })
+}

@@ -22,7 +22,7 @@ pub struct FixedHash(foldhash::fast::FixedState);
 
 impl Default for FixedHash {
     fn default() -> Self {
-        FixedHash(foldhash::fast::FixedState::with_seed(0x5eed_ada_aa17))
+        FixedHash(foldhash::fast::FixedState::with_seed(0x05ee_dada_aa17))
     }
 }
 

@@ -112,6 +112,7 @@ fn clippy(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn licences(sh: &Shell) -> anyhow::Result<()> {
+    cmd!(sh, "cargo fetch --locked --quiet").run()?;
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
     Ok(cmd!(sh, "cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources").run()?)
 }

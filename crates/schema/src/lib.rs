@@ -1,1 +1,50 @@
-//! schema
+//! The records of all targets and their keys.
+//!
+//! A record kind is a type that implements [`Record`]: it has a table (the first byte of its keys), a format version, a
+//! key, and an encoding, nearly always a prost message, so that a newer version may add fields. What a record means to an
+//! operation is the target's business; how it lies on the medium is said here and nowhere else.
+//!
+//! | table | record | key | on |
+//! |---|---|---|---|
+//! | `01` | [`Header`] | none | all |
+//! | `02` | client and reply records ([`session`]) | see there | all |
+//! | `10` | [`Inode`] | local inode number | MDT |
+//! | `11` | [`LargeXattr`] | local inode number, name | MDT |
+//! | `12` | [`SmallData`] | local inode number | MDT |
+//! | `13` | [`Entry`] | directory's local inode number, cookie | MDT |
+//! | `14` | [`Oi`] | FID | MDT |
+//! | `15` | [`Orphan`] | FID | MDT |
+//! | `16` | [`DestroyLog`] | FID | MDT |
+//! | `17` | [`SeqGrant`] | sequence | MDT |
+//! | `18` | [`MdtState`] | none | MDT |
+//! | `20` | [`Object`] | FID, stripe | OST |
+//! | `21` | [`OstState`] | none | OST |
+//! | `30` | [`TargetRec`] | target's name | MGT |
+//! | `31` | [`ParamRec`] | file system's name, path | MGT |
+//! | `32` | [`FsRec`] | file system's name | MGT |
+//! | `33` | [`MgtState`] | none | MGT |
+//!
+//! # Invariants
+//! - Keys are big-endian, so they sort as their numbers do, and a key tells its parts again ([`Record::parse_key`]).
+//! - Table bytes and field numbers are never reused. Bytes of each record are fixed by a golden test.
+
+pub mod config;
+pub mod entry;
+pub mod header;
+pub mod inode;
+pub mod links;
+pub mod mdt;
+pub mod object;
+mod record;
+pub mod session;
+#[cfg(test)]
+mod tests;
+
+pub use config::{FsRec, MgtState, ParamRec, TargetRec};
+pub use entry::{Entry, EntryKey, name_hash};
+pub use header::Header;
+pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
+pub use links::{Link, LinkEa};
+pub use mdt::{DestroyLog, MdtState, Oi, Orphan, SeqGrant};
+pub use object::{Object, ObjectKey, OstState};
+pub use record::{BadRecord, Record, format_version, formats};

@@ -1,0 +1,123 @@
+//! Records of the configuration target.
+
+use crate::record::{Record, prost_body, single_key};
+use prost::Message;
+use store::{Key, KeyRange};
+
+/// A registered target; its key is its full name.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct TargetRec {
+    /// Identity of its store, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub uuid: bytes::Bytes,
+    /// Where it listens.
+    #[prost(string, repeated, tag = "2")]
+    pub nids: Vec<String>,
+    /// How often it was started.
+    #[prost(uint64, tag = "3")]
+    pub instance: u64,
+}
+
+impl Record for TargetRec {
+    const TABLE: u8 = 0x30;
+    const KIND: &'static str = "registered target";
+    type Id = String;
+
+    fn key(name: &String) -> Key {
+        Key::table(Self::TABLE).bytes(name.as_bytes())
+    }
+
+    fn parse_key(key: &[u8]) -> Option<String> {
+        let (&table, name) = key.split_first()?;
+        (table == Self::TABLE).then(|| String::from_utf8(name.to_vec()).ok()).flatten()
+    }
+
+    prost_body!();
+}
+
+impl TargetRec {
+    /// All targets of a file system.
+    pub fn of_fs(fsname: &str) -> KeyRange {
+        KeyRange::prefix(Key::table(Self::TABLE).bytes(fsname.as_bytes()).u8(b'-'))
+    }
+}
+
+/// A persistent parameter; its key is the file system's name and the path.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ParamRec {
+    /// The value.
+    #[prost(string, tag = "1")]
+    pub value: String,
+}
+
+impl Record for ParamRec {
+    const TABLE: u8 = 0x31;
+    const KIND: &'static str = "parameter";
+    type Id = (String, String);
+
+    fn key((fsname, path): &(String, String)) -> Key {
+        Key::table(Self::TABLE).bytes(fsname.as_bytes()).u8(0).bytes(path.as_bytes())
+    }
+
+    fn parse_key(key: &[u8]) -> Option<(String, String)> {
+        let (&table, rest) = key.split_first()?;
+        let zero = rest.iter().position(|&b| b == 0)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        (table == Self::TABLE).then_some((text(&rest[..zero])?, text(&rest[zero + 1..])?))
+    }
+
+    prost_body!();
+}
+
+impl ParamRec {
+    /// Longest path, in bytes; the key must stay below the store's limit.
+    pub const PATH_MAX: usize = 400;
+
+    /// All parameters of a file system.
+    pub fn of_fs(fsname: &str) -> KeyRange {
+        KeyRange::prefix(Key::table(Self::TABLE).bytes(fsname.as_bytes()).u8(0))
+    }
+}
+
+/// A file system; its key is its name.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct FsRec {
+    /// Rises with every change of targets or parameters.
+    #[prost(uint64, tag = "1")]
+    pub config_version: u64,
+    /// First FID sequence that was not given to a metadata target of this file system.
+    #[prost(uint64, tag = "2")]
+    pub next_sequence: u64,
+}
+
+impl Record for FsRec {
+    const TABLE: u8 = 0x32;
+    const KIND: &'static str = "file system";
+    type Id = String;
+
+    fn key(name: &String) -> Key {
+        Key::table(Self::TABLE).bytes(name.as_bytes())
+    }
+
+    fn parse_key(key: &[u8]) -> Option<String> {
+        let (&table, name) = key.split_first()?;
+        (table == Self::TABLE).then(|| String::from_utf8(name.to_vec()).ok()).flatten()
+    }
+
+    prost_body!();
+}
+
+/// What the configuration target remembers for all file systems.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MgtState {
+    /// Sequence counter if it is kept for all file systems together.
+    #[prost(uint64, tag = "1")]
+    pub next_sequence: u64,
+}
+
+impl Record for MgtState {
+    const TABLE: u8 = 0x33;
+    const KIND: &'static str = "configuration target state";
+    single_key!();
+    prost_body!();
+}

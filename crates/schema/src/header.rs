@@ -1,0 +1,49 @@
+//! The header of a target: who it is.
+
+use crate::record::{Record, prost_body, single_key};
+use prost::Message;
+
+/// The first record of every target, written when it is made.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Header {
+    /// Full name, `adamant-MDT0000`, `MGS`.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Identity of the store, 16 bytes, drawn when it was made.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub uuid: bytes::Bytes,
+    /// Features that any version may ignore.
+    #[prost(uint64, tag = "3")]
+    pub compat: u64,
+    /// Features that a version which does not know them may only read.
+    #[prost(uint64, tag = "4")]
+    pub rocompat: u64,
+    /// Features that a version must know.
+    #[prost(uint64, tag = "5")]
+    pub incompat: u64,
+    /// Recovery epoch: the high half of transnos.
+    #[prost(uint32, tag = "6")]
+    pub epoch: u32,
+    /// How often it was started: the instance number that clients see.
+    #[prost(uint64, tag = "7")]
+    pub mount_count: u64,
+    /// Addresses of the MGS.
+    #[prost(string, repeated, tag = "8")]
+    pub mgs_nids: Vec<String>,
+    /// It has registered with the MGS once.
+    #[prost(bool, tag = "9")]
+    pub registered: bool,
+    /// Version that made it.
+    #[prost(string, tag = "10")]
+    pub made_by: String,
+    /// Nanoseconds since 1970 when it was made.
+    #[prost(sint64, tag = "11")]
+    pub made_ns: i64,
+}
+
+impl Record for Header {
+    const TABLE: u8 = 0x01;
+    const KIND: &'static str = "target header";
+    single_key!();
+    prost_body!();
+}

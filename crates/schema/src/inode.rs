@@ -1,0 +1,346 @@
+//! Inodes, and what is too large to lie in them.
+//!
+//! An inode's key is its local inode number, `region << 20 | n`: a directory owns a region (a further one when it is full)
+//! and gives its children numbers from it, so that the inodes of a directory lie together whoever made them. The number is
+//! a place, not an identity: that is the FID, which the inode carries (Lustre's LMA), and what programs see follows from it.
+
+use crate::links::LinkEa;
+use crate::record::{BadRecord, Record, rest};
+use bytes::Bytes;
+use prost::Message;
+use proto::Fid;
+use proto::msg::{Attr, Layout};
+use store::{Key, KeyRange, Value};
+
+/// `st_mode`'s type bits.
+pub const S_IFMT: u32 = 0o170_000;
+/// Socket.
+pub const S_IFSOCK: u32 = 0o140_000;
+/// Symbolic link.
+pub const S_IFLNK: u32 = 0o120_000;
+/// Regular file.
+pub const S_IFREG: u32 = 0o100_000;
+/// Block device.
+pub const S_IFBLK: u32 = 0o060_000;
+/// Directory.
+pub const S_IFDIR: u32 = 0o040_000;
+/// Character device.
+pub const S_IFCHR: u32 = 0o020_000;
+/// Pipe.
+pub const S_IFIFO: u32 = 0o010_000;
+
+/// How many numbers a region holds, as a power of two.
+pub const REGION_BITS: u32 = 20;
+
+/// Local inode number of the root directory.
+pub const ROOT_INO: u64 = 1;
+
+/// An object of the namespace. In memory; on the medium it is packed tighter, see [`Record::encode_record`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inode {
+    /// Identity.
+    pub fid: Fid,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Device number of a device node.
+    pub rdev: u64,
+    /// Bytes; 0 for files whose data lies on object targets.
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    /// Nanoseconds.
+    pub atime_ns: i64,
+    /// Nanoseconds.
+    pub mtime_ns: i64,
+    /// Nanoseconds.
+    pub ctime_ns: i64,
+    /// Nanoseconds.
+    pub btime_ns: i64,
+    /// Transno of the last change.
+    pub version: u64,
+    /// Regular files: where the data lies. Directories: the default for new files.
+    pub layout: Option<Layout>,
+    /// Its names.
+    pub links: LinkEa,
+    /// Extended attributes, in the order in which they came.
+    pub xattrs: Vec<InodeXattr>,
+    /// Symbolic links.
+    pub symlink: Bytes,
+    /// Directories.
+    pub dir: DirState,
+}
+
+/// What a directory remembers about its entries.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct DirState {
+    /// Entries.
+    #[prost(uint64, tag = "1")]
+    pub entries: u64,
+    /// Local inode number of the next child; 0 if it owns no region yet.
+    #[prost(uint64, tag = "2")]
+    pub next_ino: u64,
+}
+
+/// An extended attribute of an inode.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct InodeXattr {
+    /// Full name.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    /// Value, unless it is large.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+    /// The value is a [`LargeXattr`] record.
+    #[prost(bool, tag = "3")]
+    pub large: bool,
+}
+
+/// How an inode lies on the medium: times relative to the ctime, the usual link count left out.
+#[derive(Clone, PartialEq, Message)]
+struct Body {
+    #[prost(uint64, tag = "1")]
+    seq: u64,
+    #[prost(uint32, tag = "2")]
+    oid: u32,
+    #[prost(uint32, tag = "3")]
+    mode: u32,
+    #[prost(uint32, tag = "4")]
+    uid: u32,
+    #[prost(uint32, tag = "5")]
+    gid: u32,
+    /// `nlink` - 1.
+    #[prost(sint64, tag = "6")]
+    more_links: i64,
+    #[prost(uint64, tag = "7")]
+    rdev: u64,
+    #[prost(uint64, tag = "8")]
+    size: u64,
+    #[prost(uint64, tag = "9")]
+    blocks: u64,
+    #[prost(sfixed64, tag = "10")]
+    ctime_ns: i64,
+    #[prost(sint64, tag = "11")]
+    atime_after_ctime_ns: i64,
+    #[prost(sint64, tag = "12")]
+    mtime_after_ctime_ns: i64,
+    #[prost(sint64, tag = "13")]
+    btime_after_ctime_ns: i64,
+    #[prost(uint64, tag = "14")]
+    version: u64,
+    #[prost(message, optional, tag = "15")]
+    layout: Option<Layout>,
+    #[prost(message, optional, tag = "16")]
+    links: Option<LinkEa>,
+    #[prost(message, repeated, tag = "17")]
+    xattrs: Vec<InodeXattr>,
+    #[prost(bytes = "bytes", tag = "18")]
+    symlink: Bytes,
+    #[prost(message, optional, tag = "19")]
+    dir: Option<DirState>,
+}
+
+impl Inode {
+    /// Type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & S_IFMT
+    }
+
+    /// Type as in `DT_*`, for entries.
+    pub fn entry_kind(&self) -> u32 {
+        self.kind() >> 12
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == S_IFDIR
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == S_IFREG
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.kind() == S_IFLNK
+    }
+
+    /// Whether it is a regular file whose data lies here.
+    pub fn is_resident(&self) -> bool {
+        self.is_file() && self.layout.as_ref().is_none_or(|layout| layout.resident)
+    }
+
+    /// `..` of a directory.
+    pub fn parent(&self) -> Fid {
+        match self.links.links.first() {
+            Some(link) if self.is_dir() => link.parent,
+            _ => Fid::ROOT,
+        }
+    }
+
+    /// What a client sees of it.
+    pub fn attr(&self) -> Attr {
+        Attr {
+            fid: self.fid,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.blocks,
+            atime_ns: self.atime_ns,
+            mtime_ns: self.mtime_ns,
+            ctime_ns: self.ctime_ns,
+            btime_ns: self.btime_ns,
+            version: self.version,
+            layout: self.layout.clone(),
+            has_xattrs: !self.xattrs.is_empty(),
+        }
+    }
+}
+
+/// The key of a record that is named by a local inode number alone.
+fn ino_key(table: u8, ino: u64) -> Key {
+    Key::table(table).u64(ino)
+}
+
+impl Record for Inode {
+    const TABLE: u8 = 0x10;
+    const KIND: &'static str = "inode";
+    type Id = u64;
+
+    fn key(ino: &u64) -> Key {
+        ino_key(Self::TABLE, *ino)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<u64> {
+        rest(key, Self::TABLE).map(u64::from_be_bytes)
+    }
+
+    fn encode_record(&self) -> Value {
+        let Inode { fid, mode, uid, gid, nlink, rdev, size, blocks, ctime_ns, version, .. } = *self;
+        let after_ctime = |time: i64| time.wrapping_sub(ctime_ns);
+        let links = (!self.links.links.is_empty() || self.links.overflow).then(|| self.links.clone());
+        Body {
+            seq: fid.seq,
+            oid: fid.oid,
+            mode,
+            uid,
+            gid,
+            more_links: i64::from(nlink) - 1,
+            rdev,
+            size,
+            blocks,
+            ctime_ns,
+            atime_after_ctime_ns: after_ctime(self.atime_ns),
+            mtime_after_ctime_ns: after_ctime(self.mtime_ns),
+            btime_after_ctime_ns: after_ctime(self.btime_ns),
+            version,
+            layout: self.layout.clone(),
+            links,
+            xattrs: self.xattrs.clone(),
+            symlink: self.symlink.clone(),
+            dir: (self.dir != DirState::default()).then_some(self.dir),
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    fn decode_record(body: &Value) -> Result<Inode, BadRecord> {
+        let bad = |what: String| BadRecord { kind: Self::KIND, what };
+        // The record outlives the read only in the parts that are copied out of it.
+        let body = Body::decode(body.clone()).map_err(|e| bad(e.to_string()))?;
+        let at = |after_ctime: i64| body.ctime_ns.wrapping_add(after_ctime);
+        let nlink = body.more_links.checked_add(1).and_then(|n| u32::try_from(n).ok());
+        let links = body.links.unwrap_or_default();
+        links.check()?;
+        Ok(Inode {
+            fid: Fid::new(body.seq, body.oid),
+            mode: body.mode,
+            uid: body.uid,
+            gid: body.gid,
+            nlink: nlink.ok_or_else(|| bad(format!("link count {} + 1", body.more_links)))?,
+            rdev: body.rdev,
+            size: body.size,
+            blocks: body.blocks,
+            atime_ns: at(body.atime_after_ctime_ns),
+            mtime_ns: at(body.mtime_after_ctime_ns),
+            ctime_ns: body.ctime_ns,
+            btime_ns: at(body.btime_after_ctime_ns),
+            version: body.version,
+            layout: body.layout,
+            links,
+            xattrs: body.xattrs,
+            symlink: body.symlink,
+            dir: body.dir.unwrap_or_default(),
+        })
+    }
+}
+
+/// The bytes of a record that is nothing but bytes.
+macro_rules! raw_body {
+    () => {
+        fn encode_record(&self) -> Value {
+            self.0.clone()
+        }
+        fn decode_record(body: &Value) -> Result<Self, BadRecord> {
+            Ok(Self(body.clone()))
+        }
+    };
+}
+
+/// Value of an extended attribute that is too large for the inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargeXattr(pub Bytes);
+
+impl LargeXattr {
+    /// All of an inode.
+    pub fn of_inode(ino: u64) -> KeyRange {
+        KeyRange::prefix(ino_key(Self::TABLE, ino))
+    }
+}
+
+impl Record for LargeXattr {
+    const TABLE: u8 = 0x11;
+    const KIND: &'static str = "large extended attribute";
+    /// Local inode number and full name.
+    type Id = (u64, Bytes);
+
+    fn key((ino, name): &(u64, Bytes)) -> Key {
+        ino_key(Self::TABLE, *ino).bytes(name)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<(u64, Bytes)> {
+        let (number, name) = key.strip_prefix(&[Self::TABLE])?.split_at_checked(8)?;
+        Some((u64::from_be_bytes(number.try_into().ok()?), Bytes::copy_from_slice(name)))
+    }
+
+    raw_body!();
+}
+
+/// The data of a resident file. It may be shorter than the file: the rest is a hole.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SmallData(pub Bytes);
+
+impl Record for SmallData {
+    const TABLE: u8 = 0x12;
+    const KIND: &'static str = "small file data";
+    type Id = u64;
+
+    fn key(ino: &u64) -> Key {
+        ino_key(Self::TABLE, *ino)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<u64> {
+        rest(key, Self::TABLE).map(u64::from_be_bytes)
+    }
+
+    raw_body!();
+}

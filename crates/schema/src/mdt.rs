@@ -1,0 +1,184 @@
+//! Records of a metadata target beside inodes and entries.
+
+use crate::record::{Record, prost_body, rest, single_key};
+use bytes::Bytes;
+use prost::Message;
+use proto::{ClientUuid, Fid};
+use store::Key;
+
+fn fid_key(table: u8, fid: &Fid) -> Key {
+    Key::table(table).u64(fid.seq).u32(fid.oid)
+}
+
+fn parse_fid_key(table: u8, key: &[u8]) -> Option<Fid> {
+    let rest: [u8; 12] = rest(key, table)?;
+    let (seq, oid) = rest.split_at(8);
+    Some(Fid::new(u64::from_be_bytes(seq.try_into().ok()?), u32::from_be_bytes(oid.try_into().ok()?)))
+}
+
+/// Object index: where an object's inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Oi {
+    /// Local inode number.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+}
+
+impl Record for Oi {
+    const TABLE: u8 = 0x14;
+    const KIND: &'static str = "object index";
+    type Id = Fid;
+    fn key(fid: &Fid) -> Key {
+        fid_key(Self::TABLE, fid)
+    }
+    fn parse_key(key: &[u8]) -> Option<Fid> {
+        parse_fid_key(Self::TABLE, key)
+    }
+    prost_body!();
+}
+
+/// An object without a name that is, or was when the target stopped, open somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Orphan {
+    /// Local inode number.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+}
+
+impl Record for Orphan {
+    const TABLE: u8 = 0x15;
+    const KIND: &'static str = "orphan";
+    type Id = Fid;
+    fn key(fid: &Fid) -> Key {
+        fid_key(Self::TABLE, fid)
+    }
+    fn parse_key(key: &[u8]) -> Option<Fid> {
+        parse_fid_key(Self::TABLE, key)
+    }
+    prost_body!();
+}
+
+/// Objects of a file that is gone, to be removed from their targets.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DestroyLog {
+    /// Object target of each stripe, from stripe 0.
+    #[prost(uint32, repeated, tag = "1")]
+    pub osts: Vec<u32>,
+}
+
+impl Record for DestroyLog {
+    const TABLE: u8 = 0x16;
+    const KIND: &'static str = "destroy log";
+    type Id = Fid;
+    fn key(fid: &Fid) -> Key {
+        fid_key(Self::TABLE, fid)
+    }
+    fn parse_key(key: &[u8]) -> Option<Fid> {
+        parse_fid_key(Self::TABLE, key)
+    }
+    prost_body!();
+}
+
+/// A sequence that was granted to a client, and which of its FIDs were used.
+///
+/// Everything at least [`SeqGrant::WINDOW`] below the greatest used number counts as used: a client takes numbers in order,
+/// and has far fewer requests in flight.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SeqGrant {
+    /// Whose it is, 16 bytes big-endian.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub client: Bytes,
+    /// Greatest object number that was used; 0 if none.
+    #[prost(uint32, tag = "2")]
+    pub high: u32,
+    /// Bit `i`: `high - i` was used.
+    #[prost(fixed64, tag = "3")]
+    pub recent: u64,
+}
+
+impl SeqGrant {
+    /// How far below the greatest used number single numbers are told apart.
+    pub const WINDOW: u32 = 64;
+
+    /// A sequence of which nothing was used.
+    pub fn new(client: ClientUuid) -> SeqGrant {
+        SeqGrant { client: Bytes::copy_from_slice(&client.0.to_be_bytes()), high: 0, recent: 0 }
+    }
+
+    /// Whether it belongs to this client.
+    pub fn is_of(&self, client: ClientUuid) -> bool {
+        self.client[..] == client.0.to_be_bytes()
+    }
+
+    /// Whether an object number was used.
+    pub fn is_used(&self, oid: u32) -> bool {
+        match self.high.checked_sub(oid) {
+            None => false,
+            Some(below) => below >= Self::WINDOW || self.recent >> below & 1 == 1,
+        }
+    }
+
+    /// Notes that it is used.
+    pub fn mark_used(&mut self, oid: u32) {
+        if oid > self.high {
+            self.recent = self.recent.checked_shl(oid - self.high).unwrap_or(0) | 1;
+            self.high = oid;
+        } else if self.high - oid < Self::WINDOW {
+            self.recent |= 1 << (self.high - oid);
+        }
+    }
+}
+
+impl Record for SeqGrant {
+    const TABLE: u8 = 0x17;
+    const KIND: &'static str = "sequence grant";
+    type Id = u64;
+    fn key(seq: &u64) -> Key {
+        Key::table(Self::TABLE).u64(*seq)
+    }
+    fn parse_key(key: &[u8]) -> Option<u64> {
+        rest(key, Self::TABLE).map(u64::from_be_bytes)
+    }
+    prost_body!();
+}
+
+/// A range of numbers, the end not included.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct SeqRange {
+    /// First.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// First that no longer belongs to it.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+}
+
+impl SeqRange {
+    /// How many are in it.
+    pub fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a metadata target remembers beside all that.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MdtState {
+    /// First region of local inode numbers that no directory owns. Region 0 is the root's own number.
+    #[prost(uint64, tag = "1")]
+    pub next_region: u64,
+    /// Sequences that the MGS gave and no client has yet, in the order in which they are used up.
+    #[prost(message, repeated, tag = "2")]
+    pub sequences: Vec<SeqRange>,
+}
+
+impl Record for MdtState {
+    const TABLE: u8 = 0x18;
+    const KIND: &'static str = "metadata target state";
+    single_key!();
+    prost_body!();
+}

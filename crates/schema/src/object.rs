@@ -1,0 +1,90 @@
+//! Records of an object target.
+
+use crate::record::{Record, prost_body, rest, single_key};
+use prost::Message;
+use proto::{Fid, StripeIndex};
+use store::{Key, KeyRange};
+
+/// Names a stripe object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectKey {
+    /// The file, which is also the object's parent.
+    pub fid: Fid,
+    /// The stripe.
+    pub stripe: StripeIndex,
+}
+
+/// A stripe object: its attributes; the bytes lie in a data file beside the store.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Object {
+    /// Number of the data file.
+    #[prost(uint64, tag = "1")]
+    pub file: u64,
+    /// Bytes. This is the truth; the data file may be longer after a crash.
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    /// Units of 512 bytes that the data file uses.
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "4")]
+    pub atime_ns: i64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "5")]
+    pub mtime_ns: i64,
+    /// Nanoseconds.
+    #[prost(sint64, tag = "6")]
+    pub ctime_ns: i64,
+    /// Owner of the data.
+    #[prost(uint32, tag = "7")]
+    pub uid: u32,
+    /// Its group.
+    #[prost(uint32, tag = "8")]
+    pub gid: u32,
+    /// Transno of the last change.
+    #[prost(uint64, tag = "9")]
+    pub version: u64,
+}
+
+impl Record for Object {
+    const TABLE: u8 = 0x20;
+    const KIND: &'static str = "object";
+    type Id = ObjectKey;
+
+    fn key(id: &ObjectKey) -> Key {
+        Key::table(Self::TABLE).bytes(&id.fid.to_key()).u32(id.stripe.0)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<ObjectKey> {
+        let rest: [u8; 20] = rest(key, Self::TABLE)?;
+        let (fid, stripe) = rest.split_at(16);
+        Some(ObjectKey {
+            fid: Fid::from_key(fid)?,
+            stripe: StripeIndex(u32::from_be_bytes(stripe.try_into().ok()?)),
+        })
+    }
+
+    prost_body!();
+}
+
+impl Object {
+    /// All objects of a file on this target.
+    pub fn of_file(fid: Fid) -> KeyRange {
+        KeyRange::prefix(Key::table(Self::TABLE).bytes(&fid.to_key()))
+    }
+}
+
+/// What an object target remembers beside its objects.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct OstState {
+    /// Data files have numbers below this one; it is durable before a number is used.
+    #[prost(uint64, tag = "1")]
+    pub next_file: u64,
+}
+
+impl Record for OstState {
+    const TABLE: u8 = 0x21;
+    const KIND: &'static str = "object target state";
+    single_key!();
+    prost_body!();
+}

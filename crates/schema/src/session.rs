@@ -1,0 +1,1 @@
+//! Client and reply records of a target (table `02`).

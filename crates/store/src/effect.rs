@@ -4,7 +4,7 @@
 //! view is told.
 
 use crate::layer::Layer;
-use crate::{Engine, EngineError, Formats, Key, KeyRange, Value};
+use crate::{Change, Engine, EngineError, Formats, Key, KeyRange, Value};
 use std::sync::Arc;
 
 /// One thing that a view wants done.
@@ -136,7 +136,7 @@ impl Group {
     }
 
     /// The records, sealed and in key order, as [`Engine::commit`] takes them.
-    pub fn seal(&self) -> Vec<(Key, Option<Value>)> {
+    pub fn seal(&self) -> Vec<Change> {
         let mut slots: Vec<_> = self.layer.slots().iter().collect();
         slots.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let seal = |value: &Value, key: &Key| self.formats.seal(key, value);

@@ -1,6 +1,6 @@
 //! What a target's store stands on: an ordered store of sealed bytes with durable atomic commits.
 
-use crate::{Damaged, Formats, Key, KeyRange, Value};
+use crate::{Change, Damaged, Formats, Key, KeyRange, Value};
 use core::fmt;
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub trait Engine: Send + Sync {
 
     /// Applies one group (`None` deletes): all of it or nothing, durable when this returns.
     /// Groups come one at a time with rising numbers; records come in key order, each key once.
-    fn commit(&self, group: u64, records: &[(Key, Option<Value>)]) -> Result<(), EngineError>;
+    fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError>;
 
     /// The number of the last durable group; 0 in a new store.
     fn last_group(&self) -> Result<u64, EngineError>;
@@ -182,8 +182,8 @@ impl Batch {
     }
 
     /// The records, sealed and in key order, as [`Engine::commit`] takes them.
-    pub fn seal(self, formats: &Formats) -> Vec<(Key, Option<Value>)> {
-        let seal = |(key, body): (Key, Option<Value>)| {
+    pub fn seal(self, formats: &Formats) -> Vec<Change> {
+        let seal = |(key, body): Change| {
             let sealed = body.map(|body| formats.seal(&key, &body));
             (key, sealed)
         };

@@ -71,3 +71,6 @@ pub use view::{AttemptId, Miss, Savepoint, View, ViewConfig};
 ///
 /// A value keeps its whole allocation alive: copy a small part of a large buffer before it is put into a view.
 pub type Value = bytes::Bytes;
+
+/// What a group does to one record: a new value, or `None` for a deletion.
+pub type Change = (Key, Option<Value>);

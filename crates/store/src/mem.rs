@@ -8,7 +8,7 @@
 //! A handle is cheap to clone and all clones are the same store; [`snapshot`](MemEngine::snapshot) makes another one.
 
 use crate::layer::SLOT_COST;
-use crate::{Engine, EngineError, Key, KeyRange, Scanned, Space, Value};
+use crate::{Change, Engine, EngineError, Key, KeyRange, Scanned, Space, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stdx::Rng;
@@ -29,7 +29,7 @@ struct State {
     records: BTreeMap<Key, Value>,
     bytes: u64,
     last_group: u64,
-    pending: VecDeque<(u64, Vec<(Key, Option<Value>)>)>,
+    pending: VecDeque<(u64, Vec<Change>)>,
     capacity: Option<u64>,
     next_commit_fails: Option<EngineError>,
 }
@@ -45,7 +45,7 @@ impl MemEngine {
     }
 
     /// Hands a group to the medium. It is neither durable nor read before [`make_durable`](MemEngine::make_durable).
-    pub fn begin_commit(&self, group: u64, records: Vec<(Key, Option<Value>)>) -> Result<(), EngineError> {
+    pub fn begin_commit(&self, group: u64, records: Vec<Change>) -> Result<(), EngineError> {
         let mut state = self.state();
         if let Some(error) = state.next_commit_fails.take() {
             return Err(error);
@@ -168,7 +168,7 @@ impl Engine for MemEngine {
         Ok(scanned)
     }
 
-    fn commit(&self, group: u64, records: &[(Key, Option<Value>)]) -> Result<(), EngineError> {
+    fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError> {
         self.begin_commit(group, records.to_vec())?;
         self.make_durable(group);
         Ok(())

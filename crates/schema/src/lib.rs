@@ -19,6 +19,7 @@
 //! | `18` | [`MdtState`] | none | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
+//! | `22` | [`DoomedFile`] | number of the data file | OST |
 //! | `30` | [`TargetRec`] | target's name | MGT |
 //! | `31` | [`ParamRec`] | file system's name, path | MGT |
 //! | `32` | [`FsRec`] | file system's name | MGT |
@@ -46,5 +47,5 @@ pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};
 pub use mdt::{DestroyLog, MdtState, Oi, Orphan, SeqGrant};
-pub use object::{Object, ObjectKey, OstState};
+pub use object::{DoomedFile, Object, ObjectKey, OstState};
 pub use record::{BadRecord, Record, format_version, formats};

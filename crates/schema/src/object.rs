@@ -17,7 +17,7 @@ pub struct ObjectKey {
 /// A stripe object: its attributes; the bytes lie in a data file beside the store.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Object {
-    /// Number of the data file.
+    /// Number of the data file; 0 if there is none: the object is empty.
     #[prost(uint64, tag = "1")]
     pub file: u64,
     /// Bytes. This is the truth; the data file may be longer after a crash.
@@ -44,6 +44,10 @@ pub struct Object {
     /// Transno of the last change.
     #[prost(uint64, tag = "9")]
     pub version: u64,
+    /// Instance (mount count) of the target that last changed the data. Of an older instance, a crash may have left
+    /// bytes behind the size; they are cut off before the object changes again.
+    #[prost(uint64, tag = "10")]
+    pub instance: u64,
 }
 
 impl Record for Object {
@@ -58,10 +62,7 @@ impl Record for Object {
     fn parse_key(key: &[u8]) -> Option<ObjectKey> {
         let rest: [u8; 20] = rest(key, Self::TABLE)?;
         let (fid, stripe) = rest.split_at(16);
-        Some(ObjectKey {
-            fid: Fid::from_key(fid)?,
-            stripe: StripeIndex(u32::from_be_bytes(stripe.try_into().ok()?)),
-        })
+        Some(ObjectKey { fid: Fid::from_key(fid)?, stripe: StripeIndex(u32::from_be_bytes(stripe.try_into().ok()?)) })
     }
 
     prost_body!();
@@ -77,14 +78,42 @@ impl Object {
 /// What an object target remembers beside its objects.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct OstState {
-    /// Data files have numbers below this one; it is durable before a number is used.
+    /// Data files have numbers below this one; a file with this or a greater number is left over from a crash.
     #[prost(uint64, tag = "1")]
     pub next_file: u64,
+    /// Numbers below `next_file` that were given out to an object whose first record was not yet written: after a
+    /// crash these files are left over too.
+    #[prost(uint64, repeated, tag = "2")]
+    pub unborn: Vec<u64>,
+    /// How many objects there are.
+    #[prost(uint64, tag = "3")]
+    pub objects: u64,
 }
 
 impl Record for OstState {
     const TABLE: u8 = 0x21;
     const KIND: &'static str = "object target state";
     single_key!();
+    prost_body!();
+}
+
+/// A data file that no object uses any more. Written in the group that takes the file from its object; the file is
+/// removed once that group is durable, and this record once the removal is.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DoomedFile {}
+
+impl Record for DoomedFile {
+    const TABLE: u8 = 0x22;
+    const KIND: &'static str = "doomed data file";
+    type Id = u64;
+
+    fn key(file: &u64) -> Key {
+        Key::table(Self::TABLE).u64(*file)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<u64> {
+        rest(key, Self::TABLE).map(u64::from_be_bytes)
+    }
+
     prost_body!();
 }

@@ -33,6 +33,10 @@ pub struct ConnectReq {
     /// The client only reads.
     #[prost(bool, tag = "9")]
     pub read_only: bool,
+    /// Object targets: the space that the client was granted before and has buffered data for, in bytes. A restarted
+    /// target knows no grants; it gives this again if it can.
+    #[prost(uint64, tag = "10")]
+    pub grant: u64,
 }
 
 /// Body of the reply to `Connect`. The header carries `CONNECT_RECONNECT` if the export is still there from before,

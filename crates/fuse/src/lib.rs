@@ -1,1 +1,18 @@
-//! fuse
+//! The kernel's requests to the client's calls, nothing else.
+//!
+//! [`mount`] puts a client's mount under a directory. Each request of the kernel becomes one [`Call`]; its answer goes
+//! back from whichever thread has it, so no thread of the session waits for a server while another reads. What
+//! files, locks and caches mean is the client's business.
+//!
+//! The kernel checks permissions on what it has cached (`default_permissions`, POSIX ACLs), the server on everything.
+//! Attributes and names that come with a lock are kept by the kernel until the client calls them back; all others are
+//! valid for no time. The kernel gets no negative entries and its own write-back cache stays off.
+
+mod convert;
+pub mod ioctl;
+mod process;
+mod session;
+
+pub use session::{FuseMount, MountError, MountSettings, mount};
+
+pub(crate) use client::api::Call;

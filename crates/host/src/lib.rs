@@ -1,1 +1,18 @@
-//! host
+//! The real world under the core machines: sockets, timers, threads, data files, the admin socket.
+//!
+//! - [`stream`]: TCP and Unix sockets behind one type; who is at the other end.
+//! - [`target`]: one thread per target: its machine, its listener, its connections.
+//! - [`workers`]: the threads that touch the disk for a target: loads, commits, data files.
+//! - [`client`]: the driver of a client machine, behind one lock, without hand-over.
+//! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
+//! - [`server`]: opening and serving targets: identity, engine, service.
+//!
+//! Meaning lives in the machines; nothing here decides about files, locks or recovery.
+
+pub mod admin;
+pub mod client;
+pub mod clock;
+pub mod server;
+pub mod stream;
+pub mod target;
+pub mod workers;

@@ -1,0 +1,125 @@
+//! `lfs` verbs on a path: ioctls that the mount answers, in and out as bytes.
+//!
+//! They work on any file or directory of the mount, in containers and without root. The layout of each is fixed:
+//! numbers little-endian, text without a terminator.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use bytes::{Buf, BufMut};
+use rustix::fs::{Mode, OFlags};
+use rustix::ioctl;
+
+/// The letter of our ioctl numbers.
+const LETTER: u8 = 0xAD;
+
+/// Bytes that an ioctl passes in each direction.
+pub const BUFFER: usize = 4096;
+
+type Block = [u8; BUFFER];
+
+/// What can be asked. The first byte of the block is the verb; the answer replaces the block: a status (i32, 0 or a
+/// negative errno), a length (u32), and that many bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Verb {
+    /// The path's FID as text.
+    PathToFid = 1,
+    /// In: FID as text. Out: paths, NUL after each.
+    FidToPath = 2,
+    /// Out: the layout, a prost body of [`proto::msg::Layout`]; nothing if there is none.
+    GetLayout = 3,
+    /// In: stripe size u32, count i32, first index i32.
+    SetLayout = 4,
+    /// Out: lines `NAME TOTAL FREE AVAILABLE FILES FILES_FREE` or `NAME error ERRNO`.
+    TargetSpace = 5,
+    /// Out: the file system's name and the client's identity, as two lines.
+    Identity = 6,
+}
+
+impl Verb {
+    /// The verb of a number.
+    pub fn from_raw(raw: u8) -> Option<Verb> {
+        [Verb::PathToFid, Verb::FidToPath, Verb::GetLayout, Verb::SetLayout, Verb::TargetSpace, Verb::Identity]
+            .into_iter()
+            .find(|verb| *verb as u8 == raw)
+    }
+}
+
+/// The ioctl's number.
+pub const COMMAND: u32 = ioctl::opcode::read_write::<Block>(LETTER, 1);
+
+/// A request block.
+pub fn request(verb: Verb, input: &[u8]) -> io::Result<Block> {
+    let mut block = [0; BUFFER];
+    let room = block.get_mut(5..5 + input.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    room.copy_from_slice(input);
+    block[0] = verb as u8;
+    block[1..5].copy_from_slice(&(input.len() as u32).to_le_bytes());
+    Ok(block)
+}
+
+/// The verb and its input from a request block.
+pub fn parse_request(mut block: &[u8]) -> Option<(Verb, &[u8])> {
+    if block.len() < 5 {
+        return None;
+    }
+    let verb = Verb::from_raw(block.get_u8())?;
+    let length = block.get_u32_le() as usize;
+    Some((verb, block.get(..length)?))
+}
+
+/// An answer block. What does not fit is `EOVERFLOW`.
+pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
+    let (status, bytes) = match result {
+        Ok(bytes) if bytes.len() + 8 <= BUFFER => (0, bytes),
+        Ok(_) => (-proto::Errno::EOVERFLOW.raw(), &[][..]),
+        Err(error) => (-error.raw(), &[][..]),
+    };
+    let mut block = Vec::with_capacity(BUFFER);
+    block.put_i32_le(status);
+    block.put_u32_le(bytes.len() as u32);
+    block.put_slice(bytes);
+    block.resize(BUFFER, 0);
+    block
+}
+
+/// Asks the mount that `path` lies in.
+///
+/// # Errors
+/// The path's, `ENOTTY` if it is not on an Adamant mount, or what the verb gives.
+pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut block = request(verb, input)?;
+    #[allow(unsafe_code)]
+    // SAFETY: the opcode carries the direction and the size of the block that the updater points to.
+    unsafe {
+        ioctl::ioctl(file.as_fd(), ioctl::Updater::<COMMAND, Block>::new(&mut block))?;
+    }
+    let mut reply = &block[..];
+    let status = reply.get_i32_le();
+    let length = reply.get_u32_le() as usize;
+    if status < 0 {
+        return Err(io::Error::from_raw_os_error(-status));
+    }
+    reply.get(..length).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_round_trip_and_bad_ones_are_refused() {
+        let block = request(Verb::FidToPath, b"[0x200000007:0x1:0x0]").unwrap();
+        assert_eq!(parse_request(&block), Some((Verb::FidToPath, &b"[0x200000007:0x1:0x0]"[..])));
+        assert_eq!(parse_request(&[9; 16]), None);
+        assert_eq!(parse_request(&[1, 255, 255, 255, 255, 0]), None);
+        assert!(request(Verb::FidToPath, &[0; BUFFER]).is_err());
+        assert_eq!(answer(Ok(b"abc"))[..11], [0, 0, 0, 0, 3, 0, 0, 0, b'a', b'b', b'c']);
+        assert_eq!(answer(Ok(&[0; BUFFER]))[..4], (-75i32).to_le_bytes());
+    }
+}

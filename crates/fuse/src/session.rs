@@ -1,0 +1,858 @@
+//! The session with the kernel: one method per request.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::{Buf, Bytes};
+use client::api::{Answer, FileHandle as Fh, Options, RecordLock, RecordLockKind, SetStat, Stat, Whence};
+use fuser::{
+    BsdFileFlags, Config, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, MountOption, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+};
+use host::client::{Kernel, Mount};
+use parking_lot::Mutex;
+use proto::{Errno, Fid};
+
+use crate::Call;
+use crate::convert::{attributes, errno, kind, set_time, user_device, validity};
+use crate::ioctl::{self, Verb};
+use crate::process;
+
+/// Threads that take requests from the kernel.
+const THREADS: usize = 8;
+/// Largest read or write that the kernel sends.
+const IO_SIZE: u32 = 1 << 20;
+/// How often a call that may wait for long is checked for a signal of its program.
+const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+
+/// Settings of a mount under a directory.
+#[derive(Clone, Debug)]
+pub struct MountSettings {
+    /// What `df` shows as the device, `127.0.0.1:7988:/adamant`.
+    pub source: String,
+    /// Other users may enter. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Only reading.
+    pub read_only: bool,
+    /// `nosuid`, `nodev`, `noexec`, `noatime`, ... as the kernel knows them.
+    pub kernel_options: Vec<String>,
+    /// Threads that take requests from the kernel; 0 for the default.
+    pub threads: usize,
+}
+
+/// Why a mount cannot be: a sentence that says what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountError(pub String);
+
+impl std::fmt::Display for MountError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// A mount under a directory.
+pub struct FuseMount {
+    client: Mount,
+    session: Mutex<Option<fuser::BackgroundSession>>,
+    directory: PathBuf,
+}
+
+impl std::fmt::Debug for FuseMount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FuseMount({})", self.directory.display())
+    }
+}
+
+impl FuseMount {
+    /// The client behind it.
+    pub fn client(&self) -> &Mount {
+        &self.client
+    }
+
+    /// Waits until somebody unmounts the directory.
+    ///
+    /// # Errors
+    /// The session broke.
+    pub fn wait(&self) -> io::Result<()> {
+        let session = self.session.lock().take();
+        session.map_or(Ok(()), fuser::BackgroundSession::join)
+    }
+
+    /// Unmounts the directory.
+    ///
+    /// # Errors
+    /// `EBUSY` and the like.
+    pub fn unmount(&self) -> io::Result<()> {
+        let session = self.session.lock().take();
+        session.map_or(Ok(()), fuser::BackgroundSession::umount_and_join)
+    }
+}
+
+/// Connects the client and mounts it under `directory`.
+///
+/// # Errors
+/// The directory, the servers or the kernel refuse: a sentence.
+pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Result<FuseMount, MountError> {
+    check_directory(directory)?;
+    let notifier: Arc<OnceLock<Notifier>> = Arc::default();
+    let kernel = Arc::new(KernelCaches { notifier: notifier.clone() });
+    let fsname = options.fsname.clone();
+    let identity = format!("{fsname}\n{}\n", options.uuid);
+    let client = Mount::start(options, kernel).map_err(MountError)?;
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(settings.source.clone()),
+        MountOption::Subtype("adamant".to_owned()),
+        MountOption::DefaultPermissions,
+    ];
+    if settings.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    for option in &settings.kernel_options {
+        config.mount_options.push(match option.as_str() {
+            "nodev" => MountOption::NoDev,
+            "dev" => MountOption::Dev,
+            "nosuid" => MountOption::NoSuid,
+            "suid" => MountOption::Suid,
+            "noexec" => MountOption::NoExec,
+            "exec" => MountOption::Exec,
+            "noatime" => MountOption::NoAtime,
+            "atime" | "relatime" => MountOption::Atime,
+            "sync" => MountOption::Sync,
+            "dirsync" => MountOption::DirSync,
+            other => MountOption::CUSTOM(other.to_owned()),
+        });
+    }
+    let root = rustix::process::geteuid().is_root();
+    if root && !settings.kernel_options.iter().any(|o| matches!(o.as_str(), "nodev" | "dev")) {
+        config.mount_options.push(MountOption::Dev);
+    }
+    if root && !settings.kernel_options.iter().any(|o| matches!(o.as_str(), "nosuid" | "suid")) {
+        config.mount_options.push(MountOption::Suid);
+    }
+    config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(if settings.threads == 0 { THREADS } else { settings.threads });
+    config.clone_fd = true;
+    let filesystem = Adapter { client: client.clone(), identity };
+    let failed = |error: io::Error| {
+        let _ = client.unmount(Duration::from_secs(5));
+        MountError(match error.kind() {
+            io::ErrorKind::NotFound => {
+                "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse".to_owned()
+            }
+            io::ErrorKind::PermissionDenied => format!(
+                "mounting {} is not permitted: {error}; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
+                directory.display()
+            ),
+            _ => format!("cannot mount {}: {error}", directory.display()),
+        })
+    };
+    let session = fuser::Session::new(filesystem, directory, &config).map_err(failed)?;
+    let _ = notifier.set(session.notifier());
+    let session = session.spawn().map_err(failed)?;
+    Ok(FuseMount { client, session: Mutex::new(Some(session)), directory: directory.to_path_buf() })
+}
+
+fn check_directory(directory: &Path) -> Result<(), MountError> {
+    let shown = directory.display();
+    match std::fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(MountError(format!("mount point {shown} does not exist; create it with: mkdir -p {shown}")))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Err(MountError(format!(
+            "mount point {shown} is left over from a mount whose process died; free it with: umount -l {shown}"
+        ))),
+        Err(error) => Err(MountError(format!("mount point {shown}: {error}"))),
+        Ok(metadata) if !metadata.is_dir() => {
+            Err(MountError(format!("mount point {shown} is not a directory; choose or create one")))
+        }
+        Ok(_) => {
+            let wanted = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
+            let mounted = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+            let busy = mounted.lines().any(|line| {
+                let mut fields = line.split(' ').skip(1);
+                let (place, kind) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+                kind == "fuse.adamant" && place == wanted.to_string_lossy()
+            });
+            if busy {
+                return Err(MountError(format!(
+                    "mount point {shown} is busy: an Adamant file system is mounted there; unmount it first or choose another directory"
+                )));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The kernel's caches, as the client sees them.
+struct KernelCaches {
+    notifier: Arc<OnceLock<Notifier>>,
+}
+
+impl Kernel for KernelCaches {
+    fn forget_inode(&self, ino: u64, offset: u64, length: u64) {
+        let Some(notifier) = self.notifier.get() else { return };
+        // A negative offset means attributes only; a length of 0 means to the end.
+        let (offset, length) = match length {
+            0 => (-1, 0),
+            u64::MAX => (offset as i64, 0),
+            length => (offset as i64, i64::try_from(length).unwrap_or(0)),
+        };
+        // The node may be unknown to the kernel by now: nothing to forget then.
+        let _ = notifier.inval_inode(INodeNo(ino), offset, length);
+    }
+
+    fn forget_entry(&self, parent: u64, name: &[u8]) {
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name));
+        }
+    }
+}
+
+struct Adapter {
+    client: Mount,
+    identity: String,
+}
+
+/// An answer that this call cannot have: a bug, but the program gets an error, not a hang.
+fn unexpected() -> fuser::Errno {
+    fuser::Errno::EIO
+}
+
+fn name(name: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+fn entry_validity(stat: &Stat) -> (Duration, Duration) {
+    (validity(stat.entry_cacheable), validity(stat.cacheable))
+}
+
+fn reply_entry(reply: ReplyEntry, result: Result<Answer, Errno>) {
+    match result {
+        Ok(Answer::Entry(stat)) => {
+            let (entry, attr) = entry_validity(&stat);
+            reply.entry_with_ttls(&attr, &entry, &attributes(&stat), Generation(0));
+        }
+        Ok(_) => reply.error(unexpected()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_empty(reply: ReplyEmpty, result: Result<Answer, Errno>) {
+    match result {
+        Ok(_) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_attr(reply: ReplyAttr, result: Result<Answer, Errno>) {
+    match result {
+        Ok(Answer::Attr(stat)) => reply.attr(&validity(stat.cacheable), &attributes(&stat)),
+        Ok(_) => reply.error(unexpected()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn open_flags(keep_cache: bool, direct_io: bool, no_flush: bool) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, direct_io);
+    flags.set(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES, direct_io);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, no_flush);
+    flags
+}
+
+fn reply_open(reply: ReplyOpen, result: Result<Answer, Errno>) {
+    match result {
+        Ok(Answer::Opened { fh, keep_cache, direct_io, no_flush }) => {
+            reply.opened(FileHandle(fh.0), open_flags(keep_cache, direct_io, no_flush));
+        }
+        Ok(_) => reply.error(unexpected()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Answer, Errno>) {
+    match result {
+        Ok(Answer::Data(value)) if size == 0 => reply.size(value.len() as u32),
+        Ok(Answer::Data(value)) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(Answer::Data(value)) => reply.data(&value),
+        Ok(_) => reply.error(unexpected()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn record_lock(start: u64, end: u64, typ: i32, pid: u32) -> RecordLock {
+    let kind = match typ {
+        libc::F_RDLCK => RecordLockKind::Shared,
+        libc::F_WRLCK => RecordLockKind::Exclusive,
+        _ => RecordLockKind::Unlock,
+    };
+    RecordLock { start, end: if end >= i64::MAX as u64 { u64::MAX } else { end }, kind, pid }
+}
+
+impl Adapter {
+    fn submit(&self, request: &Request, call: Call, done: impl FnOnce(Result<Answer, Errno>) + Send + 'static) {
+        self.client.submit(process::cred(request, 0), call, Box::new(done));
+    }
+
+    fn create_like(&self, request: &Request, umask: u32, call: Call, reply: ReplyEntry) {
+        self.client.submit(process::cred(request, umask), call, Box::new(move |result| reply_entry(reply, result)));
+    }
+
+    /// Waits for a lock on a thread of its own and watches whether the program was interrupted meanwhile.
+    fn wait_for_lock(&self, request: &Request, call: Call, reply: ReplyEmpty) {
+        let (client, cred, pid) = (self.client.clone(), process::cred(request, 0), request.pid());
+        let watch = move || {
+            let (sender, done) = std::sync::mpsc::channel();
+            let id = client.submit(
+                cred,
+                call,
+                Box::new(move |result| {
+                    reply_empty(reply, result);
+                    let _ = sender.send(());
+                }),
+            );
+            while done.recv_timeout(SIGNAL_CHECK) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                if process::has_signal(pid) {
+                    client.interrupt(id);
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("lock-wait".to_owned()).spawn(watch) {
+            tracing::warn!("no thread to wait for a lock: {error}");
+        }
+    }
+
+    fn answer_ioctl(&self, request: &Request, ino: u64, block: &[u8], reply: ReplyIoctl) {
+        let Some((verb, input)) = ioctl::parse_request(block) else {
+            reply.error(fuser::Errno::EINVAL);
+            return;
+        };
+        let call = match verb {
+            Verb::Identity => {
+                reply.ioctl(0, &ioctl::answer(Ok(self.identity.as_bytes())));
+                return;
+            }
+            Verb::PathToFid => Some(Call::PathToFid { ino }),
+            Verb::FidToPath => {
+                std::str::from_utf8(input).ok().and_then(|t| t.parse::<Fid>().ok()).map(|fid| Call::FidToPath { fid })
+            }
+            Verb::GetLayout => Some(Call::GetLayout { ino }),
+            Verb::SetLayout if input.len() == 12 => {
+                let mut input = input;
+                let stripe_size = input.get_u32_le();
+                Some(Call::SetLayout { ino, stripe_size, count: input.get_i32_le(), first: input.get_i32_le() })
+            }
+            Verb::SetLayout => None,
+            Verb::TargetSpace => Some(Call::TargetSpace),
+        };
+        let Some(call) = call else {
+            reply.ioctl(0, &ioctl::answer(Err(Errno::EINVAL)));
+            return;
+        };
+        self.submit(request, call, move |result| {
+            let bytes = result.map(|answer| ioctl_bytes(&answer));
+            let block = ioctl::answer(bytes.as_deref().map_err(|error| *error));
+            reply.ioctl(0, &block);
+        });
+    }
+}
+
+fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
+    match answer {
+        Answer::Fid(fid) => fid.to_string().into_bytes(),
+        Answer::Paths(paths) => paths.iter().flat_map(|path| path.iter().copied().chain([0])).collect(),
+        Answer::Layout(Some(layout)) => prost::Message::encode_to_vec(layout),
+        Answer::Targets(targets) => {
+            let mut text = String::new();
+            for (name, space) in targets {
+                match space {
+                    Ok(s) => text.push_str(&format!(
+                        "{name} {} {} {} {} {}\n",
+                        s.total, s.free, s.available, s.files, s.files_free
+                    )),
+                    Err(error) => text.push_str(&format!("{name} error {}\n", error.raw())),
+                }
+            }
+            text.into_bytes()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_FLOCK_LOCKS,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_HAS_IOCTL_DIR,
+        ];
+        for flag in wanted {
+            // An older kernel without one of them works with less.
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(IO_SIZE);
+        let _ = config.set_max_readahead(IO_SIZE);
+        let _ = config.set_max_background(128);
+        let _ = config.set_congestion_threshold(96);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        if let Err(reason) = self.client.unmount(Duration::from_secs(60)) {
+            tracing::error!("unmount: {reason}");
+        }
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
+        let call = Call::Lookup { parent: parent.0, name: name(child) };
+        self.submit(request, call, move |result| reply_entry(reply, result));
+    }
+
+    fn forget(&self, request: &Request, ino: INodeNo, count: u64) {
+        self.submit(request, Call::Forget { ino: ino.0, count }, |_| ());
+    }
+
+    fn getattr(&self, request: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        let call = Call::Getattr { ino: ino.0, fh: fh.map(|fh| Fh(fh.0)) };
+        self.submit(request, call, move |result| reply_attr(reply, result));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetStat {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            fh: fh.map(|fh| Fh(fh.0)),
+        };
+        self.submit(request, Call::Setattr { ino: ino.0, set }, move |result| reply_attr(reply, result));
+    }
+
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.submit(request, Call::Readlink { ino: ino.0 }, move |result| match result {
+            Ok(Answer::Data(target)) => reply.data(&target),
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn mknod(&self, request: &Request, parent: INodeNo, child: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let call = Call::Mknod { parent: parent.0, name: name(child), mode, rdev: user_device(rdev) };
+        self.create_like(request, umask, call, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, child: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        self.create_like(request, umask, Call::Mkdir { parent: parent.0, name: name(child), mode }, reply);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
+        let call = Call::Unlink { parent: parent.0, name: name(child) };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
+        let call = Call::Rmdir { parent: parent.0, name: name(child) };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, child: &OsStr, target: &Path, reply: ReplyEntry) {
+        let call = Call::Symlink { parent: parent.0, name: name(child), target: name(target.as_os_str()) };
+        self.create_like(request, 0, call, reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let call = Call::Rename {
+            parent: parent.0,
+            name: name(child),
+            new_parent: new_parent.0,
+            new_name: name(new_name),
+            flags: flags.bits(),
+        };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+        let call = Call::Link { ino: ino.0, new_parent: new_parent.0, new_name: name(new_name) };
+        self.create_like(request, 0, call, reply);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let call = Call::Open { ino: ino.0, flags: flags.0 as u32 };
+        self.submit(request, call, move |result| reply_open(reply, result));
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.submit(request, Call::Read { fh: Fh(fh.0), offset, length: size }, move |result| match result {
+            Ok(Answer::Data(data)) => reply.data(&data),
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let call = Call::Write {
+            fh: Fh(fh.0),
+            ino: ino.0,
+            offset,
+            data: Bytes::copy_from_slice(data),
+            write_back: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            kill_priv: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        self.submit(request, call, move |result| match result {
+            Ok(Answer::Written(count)) => reply.written(count),
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn flush(&self, request: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+        let call = Call::Flush { fh: Fh(fh.0), lock_owner: lock_owner.0 };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn release(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let call = Call::Release { fh: Fh(fh.0), flock_owner: lock_owner.map(|owner| owner.0) };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn fsync(&self, request: &Request, _ino: INodeNo, fh: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        self.submit(request, Call::Fsync { fh: Fh(fh.0), data_only }, move |result| reply_empty(reply, result));
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.submit(request, Call::Opendir { ino: ino.0 }, move |result| reply_open(reply, result));
+    }
+
+    fn readdir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let call = Call::Readdir { fh: Fh(fh.0), offset, max_bytes: READDIR_BYTES, plus: false };
+        self.submit(request, call, move |result| match result {
+            Ok(Answer::Entries(entries)) => {
+                for entry in entries {
+                    let full =
+                        reply.add(INodeNo(entry.ino), entry.offset, kind(entry.kind), OsStr::from_bytes(&entry.name));
+                    if full {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn readdirplus(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let call = Call::Readdir { fh: Fh(fh.0), offset, max_bytes: READDIR_BYTES, plus: true };
+        let client = self.client.clone();
+        let cred = process::cred(request, 0);
+        self.client.submit(
+            cred.clone(),
+            call,
+            Box::new(move |result| match result {
+                Ok(Answer::Entries(entries)) => {
+                    let mut unsent = Vec::new();
+                    let mut full = false;
+                    for entry in entries {
+                        let dot = &*entry.name == b"." || &*entry.name == b"..";
+                        let stat = entry.stat.unwrap_or_else(|| Stat {
+                            ino: entry.ino,
+                            mode: entry.kind << 12,
+                            ..Stat::default()
+                        });
+                        let covered = !dot && stat.cacheable && stat.entry_cacheable;
+                        full = full
+                            || reply.add(
+                                INodeNo(entry.ino),
+                                entry.offset,
+                                OsStr::from_bytes(&entry.name),
+                                &validity(covered),
+                                &attributes(&stat),
+                                Generation(0),
+                            );
+                        if full && !dot {
+                            unsent.push(entry.ino);
+                        }
+                    }
+                    reply.ok();
+                    if !unsent.is_empty() {
+                        // What did not fit was counted as looked up: give the references back, from a thread that may call.
+                        std::thread::spawn(move || {
+                            for ino in unsent {
+                                client.submit(cred.clone(), Call::Forget { ino, count: 1 }, Box::new(|_| ()));
+                            }
+                        });
+                    }
+                }
+                Ok(_) => reply.error(unexpected()),
+                Err(error) => reply.error(errno(error)),
+            }),
+        );
+    }
+
+    fn releasedir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.submit(request, Call::Releasedir { fh: Fh(fh.0) }, move |result| reply_empty(reply, result));
+    }
+
+    fn fsyncdir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.submit(request, Call::Fsyncdir { fh: Fh(fh.0) }, move |result| reply_empty(reply, result));
+    }
+
+    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.submit(request, Call::Statfs { ino: ino.0 }, move |result| match result {
+            Ok(Answer::Space { block_size, blocks, free, available, files, files_free }) => {
+                reply.statfs(blocks, free, available, files, files_free, block_size, 255, block_size);
+            }
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        attribute: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let call = Call::Setxattr {
+            ino: ino.0,
+            name: name(attribute),
+            value: Bytes::copy_from_slice(value),
+            flags: flags as u32,
+        };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, attribute: &OsStr, size: u32, reply: ReplyXattr) {
+        let call = Call::Getxattr { ino: ino.0, name: name(attribute) };
+        self.submit(request, call, move |result| reply_xattr(reply, size, result));
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.submit(request, Call::Listxattr { ino: ino.0 }, move |result| reply_xattr(reply, size, result));
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, attribute: &OsStr, reply: ReplyEmpty) {
+        let call = Call::Removexattr { ino: ino.0, name: name(attribute) };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let call = Call::Create { parent: parent.0, name: name(child), mode, flags: flags as u32 };
+        self.client.submit(
+            process::cred(request, umask),
+            call,
+            Box::new(move |result| match result {
+                Ok(Answer::Created { stat, fh, direct_io, no_flush }) => {
+                    let covered = stat.cacheable && stat.entry_cacheable;
+                    reply.created(
+                        &validity(covered),
+                        &attributes(&stat),
+                        Generation(0),
+                        FileHandle(fh.0),
+                        open_flags(false, direct_io, no_flush),
+                    );
+                }
+                Ok(_) => reply.error(unexpected()),
+                Err(error) => reply.error(errno(error)),
+            }),
+        );
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let call = Call::Getlk { fh: Fh(fh.0), owner: owner.0, lock: record_lock(start, end, typ, pid) };
+        self.submit(request, call, move |result| match result {
+            Ok(Answer::Lock(lock)) => {
+                let typ = match lock.kind {
+                    RecordLockKind::Shared => libc::F_RDLCK,
+                    RecordLockKind::Exclusive => libc::F_WRLCK,
+                    RecordLockKind::Unlock => libc::F_UNLCK,
+                };
+                reply.locked(lock.start, lock.end.min(i64::MAX as u64), typ, lock.pid);
+            }
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        wait: bool,
+        reply: ReplyEmpty,
+    ) {
+        let lock = record_lock(start, end, typ, pid);
+        let whole = start == 0 && lock.end == u64::MAX;
+        let flock = whole && process::is_in_flock(request.pid());
+        let call = Call::Setlk { fh: Fh(fh.0), owner: owner.0, lock, wait, flock };
+        if wait && lock.kind != RecordLockKind::Unlock {
+            self.wait_for_lock(request, call, reply);
+        } else {
+            self.submit(request, call, move |result| reply_empty(reply, result));
+        }
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        input: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        if command == ioctl::COMMAND {
+            self.answer_ioctl(request, ino.0, input, reply);
+        } else {
+            reply.error(fuser::Errno::ENOTTY);
+        }
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let call = Call::Fallocate { fh: Fh(fh.0), mode: mode as u32, offset, length };
+        self.submit(request, call, move |result| reply_empty(reply, result));
+    }
+
+    fn lseek(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let whence = match whence {
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            _ => {
+                reply.error(fuser::Errno::EINVAL);
+                return;
+            }
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            reply.error(fuser::Errno::ENXIO);
+            return;
+        };
+        self.submit(request, Call::Lseek { fh: Fh(fh.0), offset, whence }, move |result| match result {
+            Ok(Answer::Offset(found)) => reply.offset(found as i64),
+            Ok(_) => reply.error(unexpected()),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+}
+
+/// About what the kernel's buffer for directory entries holds.
+const READDIR_BYTES: u32 = 32 << 10;

@@ -1,0 +1,600 @@
+//! The driver of a client machine: one lock, no hand-over.
+//!
+//! The thread that brings a call runs the machine, writes the sockets, and then reads them until its call is done —
+//! unless another thread already reads: then it returns at once, and whoever reads the answer completes the call (the
+//! completion is a closure that any thread may run). A reader goes on while any call waits, so an answer is always
+//! handled by the thread that the kernel woke for it.
+//!
+//! A caretaker thread keeps time (retries, pings, write-back) and reads while nobody calls, so that lock callbacks are
+//! answered. While calls come in quick succession it stays away from the sockets and only looks at the clock; the
+//! first call after a quiet time takes the sockets from it.
+//!
+//! Two further threads tell the kernel what to forget: one for pages and attributes, one for names, because dropping a
+//! name can wait for a directory that a program holds while it waits for us.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, Options};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use proto::msg::Cred;
+use proto::{Decoder, Errno};
+use rustix::event::epoll;
+
+use crate::clock::{self, Clock};
+use crate::stream::Stream;
+
+/// What runs when a call is done. It must not block and must not call the mount.
+pub type Completion = Box<dyn FnOnce(Result<Answer, Errno>) + Send>;
+
+/// What the machine asks of the kernel; the FUSE adapter provides it.
+pub trait Kernel: Send + Sync {
+    /// Forget attributes and the pages of a range. Returns when the kernel has.
+    fn forget_inode(&self, ino: u64, offset: u64, length: u64);
+    /// Forget a name.
+    fn forget_entry(&self, parent: u64, name: &[u8]);
+}
+
+/// A kernel that remembers nothing, for the native library.
+#[derive(Debug)]
+pub struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn forget_inode(&self, _ino: u64, _offset: u64, _length: u64) {}
+    fn forget_entry(&self, _parent: u64, _name: &[u8]) {}
+}
+
+/// A running client.
+#[derive(Clone)]
+pub struct Mount {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mount")
+    }
+}
+
+struct Shared {
+    clock: Clock,
+    state: Mutex<State>,
+    /// The caretaker sleeps here while others read.
+    caretaker: Condvar,
+    /// Signalled on mount, mount failure, unmount and completion of blocking calls.
+    settled: Condvar,
+    poller: OwnedFd,
+    /// Wakes a caretaker that waits in the poller.
+    nudge: OwnedFd,
+    forget_inode: Mutex<mpsc::Sender<(u64, u64, u64, u64)>>,
+    forget_entry: Mutex<mpsc::Sender<(u64, Bytes)>>,
+    /// Calls answered, for statistics.
+    answered: AtomicU64,
+}
+
+/// Who reads the sockets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Nobody,
+    Caretaker,
+    Caller,
+}
+
+/// How the mount stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    Mounting,
+    Mounted,
+    Failed(String),
+    Unmounting,
+    Gone,
+}
+
+struct State {
+    machine: client::Client,
+    conns: HashMap<ConnId, Conn>,
+    completions: HashMap<CallId, Completion>,
+    next_call: u64,
+    reader: Reader,
+    phase: Phase,
+    /// When the last call came, so that the caretaker stays away from the sockets.
+    last_call: std::time::Instant,
+    /// Completions that are ready to run once the lock is free.
+    ready: Vec<(Completion, Result<Answer, Errno>)>,
+    /// Connections with bytes that the kernel did not take yet or that wait for the flush at the end of a turn.
+    dirty: Vec<ConnId>,
+    /// Where reads land.
+    scratch: Vec<u8>,
+}
+
+struct Conn {
+    stream: Stream,
+    decoder: Decoder,
+    out: BytesMut,
+    /// Interest in writability is registered.
+    wants_write: bool,
+}
+
+/// After this long without a call the caretaker reads the sockets itself.
+const QUIET: Duration = Duration::from_millis(4);
+/// How often the caretaker looks at the clock while calls come.
+const GLANCE: Duration = Duration::from_millis(2);
+/// Bytes that one read takes.
+const READ_SIZE: usize = 512 << 10;
+const NUDGE: u64 = u64::MAX;
+
+impl Mount {
+    /// Starts a client and waits until it is mounted, or cannot be.
+    ///
+    /// # Errors
+    /// A sentence that says what to do.
+    pub fn start(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, String> {
+        let mount = Self::launch(options, kernel)?;
+        mount.wait_mounted()?;
+        Ok(mount)
+    }
+
+    /// Starts a client without waiting; calls made before it is mounted wait.
+    ///
+    /// # Errors
+    /// The operating system refused a thread or a descriptor.
+    pub fn launch(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, String> {
+        let os = |error: io::Error| format!("cannot start the client: {error}");
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os(e.into()))?;
+        let nudge = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+            .map_err(|e| os(e.into()))?;
+        epoll::add(&poller, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN).map_err(|e| os(e.into()))?;
+        let clock = Clock::default();
+        let machine = client::Client::new(options, clock.now());
+        let (forget_inode, inodes) = mpsc::channel();
+        let (forget_entry, entries) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            clock,
+            state: Mutex::new(State {
+                machine,
+                conns: HashMap::new(),
+                completions: HashMap::new(),
+                next_call: 1,
+                reader: Reader::Nobody,
+                phase: Phase::Mounting,
+                last_call: std::time::Instant::now(),
+                ready: Vec::new(),
+                dirty: Vec::new(),
+                scratch: vec![0; READ_SIZE],
+            }),
+            caretaker: Condvar::new(),
+            settled: Condvar::new(),
+            poller,
+            nudge,
+            forget_inode: Mutex::new(forget_inode),
+            forget_entry: Mutex::new(forget_entry),
+            answered: AtomicU64::new(0),
+        });
+        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop).map_err(os)
+        };
+        let for_inodes = (Arc::downgrade(&shared), kernel.clone());
+        spawn(
+            "forget-inode",
+            Box::new(move || {
+                for (token, ino, offset, length) in inodes {
+                    for_inodes.1.forget_inode(ino, offset, length);
+                    let Some(shared) = for_inodes.0.upgrade() else { return };
+                    if token != 0 {
+                        shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token }));
+                    }
+                }
+            }),
+        )?;
+        spawn(
+            "forget-entry",
+            Box::new(move || {
+                for (parent, name) in entries {
+                    kernel.forget_entry(parent, &name);
+                }
+            }),
+        )?;
+        let for_care = shared.clone();
+        spawn("caretaker", Box::new(move || for_care.take_care()))?;
+        shared.turn(|state, now| {
+            state.machine.handle(now, Event::WallClock(clock::wall_ns()));
+        });
+        Ok(Mount { shared })
+    }
+
+    /// Waits until calls can be made.
+    ///
+    /// # Errors
+    /// Why the mount cannot be, as a sentence.
+    pub fn wait_mounted(&self) -> Result<(), String> {
+        let mut state = self.shared.state.lock();
+        loop {
+            match &state.phase {
+                Phase::Mounting => self.shared.settled.wait(&mut state),
+                Phase::Failed(reason) => return Err(reason.clone()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Makes a call; `completion` runs when it is done, perhaps before this returns, perhaps on another thread.
+    pub fn submit(&self, cred: Cred, call: Call, completion: Completion) -> CallId {
+        self.shared.submit(cred, call, completion, false)
+    }
+
+    /// Interrupts a call.
+    pub fn interrupt(&self, id: CallId) {
+        self.shared.turn(|state, now| state.machine.handle(now, Event::Interrupt { id }));
+    }
+
+    /// Makes a call and waits for it.
+    ///
+    /// # Errors
+    /// As POSIX has them for the call.
+    pub fn call(&self, cred: Cred, call: Call) -> Result<Answer, Errno> {
+        let slot = Arc::new((Mutex::new(None), Condvar::new()));
+        let for_completion = slot.clone();
+        self.shared.submit(
+            cred,
+            call,
+            Box::new(move |result| {
+                *for_completion.0.lock() = Some(result);
+                for_completion.1.notify_one();
+            }),
+            true,
+        );
+        let mut answer = slot.0.lock();
+        loop {
+            if let Some(result) = answer.take() {
+                return result;
+            }
+            slot.1.wait(&mut answer);
+        }
+    }
+
+    /// Parameters of the client that match `pattern`, by name.
+    pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
+        self.shared.state.lock().machine.get_params(pattern)
+    }
+
+    /// Sets a parameter.
+    ///
+    /// # Errors
+    /// The errno that says why not (`ENOENT`, `ERANGE`, `EINVAL`).
+    pub fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
+        let mut result = Ok(());
+        self.shared.turn(|state, now| result = state.machine.set_param(now, name, value));
+        result
+    }
+
+    /// Writes everything back, says good-bye to the servers and ends the client. Gives up after `patience`.
+    ///
+    /// # Errors
+    /// What was not written back, as a sentence.
+    pub fn unmount(&self, patience: Duration) -> Result<(), String> {
+        let deadline = std::time::Instant::now() + patience;
+        self.shared.turn(|state, now| {
+            if !matches!(state.phase, Phase::Gone | Phase::Failed(_)) {
+                state.phase = Phase::Unmounting;
+                state.machine.handle(now, Event::Unmount);
+            }
+        });
+        let mut state = self.shared.state.lock();
+        loop {
+            match &state.phase {
+                Phase::Gone => return Ok(()),
+                Phase::Failed(reason) => return Err(reason.clone()),
+                _ => {}
+            }
+            if self.shared.settled.wait_until(&mut state, deadline).timed_out() {
+                state.phase = Phase::Gone;
+                self.shared.caretaker.notify_all();
+                return Err("the servers did not answer in time; what they had not confirmed may be lost".to_owned());
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn submit(self: &Arc<Self>, cred: Cred, call: Call, completion: Completion, own_only: bool) -> CallId {
+        let mut state = self.state.lock();
+        let id = CallId(state.next_call);
+        state.next_call += 1;
+        state.completions.insert(id, completion);
+        state.last_call = std::time::Instant::now();
+        let now = self.clock.now();
+        state.machine.handle(now, Event::WallClock(clock::wall_ns()));
+        state.machine.handle(now, Event::Call { id, cred, call });
+        self.pump(&mut state);
+        let must_read = match state.reader {
+            _ if state.completions.is_empty() => false,
+            Reader::Caller => false,
+            Reader::Nobody => true,
+            Reader::Caretaker => {
+                // The first call after a quiet time: take the sockets over. The caretaker sees it and steps back.
+                let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+                true
+            }
+        };
+        if must_read {
+            state.reader = Reader::Caller;
+        }
+        self.finish(state);
+        if must_read {
+            self.read_for_calls(own_only.then_some(id));
+        }
+        id
+    }
+
+    /// Reads until no call waits, or until `own` is done: then the caretaker goes on for the others.
+    fn read_for_calls(self: &Arc<Self>, own: Option<CallId>) {
+        loop {
+            let ready = self.wait_sockets(Some(GLANCE));
+            let mut state = self.state.lock();
+            self.take_in(&mut state, &ready);
+            let done = own.is_some_and(|id| !state.completions.contains_key(&id));
+            if done || state.completions.is_empty() || state.phase == Phase::Gone {
+                state.reader = Reader::Nobody;
+                if !state.completions.is_empty() {
+                    self.caretaker.notify_one();
+                }
+                self.finish(state);
+                return;
+            }
+            self.finish(state);
+        }
+    }
+
+    /// The caretaker's life.
+    fn take_care(self: &Arc<Self>) {
+        let mut wall = std::time::Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            if state.phase == Phase::Gone {
+                return;
+            }
+            let now = self.clock.now();
+            if wall.elapsed() > Duration::from_secs(1) {
+                wall = std::time::Instant::now();
+                state.machine.handle(now, Event::WallClock(clock::wall_ns()));
+            }
+            if state.machine.deadline().is_some_and(|deadline| deadline <= now) {
+                state.machine.handle(now, Event::Tick);
+            }
+            self.pump(&mut state);
+            if !state.ready.is_empty() {
+                self.finish(state);
+                state = self.state.lock();
+                continue;
+            }
+            let quiet = state.last_call.elapsed() >= QUIET;
+            let sleep = state
+                .machine
+                .deadline()
+                .map_or(Duration::from_secs(1), |deadline| deadline.since(self.clock.now()))
+                .min(Duration::from_secs(1));
+            if state.reader == Reader::Nobody && (quiet || !state.completions.is_empty()) {
+                state.reader = Reader::Caretaker;
+                drop(state);
+                let ready = self.wait_sockets(Some(sleep));
+                state = self.state.lock();
+                self.take_in(&mut state, &ready);
+                if state.reader == Reader::Caretaker {
+                    state.reader = Reader::Nobody;
+                }
+            } else {
+                let sleep = if quiet { sleep.min(Duration::from_millis(100)) } else { sleep.min(GLANCE) };
+                self.caretaker.wait_for(&mut state, sleep.max(Duration::from_micros(100)));
+            }
+        }
+    }
+
+    /// Runs `body` on the machine and does what follows from it.
+    fn turn(self: &Arc<Self>, body: impl FnOnce(&mut State, stdx::Instant)) {
+        let mut state = self.state.lock();
+        body(&mut state, self.clock.now());
+        self.pump(&mut state);
+        // Whoever waits in the poller may now wait too long.
+        if state.reader == Reader::Caretaker {
+            let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        }
+        self.finish(state);
+    }
+
+    /// Frees the lock and runs the completions that became ready under it.
+    fn finish(&self, mut state: MutexGuard<'_, State>) {
+        if state.ready.is_empty() {
+            return;
+        }
+        let ready = std::mem::take(&mut state.ready);
+        drop(state);
+        self.answered.fetch_add(ready.len() as u64, Ordering::Relaxed);
+        for (completion, result) in ready {
+            completion(result);
+        }
+    }
+
+    /// Waits for sockets that can be read or written.
+    fn wait_sockets(&self, timeout: Option<Duration>) -> Vec<(u64, epoll::EventFlags)> {
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 32];
+        let timeout = timeout.map(|t| rustix::event::Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match epoll::wait(&self.poller, &mut events, timeout.as_ref()) {
+            Ok(count) => events[..count].iter().map(|event| (event.data.u64(), event.flags)).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Reads the sockets that are ready, hands their frames to the machine and does what follows.
+    fn take_in(self: &Arc<Self>, state: &mut State, ready: &[(u64, epoll::EventFlags)]) {
+        for (id, flags) in ready {
+            if *id == NUDGE {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&self.nudge, &mut count);
+                continue;
+            }
+            let conn = ConnId(*id);
+            if flags.contains(epoll::EventFlags::OUT) {
+                state.dirty.push(conn);
+            }
+            if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                self.read_conn(state, conn);
+            }
+        }
+        self.pump(state);
+    }
+
+    fn read_conn(&self, state: &mut State, id: ConnId) {
+        let State { conns, machine, scratch, .. } = state;
+        let Some(conn) = conns.get_mut(&id) else { return };
+        let mut closed = false;
+        match conn.stream.read(scratch) {
+            Ok(0) => closed = true,
+            Ok(count) => conn.decoder.buffer().extend_from_slice(&scratch[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => closed = true,
+        }
+        let now = self.clock.now();
+        while !closed {
+            match conn.decoder.next_frame() {
+                Ok(Some(frame)) => machine.handle(now, Event::Frame { conn: id, frame }),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!("connection closed: {error}");
+                    closed = true;
+                }
+            }
+        }
+        if closed {
+            self.drop_conn(state, id);
+            state.machine.handle(self.clock.now(), Event::Closed { conn: id });
+        }
+    }
+
+    fn drop_conn(&self, state: &mut State, id: ConnId) {
+        if let Some(conn) = state.conns.remove(&id) {
+            let _ = epoll::delete(&self.poller, &conn.stream);
+        }
+    }
+
+    /// Does what the machine wants, until it wants nothing, and writes the sockets once.
+    fn pump(self: &Arc<Self>, state: &mut State) {
+        loop {
+            while let Some(effect) = state.machine.poll() {
+                self.apply(state, effect);
+            }
+            if !self.flush(state) {
+                return;
+            }
+        }
+    }
+
+    fn apply(self: &Arc<Self>, state: &mut State, effect: Effect) {
+        match effect {
+            Effect::Send { conn: id, frame } => {
+                if let Some(conn) = state.conns.get_mut(&id) {
+                    if conn.out.is_empty() {
+                        state.dirty.push(id);
+                    }
+                    frame.encode(&mut conn.out);
+                }
+            }
+            Effect::Answer { id, result } => {
+                if let Some(completion) = state.completions.remove(&id) {
+                    state.ready.push((completion, result));
+                }
+            }
+            Effect::Dial { conn, nids } => {
+                let shared = self.clone();
+                let dial = move || {
+                    let result = Stream::dial(&nids);
+                    shared.turn(|state, now| match result {
+                        Ok(stream) => shared.adopt(state, now, conn, stream),
+                        Err(error) => state.machine.handle(now, Event::DialFailed { conn, reason: error.to_string() }),
+                    });
+                };
+                if let Err(error) = std::thread::Builder::new().name("dial".to_owned()).spawn(dial) {
+                    let reason = format!("no thread for a connection: {error}");
+                    state.machine.handle(self.clock.now(), Event::DialFailed { conn, reason });
+                }
+            }
+            Effect::Hangup { conn } => self.drop_conn(state, conn),
+            Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }) => {
+                let _ = self.forget_inode.lock().send((token, ino, offset, length));
+            }
+            Effect::Invalidate(Invalidation::Entry { parent, name }) => {
+                let _ = self.forget_entry.lock().send((parent, name));
+            }
+            Effect::Mounted => self.settle(state, Phase::Mounted),
+            Effect::MountFailed { reason } => self.settle(state, Phase::Failed(reason)),
+            Effect::Unmounted => self.settle(state, Phase::Gone),
+            Effect::Log(line) => tracing::info!("{line}"),
+        }
+    }
+
+    fn settle(&self, state: &mut State, phase: Phase) {
+        if state.phase != Phase::Gone {
+            state.phase = phase;
+        }
+        if state.phase == Phase::Gone {
+            // Calls that still wait can have no answer any more.
+            let left = std::mem::take(&mut state.completions);
+            state.ready.extend(left.into_values().map(|completion| (completion, Err(Errno::ESHUTDOWN))));
+            self.caretaker.notify_all();
+        }
+        self.settled.notify_all();
+    }
+
+    fn adopt(&self, state: &mut State, now: stdx::Instant, id: ConnId, stream: Stream) {
+        let flags = epoll::EventFlags::IN;
+        if let Err(error) = epoll::add(&self.poller, &stream, epoll::EventData::new_u64(id.0), flags) {
+            state.machine.handle(now, Event::DialFailed { conn: id, reason: error.to_string() });
+            return;
+        }
+        state.conns.insert(id, Conn { stream, decoder: Decoder::new(), out: BytesMut::new(), wants_write: false });
+        state.machine.handle(now, Event::Dialled { conn: id });
+    }
+
+    /// Writes what waits. True if a connection broke, so that the machine has new wishes.
+    fn flush(&self, state: &mut State) -> bool {
+        let mut broken = Vec::new();
+        for id in std::mem::take(&mut state.dirty) {
+            let Some(conn) = state.conns.get_mut(&id) else { continue };
+            let mut failed = false;
+            while !conn.out.is_empty() {
+                match conn.stream.write(&conn.out) {
+                    Ok(count) => conn.out.advance(count),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => {
+                        failed = true;
+                        break;
+                    }
+                }
+            }
+            if failed {
+                broken.push(id);
+                continue;
+            }
+            let wants_write = !conn.out.is_empty();
+            if wants_write != conn.wants_write {
+                conn.wants_write = wants_write;
+                let mut flags = epoll::EventFlags::IN;
+                flags.set(epoll::EventFlags::OUT, wants_write);
+                let _ = epoll::modify(&self.poller, &conn.stream, epoll::EventData::new_u64(id.0), flags);
+            }
+            if conn.out.is_empty() && conn.out.capacity() > 4 << 20 {
+                conn.out = BytesMut::new();
+            }
+        }
+        for id in &broken {
+            self.drop_conn(state, *id);
+            state.machine.handle(self.clock.now(), Event::Closed { conn: *id });
+        }
+        !broken.is_empty()
+    }
+}

@@ -1,0 +1,131 @@
+//! Byte streams between machines: TCP and Unix sockets behind one type.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use proto::Nid;
+
+/// A connected, non-blocking stream.
+#[derive(Debug)]
+pub struct Stream(OwnedFd);
+
+/// How long a connection attempt to one address may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Stream {
+    /// Connects to the first of `nids` that answers. Blocks: call it from a thread that may.
+    pub fn dial(nids: &[Nid]) -> io::Result<Stream> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address is known");
+        for nid in nids {
+            match Self::dial_one(nid) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = io::Error::new(error.kind(), format!("{nid}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    fn dial_one(nid: &Nid) -> io::Result<Stream> {
+        match nid {
+            Nid::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream(stream.into()))
+            }
+            Nid::Tcp { host, port } => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            stream.set_nonblocking(true)?;
+                            return Ok(Stream(stream.into()));
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    /// Reads what is there, at most the buffer: `Ok(0)` is the end, `WouldBlock` is nothing.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Writes what fits.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::send(&self.0, bytes, rustix::net::SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Stream> for OwnedFd {
+    fn from(stream: Stream) -> OwnedFd {
+        stream.0
+    }
+}
+
+/// The user that owns the other end of a loopback TCP connection, from the kernel's table of sockets.
+///
+/// `None` if it is not found: not local, or gone already.
+pub fn loopback_peer_uid(local: std::net::SocketAddr, peer: std::net::SocketAddr) -> Option<u32> {
+    let table = if peer.is_ipv4() { "/proc/self/net/tcp" } else { "/proc/self/net/tcp6" };
+    let (wanted_local, wanted_remote) = (kernel_form(peer), kernel_form(local));
+    let text = std::fs::read_to_string(table).ok()?;
+    text.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let local = fields.nth(1)?;
+        let remote = fields.next()?;
+        let uid = fields.nth(4)?;
+        (local == wanted_local && remote == wanted_remote).then(|| uid.parse().ok()).flatten()
+    })
+}
+
+/// An address as `/proc/net/tcp` prints it: words of four bytes in machine order.
+fn kernel_form(address: std::net::SocketAddr) -> String {
+    let octets: Vec<u8> = match address.ip() {
+        std::net::IpAddr::V4(ip) => ip.octets().to_vec(),
+        std::net::IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let mut out = String::new();
+    for word in octets.chunks_exact(4) {
+        let number = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+        out.push_str(&format!("{number:08X}"));
+    }
+    format!("{out}:{:04X}", address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_loopback_connection_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, peer) = listener.accept().unwrap();
+        let uid = loopback_peer_uid(server.local_addr().unwrap(), peer);
+        assert_eq!(uid, Some(rustix::process::geteuid().as_raw()));
+        drop(client);
+    }
+}

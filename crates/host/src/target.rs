@@ -1,0 +1,493 @@
+//! One thread per target: its machine, its listener, its connections.
+//!
+//! The thread runs a tokio current-thread loop. A connection reads as much as there is, hands every whole frame to the
+//! machine, and only then are the machine's wishes carried out; replies to one peer that are ready together leave in one
+//! write. What touches the disk goes to the [`crate::workers`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use proto::{Decoder, Errno, Nid};
+use target::{ConnId, Effect, Event, LogLevel, Peer, Service, Target};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::clock::{self, Clock};
+use crate::stream::{self, Stream};
+use crate::workers::Workers;
+
+/// What a process asks of a target's thread.
+#[derive(Debug)]
+pub enum Control {
+    /// Parameters that match a pattern.
+    GetParams(String, oneshot::Sender<Vec<(String, String)>>),
+    /// Set a parameter.
+    SetParam(String, String, oneshot::Sender<Result<(), Errno>>),
+    /// Commit everything and stop; clients' records stay.
+    Shutdown,
+}
+
+/// A target that runs.
+#[derive(Debug)]
+pub struct TargetThread {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub nid: Nid,
+    control: mpsc::UnboundedSender<Control>,
+    thread: std::thread::JoinHandle<Result<(), String>>,
+}
+
+impl TargetThread {
+    /// Asks the thread. Answers may never come if it stops.
+    pub fn control(&self) -> mpsc::UnboundedSender<Control> {
+        self.control.clone()
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Why the target stopped, if it was not asked to.
+    pub fn join(self) -> Result<(), String> {
+        self.thread.join().unwrap_or_else(|_| Err("the target's thread ended in a bug; see the message above".to_owned()))
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(std::net::TcpListener),
+    /// Unix; the path is removed when the target ends.
+    Unix(std::os::unix::net::UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens at `nid`; port 0 takes a free one. Gives the address as others reach it.
+    ///
+    /// # Errors
+    /// The address is in use or not this machine's: a sentence.
+    pub fn bind(nid: &Nid) -> Result<(Listener, Nid), String> {
+        let fail = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("{nid} is in use by another process; stop it or choose another address with --listen")
+            }
+            _ => format!("cannot listen at {nid}: {error}"),
+        };
+        match nid {
+            Nid::Tcp { host, port } => {
+                let listener = std::net::TcpListener::bind((host.as_str(), *port)).map_err(fail)?;
+                listener.set_nonblocking(true).map_err(fail)?;
+                let port = listener.local_addr().map_err(fail)?.port();
+                Ok((Listener::Tcp(listener), Nid::Tcp { host: host.clone(), port }))
+            }
+            Nid::Unix(path) => {
+                let path = PathBuf::from(path);
+                if std::os::unix::net::UnixStream::connect(&path).is_ok() {
+                    return Err(fail(io::ErrorKind::AddrInUse.into()));
+                }
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+                    _ => {}
+                }
+                if let Some(folder) = path.parent() {
+                    std::fs::create_dir_all(folder).map_err(fail)?;
+                }
+                let listener = std::os::unix::net::UnixListener::bind(&path).map_err(fail)?;
+                listener.set_nonblocking(true).map_err(fail)?;
+                Ok((Listener::Unix(listener, path), nid.clone()))
+            }
+        }
+    }
+}
+
+/// Who may connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Admission {
+    /// Peers that cannot be identified (other machines, since there are no certificates yet) may connect.
+    pub insecure: bool,
+}
+
+impl Admission {
+    /// Local peers must be root or the user that the server runs as.
+    fn admits(self, peer: &Peer) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        match peer.uid {
+            Some(uid) => uid == 0 || uid == own,
+            None => self.insecure,
+        }
+    }
+}
+
+/// Starts a target's thread. `make` builds the machine on it.
+///
+/// # Errors
+/// The operating system refused a thread.
+pub fn spawn<S: Service + 'static>(
+    name: String,
+    nid: Nid,
+    listener: Listener,
+    admission: Admission,
+    engine: Arc<dyn store::Engine>,
+    data: Option<PathBuf>,
+    make: impl FnOnce(stdx::Instant) -> Target<S> + Send + 'static,
+) -> io::Result<TargetThread> {
+    let (control, controls) = mpsc::unbounded_channel();
+    let thread_name = name.clone();
+    let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| format!("target '{thread_name}' cannot start its event loop: {error}"))?;
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let (events, results) = mpsc::unbounded_channel();
+            let workers = Workers::start(&thread_name, engine, data, events.clone())
+                .map_err(|error| format!("target '{thread_name}' cannot start its threads: {error}"))?;
+            let clock = Clock::default();
+            let world = Rc::new(World {
+                clock,
+                machine: RefCell::new(make(clock.now())),
+                workers,
+                events,
+                conns: RefCell::new(HashMap::new()),
+                next_conn: std::cell::Cell::new(1),
+                timer_moved: Notify::new(),
+                stopped: RefCell::new(None),
+                stop: Notify::new(),
+                name: thread_name,
+            });
+            let result = serve(&world, listener, admission, results, controls).await;
+            world.conns.borrow_mut().clear();
+            result
+        })
+    })?;
+    Ok(TargetThread { name, nid, control, thread })
+}
+
+struct World<S: Service> {
+    clock: Clock,
+    machine: RefCell<Target<S>>,
+    workers: Workers,
+    events: mpsc::UnboundedSender<Event>,
+    conns: RefCell<HashMap<ConnId, Conn>>,
+    next_conn: std::cell::Cell<u64>,
+    timer_moved: Notify,
+    stopped: RefCell<Option<String>>,
+    stop: Notify,
+    name: String,
+}
+
+/// What is to be written to a connection. Dropping it ends the connection's tasks.
+struct Conn {
+    out: BytesMut,
+    pending: Rc<Notify>,
+    hangup: Option<oneshot::Sender<()>>,
+}
+
+/// A peer that does not read what it is sent is cut off at this many bytes.
+const OUT_MAX: usize = 256 << 20;
+const READ_SIZE: usize = 256 << 10;
+
+async fn serve<S: Service + 'static>(
+    world: &Rc<World<S>>,
+    listener: Listener,
+    admission: Admission,
+    mut results: mpsc::UnboundedReceiver<Event>,
+    mut controls: mpsc::UnboundedReceiver<Control>,
+) -> Result<(), String> {
+    let socket_path = match &listener {
+        Listener::Unix(_, path) => Some(path.clone()),
+        Listener::Tcp(_) => None,
+    };
+    world.event(Event::WallClock(clock::wall_ns()));
+    world.tell_space();
+    world.pump();
+    let accepting = tokio::task::spawn_local(accept(world.clone(), listener, admission));
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let deadline = world.machine.borrow().deadline();
+        let timer = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(tokio::time::Instant::from_std(world.clock.at(at))).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = world.stop.notified() => break,
+            Some(event) = results.recv() => {
+                world.event(event);
+                while let Ok(event) = results.try_recv() {
+                    world.event(event);
+                }
+            }
+            control = controls.recv() => match control {
+                Some(control) => world.control(control),
+                None => world.control(Control::Shutdown),
+            },
+            () = timer => world.event(Event::Tick),
+            () = world.timer_moved.notified() => {}
+            _ = second.tick() => {
+                world.event(Event::WallClock(clock::wall_ns()));
+                world.tell_space();
+            }
+        }
+        world.pump();
+    }
+    accepting.abort();
+    // Replies that say "durable" are written before the connections go.
+    tokio::task::yield_now().await;
+    if let Some(path) = socket_path {
+        let _ = std::fs::remove_file(path);
+    }
+    match world.stopped.borrow_mut().take() {
+        Some(reason) if !reason.is_empty() => Err(format!("target '{}' stopped: {reason}", world.name)),
+        _ => Ok(()),
+    }
+}
+
+async fn accept<S: Service + 'static>(world: Rc<World<S>>, listener: Listener, admission: Admission) {
+    match listener {
+        Listener::Tcp(listener) => {
+            let Ok(listener) = TcpListener::from_std(listener) else { return };
+            loop {
+                let Ok((stream, address)) = listener.accept().await else {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                let _ = stream.set_nodelay(true);
+                let local = address.ip().is_loopback();
+                let uid = match stream.local_addr() {
+                    Ok(own) if local => stream::loopback_peer_uid(own, address),
+                    _ => None,
+                };
+                world.accepted(stream, Peer { address: address.to_string(), uid, local }, admission);
+            }
+        }
+        Listener::Unix(listener, _) => {
+            let Ok(listener) = UnixListener::from_std(listener) else { return };
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                let peer = match stream.peer_cred() {
+                    Ok(cred) => Peer {
+                        address: format!("unix:pid {}", cred.pid().unwrap_or(0)),
+                        uid: Some(cred.uid()),
+                        local: true,
+                    },
+                    Err(_) => Peer { address: "unix".to_owned(), uid: None, local: true },
+                };
+                world.accepted(stream, peer, admission);
+            }
+        }
+    }
+}
+
+impl<S: Service + 'static> World<S> {
+    fn event(&self, event: Event) {
+        self.machine.borrow_mut().handle(self.clock.now(), event);
+    }
+
+    fn tell_space(&self) {
+        match self.workers.engine().space() {
+            Ok(space) => self.event(Event::Space(space)),
+            Err(error) => tracing::warn!("target '{}': cannot learn its space: {error}", self.name),
+        }
+    }
+
+    fn control(&self, control: Control) {
+        match control {
+            Control::GetParams(pattern, reply) => {
+                let _ = reply.send(self.machine.borrow().get_params(&pattern));
+            }
+            Control::SetParam(name, value, reply) => {
+                let now = self.clock.now();
+                let _ = reply.send(self.machine.borrow_mut().set_param(now, &name, &value));
+            }
+            Control::Shutdown => self.machine.borrow_mut().shutdown(self.clock.now()),
+        }
+    }
+
+    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer, admission: Admission)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        if !admission.admits(&peer) {
+            tracing::warn!(
+                "target '{}' refused {}: only root and the server's own user may connect from this machine, and others only with --insecure",
+                self.name,
+                peer.address
+            );
+            return;
+        }
+        let id = ConnId(self.next_conn.get());
+        self.next_conn.set(id.0 + 1);
+        self.adopt(id, stream);
+        self.event(Event::Accepted { conn: id, peer });
+        self.pump();
+    }
+
+    fn adopt<T>(self: &Rc<Self>, id: ConnId, stream: T)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let pending = Rc::new(Notify::new());
+        let (hangup, hung_up) = oneshot::channel();
+        let conn = Conn { out: BytesMut::new(), pending: pending.clone(), hangup: Some(hangup) };
+        self.conns.borrow_mut().insert(id, conn);
+        tokio::task::spawn_local(self.clone().converse(id, stream, pending, hung_up));
+    }
+
+    /// The life of a connection.
+    async fn converse<T>(self: Rc<Self>, id: ConnId, stream: T, pending: Rc<Notify>, mut hung_up: oneshot::Receiver<()>)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let mut decoder = Decoder::new();
+        let mut out = BytesMut::new();
+        loop {
+            if out.is_empty()
+                && let Some(conn) = self.conns.borrow_mut().get_mut(&id)
+            {
+                std::mem::swap(&mut out, &mut conn.out);
+            }
+            decoder.buffer().reserve(READ_SIZE);
+            tokio::select! {
+                biased;
+                written = writer.write(&out), if !out.is_empty() => match written {
+                    Ok(count) if count > 0 => out.advance(count),
+                    _ => break,
+                },
+                _ = &mut hung_up => break,
+                read = reader.read_buf(decoder.buffer()) => {
+                    if !matches!(read, Ok(count) if count > 0) {
+                        break;
+                    }
+                    let mut sound = true;
+                    loop {
+                        match decoder.next_frame() {
+                            Ok(Some(frame)) => self.event(Event::Frame { conn: id, frame }),
+                            Ok(None) => break,
+                            Err(error) => {
+                                tracing::warn!("target '{}' closed a connection: {error}", self.name);
+                                sound = false;
+                                break;
+                            }
+                        }
+                    }
+                    self.pump();
+                    if !sound {
+                        break;
+                    }
+                }
+                () = pending.notified(), if out.is_empty() => {}
+            }
+        }
+        if self.conns.borrow_mut().remove(&id).is_some() {
+            self.event(Event::Closed { conn: id });
+            self.pump();
+        }
+    }
+
+    /// Carries out what the machine wants.
+    fn pump(self: &Rc<Self>) {
+        let before = self.machine.borrow().deadline();
+        loop {
+            let effect = self.machine.borrow_mut().poll();
+            let Some(effect) = effect else { break };
+            self.apply(effect);
+        }
+        if self.machine.borrow().deadline() != before {
+            self.timer_moved.notify_one();
+        }
+    }
+
+    fn apply(self: &Rc<Self>, effect: Effect) {
+        match effect {
+            Effect::Send { conn, frame } => {
+                let mut conns = self.conns.borrow_mut();
+                if let Some(entry) = conns.get_mut(&conn) {
+                    frame.encode(&mut entry.out);
+                    entry.pending.notify_one();
+                    if entry.out.len() > OUT_MAX {
+                        tracing::warn!("target '{}' cut off a peer that does not read", self.name);
+                        entry.hangup.take();
+                    }
+                }
+            }
+            Effect::Hangup { conn } => {
+                if let Some(entry) = self.conns.borrow_mut().get_mut(&conn) {
+                    entry.hangup.take();
+                }
+            }
+            Effect::Dial { conn, nids } => {
+                let world = self.clone();
+                tokio::task::spawn_local(async move {
+                    let dialled = tokio::task::spawn_blocking(move || Stream::dial(&nids)).await;
+                    let adopted = match dialled {
+                        Ok(Ok(stream)) => world.adopt_dialled(conn, stream),
+                        Ok(Err(error)) => Err(error),
+                        Err(error) => Err(io::Error::other(error.to_string())),
+                    };
+                    match adopted {
+                        Ok(()) => world.event(Event::Dialled { conn }),
+                        Err(error) => world.event(Event::DialFailed { conn, reason: error.to_string() }),
+                    }
+                    world.pump();
+                });
+            }
+            Effect::Load(load) => self.workers.load(load),
+            Effect::Commit(group) => self.workers.commit(group),
+            Effect::Data { id, op } => self.workers.data(id, op),
+            Effect::Serving { name } => tracing::info!("{name} serves"),
+            Effect::Log(LogLevel::Error, line) => tracing::error!("{}: {line}", self.name),
+            Effect::Log(LogLevel::Warn, line) => tracing::warn!("{}: {line}", self.name),
+            Effect::Log(LogLevel::Info, line) => tracing::info!("{}: {line}", self.name),
+            Effect::Stop { reason } => {
+                *self.stopped.borrow_mut() = Some(reason);
+                self.stop.notify_one();
+            }
+        }
+    }
+
+    fn adopt_dialled(self: &Rc<Self>, conn: ConnId, stream: Stream) -> io::Result<()> {
+        let fd: std::os::fd::OwnedFd = stream.into();
+        match rustix::net::getsockname(&fd)?.address_family() {
+            rustix::net::AddressFamily::UNIX => {
+                self.adopt(conn, tokio::net::UnixStream::from_std(fd.into())?);
+            }
+            _ => self.adopt(conn, tokio::net::TcpStream::from_std(fd.into())?),
+        }
+        Ok(())
+    }
+}
+
+impl<S: Service> std::fmt::Debug for World<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("World")
+    }
+}
+
+// The sender is kept so that the channel of results stays open while the target lives.
+impl<S: Service> Drop for World<S> {
+    fn drop(&mut self) {
+        let _ = &self.events;
+    }
+}

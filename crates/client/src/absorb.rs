@@ -1,0 +1,1 @@
+//! What replies bring goes into the caches here, when they arrive: locks first, then what they cover.

@@ -1,0 +1,341 @@
+//! The seam of the client machine: calls with POSIX meaning come in, answers go out.
+//!
+//! A driver (the FUSE host, the native library, the simulator) calls [`crate::Client::handle`] with what happened, then
+//! [`crate::Client::poll`] until it gives `None`, and again when [`crate::Client::deadline`] has passed (with
+//! [`Event::Tick`]). Nodes are named by inode number ([`proto::Fid::ino`]).
+
+use bytes::Bytes;
+use proto::msg::{Cred, Layout};
+use proto::{Errno, Fid, Frame, Nid};
+
+/// A connection that the machine asked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u64);
+
+/// A call in progress; chosen by the driver, unique while it runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallId(pub u64);
+
+/// An open file or directory of this client.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileHandle(pub u64);
+
+/// Settings of a mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Identity of this mount; random, 16 bytes.
+    pub uuid: proto::ClientUuid,
+    /// Seed for what needs one: first xid, retry jitter.
+    pub seed: u64,
+    /// File system.
+    pub fsname: String,
+    /// Where the MGS is.
+    pub mgs: Vec<Nid>,
+    /// Name for status output.
+    pub description: String,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Most dirty data in memory, bytes over all files.
+    pub max_dirty: u64,
+    /// Most clean data in memory, bytes.
+    pub max_cached: u64,
+    /// Largest read-ahead of one file, bytes.
+    pub max_read_ahead: u64,
+    /// Most cached nodes without open files.
+    pub max_nodes: usize,
+    /// Give up after a server was away for this long: calls fail with `EIO` (`-o soft`); `None` waits for ever.
+    pub soft: Option<core::time::Duration>,
+    /// How long a request may take before the connection is suspected.
+    pub request_timeout: core::time::Duration,
+    /// Dirty data is written at the latest after this long.
+    pub write_back_after: core::time::Duration,
+}
+
+/// What happened in the world.
+#[derive(Debug)]
+pub enum Event {
+    /// A program wants something.
+    Call { id: CallId, cred: Cred, call: Call },
+    /// The program was interrupted: end the call with `EINTR` if it can still be ended without effect.
+    Interrupt { id: CallId },
+    /// A connection is there.
+    Dialled { conn: ConnId },
+    /// A connection could not be made.
+    DialFailed { conn: ConnId, reason: String },
+    /// A frame came in.
+    Frame { conn: ConnId, frame: Frame },
+    /// A connection is gone.
+    Closed { conn: ConnId },
+    /// The kernel has dropped what [`Effect::Invalidate`] with this token named.
+    Invalidated { token: u64 },
+    /// The wall clock: nanoseconds since 1970. Told before every batch of calls; times of changes come from it.
+    WallClock(i64),
+    /// Time passed.
+    Tick,
+    /// Unmount: write everything back, close, give locks back, disconnect; then [`Effect::Unmounted`].
+    Unmount,
+}
+
+/// What the machine wants done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Connect to the first of these that answers.
+    Dial { conn: ConnId, nids: Vec<Nid> },
+    /// Send a frame.
+    Send { conn: ConnId, frame: Frame },
+    /// Close a connection. No `Closed` follows.
+    Hangup { conn: ConnId },
+    /// A call is done.
+    Answer { id: CallId, result: Result<Answer, Errno> },
+    /// The kernel must forget something.
+    Invalidate(Invalidation),
+    /// The configuration is here and the root is known: calls can be made. Calls made before wait.
+    Mounted,
+    /// The mount cannot be: a sentence for a person.
+    MountFailed { reason: String },
+    /// See [`Event::Unmount`].
+    Unmounted,
+    /// A line for the log.
+    Log(String),
+}
+
+/// What the kernel must forget.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Invalidation {
+    /// Cached attributes, and the pages in the range (`length` 0: none; `u64::MAX`: to the end). The driver answers
+    /// [`Event::Invalidated`] when the kernel has done it, if `token` is not 0. Dropping pages may bring WRITE requests
+    /// for pages that a program changed through `mmap`: they arrive as calls and must be served meanwhile.
+    Inode { token: u64, ino: u64, offset: u64, length: u64 },
+    /// A cached name. Done on a thread of its own, never waited for.
+    Entry { parent: u64, name: Bytes },
+}
+
+/// Attributes as a program sees them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stat {
+    /// Inode number.
+    pub ino: u64,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    /// Nanoseconds since 1970.
+    pub atime_ns: i64,
+    /// Nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Nanoseconds since 1970.
+    pub ctime_ns: i64,
+    /// Nanoseconds since 1970.
+    pub btime_ns: i64,
+    /// The kernel may keep these attributes (a lock covers them and will be called back).
+    pub cacheable: bool,
+    /// The kernel may keep the name that led here.
+    pub entry_cacheable: bool,
+}
+
+/// Fields of a setattr; `None` leaves them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SetStat {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// A time, or now.
+    pub atime: Option<SetTime>,
+    /// A time, or now.
+    pub mtime: Option<SetTime>,
+    /// Through this open file (`ftruncate`).
+    pub fh: Option<FileHandle>,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The moment of the call.
+    Now,
+    /// Nanoseconds since 1970.
+    At(i64),
+}
+
+/// A record lock as `fcntl` and `flock` have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordLock {
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `u64::MAX` is the end.
+    pub end: u64,
+    /// What: shared, exclusive or none.
+    pub kind: RecordLockKind,
+    /// Process.
+    pub pid: u32,
+}
+
+/// Kinds of a record lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordLockKind {
+    /// `F_RDLCK`.
+    Shared,
+    /// `F_WRLCK`.
+    Exclusive,
+    /// `F_UNLCK`.
+    Unlock,
+}
+
+/// Linux `lseek` beyond the simple ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// What a program wants. Names are bytes, checked here (length, NUL, slash).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// Name to node. Counts one reference of the kernel to the node.
+    Lookup { parent: u64, name: Bytes },
+    /// The kernel drops references.
+    Forget { ino: u64, count: u64 },
+    /// Attributes.
+    Getattr { ino: u64, fh: Option<FileHandle> },
+    /// Change attributes.
+    Setattr { ino: u64, set: SetStat },
+    /// Target of a symbolic link.
+    Readlink { ino: u64 },
+    /// Device, pipe, socket, or an empty regular file.
+    Mknod { parent: u64, name: Bytes, mode: u32, rdev: u64 },
+    /// Directory.
+    Mkdir { parent: u64, name: Bytes, mode: u32 },
+    /// Symbolic link.
+    Symlink { parent: u64, name: Bytes, target: Bytes },
+    /// Remove a name that is not a directory's.
+    Unlink { parent: u64, name: Bytes },
+    /// Remove an empty directory.
+    Rmdir { parent: u64, name: Bytes },
+    /// `renameat2`; flags NOREPLACE 1, EXCHANGE 2.
+    Rename { parent: u64, name: Bytes, new_parent: u64, new_name: Bytes, flags: u32 },
+    /// A further name.
+    Link { ino: u64, new_parent: u64, new_name: Bytes },
+    /// Open by node; `O_*` of x86-64.
+    Open { ino: u64, flags: u32 },
+    /// Create if need be, and open.
+    Create { parent: u64, name: Bytes, mode: u32, flags: u32 },
+    /// Read.
+    Read { fh: FileHandle, offset: u64, length: u32 },
+    /// Write. With `O_APPEND` in the open's flags the offset is ignored, unless `write_back`: a page that the kernel
+    /// writes back from `mmap` goes where it says. `kill_priv`: the writer may not keep set-id bits on the file.
+    Write { fh: FileHandle, ino: u64, offset: u64, data: Bytes, write_back: bool, kill_priv: bool },
+    /// A descriptor was closed: POSIX locks of the owner go, errors known by now are told.
+    Flush { fh: FileHandle, lock_owner: u64 },
+    /// The last descriptor of an open is gone. Answered at once; the server hears of it later.
+    Release { fh: FileHandle, flock_owner: Option<u64> },
+    /// Make data (and attributes, unless `data_only`) durable.
+    Fsync { fh: FileHandle, data_only: bool },
+    /// Make everything of this client durable.
+    Syncfs,
+    /// Open a directory.
+    Opendir { ino: u64 },
+    /// Entries after `offset` (a cookie; 0 is the start) for at most `max_bytes` of the kernel's buffer. With `plus`,
+    /// attributes too, each counting one reference like a lookup.
+    Readdir { fh: FileHandle, offset: u64, max_bytes: u32, plus: bool },
+    /// Close a directory.
+    Releasedir { fh: FileHandle },
+    /// Make a directory durable.
+    Fsyncdir { fh: FileHandle },
+    /// Space.
+    Statfs { ino: u64 },
+    /// Extended attribute; `XATTR_CREATE` 1, `XATTR_REPLACE` 2.
+    Setxattr { ino: u64, name: Bytes, value: Bytes, flags: u32 },
+    /// Value.
+    Getxattr { ino: u64, name: Bytes },
+    /// Names.
+    Listxattr { ino: u64 },
+    /// Remove.
+    Removexattr { ino: u64, name: Bytes },
+    /// `access(2)`; mask of R 4, W 2, X 1.
+    Access { ino: u64, mask: u32 },
+    /// `F_GETLK`.
+    Getlk { fh: FileHandle, owner: u64, lock: RecordLock },
+    /// `F_SETLK`, `F_SETLKW` (`wait`), or `flock`.
+    Setlk { fh: FileHandle, owner: u64, lock: RecordLock, wait: bool, flock: bool },
+    /// `fallocate(2)` with its mode.
+    Fallocate { fh: FileHandle, mode: u32, offset: u64, length: u64 },
+    /// `SEEK_DATA`, `SEEK_HOLE`.
+    Lseek { fh: FileHandle, offset: u64, whence: Whence },
+    /// `lfs path2fid`.
+    PathToFid { ino: u64 },
+    /// `lfs fid2path`.
+    FidToPath { fid: Fid },
+    /// `lfs getstripe`.
+    GetLayout { ino: u64 },
+    /// `lfs setstripe`; see [`proto::msg::SetlayoutOp`].
+    SetLayout { ino: u64, stripe_size: u32, count: i32, first: i32 },
+    /// `lfs df`: each target's name and space.
+    TargetSpace,
+}
+
+/// What a call gives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Done, nothing to say.
+    Done,
+    /// A node: lookup, mkdir, mknod, symlink, link.
+    Entry(Stat),
+    /// Getattr, setattr.
+    Attr(Stat),
+    /// Open and opendir. `keep_cache`: pages that the kernel has are still good. `direct_io`: the kernel must not
+    /// cache (O_DIRECT, O_APPEND). `no_flush`: FLUSH is not needed.
+    Opened { fh: FileHandle, keep_cache: bool, direct_io: bool, no_flush: bool },
+    /// Create.
+    Created { stat: Stat, fh: FileHandle, direct_io: bool, no_flush: bool },
+    /// Read, readlink, getxattr; listxattr with NUL after each name.
+    Data(Bytes),
+    /// Bytes written.
+    Written(u32),
+    /// Directory entries that fit, in order.
+    Entries(Vec<DirectoryEntry>),
+    /// Space.
+    Space { block_size: u32, blocks: u64, free: u64, available: u64, files: u64, files_free: u64 },
+    /// Getlk: who is in the way (`kind` Unlock: nobody).
+    Lock(RecordLock),
+    /// Lseek.
+    Offset(u64),
+    /// PathToFid.
+    Fid(Fid),
+    /// FidToPath.
+    Paths(Vec<Bytes>),
+    /// GetLayout: of a file its layout, of a directory its default; `None` if there is none.
+    Layout(Option<Layout>),
+    /// TargetSpace: name, total, free, available bytes, files, free files; `Err` if it does not answer.
+    Targets(Vec<(String, Result<proto::msg::StatfsRep, Errno>)>),
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirectoryEntry {
+    /// Name.
+    pub name: Bytes,
+    /// Inode number.
+    pub ino: u64,
+    /// `DT_*`.
+    pub kind: u32,
+    /// Cookie to go on after this entry.
+    pub offset: u64,
+    /// With `plus`: always there except for `.` and `..` (not `cacheable` if no lock covers them).
+    pub stat: Option<Stat>,
+}

@@ -1,0 +1,204 @@
+//! What an attempt of an operation sees: the shared state, its own memo, and the ways to need something.
+
+use bytes::Bytes;
+use prost::Message;
+use proto::msg::{Cred, LockMode, ObjectRep, Policy, Resource};
+use proto::{Errno, Frame, Opcode};
+use std::sync::Arc;
+use stdx::Instant;
+
+use crate::api::{Effect, Invalidation};
+use crate::imports::Dest;
+use crate::op::{Memo, OpState, Reply, Task, WaitKey};
+use crate::world::World;
+
+/// Names a need of one operation. Ops use numbers below 1000, the data cache [`DATA_STEP`] and above.
+pub type Step = u64;
+
+/// First step number of the data cache.
+pub const DATA_STEP: Step = 1 << 16;
+
+/// Why an attempt ended without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The call fails with this.
+    Errno(Errno),
+    /// Something that was registered is missing: run again when it is there.
+    Wait,
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Errno(errno)
+    }
+}
+
+/// Result of anything that may have to wait.
+pub type Run<T> = Result<T, Stop>;
+
+/// A lock that the operation has pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Our number of the lock.
+    pub cookie: u64,
+    /// The server's handle, to name it in requests.
+    pub handle: u64,
+}
+
+/// One attempt.
+pub struct Cx<'a> {
+    /// Everything that operations share.
+    pub w: &'a mut World,
+    /// This operation.
+    pub op: &'a mut OpState,
+}
+
+impl Cx<'_> {
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.w.now
+    }
+
+    /// The wall clock when the operation began: the same on every attempt, so that times that it sets are too.
+    pub fn wall_ns(&self) -> i64 {
+        self.op.wall_ns
+    }
+
+    /// On whose behalf.
+    pub fn cred(&self) -> &Cred {
+        &self.op.cred
+    }
+
+    /// Whether the program was interrupted.
+    pub fn interrupted(&self) -> bool {
+        self.op.interrupted
+    }
+
+    /// Whether `step` was begun by an earlier attempt.
+    pub fn began(&self, step: Step) -> bool {
+        self.op.memo(step).is_some()
+    }
+
+    /// A number that an earlier attempt kept.
+    pub fn memo(&self, step: Step) -> Option<u64> {
+        match self.op.memo(step) {
+            Some(Memo::Number(n)) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// Keeps a number for later attempts.
+    pub fn set_memo(&mut self, step: Step, number: u64) {
+        self.op.set_memo(step, Memo::Number(number));
+    }
+
+    /// Forgets a step, so that it can be done again (a retry).
+    pub fn forget(&mut self, step: Step) {
+        self.op.forget(step);
+    }
+
+    /// An end of this attempt until somebody calls [`World::wake`] with `key`.
+    pub fn wait(&mut self, key: WaitKey) -> Stop {
+        self.w.wait(self.op.id, key);
+        Stop::Wait
+    }
+
+    /// Background work.
+    pub fn spawn(&mut self, task: Task) {
+        self.w.spawn(task);
+    }
+
+    /// Sends a request if `step` has not done so; gives its reply once that is there.
+    pub fn start_rpc<M: Message>(
+        &mut self,
+        step: Step,
+        dest: Dest,
+        opcode: Opcode,
+        request: impl FnOnce(&mut World, &mut OpState) -> (M, Bytes),
+    ) -> Option<Result<&Reply, Errno>> {
+        if self.op.memo(step).is_none() {
+            let (body, bulk) = request(self.w, self.op);
+            self.op.set_memo(step, Memo::Sent(dest));
+            self.w.send(self.op.id, step, dest, opcode, body.encode_to_vec().into(), bulk);
+        }
+        match self.op.memo(step) {
+            Some(Memo::Reply(reply)) => Some(match Errno::from_status(reply.header.status) {
+                Ok(()) => Ok(reply),
+                Err(errno) => Err(errno),
+            }),
+            Some(Memo::Failed(errno)) => Some(Err(*errno)),
+            _ => None,
+        }
+    }
+
+    /// One request and its reply.
+    pub fn rpc<M: Message>(
+        &mut self,
+        step: Step,
+        dest: Dest,
+        opcode: Opcode,
+        request: impl FnOnce() -> (M, Bytes),
+    ) -> Run<Frame> {
+        match self.start_rpc(step, dest, opcode, |_, _| request()) {
+            Some(Ok(reply)) => Ok(reply.frame()),
+            Some(Err(errno)) => Err(Stop::Errno(errno)),
+            None => Err(Stop::Wait),
+        }
+    }
+
+    /// One request that is answered with what objects look like. The caches have it already.
+    pub fn rpc_object<M: Message>(
+        &mut self,
+        step: Step,
+        dest: Dest,
+        opcode: Opcode,
+        request: impl FnOnce(&mut World, &mut OpState) -> M,
+    ) -> Run<Arc<ObjectRep>> {
+        match self.start_rpc(step, dest, opcode, |w, op| (request(w, op), Bytes::new())) {
+            Some(Ok(reply)) => reply.object().ok_or(Stop::Errno(Errno::EPROTO)),
+            Some(Err(errno)) => Err(Stop::Errno(errno)),
+            None => Err(Stop::Wait),
+        }
+    }
+
+    /// A lock on `resource` that covers `policy` in `mode` or a stronger one: a cached one, or a new one. It stays
+    /// until the operation ends or calls [`Cx::unlock`].
+    pub fn lock(&mut self, step: Step, dest: Dest, resource: Resource, mode: LockMode, policy: Policy) -> Run<Held> {
+        crate::locks::lock(self, step, dest, resource, mode, policy)
+    }
+
+    /// A cached lock that covers this, pinned, or `None`: nothing is sent.
+    pub fn cached_lock(
+        &mut self,
+        step: Step,
+        dest: Dest,
+        resource: Resource,
+        mode: LockMode,
+        policy: Policy,
+    ) -> Option<Held> {
+        crate::locks::cached(self, step, dest, resource, mode, policy)
+    }
+
+    /// Gives the pin of `step` back.
+    pub fn unlock(&mut self, step: Step) {
+        crate::locks::unlock(self, step);
+    }
+
+    /// Makes the kernel forget the attributes of a node and a range of its pages (`length` 0: none, `u64::MAX`: to the
+    /// end), and waits until it has. Nothing is asked if the kernel does not know the node.
+    pub fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
+        match self.op.memo(step) {
+            Some(Memo::Number(_)) => return Ok(()),
+            Some(Memo::Token) => return Err(Stop::Wait),
+            _ => {}
+        }
+        if !self.w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
+            self.op.set_memo(step, Memo::Number(0));
+            return Ok(());
+        }
+        let token = self.w.token(self.op.id, step);
+        self.op.set_memo(step, Memo::Token);
+        self.w.effect(Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }));
+        Err(Stop::Wait)
+    }
+}

@@ -1,0 +1,178 @@
+//! Arithmetic of striping: file offsets to objects and back, sizes of the file from sizes of its objects.
+//!
+//! Everything is pure. A file of one stripe (and a resident file, which is one object on the metadata target) has object
+//! offsets equal to file offsets. Ranges are half open, `start..end`.
+//!
+//! ```text
+//! stripe size 4, 3 stripes      file   0...4...8...12..16..20..24
+//!                               stripe 0   1   2   0   1   2
+//!                               object 0   0   0   4   4   4
+//! ```
+
+use core::ops::Range;
+
+/// Largest size of a file, in bytes: what `off_t` can say.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// How a file is cut over its objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Striping {
+    /// Bytes in a row on one object.
+    pub stripe_size: u64,
+    /// Number of objects, at least 1.
+    pub count: u32,
+}
+
+/// A run of bytes that lies in one row in the file and in one object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Which object.
+    pub stripe: u32,
+    /// Where in the object.
+    pub object_offset: u64,
+    /// Where in the file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl Striping {
+    /// One object that holds the file as it is.
+    pub const WHOLE: Striping = Striping { stripe_size: 1 << 20, count: 1 };
+
+    /// Of a layout that came off the wire; one that makes no sense is taken as a single object.
+    pub fn new(stripe_size: u32, count: usize) -> Striping {
+        match u32::try_from(count) {
+            Ok(count) if count > 1 && stripe_size > 0 => Striping { stripe_size: u64::from(stripe_size), count },
+            _ => Striping::WHOLE,
+        }
+    }
+
+    /// The object of a byte, and where in it.
+    pub fn locate(&self, offset: u64) -> (u32, u64) {
+        if self.count == 1 {
+            return (0, offset);
+        }
+        let unit = offset / self.stripe_size;
+        let stripe = unit % u64::from(self.count);
+        ((stripe as u32), unit / u64::from(self.count) * self.stripe_size + offset % self.stripe_size)
+    }
+
+    /// The file offset of a byte of an object; saturates beyond what a file can have.
+    pub fn file_offset(&self, stripe: u32, object_offset: u64) -> u64 {
+        if self.count == 1 {
+            return object_offset;
+        }
+        let row = u128::from(object_offset / self.stripe_size);
+        let unit = row * u128::from(self.count) + u128::from(stripe);
+        let offset = unit * u128::from(self.stripe_size) + u128::from(object_offset % self.stripe_size);
+        u64::try_from(offset).unwrap_or(u64::MAX)
+    }
+
+    /// How many bytes of the object lie before file offset `offset`: the object's size in a file of `offset` bytes
+    /// without holes at its end, and also the first object offset at or after `offset`.
+    pub fn object_cut(&self, stripe: u32, offset: u64) -> u64 {
+        if self.count == 1 {
+            return offset;
+        }
+        let unit = offset / self.stripe_size;
+        let row = unit / u64::from(self.count);
+        let at = (unit % u64::from(self.count)) as u32;
+        let base = row * self.stripe_size;
+        match stripe.cmp(&at) {
+            core::cmp::Ordering::Less => base + self.stripe_size,
+            core::cmp::Ordering::Equal => base + offset % self.stripe_size,
+            core::cmp::Ordering::Greater => base,
+        }
+    }
+
+    /// The object's part of a file range; it is one row in the object, and may be empty.
+    pub fn object_range(&self, stripe: u32, range: &Range<u64>) -> Range<u64> {
+        self.object_cut(stripe, range.start)..self.object_cut(stripe, range.end)
+    }
+
+    /// How far the file reaches if this object has `object_size` bytes.
+    pub fn file_size(&self, stripe: u32, object_size: u64) -> u64 {
+        if object_size == 0 { 0 } else { self.file_offset(stripe, object_size - 1).saturating_add(1) }
+    }
+
+    /// The stripes that a file range touches, in rising order.
+    pub fn stripes(&self, range: &Range<u64>) -> impl Iterator<Item = u32> + use<> {
+        let (this, range) = (*self, range.clone());
+        (0..self.count).filter(move |s| !this.object_range(*s, &range).is_empty())
+    }
+
+    /// The pieces of a file range, in the order of the file.
+    pub fn pieces(&self, range: &Range<u64>) -> impl Iterator<Item = Piece> + use<> {
+        let this = *self;
+        let end = range.end;
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (stripe, object_offset) = this.locate(at);
+            let room = if this.count == 1 { end - at } else { this.stripe_size - at % this.stripe_size };
+            let piece = Piece { stripe, object_offset, file_offset: at, length: room.min(end - at) };
+            at += piece.length;
+            Some(piece)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdx::Rng;
+
+    #[test]
+    fn every_byte_goes_there_and_back() {
+        for (stripe_size, count) in [(4, 3), (4, 1), (1, 2), (65536, 7)] {
+            let striping = Striping::new(stripe_size, count);
+            for offset in (0..200).chain(FILE_SIZE_MAX - 5..=FILE_SIZE_MAX) {
+                let (stripe, at) = striping.locate(offset);
+                assert_eq!(striping.file_offset(stripe, at), offset);
+                assert_eq!(striping.object_cut(stripe, offset), at);
+                assert_eq!(striping.object_cut(stripe, offset + 1), at + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_of_objects_make_the_size_of_the_file() {
+        let striping = Striping::new(4, 3);
+        for size in 0..100 {
+            let most = (0..3).map(|s| striping.file_size(s, striping.object_cut(s, size))).max();
+            assert_eq!(most, Some(size));
+            let sum: u64 = (0..3).map(|s| striping.object_cut(s, size)).sum();
+            assert_eq!(sum, size);
+        }
+    }
+
+    #[test]
+    fn pieces_cover_a_range_once_and_ranges_are_their_union() {
+        let mut rng = Rng::new(1);
+        for _ in 0..500 {
+            let striping = Striping::new(rng.range(1, 9) as u32, rng.range(1, 5) as usize);
+            let start = rng.below(100);
+            let range = start..start + rng.below(60);
+            let mut at = range.start;
+            let mut per_stripe = vec![0; striping.count as usize];
+            for piece in striping.pieces(&range) {
+                assert_eq!(piece.file_offset, at);
+                assert_eq!(striping.locate(at), (piece.stripe, piece.object_offset));
+                let object = striping.object_range(piece.stripe, &range);
+                assert!(object.contains(&piece.object_offset));
+                per_stripe[piece.stripe as usize] += piece.length;
+                at += piece.length;
+            }
+            assert_eq!(at, range.end);
+            for (s, length) in per_stripe.iter().enumerate() {
+                let object = striping.object_range(s as u32, &range);
+                assert_eq!(object.end - object.start, *length);
+            }
+            let touched: Vec<u32> = striping.stripes(&range).collect();
+            assert!(touched.iter().all(|s| per_stripe[*s as usize] > 0));
+        }
+    }
+}

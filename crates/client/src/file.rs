@@ -1,0 +1,168 @@
+//! Open files and directories of this client.
+
+use bytes::Bytes;
+use proto::msg::Cred;
+use proto::{Fid, Xid};
+use std::sync::Arc;
+
+use crate::api::FileHandle;
+use crate::imports::Dest;
+use crate::names::Listed;
+
+/// `O_*` of Linux on x86-64.
+pub mod flags {
+    /// Mask of the access mode.
+    pub const ACCMODE: u32 = 0o3;
+    /// Write only.
+    pub const WRONLY: u32 = 0o1;
+    /// Read and write.
+    pub const RDWR: u32 = 0o2;
+    /// Create.
+    pub const CREAT: u32 = 0o100;
+    /// It must not exist.
+    pub const EXCL: u32 = 0o200;
+    /// Cut to nothing.
+    pub const TRUNC: u32 = 0o1000;
+    /// Writes go to the end.
+    pub const APPEND: u32 = 0o2000;
+    /// Data durable before write returns.
+    pub const DSYNC: u32 = 0o10000;
+    /// Past the caches.
+    pub const DIRECT: u32 = 0o40000;
+    /// Must be a directory.
+    pub const DIRECTORY: u32 = 0o200_000;
+    /// Do not touch the atime.
+    pub const NOATIME: u32 = 0o1_000_000;
+    /// Data and attributes durable before write returns.
+    pub const SYNC: u32 = 0o4_010_000;
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Of which node.
+    pub ino: u64,
+    /// Its identity.
+    pub fid: Fid,
+    /// `O_*`.
+    pub flags: u32,
+    /// Who opened it: later work through it is on his behalf.
+    pub cred: Arc<Cred>,
+    /// Where it is open.
+    pub dest: Dest,
+    /// The server's handle; 0 for a directory.
+    pub handle: u64,
+    /// The request that opened it.
+    pub open_xid: Xid,
+    /// See `data::error_mark`.
+    pub error_mark: u32,
+    /// The open was lost (eviction): everything through it fails.
+    pub dead: bool,
+    /// POSIX record locks were set through the node by this owner, so flush has work.
+    pub locked: bool,
+    /// Directories: the run of entries being read.
+    pub stream: Option<Box<Stream>>,
+}
+
+impl OpenFile {
+    /// Open for reading.
+    pub fn readable(&self) -> bool {
+        self.flags & flags::ACCMODE != flags::WRONLY
+    }
+
+    /// Open for writing.
+    pub fn writable(&self) -> bool {
+        self.flags & flags::ACCMODE != 0
+    }
+}
+
+/// A chunk of a directory that is being read in pieces.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    /// Entries that were fetched.
+    pub entries: Vec<Listed>,
+    /// The cookie after which they begin.
+    pub after: u64,
+    /// Nothing follows them.
+    pub end: bool,
+}
+
+/// What a close needs to know when it is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Closing {
+    /// Of which node.
+    pub ino: u64,
+    /// Its identity.
+    pub fid: Fid,
+    /// Where.
+    pub dest: Dest,
+    /// The server's handle.
+    pub handle: u64,
+    /// The request that opened it.
+    pub open_xid: Xid,
+}
+
+/// All open files.
+#[derive(Debug, Default)]
+pub struct Files {
+    slots: Vec<Option<OpenFile>>,
+    free: Vec<u32>,
+}
+
+impl Files {
+    /// A new open file.
+    pub fn insert(&mut self, file: OpenFile) -> FileHandle {
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = Some(file);
+                slot
+            }
+            None => {
+                self.slots.push(Some(file));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        FileHandle(u64::from(slot) + 1)
+    }
+
+    fn index(fh: FileHandle) -> usize {
+        usize::try_from(fh.0.wrapping_sub(1)).unwrap_or(usize::MAX)
+    }
+
+    /// An open file.
+    pub fn get(&self, fh: FileHandle) -> Option<&OpenFile> {
+        self.slots.get(Self::index(fh))?.as_ref()
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, fh: FileHandle) -> Option<&mut OpenFile> {
+        self.slots.get_mut(Self::index(fh))?.as_mut()
+    }
+
+    /// It is closed.
+    pub fn remove(&mut self, fh: FileHandle) -> Option<OpenFile> {
+        let index = Self::index(fh);
+        let file = self.slots.get_mut(index)?.take()?;
+        self.free.push(index as u32);
+        Some(file)
+    }
+
+    /// All, in the order of their slots.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenFile> {
+        self.slots.iter_mut().flatten()
+    }
+}
+
+/// A name that a call may use: not empty, not too long, without slash and NUL.
+pub fn check_name(name: &Bytes) -> Result<(), proto::Errno> {
+    if name.is_empty() {
+        return Err(proto::Errno::ENOENT);
+    }
+    if name.len() > proto::connect::NAME_MAX {
+        return Err(proto::Errno::ENAMETOOLONG);
+    }
+    if name.contains(&0) || name.contains(&b'/') {
+        return Err(proto::Errno::EINVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Locks as operations and callbacks use them, over `dlm`'s cache of each target.
+
+use dlm::client::{GrantAction, HeldLock, LockCacheEvent};
+use proto::msg::{EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
+use proto::{Bytes, Errno, Opcode};
+
+use crate::api::{Effect, Invalidation};
+use crate::cx::{Cx, Held, Run, Step, Stop};
+use crate::data;
+use crate::imports::Dest;
+use crate::op::{Memo, OpState, Task};
+use crate::world::World;
+
+/// See [`Cx::lock`].
+pub(crate) fn lock(
+    cx: &mut Cx<'_>,
+    step: Step,
+    dest: Dest,
+    resource: Resource,
+    mode: LockMode,
+    policy: Policy,
+) -> Run<Held> {
+    match cx.op.memo(step) {
+        Some(Memo::Failed(errno)) => return Err(Stop::Errno(*errno)),
+        Some(Memo::Reply(reply)) => {
+            // Only a refusal stays here: a grant turns into `Memo::Lock` when it arrives.
+            let errno = Errno::from_status(reply.header.status).err().unwrap_or(Errno::EPROTO);
+            return Err(Stop::Errno(errno));
+        }
+        Some(Memo::Sent(_)) => return Err(Stop::Wait),
+        _ => {}
+    }
+    if let Some(held) = cached(cx, step, dest, resource, mode, policy) {
+        return Ok(held);
+    }
+    cx.op.forget(step);
+    let Some(target) = cx.w.imports.get_mut(dest) else { return Err(Stop::Errno(Errno::EIO)) };
+    let cookie = target.locks.new_cookie();
+    target.locks.expect(cookie);
+    cx.w.wants.push(cookie);
+    let request = EnqueueReq {
+        resource,
+        mode: mode as i32,
+        cookie,
+        policy: Some(policy),
+        no_wait: false,
+        glimpse: false,
+        granted_handle: 0,
+        test: false,
+    };
+    let _ = cx.start_rpc(step, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()));
+    Err(Stop::Wait)
+}
+
+/// See [`Cx::cached_lock`].
+pub(crate) fn cached(
+    cx: &mut Cx<'_>,
+    step: Step,
+    dest: Dest,
+    resource: Resource,
+    mode: LockMode,
+    policy: Policy,
+) -> Option<Held> {
+    let target = cx.w.imports.get_mut(dest)?;
+    if let Some(Memo::Lock { cookie, .. }) = cx.op.memo(step)
+        && let Some(lock) = target.locks.get(*cookie)
+    {
+        return Some(Held { cookie: lock.cookie, handle: lock.handle });
+    }
+    let cookie = target.locks.find(&resource, mode, &policy)?;
+    let lock = target.locks.get(cookie)?;
+    target.locks.hold(cookie);
+    cx.op.set_memo(step, Memo::Lock { dest, cookie });
+    Some(Held { cookie, handle: lock.handle })
+}
+
+/// See [`Cx::unlock`].
+pub(crate) fn unlock(cx: &mut Cx<'_>, step: Step) {
+    if let Some(Memo::Lock { dest, cookie }) = cx.op.memo(step) {
+        let (dest, cookie) = (*dest, *cookie);
+        cx.op.forget(step);
+        release(cx.w, dest, cookie);
+    }
+}
+
+fn release(w: &mut World, dest: Dest, cookie: u64) {
+    if let Some(target) = w.imports.get_mut(dest) {
+        target.locks.release(cookie);
+    }
+    pump(w, dest);
+}
+
+/// Gives every pin of an operation back.
+pub(crate) fn release_all(w: &mut World, op: &OpState) {
+    for (_, memo) in op.steps() {
+        if let Memo::Lock { dest, cookie } = memo {
+            release(w, *dest, *cookie);
+        }
+    }
+}
+
+/// A grant came in. Whether it can be used (if only by the operation that asked for it).
+pub(crate) fn granted(w: &mut World, dest: Dest, grant: &LockGrant, lvb: Option<&Lvb>) -> bool {
+    let now = w.now;
+    let Some(target) = w.imports.get_mut(dest) else { return false };
+    let action = target.locks.granted(grant, now);
+    let lock = target.locks.get(grant.cookie);
+    let usable = match (action, lock) {
+        (GrantAction::Unexpected, _) | (_, None) => false,
+        (_, Some(lock)) => {
+            refresh_bits(w, dest, &lock.resource);
+            if is_data(&lock) {
+                data::lock_granted(w, dest, &lock, lvb);
+            }
+            true
+        }
+    };
+    pump(w, dest);
+    usable
+}
+
+/// Whether it covers data.
+pub(crate) fn is_data(lock: &HeldLock) -> bool {
+    match lock.policy {
+        Policy::Bits(held) => held & bits::DOM != 0,
+        Policy::Extent(_) => true,
+        Policy::Flock(_) => false,
+    }
+}
+
+/// Mirrors the inode bits into the node, and drops what is no longer covered.
+pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
+    if resource.kind() != ResourceKind::Inode {
+        return;
+    }
+    let Some(target) = w.imports.get_mut(dest) else { return };
+    let held = target.locks.bits_held(resource);
+    let node = w.nodes.obtain(resource.fid);
+    let lost = node.bits & !held;
+    node.bits = held;
+    if lost & bits::UPDATE != 0 {
+        node.attr_covered = false;
+        node.update_epoch = node.update_epoch.wrapping_add(1);
+        if let Some(dir) = &mut node.dir {
+            dir.listing = None;
+            dir.complete_epoch = None;
+        }
+    }
+    if lost & bits::XATTR != 0 {
+        node.xattrs = None;
+    }
+    if lost & bits::LOOKUP != 0 {
+        node.lookup_epoch = node.lookup_epoch.wrapping_add(1);
+        if node.ino != 1 {
+            node.stale = node.lookups > 0;
+            for (parent, name) in core::mem::take(&mut node.kernel_names) {
+                w.effects.push_back(Effect::Invalidate(Invalidation::Entry { parent, name }));
+            }
+        }
+    }
+}
+
+/// Does what the cache of `dest` asks for.
+pub(crate) fn pump(w: &mut World, dest: Dest) {
+    loop {
+        let Some(target) = w.imports.get_mut(dest) else { return };
+        match target.locks.poll() {
+            None => return,
+            Some(LockCacheEvent::Cleanup { lock, .. }) => {
+                refresh_bits(w, dest, &lock.resource);
+                w.spawn(Task::Callback { dest, cookie: lock.cookie });
+            }
+            Some(LockCacheEvent::Cancel(handles)) => {
+                let _ = handles;
+            }
+        }
+    }
+}

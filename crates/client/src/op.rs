@@ -1,0 +1,195 @@
+//! Operations in progress: their memo, what they wait for, and the kinds of background work.
+
+use bytes::Bytes;
+use proto::msg::{Cred, EnqueueRep, GetxattrRep, ObjectRep, ReaddirRep};
+use proto::{Errno, Frame, Header};
+use std::sync::Arc;
+
+use crate::api::{Call, CallId};
+use crate::cx::Step;
+use crate::data;
+use crate::imports::Dest;
+
+/// An operation in progress. Numbers of finished ones never come back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// What an operation may wait for besides its own requests and locks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum WaitKey {
+    /// The mount is complete.
+    Mounted,
+    /// A sequence of FIDs.
+    Sequence,
+    /// A target appears in the configuration.
+    Target(Dest),
+    /// Any change of a node's state (listing fetched, data leaving).
+    Node(u64),
+    /// A lock's pins went to none.
+    Unpinned(u64),
+    /// Closes, lock callbacks and other background work went down.
+    Drained,
+    /// The data cache's own, by a number that it chooses.
+    Data(u64),
+}
+
+/// Work without a caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// Fetch the configuration.
+    Config,
+    /// Find the root; the mount is complete then.
+    Root,
+    /// Fetch the next sequence.
+    Sequence,
+    /// Somebody wants a lock of ours: flush, invalidate, cancel.
+    Callback {
+        /// Where it is held.
+        dest: Dest,
+        /// Which.
+        cookie: u64,
+    },
+    /// Tell the server that an open ended.
+    Close(Box<crate::file::Closing>),
+    /// Tell the server an access time.
+    Atime {
+        /// Whose.
+        ino: u64,
+    },
+    /// Fetch the listing of a directory whose names are being looked up.
+    Listing {
+        /// Which.
+        ino: u64,
+    },
+    /// Unmount.
+    Unmount,
+    /// Data cache.
+    Data(data::Task),
+}
+
+/// What an operation is to do.
+#[derive(Debug)]
+pub enum Work {
+    /// For a program.
+    Call(Call),
+    /// For ourselves.
+    Task(Task),
+}
+
+/// A reply, decoded as far as the caches needed it.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The fixed part.
+    pub header: Header,
+    /// The body.
+    pub body: Body,
+    /// Data behind it.
+    pub bulk: Bytes,
+}
+
+/// Bodies that the caches look at, decoded; all others as bytes.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Getattr, lookup, reint, close.
+    Object(Arc<ObjectRep>),
+    /// Readdir.
+    Readdir(Arc<ReaddirRep>),
+    /// Getxattr.
+    Xattrs(Arc<GetxattrRep>),
+    /// Enqueue.
+    Enqueue(EnqueueRep),
+    /// Anything else.
+    Raw(Bytes),
+}
+
+impl Reply {
+    /// The body of a getattr, lookup, reint or close.
+    pub fn object(&self) -> Option<Arc<ObjectRep>> {
+        match &self.body {
+            Body::Object(rep) => Some(rep.clone()),
+            _ => None,
+        }
+    }
+
+    /// The frame, for bodies that were not decoded.
+    pub fn frame(&self) -> Frame {
+        let body = match &self.body {
+            Body::Raw(bytes) => bytes.clone(),
+            _ => Bytes::new(),
+        };
+        Frame { header: self.header, body, bulk: self.bulk.clone() }
+    }
+}
+
+/// What an earlier attempt did at a step.
+#[derive(Clone, Debug)]
+pub enum Memo {
+    /// A request is on its way.
+    Sent(Dest),
+    /// Its reply.
+    Reply(Reply),
+    /// It got no reply and never will: eviction, `soft`, no such target.
+    Failed(Errno),
+    /// A lock is pinned.
+    Lock {
+        /// Where.
+        dest: Dest,
+        /// Our number.
+        cookie: u64,
+    },
+    /// The kernel was asked to forget something.
+    Token,
+    /// A number of the operation's own.
+    Number(u64),
+}
+
+/// An operation.
+#[derive(Debug)]
+pub struct OpState {
+    /// Which.
+    pub id: OpId,
+    /// Who waits for the answer.
+    pub call: Option<CallId>,
+    /// On whose behalf.
+    pub cred: Arc<Cred>,
+    /// The wall clock at its begin.
+    pub wall_ns: i64,
+    /// The program was interrupted.
+    pub interrupted: bool,
+    /// A request that changes something was sent.
+    pub committed: bool,
+    memo: Vec<(Step, Memo)>,
+}
+
+impl OpState {
+    /// A new one.
+    pub fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64) -> OpState {
+        OpState { id, call, cred, wall_ns, interrupted: false, committed: false, memo: Vec::new() }
+    }
+
+    /// What happened at `step`.
+    pub fn memo(&self, step: Step) -> Option<&Memo> {
+        self.memo.iter().find(|(s, _)| *s == step).map(|(_, memo)| memo)
+    }
+
+    /// Remembers.
+    pub fn set_memo(&mut self, step: Step, memo: Memo) {
+        match self.memo.iter_mut().find(|(s, _)| *s == step) {
+            Some((_, slot)) => *slot = memo,
+            None => self.memo.push((step, memo)),
+        }
+    }
+
+    /// Forgets.
+    pub fn forget(&mut self, step: Step) {
+        self.memo.retain(|(s, _)| *s != step);
+    }
+
+    /// All steps, for the end.
+    pub fn steps(&self) -> &[(Step, Memo)] {
+        &self.memo
+    }
+}

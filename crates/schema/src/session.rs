@@ -1,1 +1,165 @@
-//! Client and reply records of a target (table `02`).
+//! Client and reply records of a target (table `02`), and what it remembers of the configuration.
+//!
+//! ```text
+//! 02 00            Progress        the last transno of the last group
+//! 02 01 uuid       ClientRec       a client that the target knows, with its last reply of each slot
+//! 02 02            KnownConfig     the configuration as the MGS last told it
+//! ```
+//!
+//! A client record is written in the same group as the change that its reply records describe, so after a crash both are
+//! there or neither is.
+
+use crate::record::{Record, prost_body};
+use prost::Message;
+use proto::ClientUuid;
+use store::{Key, KeyRange};
+
+const SESSION: u8 = 0x02;
+
+/// How far a target got: written in every group that has a change with a transno.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Progress {
+    /// The highest transno of all changes up to this group.
+    #[prost(uint64, tag = "1")]
+    pub last_transno: u64,
+    /// The greatest generation that a client was given.
+    #[prost(uint32, tag = "2")]
+    pub last_generation: u32,
+}
+
+impl Record for Progress {
+    const TABLE: u8 = SESSION;
+    const KIND: &'static str = "progress";
+    type Id = ();
+
+    fn key(_: &()) -> Key {
+        Key::table(SESSION).u8(0)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<()> {
+        (key == [SESSION, 0]).then_some(())
+    }
+
+    prost_body!();
+
+    fn all() -> KeyRange {
+        KeyRange::prefix(Key::table(SESSION).u8(0))
+    }
+}
+
+/// What a target answered to the last modifying request of a slot.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SlotRec {
+    /// Tag: 1 for changes, 2 for closes in this version.
+    #[prost(uint32, tag = "1")]
+    pub tag: u32,
+    /// The request.
+    #[prost(uint64, tag = "2")]
+    pub xid: u64,
+    /// Its transno.
+    #[prost(uint64, tag = "3")]
+    pub transno: u64,
+    /// Its status: 0 or positive, for what failed leaves no record.
+    #[prost(sint32, tag = "4")]
+    pub result: i32,
+    /// What the operation needs to answer again; an open's disposition.
+    #[prost(uint64, tag = "5")]
+    pub data: u64,
+    /// Versions of the objects before the change, at most four.
+    #[prost(uint64, repeated, tag = "6")]
+    pub pre_versions: Vec<u64>,
+}
+
+/// A client that the target knows: it takes part in recovery, and its last requests are not done twice.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ClientRec {
+    /// Order in which clients came; never given twice. 0 is a client with single slots.
+    #[prost(uint32, tag = "1")]
+    pub generation: u32,
+    /// Name for status output.
+    #[prost(string, tag = "2")]
+    pub description: String,
+    /// The last answer of each slot that was ever used.
+    #[prost(message, repeated, tag = "3")]
+    pub slots: Vec<SlotRec>,
+    /// Epoch in which the client last came through a recovery, or connected.
+    #[prost(uint32, tag = "4")]
+    pub last_epoch: u32,
+}
+
+impl Record for ClientRec {
+    const TABLE: u8 = SESSION;
+    const KIND: &'static str = "client";
+    type Id = ClientUuid;
+
+    fn key(uuid: &ClientUuid) -> Key {
+        Key::table(SESSION).u8(1).bytes(&uuid.0.to_be_bytes())
+    }
+
+    fn parse_key(key: &[u8]) -> Option<ClientUuid> {
+        let uuid: [u8; 16] = key.strip_prefix(&[SESSION, 1])?.try_into().ok()?;
+        Some(ClientUuid(u128::from_be_bytes(uuid)))
+    }
+
+    prost_body!();
+
+    fn all() -> KeyRange {
+        KeyRange::prefix(Key::table(SESSION).u8(1))
+    }
+}
+
+/// The configuration as the MGS last told it, so that a target can serve while the MGS is away.
+#[derive(Clone, PartialEq, Message)]
+pub struct KnownConfig {
+    /// See [`proto::msg::Config`].
+    #[prost(message, optional, tag = "1")]
+    pub config: Option<proto::msg::Config>,
+}
+
+impl Record for KnownConfig {
+    const TABLE: u8 = SESSION;
+    const KIND: &'static str = "known configuration";
+    type Id = ();
+
+    fn key(_: &()) -> Key {
+        Key::table(SESSION).u8(2)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<()> {
+        (key == [SESSION, 2]).then_some(())
+    }
+
+    prost_body!();
+
+    fn all() -> KeyRange {
+        KeyRange::prefix(Key::table(SESSION).u8(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_keys_tell_their_parts_again() {
+        let uuid = ClientUuid(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+        assert_eq!(ClientRec::parse_key(&ClientRec::key(&uuid)), Some(uuid));
+        assert!(ClientRec::all().contains(&ClientRec::key(&uuid)));
+        assert!(!ClientRec::all().contains(&Progress::key(&())));
+        assert!(!ClientRec::all().contains(&KnownConfig::key(&())));
+        assert_eq!(ClientRec::parse_key(&Progress::key(&())), None);
+    }
+
+    #[test]
+    fn a_client_record_has_these_bytes_for_ever() {
+        let record = ClientRec {
+            generation: 0,
+            description: "c".into(),
+            slots: vec![SlotRec { tag: 1, xid: 2, transno: 3, result: 0, data: 4, pre_versions: vec![5, 6] }],
+            last_epoch: 7,
+        };
+        let body = record.encode_record();
+        assert_eq!(body[..], *b"\x12\x01c\x1a\x0c\x08\x01\x10\x02\x18\x03(\x042\x02\x05\x06 \x07");
+        assert_eq!(ClientRec::decode_record(&body), Ok(record));
+    }
+}

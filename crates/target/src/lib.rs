@@ -1,1 +1,30 @@
-//! target
+//! What every target is: requests run exactly once over a store view and locks, group commit, exports, recovery.
+//!
+//! [`Target`] is the machine; a [`Service`] (crates `mgt`, `mdt`, `ost`) is what it is a target *of*. The machine has three
+//! verbs (see [`api`]); the service has attempts (see [`service`] for their rules) and does everything through [`Cx`].
+//!
+//! # Who does what
+//! - `rpc` decides what a request is (new, resent, replayed, from the past) and runs the recovery window; this crate executes.
+//! - `store` collects changes in groups; this crate ends the groups and holds replies until their groups are durable.
+//! - `dlm` decides who waits for whom; this crate sends the callbacks and evicts those who do not answer.
+//!
+//! # Invariants
+//! - A reply record and the change it stands for are in one group.
+//! - Transnos rise in the order in which changes are accepted, and groups take whole ranges of them.
+//! - `last_committed`, as any client sees it, never falls.
+//! - Nothing is answered from a group that may still be refused: a commit that fails stops the target.
+
+pub mod api;
+mod cx;
+mod machine;
+mod op;
+mod options;
+pub mod service;
+mod sharing;
+
+pub use api::{ConnId, DataId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
+pub use cx::{Cx, ExportInfo};
+pub use dlm::ExportId;
+pub use machine::Target;
+pub use options::{Format, Options, format, format_features};
+pub use service::{Executed, Reply, Request, Service, ShareKey, Stop, Task};

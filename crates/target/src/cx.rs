@@ -1,0 +1,377 @@
+//! What an attempt may do: read, write, lock, ask others; and what it learns about itself.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use dlm::ExportId;
+use dlm::server::{Enqueued, Glimpsed, Revoked};
+use proto::msg::{Config, EnqueueRep, EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource};
+use proto::{ClientUuid, Errno, Frame, Opcode, TargetName, Transno};
+use schema::{Header, Record};
+use stdx::Instant;
+use store::{Key, KeyRange, Space, Value};
+
+use crate::api::{DataOp, DataResult, LogLevel};
+use crate::machine::Machine;
+use crate::op::{Op, Replay};
+use crate::service::{ShareKey, Stop, Task};
+
+/// Who sent the request, as far as services care.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExportInfo {
+    /// Its number.
+    pub id: ExportId,
+    /// The client's identity.
+    pub uuid: ClientUuid,
+    /// Name for status output.
+    pub description: String,
+    /// Another server: no recovery, no client record.
+    pub lightweight: bool,
+    /// Asked for no changes.
+    pub read_only: bool,
+}
+
+/// The world of one attempt. Methods that can say [`Stop::Wait`] have noted what is missing.
+///
+/// In calls that are no attempts (`accepted`, `durable`, ...) reading and writing the store are not allowed; spawning,
+/// looking and logging are.
+pub struct Cx<'a> {
+    pub(crate) m: &'a mut Machine,
+    pub(crate) op: &'a mut Op,
+}
+
+impl Cx<'_> {
+    // --- who, when, where ---
+
+    /// The driver's time.
+    pub fn now(&self) -> Instant {
+        self.m.now
+    }
+
+    /// The wall clock, nanoseconds since 1970, good to about a second. Times of changes come from the clients' requests.
+    pub fn wall_ns(&self) -> i64 {
+        self.m.wall_ns
+    }
+
+    /// The export that sent the request; [`ExportId::TARGET`] in a task.
+    pub fn export(&self) -> ExportId {
+        self.op.export
+    }
+
+    /// More about an export; `None` if it is gone.
+    pub fn export_info(&self, export: ExportId) -> Option<ExportInfo> {
+        self.m.export_info(export)
+    }
+
+    /// All exports, by number.
+    pub fn exports(&self) -> Vec<ExportId> {
+        self.m.export_ids()
+    }
+
+    /// The target's header as it is stored.
+    pub fn header(&self) -> &Header {
+        &self.m.header
+    }
+
+    /// The target's name.
+    pub fn name(&self) -> &TargetName {
+        &self.m.name
+    }
+
+    /// How often the target was started.
+    pub fn instance(&self) -> u64 {
+        self.m.header.mount_count
+    }
+
+    /// The targets and parameters that the MGS last told. Empty on the MGT itself, and until it was first told.
+    pub fn config(&self) -> &Config {
+        &self.m.config
+    }
+
+    /// Room on the medium, as last told.
+    pub fn space(&self) -> Option<Space> {
+        self.m.view.space()
+    }
+
+    /// Whether clients' recovery goes on.
+    pub fn is_recovering(&self) -> bool {
+        self.m.is_recovering()
+    }
+
+    /// Whether this is a replay: it was done before, by a server that lost it. What the server chose then is in the request.
+    pub fn is_replay(&self) -> bool {
+        self.op.replay != Replay::No
+    }
+
+    /// Whether this is a replay whose change is durable: only memory is to be restored. What the attempt writes is dropped.
+    pub fn is_committed_replay(&self) -> bool {
+        matches!(self.op.replay, Replay::Committed(_))
+    }
+
+    // --- the store ---
+
+    /// The record of `id`. A damaged one is `EIO` and a line in the log.
+    pub fn get<R: Record>(&mut self, id: &R::Id) -> Result<Option<R>, Stop> {
+        match self.get_raw(&R::key(id))? {
+            Some(body) => Ok(Some(self.decode::<R>(&body)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether `id` has a record.
+    pub fn exists<R: Record>(&mut self, id: &R::Id) -> Result<bool, Stop> {
+        let found = self.m.view.exists(&R::key(id));
+        self.missed(found)
+    }
+
+    /// Writes the record of `id`.
+    pub fn put<R: Record>(&mut self, id: &R::Id, record: &R) {
+        self.put_raw(R::key(id), record.encode_record());
+    }
+
+    /// Deletes the record of `id`, whether there is one or not.
+    pub fn delete<R: Record>(&mut self, id: &R::Id) {
+        self.delete_raw(R::key(id));
+    }
+
+    /// The first `limit` records of a range, in key order. A first scan always waits for the engine.
+    pub fn scan<R: Record>(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(R::Id, R)>, Stop> {
+        let found = self.scan_raw(range, limit)?;
+        let mut records = Vec::with_capacity(found.len());
+        for (key, body) in found {
+            let Some(id) = R::parse_key(&key) else {
+                self.log(LogLevel::Error, format!("record {key} is not a key of kind '{}': run lfsck", R::KIND));
+                return Err(Stop::Errno(Errno::EIO));
+            };
+            records.push((id, self.decode::<R>(&body)?));
+        }
+        Ok(records)
+    }
+
+    /// The body of the record of a key.
+    pub fn get_raw(&mut self, key: &Key) -> Result<Option<Value>, Stop> {
+        let found = self.m.view.get(key);
+        self.missed(found)
+    }
+
+    /// Writes a record's body.
+    pub fn put_raw(&mut self, key: Key, body: Value) {
+        self.m.out.writes += 1;
+        self.m.view.put(key, body);
+    }
+
+    /// Deletes the record of a key.
+    pub fn delete_raw(&mut self, key: Key) {
+        self.m.out.writes += 1;
+        self.m.view.delete(key);
+    }
+
+    /// The first `limit` bodies of a range, in key order.
+    pub fn scan_raw(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Value)>, Stop> {
+        let found = self.m.view.scan(range, limit);
+        self.missed(found)
+    }
+
+    /// The transno of this change: a replay's own, otherwise the next one. Asking for it makes a request without writes
+    /// a change. It is also the version of what is changed.
+    pub fn transno(&mut self) -> Transno {
+        self.m.out.wants_transno = true;
+        match self.op.replay {
+            Replay::Fresh(transno) | Replay::Committed(transno) => transno,
+            Replay::No => Transno(self.m.last_transno.0 + 1),
+        }
+    }
+
+    /// Notes the version that object `index` (0 to 3) had before the change, for the reply.
+    pub fn pre_version(&mut self, index: usize, version: u64) {
+        if let Some(slot) = self.m.out.pre_versions.get_mut(index) {
+            *slot = version;
+        }
+    }
+
+    // --- durability ---
+
+    /// This change touches `key`. If another client's change of it is not durable, the reply waits until it is.
+    pub fn changed(&mut self, key: ShareKey) {
+        self.depends_on(key);
+        self.m.out.changed.push(key);
+    }
+
+    /// This change depends on `key`: if another client's change of it is not durable, the reply waits until it is.
+    pub fn depends_on(&mut self, key: ShareKey) {
+        let group = self.m.sharing.depends(key, self.op.export);
+        self.m.out.hold_for = self.m.out.hold_for.max(group);
+    }
+
+    /// The reply waits until this change, and all changes before it, are durable.
+    pub fn hold_until_durable(&mut self) {
+        self.m.out.hold = true;
+    }
+
+    /// The highest transno that is durable.
+    pub fn last_committed(&self) -> Transno {
+        self.m.last_committed
+    }
+
+    // --- locks ---
+
+    /// Makes sure that no other export holds a lock that conflicts, as long as this attempt runs: calls them back and waits
+    /// if need be. The requester's own locks stay.
+    pub fn revoke(&mut self, resource: Resource, mode: LockMode, policy: Policy) -> Result<(), Stop> {
+        if self.is_replay() {
+            return Ok(());
+        }
+        self.op.used_locks = true;
+        match self.m.locks.revoke(self.m.now, self.op.waiter(), self.op.export, resource, mode, policy) {
+            Revoked::Free => Ok(()),
+            Revoked::Waiting => Err(self.wait()),
+        }
+    }
+
+    /// Grants the requester a lock if it can be had at once: as many of `want_bits` as conflict with nobody, but at least
+    /// `must_bits`. For extents `want_bits` means nothing. `None` for a cookie of 0 and in replays.
+    pub fn try_grant(
+        &mut self,
+        resource: Resource,
+        mode: LockMode,
+        want_bits: u64,
+        must_bits: u64,
+        cookie: u64,
+    ) -> Option<LockGrant> {
+        if cookie == 0 || self.is_replay() {
+            return None;
+        }
+        self.m.locks.try_grant(self.m.now, self.op.export, resource, mode, want_bits, must_bits, cookie)
+    }
+
+    /// Takes the lock that the request (an `LdlmEnqueue`) asks for, replays of locks included.
+    pub fn enqueue(&mut self, request: &EnqueueReq) -> Result<EnqueueRep, Stop> {
+        let grant = |grant| Ok(EnqueueRep { grant: Some(grant), ..EnqueueRep::default() });
+        match self.op.memo().enqueued.clone() {
+            Some(Ok(granted)) => return grant(granted),
+            Some(Err(errno)) => return Err(Stop::Errno(errno)),
+            None => {}
+        }
+        if self.op.memo().enqueue_waits {
+            return Err(self.wait());
+        }
+        self.op.used_locks = true;
+        match self.m.locks.enqueue(self.m.now, self.op.export, request, self.op.waiter()) {
+            Enqueued::Granted(granted) => {
+                self.op.memo().enqueued = Some(Ok(granted.clone()));
+                grant(granted)
+            }
+            Enqueued::Waiting => {
+                self.op.memo().enqueue_waits = true;
+                Err(self.wait())
+            }
+            Enqueued::Refused(errno) => Err(Stop::Errno(errno)),
+            Enqueued::Unlocked | Enqueued::NotFound => Ok(EnqueueRep::default()),
+            Enqueued::Conflict(flock, mode) => {
+                Ok(EnqueueRep { conflict: Some(flock), conflict_mode: mode as i32, ..EnqueueRep::default() })
+            }
+        }
+    }
+
+    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the
+    /// target's own values stand.
+    pub fn glimpse(&mut self, resource: Resource) -> Result<Vec<Lvb>, Stop> {
+        if self.is_replay() {
+            return Ok(Vec::new());
+        }
+        self.op.used_locks = true;
+        match self.m.locks.glimpse(self.m.now, self.op.waiter(), resource, self.op.export) {
+            Glimpsed::Nothing => Ok(Vec::new()),
+            Glimpsed::Waiting => Err(self.wait()),
+            Glimpsed::Done(lvbs) => Ok(lvbs),
+        }
+    }
+
+    /// The lock table, for questions that change nothing.
+    pub fn locks(&self) -> &dlm::server::Locks {
+        &self.m.locks
+    }
+
+    // --- others ---
+
+    /// Does a data operation, once per request however often the attempt runs: the same operation (all fields equal) gives
+    /// the same result again. Files of writes, truncates and fallocates are synced before the group of this change leaves.
+    pub fn data(&mut self, op: DataOp) -> Result<DataResult, Stop> {
+        match self.m.data_op(self.op, op) {
+            Some(result) => Ok(result),
+            None => Err(self.wait()),
+        }
+    }
+
+    /// Asks another target, once per task however often the attempt runs. The reply frame's status may be an error of the
+    /// operation. Lost replies and restarts of the other target are waited out: the request arrives at least once, and what
+    /// it changed is durable there when it is answered. `ENODEV`: the configuration knows no such target.
+    pub fn upstream(
+        &mut self,
+        target: &TargetName,
+        opcode: Opcode,
+        body: &impl prost::Message,
+        bulk: Bytes,
+    ) -> Result<Frame, Stop> {
+        match self.m.upstream_call(self.op, target, opcode, body.encode_to_vec().into(), bulk) {
+            Some(Ok(frame)) => Ok(frame),
+            Some(Err(errno)) => Err(Stop::Errno(errno)),
+            None => Err(self.wait()),
+        }
+    }
+
+    /// Waits once for so long, for example before a task tries again.
+    pub fn sleep(&mut self, time: Duration) -> Result<(), Stop> {
+        if self.m.slept(self.op, time) { Ok(()) } else { Err(self.wait()) }
+    }
+
+    /// Background work, begun when this attempt is accepted and recovery is over.
+    pub fn spawn(&mut self, task: Task) {
+        self.m.out.spawned.push((None, task));
+    }
+
+    /// Background work, begun after a while.
+    pub fn spawn_after(&mut self, time: Duration, task: Task) {
+        let at = self.m.now + time;
+        self.m.out.spawned.push((Some(at), task));
+    }
+
+    /// Tells a client something, without an answer, when this attempt is accepted. Lost if it is not connected.
+    pub fn notify(&mut self, export: ExportId, opcode: Opcode, body: &impl prost::Message) {
+        self.m.out.notices.push((export, opcode, body.encode_to_vec().into()));
+    }
+
+    /// Evicts an export when this attempt is accepted: its locks, open files and record go, its client is told `ENOTCONN`.
+    pub fn evict(&mut self, export: ExportId, reason: &str) {
+        self.m.out.evicted.push((export, reason.to_owned()));
+    }
+
+    /// A line for the log, at once (also if the attempt is not accepted).
+    pub fn log(&mut self, level: LogLevel, line: impl Into<String>) {
+        self.m.log(level, line.into());
+    }
+
+    fn wait(&mut self) -> Stop {
+        self.op.waits = true;
+        Stop::Wait
+    }
+
+    /// A miss of the view, or, if what was missing cannot be had, the error for it.
+    fn missed<T>(&mut self, found: Result<T, store::Miss>) -> Result<T, Stop> {
+        found.map_err(|store::Miss| match self.m.view.failure(self.op.attempt()) {
+            Some(error) => {
+                let line = error.to_string();
+                self.m.log(LogLevel::Error, line);
+                Stop::Errno(Errno::EIO)
+            }
+            None => self.wait(),
+        })
+    }
+
+    fn decode<R: Record>(&mut self, body: &Value) -> Result<R, Stop> {
+        R::decode_record(body).map_err(|bad| {
+            self.m.log(LogLevel::Error, bad.to_string());
+            Stop::Errno(Errno::EIO)
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! An operation in execution: a request, a task, or work of the machine itself.
+
+use dlm::{ExportId, WaiterId};
+use proto::msg::LockGrant;
+use proto::{Errno, Frame, TargetName, Transno};
+use stdx::Instant;
+use store::AttemptId;
+
+use crate::api::{DataOp, DataResult};
+use crate::service::{Executed, Request, ShareKey, Task};
+
+/// Whether a request was done before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Replay {
+    /// No.
+    No,
+    /// Yes, and it was lost.
+    Fresh(Transno),
+    /// Yes, and its change is durable.
+    Committed(Transno),
+}
+
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Execute a request.
+    Request(Request),
+    /// Answer a request that was executed before the target restarted.
+    Reconstruct(Request, Executed),
+    /// A task of the service.
+    Task(Task),
+    /// The machine's own.
+    Own(Own),
+}
+
+/// Work of the machine itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Own {
+    /// Load header, clients and configuration; count the start.
+    Boot,
+    /// The service's start.
+    Start,
+    /// No attempt at all: calls into the service that may only spawn and look.
+    Aside,
+}
+
+/// Results that re-runs use again.
+#[derive(Debug, Default)]
+pub(crate) struct Memo {
+    pub(crate) data: Vec<(DataOp, Option<DataResult>)>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) enqueue_waits: bool,
+    pub(crate) enqueued: Option<Result<LockGrant, Errno>>,
+    pub(crate) sleep: Option<Instant>,
+}
+
+/// A request to another target.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) target: TargetName,
+    pub(crate) opcode: proto::Opcode,
+    pub(crate) body: bytes::Bytes,
+    pub(crate) answer: Option<Result<Frame, Errno>>,
+}
+
+/// An operation in execution. It lies on the stack while its first attempt runs; only one that waits is stored.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) id: u64,
+    pub(crate) export: ExportId,
+    pub(crate) replay: Replay,
+    pub(crate) work: Work,
+    pub(crate) started: Instant,
+    /// The current attempt has noted something that it waits for.
+    pub(crate) waits: bool,
+    /// Something of it is in the lock manager.
+    pub(crate) used_locks: bool,
+    memo: Option<Box<Memo>>,
+}
+
+impl Op {
+    pub(crate) fn new(id: u64, export: ExportId, replay: Replay, work: Work, started: Instant) -> Op {
+        Op { id, export, replay, work, started, waits: false, used_locks: false, memo: None }
+    }
+
+    pub(crate) fn waiter(&self) -> WaiterId {
+        WaiterId(self.id)
+    }
+
+    pub(crate) fn attempt(&self) -> AttemptId {
+        AttemptId(self.id)
+    }
+
+    pub(crate) fn memo(&mut self) -> &mut Memo {
+        self.memo.get_or_insert_default()
+    }
+}
+
+/// What the current attempt has collected; takes effect if it is accepted.
+#[derive(Default)]
+pub(crate) struct Out {
+    pub(crate) writes: u32,
+    pub(crate) wants_transno: bool,
+    pub(crate) pre_versions: [u64; 4],
+    pub(crate) hold: bool,
+    pub(crate) hold_for: u64,
+    pub(crate) changed: Vec<ShareKey>,
+    pub(crate) spawned: Vec<(Option<Instant>, Task)>,
+    pub(crate) notices: Vec<(ExportId, proto::Opcode, bytes::Bytes)>,
+    pub(crate) evicted: Vec<(ExportId, String)>,
+}
+
+impl Out {
+    pub(crate) fn clear(&mut self) {
+        self.writes = 0;
+        self.wants_transno = false;
+        self.pre_versions = [0; 4];
+        self.hold = false;
+        self.hold_for = 0;
+        self.changed.clear();
+        self.spawned.clear();
+        self.notices.clear();
+        self.evicted.clear();
+    }
+}

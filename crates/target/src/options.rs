@@ -1,0 +1,149 @@
+//! Settings of a target, and making the store of a new one.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use proto::{Nid, TargetKind, TargetName};
+use schema::{Header, Record};
+use store::{Batch, CommitPolicy};
+
+/// Format features, in the header's three words. A version that does not know an `incompat` bit refuses the target, one
+/// that does not know a `rocompat` bit refuses to change it (which here means: refuses it too).
+pub mod format_features {
+    /// Clients with several modifying requests in flight have reply records. Known by name only in this version.
+    pub const MULTI_RPCS: u64 = 0x400;
+    /// Names for messages.
+    pub const NAMES: &[(u64, &str)] = &[(MULTI_RPCS, "multi_rpcs")];
+    /// `incompat` bits that this version knows.
+    pub const INCOMPAT_KNOWN: u64 = 0;
+    /// `rocompat` bits that this version knows.
+    pub const ROCOMPAT_KNOWN: u64 = 0;
+}
+
+/// Settings of a target, given at start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The target that the store must hold; `None` takes what is there.
+    pub name: Option<TargetName>,
+    /// Where the target listens, told to the MGS.
+    pub nids: Vec<Nid>,
+    /// Where the MGS is; empty: what the header says. Unused on the MGT.
+    pub mgs: Vec<Nid>,
+    /// Seed for what needs one: export handles, retry jitter.
+    pub seed: u64,
+    /// Memory for clean records, in bytes.
+    pub cache_limit: usize,
+    /// When groups leave.
+    pub commit: CommitPolicy,
+    /// How long recovery waits for clients that are missing, from the first that came.
+    pub recovery_soft: Duration,
+    /// How long recovery may take at most.
+    pub recovery_hard: Duration,
+    /// Evict all known clients instead of waiting for them.
+    pub abort_recovery: bool,
+    /// How long a client has to answer a lock callback.
+    pub lock_timeout: Duration,
+    /// An export that was not heard of for so long is evicted.
+    pub ping_timeout: Duration,
+    /// How long an upstream request may take before its connection is suspected.
+    pub request_timeout: Duration,
+    /// Version of the program, for messages and status.
+    pub version: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            name: None,
+            nids: Vec::new(),
+            mgs: Vec::new(),
+            seed: 0,
+            cache_limit: 128 << 20,
+            commit: CommitPolicy::default(),
+            recovery_soft: Duration::from_secs(30),
+            recovery_hard: Duration::from_secs(180),
+            abort_recovery: false,
+            lock_timeout: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(150),
+            request_timeout: Duration::from_secs(10),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// What a new target is.
+#[derive(Clone, Debug)]
+pub struct Format {
+    /// Its name.
+    pub name: TargetName,
+    /// Identity of the store, drawn at random.
+    pub uuid: u128,
+    /// Where the MGS is.
+    pub mgs: Vec<Nid>,
+    /// Version of the program.
+    pub version: String,
+    /// The wall clock.
+    pub wall_ns: i64,
+}
+
+/// The records that every new store begins with; a kind of target adds its own. Commit them, sealed with
+/// [`schema::formats`], as group 1 of an empty engine.
+pub fn format(format: &Format) -> Batch {
+    let header = Header {
+        name: format.name.to_string(),
+        uuid: Bytes::copy_from_slice(&format.uuid.to_be_bytes()),
+        compat: 0,
+        rocompat: 0,
+        incompat: 0,
+        epoch: 0,
+        mount_count: 0,
+        mgs_nids: match format.name.kind {
+            TargetKind::Mgt => Vec::new(),
+            _ => format.mgs.iter().map(Nid::to_string).collect(),
+        },
+        registered: false,
+        made_by: format.version.clone(),
+        made_ns: format.wall_ns,
+    };
+    let mut batch = Batch::new();
+    batch.put(Header::key(&()), header.encode_record());
+    batch
+}
+
+/// Why a store's features keep this version from serving it.
+pub(crate) fn check_features(header: &Header) -> Result<(), String> {
+    use format_features::{INCOMPAT_KNOWN, NAMES, ROCOMPAT_KNOWN};
+    for (have, known) in [(header.incompat, INCOMPAT_KNOWN), (header.rocompat, ROCOMPAT_KNOWN)] {
+        let unknown = have & !known;
+        if unknown != 0 {
+            let bit = unknown & unknown.wrapping_neg();
+            let feature = NAMES
+                .iter()
+                .find(|(named, _)| *named == bit)
+                .map_or_else(|| format!("0x{bit:x}"), |(_, name)| (*name).to_owned());
+            return Err(format!(
+                "target '{}' needs feature '{feature}' that this version lacks; run 'adamant tune --print' with the newer version to see how to go back",
+                header.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_features_refuse_the_target_by_name() {
+        let mut header = Header { name: "fs-MDT0000".into(), ..Header::default() };
+        assert_eq!(check_features(&header), Ok(()));
+        header.incompat = 0x400;
+        assert!(
+            check_features(&header).unwrap_err().starts_with("target 'fs-MDT0000' needs feature 'multi_rpcs' that")
+        );
+        header = Header { rocompat: 0x8000, ..header };
+        header.incompat = 0;
+        assert!(check_features(&header).unwrap_err().contains("'0x8000'"));
+    }
+}

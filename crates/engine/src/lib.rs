@@ -1,1 +1,18 @@
-//! engine
+//! Stores on real media, behind the trait [`store::Engine`].
+//!
+//! [`LmdbEngine`] is the embedded one: LMDB on a local directory. Its methods block; the host calls them on engine threads.
+//!
+//! What it leaves to others: what the records mean, whose directory it is (the caller reads the target's identity and says
+//! [`store::EngineError::WrongTarget`]), which thread commits and which ones load.
+//!
+//! # Invariants
+//! - A commit is one LMDB transaction, synced before it returns. After a crash the store holds the state after some whole
+//!   group, at least the last one whose commit returned.
+//! - One process per directory: a lock that the kernel drops when the process ends, however it ends.
+//! - Read transactions are short: no page is kept from reuse by a reader that dawdles.
+
+mod error;
+mod lmdb;
+mod lock;
+
+pub use lmdb::{LmdbEngine, OpenOptions};

@@ -1,0 +1,335 @@
+//! The embedded engine: LMDB on a local directory.
+//!
+//! One unnamed database; keys are the store's keys as they are, values the sealed records. The number of the last group
+//! is a record too, beyond all keys that the store may use, written by the same transaction as the group.
+//!
+//! # Choices
+//! - The map is read-only to us (no `MDB_WRITEMAP`): pages are written with `write`, so a full disk is an error and not a
+//!   signal that kills the process, and no stray pointer of ours can touch the data. It costs little (see the table).
+//! - Dirty pages of a transaction are LMDB's own memory; the build limits them to 64 MiB, then LMDB writes them out early.
+//! - The map is sized generously (it is address space, not memory) and grows by itself when it is full.
+//! - Read-ahead is off: once the store is larger than memory, it would read sixteen pages for one.
+
+use crate::error::{from_errno, from_heed, from_io, place};
+use crate::lock::DirectoryLock;
+use heed::types::Bytes;
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use store::{Change, Damage, Damaged, Engine, EngineError, KEY_LEN_MAX, Key, KeyRange, Scanned, Space, Value};
+
+const DATA_FILE: &str = "data.mdb";
+const MIB: u64 = 1 << 20;
+
+/// The key of the engine's own record, and what separates its keys from the store's.
+const OWN_KEYS: [u8; 2] = [0xff, 0xff];
+const LAST_GROUP_KEY: &[u8] = b"\xff\xffgroup";
+
+/// What a scan brings at most, in bytes, so that one call neither holds a transaction nor memory for long.
+const SCAN_BYTES_MAX: usize = 4 << 20;
+
+/// How to open a store.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// How large the map is at first, in bytes; it grows when the store does.
+    pub map_size: u64,
+    /// Refuse changes, need no permission to write, and share the store with other readers.
+    pub read_only: bool,
+    /// Make the directory and an empty store if there is none.
+    pub create: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { map_size: 64 << 30, read_only: false, create: false }
+    }
+}
+
+/// A store in a directory.
+pub struct LmdbEngine {
+    dir: PathBuf,
+    read_only: bool,
+    /// Taken for reading by every transaction, for writing while the map grows.
+    map: RwLock<()>,
+    /// The map is gone: no transaction may begin any more.
+    broken: AtomicBool,
+    /// Pages that the last commit may have freed and the next one cannot use yet.
+    fresh_pages: AtomicU64,
+    db: Database<'static, Bytes, Bytes>,
+    // The order matters: the environment is closed before the directory is let go.
+    env: Env<WithoutTls>,
+    _lock: DirectoryLock,
+}
+
+impl LmdbEngine {
+    /// Whether there is a store in `dir`.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(DATA_FILE).exists()
+    }
+
+    /// Opens the store in `dir`.
+    pub fn open(dir: &Path, options: OpenOptions) -> Result<LmdbEngine, EngineError> {
+        let is_new = !LmdbEngine::exists(dir);
+        if is_new && (options.read_only || !options.create) {
+            return Err(EngineError::Missing { place: place(dir) });
+        }
+        std::fs::create_dir_all(dir).map_err(|error| from_io(dir, "make the directory", &error))?;
+        let lock = DirectoryLock::take(dir, options.read_only)?;
+        if !is_new {
+            check_length(dir, 1)?;
+        }
+        let env = open_env(dir, &options)?;
+        if !is_new {
+            let page = u64::from(env.unnamed_database_stat().page_size);
+            check_length(dir, (env.info().last_page_number as u64 + 1) * page)?;
+        }
+        let db = open_database(&env, options.read_only).map_err(|error| from_heed(dir, "open the database", error))?;
+        let engine = LmdbEngine {
+            dir: dir.to_owned(),
+            read_only: options.read_only,
+            map: RwLock::new(()),
+            broken: AtomicBool::new(false),
+            fresh_pages: AtomicU64::new(0),
+            db,
+            env,
+            _lock: lock,
+        };
+        if is_new {
+            sync_names(dir)?;
+        }
+        engine.last_group()?;
+        Ok(engine)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// How large the map is now, in bytes.
+    pub fn map_size(&self) -> u64 {
+        self.env.info().map_size as u64
+    }
+
+    fn failed(&self, doing: &str) -> impl Fn(heed::Error) -> EngineError {
+        move |error| from_heed(&self.dir, doing, error)
+    }
+
+    /// Keeps the map where it is while a transaction lives.
+    fn hold_map(&self) -> Result<RwLockReadGuard<'_, ()>, EngineError> {
+        let guard = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        if self.broken.load(Relaxed) {
+            let what = "the memory map could not be made larger".to_owned();
+            return Err(EngineError::Io { place: place(&self.dir), what });
+        }
+        Ok(guard)
+    }
+
+    /// Runs `what` in a read transaction.
+    fn reading<T>(
+        &self,
+        what: impl FnOnce(&RoTxn<'_, WithoutTls>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let _map = self.hold_map()?;
+        let txn = self.env.read_txn().map_err(self.failed("begin to read"))?;
+        what(&txn)
+    }
+
+    fn find(&self, txn: &RoTxn<'_, WithoutTls>, key: &Key) -> Result<Option<Value>, EngineError> {
+        if key.is_empty() || key.len() > KEY_LEN_MAX || key.starts_with(&OWN_KEYS) {
+            return Ok(None);
+        }
+        let found = self.db.get(txn, key).map_err(self.failed("read"))?;
+        Ok(found.map(Value::copy_from_slice))
+    }
+
+    /// One attempt to write a group.
+    fn try_commit(&self, group: u64, records: &[Change]) -> heed::Result<()> {
+        let mut txn = self.env.write_txn()?;
+        for (key, value) in records {
+            match value {
+                Some(value) => self.db.put(&mut txn, key, value)?,
+                None => drop(self.db.delete(&mut txn, key)?),
+            }
+        }
+        let own = Key::new(LAST_GROUP_KEY);
+        self.db.put(&mut txn, &own, &store::seal(&own, 1, &group.to_le_bytes()))?;
+        txn.commit()
+    }
+
+    /// Doubles the map.
+    #[allow(unsafe_code)] // the map moves: sound because no transaction lives while the lock is held for writing
+    fn grow(&self) -> Result<(), EngineError> {
+        let _map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let size = self.env.info().map_size;
+        let grown = size.checked_mul(2).ok_or(heed::Error::Mdb(MdbError::MapFull));
+        grown.and_then(|size| unsafe { self.env.resize(size) }).map_err(|error| {
+            self.broken.store(true, Relaxed);
+            from_heed(&self.dir, "make the memory map larger", error)
+        })
+    }
+
+    /// Bytes in the data file that hold nothing and that the next commit can use.
+    fn unused(&self) -> u64 {
+        let stat = self.env.unnamed_database_stat();
+        let used = (stat.branch_pages + stat.leaf_pages + stat.overflow_pages) as u64;
+        let all = self.env.info().last_page_number as u64 + 1;
+        let unused = all.saturating_sub(used + 2);
+        // The list of unused pages takes pages itself.
+        let usable = unused.saturating_sub(self.fresh_pages.load(Relaxed) + unused / 256 + 8);
+        usable * u64::from(stat.page_size)
+    }
+}
+
+#[allow(unsafe_code)] // the file is mapped: sound because the directory is locked, so nobody else changes it
+fn open_env(dir: &Path, options: &OpenOptions) -> Result<Env<WithoutTls>, EngineError> {
+    let mut flags = EnvFlags::NO_READ_AHEAD;
+    flags.set(EnvFlags::READ_ONLY, options.read_only);
+    let mut open = EnvOpenOptions::new().read_txn_without_tls();
+    open.max_readers(510);
+    unsafe { open.flags(flags) };
+    let mut map_size = options.map_size.max(MIB).next_multiple_of(MIB);
+    loop {
+        open.map_size(usize::try_from(map_size).unwrap_or(usize::MAX & !(MIB as usize - 1)));
+        match unsafe { open.open(dir) } {
+            // The address space of the process is limited: start smaller.
+            Err(heed::Error::Io(error)) if out_of_memory(&error) && map_size > 64 * MIB => {
+                map_size = (map_size / 2).next_multiple_of(MIB);
+            }
+            opened => return opened.map_err(|error| from_heed(dir, "open the data file", error)),
+        }
+    }
+}
+
+fn out_of_memory(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error())
+}
+
+fn open_database(env: &Env<WithoutTls>, read_only: bool) -> heed::Result<Database<'static, Bytes, Bytes>> {
+    if read_only {
+        let opened = env.open_databases_and_commit(env.read_txn()?, |opener, txn| {
+            opener.open_database(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+        })?;
+        opened.unwrap_commit().ok_or(heed::Error::Mdb(MdbError::Invalid))
+    } else {
+        let opened = env.create_databases_and_commit(env.write_txn()?, |opener, txn| {
+            opener.create_database(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+        })?;
+        Ok(opened.unwrap_commit())
+    }
+}
+
+/// Reading a mapped page that the file does not have would kill the process: better say it now.
+fn check_length(dir: &Path, expected: u64) -> Result<(), EngineError> {
+    let path = dir.join(DATA_FILE);
+    let length = std::fs::metadata(&path).map_err(|error| from_io(dir, "look at the data file", &error))?.len();
+    if length < expected {
+        let what = format!("{DATA_FILE} has {length} bytes and should have at least {expected}");
+        return Err(EngineError::Corrupt { place: place(dir), what });
+    }
+    Ok(())
+}
+
+/// Makes the names of the new files, and of the directory itself, durable.
+fn sync_names(dir: &Path) -> Result<(), EngineError> {
+    let sync = |dir: &Path| std::fs::File::open(dir).and_then(|dir| dir.sync_all());
+    sync(dir).map_err(|error| from_io(dir, "sync the directory", &error))?;
+    // Above the store, permission to read may be missing; then the name is durable when the system gets to it.
+    match dir.canonicalize().ok().as_deref().and_then(Path::parent).map(sync) {
+        Some(Err(error)) if error.kind() != std::io::ErrorKind::PermissionDenied => {
+            Err(from_io(dir, "sync the directory above", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Engine for LmdbEngine {
+    fn get(&self, key: &Key) -> Result<Option<Value>, EngineError> {
+        self.reading(|txn| self.find(txn, key))
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Vec<Result<Option<Value>, EngineError>> {
+        let read_all = |txn: &RoTxn<'_, WithoutTls>| Ok(keys.iter().map(|key| self.find(txn, key)).collect());
+        self.reading(read_all).unwrap_or_else(|error| vec![Err(error); keys.len()])
+    }
+
+    fn scan(&self, range: &KeyRange, limit: usize) -> Result<Scanned, EngineError> {
+        let end: &[u8] = range.end.as_slice().min(&OWN_KEYS);
+        let start = range.start.as_slice();
+        if start >= end {
+            return Ok(Scanned { records: Vec::new(), complete: true });
+        }
+        // LMDB knows no empty key; everything lies behind it.
+        let start = if start.is_empty() { Bound::Unbounded } else { Bound::Included(start) };
+        self.reading(|txn| {
+            let mut scanned = Scanned { records: Vec::new(), complete: true };
+            let mut bytes = 0;
+            for found in self.db.range(txn, &(start, Bound::Excluded(end))).map_err(self.failed("scan"))? {
+                let (key, value) = found.map_err(self.failed("scan"))?;
+                if scanned.records.len() >= limit || bytes >= SCAN_BYTES_MAX {
+                    scanned.complete = false;
+                    break;
+                }
+                bytes += key.len() + value.len();
+                scanned.records.push((Key::new(key), Value::copy_from_slice(value)));
+            }
+            Ok(scanned)
+        })
+    }
+
+    fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError> {
+        if self.read_only {
+            let what = "it was opened for reading".to_owned();
+            return Err(EngineError::ReadOnly { place: place(&self.dir), what });
+        }
+        let refuse = |what: String| Err(EngineError::Io { place: place(&self.dir), what });
+        let last = self.last_group()?;
+        if group <= last {
+            return refuse(format!("group {group} came after group {last}"));
+        }
+        let allowed = |key: &Key| !key.is_empty() && key.len() <= KEY_LEN_MAX && !key.starts_with(&OWN_KEYS);
+        if let Some((key, _)) = records.iter().find(|(key, _)| !allowed(key)) {
+            return refuse(format!("{key} cannot be a key"));
+        }
+        loop {
+            let map = self.hold_map()?;
+            match self.try_commit(group, records) {
+                Ok(()) => break,
+                Err(heed::Error::Mdb(MdbError::MapFull)) => {
+                    drop(map);
+                    self.grow()?;
+                }
+                Err(error) => return Err(from_heed(&self.dir, "write a group", error)),
+            }
+        }
+        self.fresh_pages.store(records.len() as u64 * 2, Relaxed);
+        Ok(())
+    }
+
+    fn last_group(&self) -> Result<u64, EngineError> {
+        self.reading(|txn| {
+            let key = Key::new(LAST_GROUP_KEY);
+            let Some(sealed) = self.db.get(txn, &key).map_err(self.failed("read the last group"))? else {
+                return Ok(0);
+            };
+            let (_, body) = store::open(&key, &Value::copy_from_slice(sealed))?;
+            let bytes = body[..].try_into().map_err(|_| Damaged { key, what: Damage::TooShort { len: body.len() } })?;
+            Ok(u64::from_le_bytes(bytes))
+        })
+    }
+
+    fn space(&self) -> Result<Space, EngineError> {
+        let medium = rustix::fs::statvfs(&self.dir).map_err(|errno| from_errno(&self.dir, "ask for space", errno))?;
+        let total = medium.f_blocks * medium.f_frsize;
+        let (records, unused) = self.reading(|txn| {
+            let records = self.db.len(txn).map_err(self.failed("count"))?;
+            Ok((records, self.unused()))
+        })?;
+        let left = medium.f_bavail * medium.f_frsize + unused;
+        let reserve = (total / 20).clamp(4 * MIB, 256 * MIB).min(left);
+        let own = u64::from(self.last_group()? > 0);
+        Ok(Space { total, free: left - reserve, reserve, records: records.saturating_sub(own) })
+    }
+}

@@ -1,0 +1,63 @@
+//! One process per directory.
+//!
+//! The lock is on the open file, so the kernel drops it when the process ends, however it ends. The number of the process
+//! stands in the file for the message that a second process gives; it means nothing without the lock.
+
+use crate::error::{from_errno, from_io, place};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+use store::EngineError;
+
+const NAME: &str = "store.lock";
+
+/// Holds the directory until dropped.
+pub(crate) struct DirectoryLock {
+    _file: Option<File>,
+}
+
+impl DirectoryLock {
+    /// Takes the directory for writing, or for reading together with other readers.
+    pub(crate) fn take(dir: &Path, read_only: bool) -> Result<DirectoryLock, EngineError> {
+        let path = dir.join(NAME);
+        let opened = if read_only {
+            File::open(&path)
+        } else {
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)
+        };
+        let mut file = match opened {
+            Ok(file) => file,
+            // Nobody ever wrote here, and a reader has nothing to leave behind.
+            Err(error) if read_only && error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(DirectoryLock { _file: None });
+            }
+            Err(error) => return Err(from_io(dir, "open the lock file", &error)),
+        };
+        let how =
+            if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+        match flock(&file, how) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(EngineError::Busy { place: place(dir), pid: holder(&mut file) }),
+            Err(errno) => return Err(from_errno(dir, "lock the directory", errno)),
+        }
+        if !read_only {
+            leave_number(&mut file).map_err(|error| from_io(dir, "write the lock file", &error))?;
+        }
+        Ok(DirectoryLock { _file: Some(file) })
+    }
+}
+
+fn leave_number(file: &mut File) -> std::io::Result<()> {
+    file.rewind()?;
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// The number that the holder left; a reader leaves none.
+fn holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(16).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}

@@ -60,6 +60,19 @@ pub fn dependency_reasons(tree: &Tree) -> Findings {
     findings
 }
 
+/// The code map in ARCHITECTURE.md says of each crate what its manifest says, in the same words.
+pub fn code_map(tree: &Tree) -> Findings {
+    let map = tree.get("ARCHITECTURE.md").unwrap_or_default();
+    parsed(tree, "/Cargo.toml")
+        .filter_map(|(path, manifest)| {
+            let folder = path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
+            let description = manifest.get("package")?.get("description")?.as_str()?;
+            let row = format!("| `{folder}` | {description} |");
+            (!map.contains(&row)).then(|| format!("ARCHITECTURE.md: the code map must have the row: {row}"))
+        })
+        .collect()
+}
+
 /// Each core crate has the clippy.toml that bans the escape hatches.
 pub fn core_clippy(tree: &Tree) -> Findings {
     let Some(expected) = tree.get("clippy-core.toml") else {
@@ -87,6 +100,23 @@ mod tests {
         assert_eq!(
             crate_descriptions(&tree),
             ["crates/a/Cargo.toml: has no description", "crates/b/Cargo.toml: has no description"]
+        );
+    }
+
+    #[test]
+    fn a_crate_that_the_code_map_describes_otherwise_or_not_is_caught() {
+        let tree = Tree::of(&[
+            ("ARCHITECTURE.md", "# Architecture\n| `a` | A role |\n| `b` | Another |\n"),
+            ("crates/a/Cargo.toml", "[package]\nname = \"a\"\ndescription = \"A role\"\n"),
+            ("crates/b/Cargo.toml", "[package]\nname = \"b\"\ndescription = \"B role\"\n"),
+            ("crates/c/Cargo.toml", "[package]\nname = \"c\"\ndescription = \"C role\"\n"),
+        ]);
+        assert_eq!(
+            code_map(&tree),
+            [
+                "ARCHITECTURE.md: the code map must have the row: | `b` | B role |",
+                "ARCHITECTURE.md: the code map must have the row: | `c` | C role |"
+            ]
         );
     }
 

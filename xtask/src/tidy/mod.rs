@@ -32,6 +32,7 @@ const RULES: &[Rule] = &[
     ("dependency-edges", edges::dependency_edges),
     ("core-dependencies", edges::core_dependencies),
     ("crate-descriptions", manifests::crate_descriptions),
+    ("code-map", manifests::code_map),
     ("workspace-dependencies", manifests::workspace_dependencies),
     ("dependency-reasons", manifests::dependency_reasons),
     ("core-clippy", manifests::core_clippy),

@@ -10,6 +10,7 @@
 pub mod client;
 pub mod mode;
 mod part;
+mod record;
 pub mod server;
 mod slab;
 

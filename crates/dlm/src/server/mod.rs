@@ -1,40 +1,314 @@
-//! The server's end.
+//! The server's end: who holds what on one target.
+//!
+//! **Queues.** Each resource has the locks granted on it and a first-in-first-out queue of those that wait. A request
+//! is granted when no lock of *another* export conflicts with it, and no earlier waiter of another export does: a
+//! stream of readers cannot starve a writer. Locks of one export never conflict with each other: one client's caches
+//! are its own affair. So that a client is not made to wait for itself, its request may overtake a waiter that waits
+//! for a lock which the client already held when the waiter came; locks got by overtaking do not excuse more of it.
+//!
+//! **Waiting for the target's own operations.** An operation [`revoke`](Locks::revoke)s what it is about to change.
+//! It wants other exports' locks gone for the instant that it runs, not a lock: so operations do not exclude each
+//! other, only new grants to clients, and two operations that queue on two resources in opposite order both proceed.
+//!
+//! ```text
+//!   client A holds UPDATE|LOOKUP in PR on a directory; B sends a create in it
+//!   revoke(waiter 9, B, dir, EX, UPDATE)    Waiting; Blocking{A} is sent; 9 stands in the queue
+//!   A asks for UPDATE again                 waits behind 9 (or, in an intent, gets no lock)
+//!   cancel(A, handle)                       Ready{9}
+//!   the create runs from the start: revoke  Free; it changes the directory
+//!   release(9)                              A's request is granted
+//! ```
+//!
+//! **Callbacks** have a deadline; a holder that lets it pass is [`LockEvent::Overdue`], and the target evicts it.
+//! A callback that was lost with its connection is sent again by [`resend_callbacks`](Locks::resend_callbacks).
+//!
+//! **Record locks** are a world of their own (`records.rs`): they are never called back, owners within one client do
+//! conflict, and a request waits for granted locks only, as POSIX has it.
+//!
+//! Invariants: two locks of different exports on one resource whose modes are incompatible do not overlap, except that
+//! a replayed lock is checked against granted locks only; an export's cookie names at most one lock or waiting request;
+//! handles and places in queues come from one counter, so a smaller handle is an older lock.
 
+mod callback;
 mod event;
+mod queue;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use event::{Counters, Enqueued, Glimpsed, LockEvent, LockInfo, Revoked, Settings};
-use proto::msg::{CancelReq, EnqueueReq, GlReply, LockGrant, LockMode, Lvb, Policy, Resource};
-use stdx::Instant;
+use proto::Errno;
+use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Resource, ResourceKind};
+use smallvec::SmallVec;
+use stdx::{Instant, Map};
 
+use self::callback::{Asked, Call, GlimpseState};
+use self::records::{Owner, Records};
+use crate::mode::{ModeCounts, compatible};
+use crate::part::{Part, Wanted, check};
+use crate::slab::Slab;
 use crate::{ExportId, WaiterId};
+
+/// No index.
+const NIL: u32 = u32::MAX;
+
+/// A granted inode or extent lock.
+struct Lock {
+    export: ExportId,
+    cookie: u64,
+    handle: u64,
+    part: Part,
+    mode: LockMode,
+    /// Its resource, and its place in the resource's list.
+    res: u32,
+    pos: u32,
+    /// The export's list.
+    prev: u32,
+    next: u32,
+    call: Option<Box<Call>>,
+    asked: Option<Box<Asked>>,
+}
+
+/// One that waits.
+#[derive(Clone, Copy)]
+struct Entry {
+    /// Comparable with handles: locks with smaller ones are older.
+    seq: u64,
+    export: ExportId,
+    mode: LockMode,
+    part: Part,
+    who: Who,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Enqueue { cookie: u64, waiter: WaiterId },
+    Internal(WaiterId),
+}
+
+/// A resource with locks or waiters.
+struct Res {
+    key: Resource,
+    granted: SmallVec<[u32; 4]>,
+    modes: ModeCounts,
+    queue: Vec<Entry>,
+    records: Option<Box<Records>>,
+}
+
+/// What an export has.
+#[derive(Default)]
+struct Export {
+    /// First of its granted locks, plus one; 0 is none.
+    head: u32,
+    granted: u32,
+    /// Ranges of record locks, by resource.
+    records: BTreeMap<u32, u32>,
+    record_count: u32,
+    /// Enqueues that wait, by cookie: on which resource.
+    waiting: BTreeMap<u64, u32>,
+    /// Handles of its locks with a callback or glimpse unanswered.
+    calls: BTreeSet<u64>,
+    /// [`LockEvent::Overdue`] was said.
+    overdue: bool,
+    /// When its deadlines were last extended.
+    progress: Instant,
+    /// Cookies of the record lock requests executed last: a resend of one is answered, not executed again.
+    executed: VecDeque<u64>,
+}
+
+impl Export {
+    fn total(&self) -> u32 {
+        self.granted.saturating_add(self.record_count).saturating_add(self.waiting.len() as u32)
+    }
+}
+
+/// Where an internal waiter stands.
+#[derive(Default)]
+struct Internal {
+    places: SmallVec<[u32; 4]>,
+    /// [`LockEvent::Ready`] was said since it last found something in its way.
+    ready: bool,
+}
 
 /// All locks of one target.
 pub struct Locks {
     settings: Settings,
+    now: Instant,
+    next: u64,
+    locks: Slab<Lock>,
+    resources: Slab<Res>,
+    by_resource: Map<Resource, u32>,
+    by_handle: Map<u64, u32>,
+    by_cookie: Map<(ExportId, u64), u32>,
+    exports: Map<ExportId, Export>,
+    internal: Map<WaiterId, Internal>,
+    glimpses: Map<WaiterId, Vec<GlimpseState>>,
+    /// Owners of POSIX locks that wait: on which resources, once per request.
+    record_waits: BTreeMap<Owner, Vec<u32>>,
+    /// Deadline, handle, and whether it is a glimpse's.
+    timers: BTreeSet<(Instant, u64, bool)>,
+    events: VecDeque<LockEvent>,
+    counters: Counters,
 }
 
-#[allow(missing_docs, unused_variables)]
 impl Locks {
-    /// `base`: handles are greater than it; `instance << 40` makes them unique over restarts.
+    /// An empty table. Handles are greater than `base`; `instance << 40` makes them unique over restarts.
     pub fn new(base: u64, settings: Settings) -> Locks {
-        Locks { settings }
+        Locks {
+            settings,
+            now: Instant::ZERO,
+            next: base,
+            locks: Slab::default(),
+            resources: Slab::default(),
+            by_resource: Map::default(),
+            by_handle: Map::default(),
+            by_cookie: Map::default(),
+            exports: Map::default(),
+            internal: Map::default(),
+            glimpses: Map::default(),
+            record_waits: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
     }
+
+    /// The settings in force.
     pub fn settings(&self) -> Settings {
         self.settings
     }
+
+    /// Changes the settings; deadlines that already run stay.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
     }
+
+    /// The next thing to do.
     pub fn poll(&mut self) -> Option<LockEvent> {
-        None
+        self.events.pop_front()
     }
-    pub fn deadline(&self) -> Option<Instant> {
-        None
+
+    /// Handles, places and serials, in the order of time.
+    fn draw(&mut self) -> u64 {
+        self.next += 1;
+        self.next
     }
-    pub fn tick(&mut self, now: Instant) {}
+
+    /// Runs an enqueue, or its resend, or its replay. Glimpses (`req.glimpse`) are not for here: see
+    /// [`glimpse`](Locks::glimpse).
+    ///
+    /// Errors: `EINVAL` for a request that makes no sense, `EAGAIN` if it must not wait and would, `ENOLCK` beyond the
+    /// limit, `EDEADLK` for a record lock that would close a ring of waiters, `ESTALE` for a replay of a lock that
+    /// conflicts with one granted meanwhile.
     pub fn enqueue(&mut self, now: Instant, export: ExportId, req: &EnqueueReq, waiter: WaiterId) -> Enqueued {
-        Enqueued::NotFound
+        self.now = now;
+        if req.glimpse || (req.cookie == 0 && !req.test) {
+            return Enqueued::Refused(Errno::EINVAL);
+        }
+        match check(&req.resource, req.mode, req.policy) {
+            Err(errno) => Enqueued::Refused(errno),
+            Ok(Wanted::Record(mode, flock)) => self.enqueue_record(export, req, waiter, mode, flock),
+            Ok(Wanted::Part(..)) if req.test => Enqueued::Refused(Errno::EINVAL),
+            Ok(Wanted::Part(mode, part)) => self.enqueue_part(export, req, waiter, mode, part),
+        }
     }
+
+    fn enqueue_part(
+        &mut self,
+        export: ExportId,
+        req: &EnqueueReq,
+        waiter: WaiterId,
+        mode: LockMode,
+        part: Part,
+    ) -> Enqueued {
+        let replay = req.granted_handle != 0;
+        if let Some(&i) = self.by_cookie.get(&(export, req.cookie)) {
+            return self.enqueue_again(i, req, mode, part);
+        }
+        let state = self.exports.entry(export).or_default();
+        if let Some(&r) = state.waiting.get(&req.cookie) {
+            stdx::mark!("dlm.resend.waiting");
+            return self.reattach(r, export, req, waiter);
+        }
+        if state.total() >= self.settings.locks_per_export_max {
+            return Enqueued::Refused(Errno::ENOLCK);
+        }
+        let found = self.by_resource.get(&req.resource).copied();
+        if let Some(r) = found {
+            let res = &self.resources[r];
+            let blocked = self.has_blocker(res, export, mode, part);
+            if replay && blocked {
+                return Enqueued::Refused(Errno::ESTALE);
+            }
+            if !replay && (blocked || self.blocked_by_queue(res, res.queue.len(), export, mode, part)) {
+                if req.no_wait {
+                    return Enqueued::Refused(Errno::EAGAIN);
+                }
+                let seq = self.draw();
+                let who = Who::Enqueue { cookie: req.cookie, waiter };
+                self.resources[r].queue.push(Entry { seq, export, mode, part, who });
+                self.exports.entry(export).or_default().waiting.insert(req.cookie, r);
+                self.counters.waiting += 1;
+                self.call_back_blockers(r, export, mode, part);
+                return Enqueued::Waiting;
+            }
+        }
+        let r = found.unwrap_or_else(|| self.resource(req.resource));
+        let part = if replay { part } else { self.grow(r, export, mode, part) };
+        let i = self.grant(r, export, req.cookie, mode, part);
+        self.call_back_for_queue(i);
+        Enqueued::Granted(self.grant_message(i))
+    }
+
+    /// The same enqueue again, when its lock is granted.
+    fn enqueue_again(&mut self, i: u32, req: &EnqueueReq, mode: LockMode, part: Part) -> Enqueued {
+        let lock = &self.locks[i];
+        let r = lock.res;
+        let res = &self.resources[r];
+        if res.key != req.resource {
+            return Enqueued::Refused(Errno::EINVAL);
+        }
+        if req.granted_handle != 0 && (lock.mode, lock.part) != (mode, part) {
+            // The replay of the operation that got this lock granted it in another shape; the client knows better.
+            if self.has_blocker(res, lock.export, mode, part) {
+                return Enqueued::Refused(Errno::ESTALE);
+            }
+            let old = lock.mode;
+            let res = &mut self.resources[r];
+            res.modes.remove(old);
+            res.modes.add(mode);
+            self.locks[i].mode = mode;
+            self.locks[i].part = part;
+            self.run_queue(r);
+            self.call_back_for_queue(i);
+        }
+        Enqueued::Granted(self.grant_message(i))
+    }
+
+    /// The same enqueue again, while it waits: the answer now goes to the new waiter.
+    fn reattach(&mut self, r: u32, export: ExportId, req: &EnqueueReq, new: WaiterId) -> Enqueued {
+        let res = &mut self.resources[r];
+        if res.key != req.resource {
+            return Enqueued::Refused(Errno::EINVAL);
+        }
+        for entry in &mut res.queue {
+            if let Who::Enqueue { cookie, waiter } = &mut entry.who
+                && entry.export == export
+                && *cookie == req.cookie
+            {
+                *waiter = new;
+            }
+        }
+        if let Some(records) = &mut res.records {
+            records.reattach(export, req.cookie, new);
+        }
+        Enqueued::Waiting
+    }
+
+    /// For intents: a lock on what can be had of `want_bits` at once, without calling anybody back. `None` if one of
+    /// `must_bits` cannot be had, or nothing. A lock that the export has under this cookie is returned as it is.
     pub fn try_grant(
         &mut self,
         now: Instant,
@@ -45,44 +319,188 @@ impl Locks {
         must_bits: u64,
         cookie: u64,
     ) -> Option<LockGrant> {
-        None
+        self.now = now;
+        if cookie == 0
+            || matches!(mode, LockMode::Unset | LockMode::Nl)
+            || resource.kind != ResourceKind::Inode as i32
+            || self
+                .exports
+                .get(&export)
+                .is_some_and(|e| e.total() >= self.settings.locks_per_export_max || e.waiting.contains_key(&cookie))
+        {
+            return None;
+        }
+        if let Some(&i) = self.by_cookie.get(&(export, cookie)) {
+            let grant = self.grant_message(i);
+            return (grant.resource == resource).then_some(grant);
+        }
+        let mut bits = want_bits | must_bits;
+        let found = self.by_resource.get(&resource).copied();
+        if let Some(r) = found {
+            let res = &self.resources[r];
+            let mut taken = |part: Part| {
+                if let Part::Bits(b) = part {
+                    bits &= !b;
+                }
+            };
+            if res.modes.any_incompatible(mode) {
+                for &i in &res.granted {
+                    let lock = &self.locks[i];
+                    if lock.export != export && !compatible(lock.mode, mode) {
+                        taken(lock.part);
+                    }
+                }
+            }
+            for entry in &res.queue {
+                if entry.export != export && !compatible(entry.mode, mode) {
+                    taken(entry.part);
+                }
+            }
+        }
+        if bits == 0 || must_bits & !bits != 0 {
+            return None;
+        }
+        let r = found.unwrap_or_else(|| self.resource(resource));
+        let i = self.grant(r, export, cookie, mode, Part::Bits(bits));
+        Some(self.grant_message(i))
     }
-    pub fn conflicts(&self, export: ExportId, resource: &Resource, mode: LockMode, policy: &Policy) -> bool {
-        false
+
+    /// Gives locks back. Handles that are unknown or another export's are ignored; enqueues that still wait are
+    /// refused with `EINTR`.
+    pub fn cancel(&mut self, now: Instant, export: ExportId, req: &CancelReq) {
+        self.now = now;
+        let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
+        for handle in &req.handles {
+            if let Some(&i) = self.by_handle.get(handle)
+                && self.locks[i].export == export
+            {
+                touched.push(self.remove_lock(i));
+            }
+        }
+        for &cookie in &req.waiting_cookies {
+            if let Some((r, waiter)) = self.remove_waiting(export, cookie) {
+                touched.push(r);
+                self.events.push_back(LockEvent::Refused { waiter, errno: Errno::EINTR });
+            }
+        }
+        self.run_queues(touched);
     }
-    pub fn revoke(
-        &mut self,
-        now: Instant,
-        waiter: WaiterId,
-        export: ExportId,
-        resource: Resource,
-        mode: LockMode,
-        policy: Policy,
-    ) -> Revoked {
-        Revoked::Free
+
+    /// Forgets an export: its locks, what it waits for, events meant for it. Whoever waited for it goes on.
+    ///
+    /// Places in queues that its operations hold on the target stay until [`release`](Locks::release).
+    pub fn export_gone(&mut self, now: Instant, export: ExportId) {
+        self.now = now;
+        self.events.retain(|event| {
+            !matches!(event, LockEvent::Blocking { export: e, .. } | LockEvent::Glimpse { export: e, .. }
+                | LockEvent::Granted { export: e, .. } | LockEvent::Overdue { export: e } if *e == export)
+        });
+        let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
+        for i in self.locks_of(export) {
+            touched.push(self.remove_lock(i));
+        }
+        let Some(state) = self.exports.get(&export) else { return };
+        let files: Vec<u32> = state.records.keys().copied().collect();
+        let cookies: Vec<u64> = state.waiting.keys().copied().collect();
+        for cookie in cookies {
+            touched.extend(self.remove_waiting(export, cookie).map(|(r, _)| r));
+        }
+        for r in files {
+            self.drop_records(r, export);
+            touched.push(r);
+        }
+        self.exports.remove(&export);
+        self.run_queues(touched);
     }
-    /// Ends everything that `waiter` waited for or held free: places in queues, glimpses.
-    pub fn release(&mut self, now: Instant, waiter: WaiterId) {}
-    pub fn glimpse(&mut self, now: Instant, waiter: WaiterId, resource: Resource, exclude: ExportId) -> Glimpsed {
-        Glimpsed::Nothing
+
+    /// Takes a request out of the queue that it waits in; the resource's queue has not been run yet.
+    fn remove_waiting(&mut self, export: ExportId, cookie: u64) -> Option<(u32, WaiterId)> {
+        let r = self.exports.get_mut(&export)?.waiting.remove(&cookie)?;
+        self.counters.waiting -= 1;
+        let queue = &mut self.resources[r].queue;
+        let place = queue.iter().enumerate().find_map(|(at, e)| match e.who {
+            Who::Enqueue { cookie: c, waiter } if c == cookie && e.export == export => Some((at, waiter)),
+            _ => None,
+        });
+        match place {
+            Some((at, waiter)) => {
+                queue.remove(at);
+                Some((r, waiter))
+            }
+            None => self.remove_record_wait(r, export, cookie).map(|waiter| (r, waiter)),
+        }
     }
-    pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {}
-    pub fn take_glimpse(&mut self, waiter: WaiterId) -> Option<Vec<Lvb>> {
-        None
+
+    /// Indices of the locks of an export, newest first.
+    fn locks_of(&self, export: ExportId) -> Vec<u32> {
+        let Some(state) = self.exports.get(&export) else { return Vec::new() };
+        let mut list = Vec::with_capacity(state.granted as usize);
+        let mut at = state.head.wrapping_sub(1);
+        while at != NIL {
+            list.push(at);
+            at = self.locks[at].next;
+        }
+        list
     }
-    pub fn cancel(&mut self, now: Instant, export: ExportId, req: &CancelReq) {}
-    pub fn export_gone(&mut self, now: Instant, export: ExportId) {}
-    pub fn resend_callbacks(&mut self, now: Instant, export: ExportId) {}
-    pub fn progress(&mut self, now: Instant, export: ExportId) {}
-    /// Locks that `export` holds, by resource and handle.
+
+    fn info(&self, i: u32) -> LockInfo {
+        let lock = &self.locks[i];
+        LockInfo {
+            export: lock.export,
+            resource: self.resources[lock.res].key,
+            policy: lock.part.policy(),
+            mode: lock.mode,
+            handle: lock.handle,
+            cookie: lock.cookie,
+            called_back: lock.call.is_some(),
+        }
+    }
+
+    /// What an export holds, by resource, then handle; record locks by range.
     pub fn held(&self, export: ExportId) -> Vec<LockInfo> {
-        Vec::new()
+        let mut list: Vec<LockInfo> = self.locks_of(export).into_iter().map(|i| self.info(i)).collect();
+        list.sort_by_key(|l| (l.resource, l.handle));
+        if let Some(state) = self.exports.get(&export) {
+            let mut records: Vec<LockInfo> =
+                state.records.keys().flat_map(|&r| self.record_infos(r)).filter(|l| l.export == export).collect();
+            records.sort_by_key(|l| l.resource);
+            list.extend(records);
+        }
+        list
     }
-    /// Locks granted on `resource`.
+
+    /// What is granted on a resource, by handle; record locks by owner and range.
     pub fn granted_on(&self, resource: &Resource) -> Vec<LockInfo> {
-        Vec::new()
+        let Some(&r) = self.by_resource.get(resource) else { return Vec::new() };
+        let mut list: Vec<LockInfo> = self.resources[r].granted.iter().map(|&i| self.info(i)).collect();
+        list.sort_by_key(|l| l.handle);
+        list.extend(self.record_infos(r));
+        list
     }
+
+    /// Whether any export has a lock, or anybody waits for one.
+    pub fn is_idle(&self) -> bool {
+        self.resources.len() == 0
+    }
+
+    /// Figures for status files.
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        Counters { granted: self.locks.len() as u64, ..self.counters }
     }
+
+    fn grant_message(&self, i: u32) -> LockGrant {
+        let lock = &self.locks[i];
+        LockGrant {
+            handle: lock.handle,
+            cookie: lock.cookie,
+            resource: self.resources[lock.res].key,
+            policy: Some(lock.part.policy()),
+            mode: lock.mode as i32,
+        }
+    }
+}
+
+/// A record lock's grant. It has no handle that a cancel would know.
+fn record_grant(handle: u64, cookie: u64, resource: Resource, mode: LockMode, flock: Flock) -> LockGrant {
+    LockGrant { handle, cookie, resource, policy: Some(Policy::Flock(flock)), mode: mode as i32 }
 }

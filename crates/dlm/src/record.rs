@@ -1,0 +1,196 @@
+//! The record locks of one file: POSIX ranges that split and merge, or `flock(2)` locks over the whole file.
+//!
+//! Locks of one owner never conflict: a new one replaces what the owner had in its range (so a read lock can become a
+//! write lock and back), neighbours in the same mode become one, and an unlock may leave a range on either side.
+//!
+//! ```text
+//!   owner 7 has        W[0..99]
+//!   reads  [40..59] -> W[0..39] R[40..59] W[60..99]
+//!   unlocks [20..49]-> W[0..19]           R[50..59] W[60..99]
+//!   writes [50..59] -> W[0..19]           W[50..99]
+//! ```
+
+use proto::msg::LockMode;
+
+/// One locked range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record<O> {
+    pub(crate) owner: O,
+    pub(crate) start: u64,
+    /// Last byte.
+    pub(crate) end: u64,
+    pub(crate) write: bool,
+    pub(crate) pid: u32,
+}
+
+impl<O> Record<O> {
+    pub(crate) fn mode(&self) -> LockMode {
+        if self.write { LockMode::Pw } else { LockMode::Pr }
+    }
+}
+
+/// All ranges, by owner and start; those of one owner do not overlap, and touch only in different modes.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordSet<O> {
+    records: Vec<Record<O>>,
+}
+
+impl<O> Default for RecordSet<O> {
+    fn default() -> Self {
+        RecordSet { records: Vec::new() }
+    }
+}
+
+impl<O: Copy + Ord> RecordSet<O> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record<O>> {
+        self.records.iter()
+    }
+
+    fn range_of(&self, owner: O) -> core::ops::Range<usize> {
+        let from = self.records.partition_point(|r| r.owner < owner);
+        let to = self.records.partition_point(|r| r.owner <= owner);
+        from..to
+    }
+
+    /// The ranges of `owner`, ascending.
+    pub(crate) fn of(&self, owner: O) -> &[Record<O>] {
+        &self.records[self.range_of(owner)]
+    }
+
+    /// Locks of others that exclude `owner` from `start..=end`.
+    pub(crate) fn conflicts(&self, owner: O, start: u64, end: u64, write: bool) -> impl Iterator<Item = &Record<O>> {
+        self.records.iter().filter(move |r| r.owner != owner && r.start <= end && start <= r.end && (write || r.write))
+    }
+
+    /// Gives `start..=end` to `owner` in a mode, or takes it away with `None`; whoever else is there stays, conflict
+    /// or not: checking is the caller's. Returns by how many ranges the set grew.
+    pub(crate) fn set(&mut self, owner: O, start: u64, end: u64, write: Option<bool>, pid: u32) -> isize {
+        let own = self.range_of(owner);
+        let mut pieces: Vec<Record<O>> = Vec::with_capacity(own.len() + 2);
+        for r in &self.records[own.clone()] {
+            if r.start < start {
+                pieces.push(Record { end: r.end.min(start - 1), ..*r });
+            }
+            if r.end > end {
+                pieces.push(Record { start: r.start.max(end + 1), ..*r });
+            }
+        }
+        if let Some(write) = write {
+            pieces.push(Record { owner, start, end, write, pid });
+        }
+        pieces.sort_unstable_by_key(|r| r.start);
+        let mut merged: Vec<Record<O>> = Vec::with_capacity(pieces.len());
+        for r in pieces {
+            match merged.last_mut() {
+                // Only the new range can touch another in its mode: its process speaks for both.
+                Some(m) if m.write == r.write && m.end.checked_add(1) == Some(r.start) => {
+                    m.end = r.end;
+                    m.pid = pid;
+                }
+                _ => merged.push(r),
+            }
+        }
+        let grown = merged.len() as isize - own.len() as isize;
+        self.records.splice(own, merged);
+        grown
+    }
+
+    /// Drops every range whose owner `gone` says is gone; how many there were.
+    pub(crate) fn drop_owners(&mut self, gone: impl Fn(&O) -> bool) -> usize {
+        let before = self.records.len();
+        self.records.retain(|r| !gone(&r.owner));
+        before - self.records.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdx::Rng;
+
+    use super::*;
+
+    #[test]
+    fn ranges_split_and_merge() {
+        let mut set = RecordSet::default();
+        assert_eq!(set.set(7, 0, 99, Some(true), 1), 1);
+        assert_eq!(set.set(7, 40, 59, Some(false), 1), 2);
+        assert_eq!(set.set(7, 20, 49, None, 1), 0);
+        assert_eq!(set.set(7, 50, 59, Some(true), 1), -1);
+        let ranges: Vec<_> = set.iter().map(|r| (r.start, r.end, r.write)).collect();
+        assert_eq!(ranges, [(0, 19, true), (50, 99, true)]);
+        assert_eq!(set.set(7, 0, u64::MAX, None, 1), -2);
+        assert!(set.is_empty());
+    }
+
+    /// Every byte of a short file, owner by owner: 0 free, 1 read, 2 write.
+    #[test]
+    fn a_set_is_an_array_of_bytes() {
+        const BYTES: u64 = 24;
+        const OWNERS: u64 = 4;
+        for seed in 0..40 {
+            let mut rng = Rng::new(seed);
+            let mut set = RecordSet::default();
+            let mut model = [[0u8; BYTES as usize]; OWNERS as usize];
+            let mut len = 0isize;
+            for step in 0..500 {
+                let owner = rng.below(OWNERS);
+                let a = rng.below(BYTES);
+                let b = rng.below(BYTES);
+                let (start, end) = (a.min(b), a.max(b));
+                let write = [None, Some(false), Some(true)][rng.below(3) as usize];
+                let blocked = write.is_some_and(|w| set.conflicts(owner, start, end, w).next().is_some());
+                let expect_blocked = write.is_some_and(|w| {
+                    (0..OWNERS).filter(|&o| o != owner).any(|o| {
+                        (start..=end).any(|i| {
+                            let m = model[o as usize][i as usize];
+                            m == 2 || (m == 1 && w)
+                        })
+                    })
+                });
+                assert_eq!(blocked, expect_blocked, "seed {seed} step {step}");
+                if blocked {
+                    continue;
+                }
+                len += set.set(owner, start, end, write, step);
+                let value = write.map_or(0, |w| 1 + u8::from(w));
+                for i in start..=end {
+                    model[owner as usize][i as usize] = value;
+                }
+                assert_eq!(set.len() as isize, len);
+                let mut seen = [[0u8; BYTES as usize]; OWNERS as usize];
+                for r in set.iter() {
+                    for i in r.start..=r.end {
+                        assert_eq!(seen[r.owner as usize][i as usize], 0, "ranges of an owner are disjoint");
+                        seen[r.owner as usize][i as usize] = 1 + u8::from(r.write);
+                    }
+                }
+                assert_eq!(seen, model, "seed {seed} step {step}");
+                for o in 0..OWNERS {
+                    for pair in set.of(o).windows(2) {
+                        assert!(pair[0].end + 1 < pair[1].start || pair[0].write != pair[1].write, "not merged");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_no_overflow() {
+        let mut set = RecordSet::default();
+        set.set(1, 10, u64::MAX, Some(true), 1);
+        set.set(1, 0, 9, Some(true), 2);
+        assert_eq!(set.len(), 1);
+        set.set(1, u64::MAX, u64::MAX, None, 2);
+        assert_eq!(set.iter().map(|r| (r.start, r.end)).collect::<Vec<_>>(), [(0, u64::MAX - 1)]);
+        assert_eq!(set.conflicts(2, u64::MAX, u64::MAX, true).count(), 0);
+        assert_eq!(set.conflicts(2, 3, 3, false).count(), 1);
+    }
+}

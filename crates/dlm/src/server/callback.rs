@@ -1,0 +1,281 @@
+//! What the target asks of holders: to give a lock back, to say what an object looks like now. And who does not answer.
+//!
+//! At most one glimpse is on its way to a holder. Whoever asks meanwhile is served by the next one, sent when the
+//! answer comes: an answer that left before the question may be older than something the asker already knows.
+
+use std::collections::BTreeMap;
+
+use proto::msg::{BlCallback, GlCallback, GlReply, LockMode, Lvb, Resource, ResourceKind, bits};
+use stdx::Instant;
+
+use super::{Glimpsed, LockEvent, Locks};
+use crate::mode::writes;
+use crate::part::Part;
+use crate::{ExportId, WaiterId};
+
+/// However busy a holder shows itself, so many times-out are the longest that it may keep a lock.
+const PATIENCE: u32 = 30;
+
+/// A blocking callback without an answer.
+pub(super) struct Call {
+    wanted: Part,
+    mode: LockMode,
+    first: Instant,
+    deadline: Instant,
+}
+
+/// A glimpse without an answer.
+pub(super) struct Asked {
+    serial: u64,
+    first: Instant,
+    deadline: Instant,
+    waiters: Vec<WaiterId>,
+    /// Who came after the question had left.
+    next: Vec<WaiterId>,
+}
+
+/// What a waiter learned about a resource.
+pub(super) struct GlimpseState {
+    resource: Resource,
+    pending: u32,
+    answers: Vec<Lvb>,
+}
+
+impl Locks {
+    /// Asks for a lock back, once.
+    pub(super) fn call_back(&mut self, i: u32, mode: LockMode, wanted: Part) {
+        let deadline = self.now + self.settings.lock_timeout;
+        let lock = &mut self.locks[i];
+        if lock.call.is_some() {
+            return;
+        }
+        lock.call = Some(Box::new(Call { wanted, mode, first: self.now, deadline }));
+        let (export, handle) = (lock.export, lock.handle);
+        self.timers.insert((deadline, handle, false));
+        self.exports.entry(export).or_default().calls.insert(handle);
+        self.counters.called_back += 1;
+        self.emit_call(i);
+    }
+
+    fn emit_call(&mut self, i: u32) {
+        let lock = &self.locks[i];
+        let Some(call) = &lock.call else { return };
+        let callback = BlCallback {
+            handle: lock.handle,
+            cookie: lock.cookie,
+            resource: self.resources[lock.res].key,
+            wanted: Some(call.wanted.policy()),
+            wanted_mode: call.mode as i32,
+        };
+        self.events.push_back(LockEvent::Blocking { export: lock.export, callback });
+    }
+
+    fn emit_glimpse(&mut self, i: u32) {
+        let lock = &self.locks[i];
+        let Some(asked) = &lock.asked else { return };
+        let callback = GlCallback {
+            handle: lock.handle,
+            cookie: lock.cookie,
+            resource: self.resources[lock.res].key,
+            serial: asked.serial,
+        };
+        self.events.push_back(LockEvent::Glimpse { export: lock.export, callback });
+    }
+
+    /// A lock goes: nothing is expected of its holder any more.
+    pub(super) fn settle_callbacks(&mut self, i: u32) {
+        let lock = &mut self.locks[i];
+        let (export, handle, r) = (lock.export, lock.handle, lock.res);
+        let call = lock.call.take();
+        let asked = lock.asked.take();
+        if call.is_none() && asked.is_none() {
+            return;
+        }
+        if let Some(call) = call {
+            self.timers.remove(&(call.deadline, handle, false));
+            self.counters.called_back -= 1;
+        }
+        if let Some(state) = self.exports.get_mut(&export) {
+            state.calls.remove(&handle);
+        }
+        if let Some(asked) = asked {
+            self.timers.remove(&(asked.deadline, handle, true));
+            // What the holder knew, it has written back before it gave the lock up, or it is lost.
+            let resource = self.resources[r].key;
+            for waiter in asked.waiters.into_iter().chain(asked.next) {
+                self.answer(waiter, &resource, None);
+            }
+        }
+    }
+
+    /// Asks every other export that may be changing the object for what it looks like there: one lock of each, the one
+    /// that reaches highest. Revokes nothing. Called again by the operation's next run, it gives the answers.
+    pub fn glimpse(&mut self, now: Instant, waiter: WaiterId, resource: Resource, exclude: ExportId) -> Glimpsed {
+        if let Some(state) =
+            self.glimpses.get(&waiter).and_then(|list| list.iter().find(|state| state.resource == resource))
+        {
+            return if state.pending > 0 { Glimpsed::Waiting } else { Glimpsed::Done(state.answers.clone()) };
+        }
+        let Some(&r) = self.by_resource.get(&resource) else { return Glimpsed::Nothing };
+        let holders = self.writers(r, exclude);
+        if holders.is_empty() {
+            return Glimpsed::Nothing;
+        }
+        self.now = now;
+        let state = GlimpseState { resource, pending: holders.len() as u32, answers: Vec::new() };
+        self.glimpses.entry(waiter).or_default().push(state);
+        for i in holders {
+            match &mut self.locks[i].asked {
+                Some(asked) => asked.next.push(waiter),
+                None => self.ask(i, vec![waiter]),
+            }
+        }
+        Glimpsed::Waiting
+    }
+
+    /// One lock of each export that may change size or times, by export.
+    fn writers(&self, r: u32, exclude: ExportId) -> Vec<u32> {
+        let res = &self.resources[r];
+        let dom = res.key.kind == ResourceKind::Inode as i32;
+        let mut best: BTreeMap<ExportId, ((u64, u64), u32)> = BTreeMap::new();
+        for &i in &res.granted {
+            let lock = &self.locks[i];
+            let reach = match lock.part {
+                Part::Extent(e) => (e.end, e.start),
+                Part::Bits(b) if dom && b & bits::DOM != 0 => (0, lock.handle),
+                Part::Bits(_) => continue,
+            };
+            if lock.export == exclude || !writes(lock.mode) {
+                continue;
+            }
+            let slot = best.entry(lock.export).or_insert((reach, i));
+            if reach > slot.0 {
+                *slot = (reach, i);
+            }
+        }
+        best.into_values().map(|(_, i)| i).collect()
+    }
+
+    fn ask(&mut self, i: u32, waiters: Vec<WaiterId>) {
+        let serial = self.draw();
+        let deadline = self.now + self.settings.lock_timeout;
+        let lock = &mut self.locks[i];
+        let (export, handle) = (lock.export, lock.handle);
+        lock.asked = Some(Box::new(Asked { serial, first: self.now, deadline, waiters, next: Vec::new() }));
+        self.timers.insert((deadline, handle, true));
+        self.exports.entry(export).or_default().calls.insert(handle);
+        self.emit_glimpse(i);
+    }
+
+    /// A holder's answer. One that answers no open question is ignored.
+    pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
+        self.now = now;
+        let Some(&i) = self.by_handle.get(&reply.handle) else { return };
+        let lock = &mut self.locks[i];
+        if lock.export != export || lock.asked.as_ref().is_none_or(|asked| asked.serial != reply.serial) {
+            return;
+        }
+        let Some(asked) = lock.asked.take() else { return };
+        let resource = self.resources[lock.res].key;
+        let called = lock.call.is_some();
+        self.timers.remove(&(asked.deadline, reply.handle, true));
+        if !asked.next.is_empty() {
+            self.ask(i, asked.next);
+        } else if !called && let Some(state) = self.exports.get_mut(&export) {
+            state.calls.remove(&reply.handle);
+        }
+        for waiter in asked.waiters {
+            self.answer(waiter, &resource, reply.lvb);
+        }
+    }
+
+    fn answer(&mut self, waiter: WaiterId, resource: &Resource, lvb: Option<Lvb>) {
+        // A waiter that was released meanwhile wants no answers.
+        let Some(list) = self.glimpses.get_mut(&waiter) else { return };
+        let Some(state) = list.iter_mut().find(|state| state.resource == *resource) else { return };
+        if state.pending == 0 {
+            return;
+        }
+        state.pending -= 1;
+        state.answers.extend(lvb);
+        if list.iter().all(|state| state.pending == 0) {
+            self.events.push_back(LockEvent::GlimpseDone { waiter });
+        }
+    }
+
+    /// All answers that a waiter's holders gave, which are then forgotten; `None` while some are missing, and if
+    /// nobody was asked.
+    pub fn take_glimpse(&mut self, waiter: WaiterId) -> Option<Vec<Lvb>> {
+        if self.glimpses.get(&waiter)?.iter().any(|state| state.pending > 0) {
+            return None;
+        }
+        let list = self.glimpses.remove(&waiter)?;
+        Some(list.into_iter().flat_map(|state| state.answers).collect())
+    }
+
+    /// After a reconnect: sends what is unanswered again, and begins to count from now.
+    pub fn resend_callbacks(&mut self, now: Instant, export: ExportId) {
+        self.now = now;
+        let Some(state) = self.exports.get_mut(&export) else { return };
+        state.overdue = false;
+        for i in self.extend(export) {
+            self.emit_call(i);
+            self.emit_glimpse(i);
+        }
+    }
+
+    /// The export is at work under its locks (it writes back what a callback asked for): its deadlines begin anew.
+    pub fn progress(&mut self, now: Instant, export: ExportId) {
+        let Some(state) = self.exports.get_mut(&export) else { return };
+        if state.calls.is_empty() || now.since(state.progress) < self.settings.lock_timeout / 8 {
+            return;
+        }
+        state.progress = now;
+        self.now = now;
+        self.extend(export);
+    }
+
+    /// Moves the deadlines of an export's callbacks; which locks those are.
+    fn extend(&mut self, export: ExportId) -> Vec<u32> {
+        let Some(state) = self.exports.get(&export) else { return Vec::new() };
+        let list: Vec<u32> = state.calls.iter().filter_map(|handle| self.by_handle.get(handle).copied()).collect();
+        let timeout = self.settings.lock_timeout;
+        let until = |first: Instant, now: Instant| (now + timeout).min(first + timeout * PATIENCE);
+        for &i in &list {
+            let lock = &mut self.locks[i];
+            if let Some(call) = &mut lock.call {
+                self.timers.remove(&(call.deadline, lock.handle, false));
+                call.deadline = until(call.first, self.now);
+                self.timers.insert((call.deadline, lock.handle, false));
+            }
+            if let Some(asked) = &mut lock.asked {
+                self.timers.remove(&(asked.deadline, lock.handle, true));
+                asked.deadline = until(asked.first, self.now);
+                self.timers.insert((asked.deadline, lock.handle, true));
+            }
+        }
+        list
+    }
+
+    /// When [`tick`](Locks::tick) has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|&(at, ..)| at)
+    }
+
+    /// Says who is overdue.
+    pub fn tick(&mut self, now: Instant) {
+        self.now = now;
+        while let Some(&(at, handle, glimpse)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.remove(&(at, handle, glimpse));
+            let Some(&i) = self.by_handle.get(&handle) else { continue };
+            let export = self.locks[i].export;
+            if let Some(state) = self.exports.get_mut(&export)
+                && !core::mem::replace(&mut state.overdue, true)
+            {
+                self.events.push_back(LockEvent::Overdue { export });
+            }
+        }
+    }
+}

@@ -52,7 +52,7 @@ const FAST_BUILD: &[(&str, &str)] = &[
 
 /// Fails with what to do if a mount cannot work on this machine.
 pub fn check_run_time() -> anyhow::Result<()> {
-    if !is_in_path("fusermount3") {
+    if !is_installed("fusermount3") {
         bail!("'fusermount3' is missing, which mounts the file system; install it: apt-get install fuse3");
     }
     if !PathBuf::from("/dev/fuse").exists() {
@@ -69,7 +69,7 @@ pub fn install(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn install_packages(sh: &Shell) -> anyhow::Result<()> {
-    let missing: Vec<&Program> = PROGRAMS.iter().filter(|entry| !is_in_path(entry.program)).collect();
+    let missing: Vec<&Program> = PROGRAMS.iter().filter(|entry| !is_installed(entry.program)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -78,7 +78,7 @@ fn install_packages(sh: &Shell) -> anyhow::Result<()> {
     }
     let packages: Vec<&str> = missing.iter().map(|entry| entry.package).collect();
     let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
-    if !is_in_path("apt-get") {
+    if !is_installed("apt-get") {
         bail!("this machine has no apt-get: install with its own tool what Debian calls {}", packages.join(", "));
     }
     if !is_root(sh)? {
@@ -94,7 +94,7 @@ fn install_packages(sh: &Shell) -> anyhow::Result<()> {
 fn install_tools(sh: &Shell) -> anyhow::Result<()> {
     let bin = tools_directory().join("bin");
     for tool in TOOLS {
-        if bin.join(tool.program).exists() || is_in_path(tool.program) {
+        if is_installed(tool.program) {
             continue;
         }
         eprintln!("missing: {} ({}); building it into {}", tool.program, tool.why, bin.display());
@@ -112,10 +112,11 @@ fn is_root(sh: &Shell) -> anyhow::Result<bool> {
     Ok(cmd!(sh, "id -u").quiet().read()? == "0")
 }
 
-/// Whether `program` can be started, by name.
-pub fn is_in_path(program: &str) -> bool {
+/// Whether `program` can be started by name, from the machine's search path or from our tools.
+pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    let tools = tools_directory().join("bin");
+    std::env::split_paths(&path).chain([tools]).any(|directory| directory.join(program).is_file())
 }
 
 fn tools_directory() -> PathBuf {

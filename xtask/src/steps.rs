@@ -164,11 +164,12 @@ fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
 
 /// mdbook is not needed to build or test; where it is installed the guide is built with it.
 fn book(sh: &Shell) -> anyhow::Result<()> {
-    if !deps::is_in_path("mdbook") {
+    if !deps::is_installed("mdbook") {
         eprintln!("mdbook is not installed: the guide is checked by tidy (chapters, titles, links) but not rendered");
         return Ok(());
     }
     let book = root().join("docs");
+    let _path = sh.push_env("PATH", deps::path_with_tools()?);
     Ok(cmd!(sh, "mdbook build {book}").run()?)
 }
 

@@ -218,7 +218,7 @@ impl Fid {
     }
 
     /// 16 bytes that sort as the FID does, for keys.
-    pub fn to_key(&self) -> [u8; 16] {
+    pub fn to_key(self) -> [u8; 16] {
         let mut k = [0; 16];
         k[..8].copy_from_slice(&self.seq.to_be_bytes());
         k[8..12].copy_from_slice(&self.oid.to_be_bytes());

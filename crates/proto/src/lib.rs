@@ -9,7 +9,7 @@
 //! - [`connect`]: feature flags, versions and limits that two ends agree on.
 //! - [`msg`]: the bodies.
 //! - [`errno`]: the closed list of errors that a user's program can see.
-//! - [`nid`]: addresses.
+//! - [`nid`]: addresses of servers.
 
 pub mod connect;
 pub mod errno;

@@ -15,6 +15,7 @@ use crate::lock::DirectoryLock;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use std::ops::Bound;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -171,6 +172,18 @@ impl LmdbEngine {
         })
     }
 
+    /// What a failed write means. LMDB takes a write that the full disk cut short for an input/output error.
+    fn write_failed(&self, error: heed::Error) -> EngineError {
+        let error = from_heed(&self.dir, "write a group", error);
+        let is_full = || rustix::fs::statvfs(&self.dir).is_ok_and(|medium| medium.f_bavail * medium.f_frsize < MIB);
+        match error {
+            EngineError::Io { place, .. } if is_full() => {
+                EngineError::Full { place, what: "write a group: the disk is full".into() }
+            }
+            error => error,
+        }
+    }
+
     /// Bytes in the data file that hold nothing and that the next commit can use.
     fn unused(&self) -> u64 {
         let stat = self.env.unnamed_database_stat();
@@ -179,7 +192,9 @@ impl LmdbEngine {
         let unused = all.saturating_sub(used + 2);
         // The list of unused pages takes pages itself.
         let usable = unused.saturating_sub(self.fresh_pages.load(Relaxed) + unused / 256 + 8);
-        usable * u64::from(stat.page_size)
+        // A commit that failed may have left the file longer than what is used of it.
+        let file = std::fs::metadata(self.dir.join(DATA_FILE)).map_or(0, |file| file.len().min(file.blocks() * 512));
+        usable * u64::from(stat.page_size) + file.saturating_sub(all * u64::from(stat.page_size))
     }
 }
 
@@ -301,7 +316,7 @@ impl Engine for LmdbEngine {
                     drop(map);
                     self.grow()?;
                 }
-                Err(error) => return Err(from_heed(&self.dir, "write a group", error)),
+                Err(error) => return Err(self.write_failed(error)),
             }
         }
         self.fresh_pages.store(records.len() as u64 * 2, Relaxed);

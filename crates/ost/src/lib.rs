@@ -1,1 +1,146 @@
-//! ost
+//! The object target: stripe objects with their bytes in data files and their attributes in the store.
+//!
+//! An object is named by the FID of its file and the index of its stripe. Nothing is made in advance: it comes into being with
+//! its first write, truncation to more than nothing, or allocation, and reading one that never was gives nothing. Its
+//! record says its size, times, owner and which data file holds its bytes.
+//!
+//! What it leaves to others: exactly-once execution, recovery, groups, locks and the calls back, evictions (`target`, `rpc`,
+//! `dlm`); data files as such (the driver does [`target::DataOp`]s).
+//!
+//! # Invariants
+//! - A change that was answered is either durable or still in its client's replay list; what is durable is so in the
+//!   data file *and* in the record: the data file is written first and synced before the record's group leaves.
+//! - No crash leaves a data file that nothing names, or brings back an object that was destroyed ([`files`]).
+//! - Space that was promised is there ([`grants`]).
+//! - A change without the lock that covers it happens only while nobody else holds one ([`ops`]).
+//!
+//! # A destroyed object, in time
+//! ```text
+//! MDT: unlink durable ── destroy ──► OST: locks back ── record deleted, file doomed ── group durable ── answer
+//!                                                                                          └── file removed
+//! crash before the group is durable: object and file are as before, the MDT asks again
+//! crash after it: the doomed file's record makes the next start remove the file
+//! ```
+
+pub mod attrs;
+pub mod files;
+pub mod grants;
+pub mod ops;
+pub mod stats;
+mod sweep;
+
+use dlm::ExportId;
+use proto::msg::{ConnectRep, ConnectReq};
+use proto::{Errno, Opcode, TargetKind};
+use store::Space;
+use target::{Cx, Reply, Request, Service, Stop, Task};
+
+use files::Files;
+use grants::Grants;
+use stats::Stats;
+
+/// The operations of an object target.
+#[derive(Debug, Default)]
+pub struct Ost {
+    files: Files,
+    grants: Grants,
+    stats: Stats,
+    objects: u64,
+    space: Option<Space>,
+    sweeping: bool,
+}
+
+impl Ost {
+    /// The service of a target that has not started yet.
+    pub fn new() -> Ost {
+        Ost::default()
+    }
+
+    /// Takes note of what the medium said last about its room.
+    fn note_space(&mut self, cx: &Cx<'_>) {
+        let space = cx.space();
+        if space != self.space {
+            self.space = space;
+            if let Some(space) = space {
+                self.grants.set_free(space.free);
+            }
+        }
+    }
+}
+
+impl Service for Ost {
+    fn kind(&self) -> TargetKind {
+        TargetKind::Ost
+    }
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
+        sweep::start(self, cx)
+    }
+
+    fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+        self.note_space(cx);
+        let result = match request.opcode {
+            Opcode::ObjRead => ops::read::attempt(self, cx, request),
+            Opcode::ObjWrite => ops::write::attempt(self, cx, request),
+            Opcode::ObjPunch => ops::punch::attempt(self, cx, request),
+            Opcode::ObjSeek => ops::seek::attempt(cx, request),
+            Opcode::ObjGetattr => ops::getattr::attempt(self, cx, request),
+            Opcode::ObjSetattr => ops::setattr::attempt(self, cx, request),
+            Opcode::ObjSync => ops::sync::attempt(cx, request),
+            Opcode::ObjDestroy => ops::destroy::attempt(self, cx, request),
+            Opcode::ObjStatfs => ops::statfs::attempt(self, cx, request),
+            Opcode::LdlmEnqueue => ops::lock::enqueue(cx, request),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        };
+        if let Err(Stop::Errno(_)) = result {
+            self.files.abort((request.export, request.xid()));
+        }
+        result
+    }
+
+    fn accepted(&mut self, cx: &mut Cx<'_>, _request: &Request, _reply: &mut Reply) {
+        sweep::go_on(self, cx);
+    }
+
+    fn may_use_reserve(&self, request: &Request) -> bool {
+        matches!(request.opcode, Opcode::ObjDestroy)
+    }
+
+    fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+        sweep::task(self, cx, task)
+    }
+
+    fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {
+        self.note_space(cx);
+        if !request.lightweight {
+            reply.grant = self.grants.connect(export, request.grant);
+        }
+    }
+
+    fn export_gone(&mut self, _cx: &mut Cx<'_>, export: ExportId) {
+        self.grants.gone(export);
+        self.files.abort_all(export);
+    }
+
+    fn recovered(&mut self, cx: &mut Cx<'_>) {
+        sweep::go_on(self, cx);
+    }
+
+    fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
+        sweep::go_on(self, cx);
+    }
+
+    fn params(&self, name: &str) -> Vec<(String, String)> {
+        let figures = ops::statfs::figures(self);
+        let all = [
+            ("kbytestotal", (figures.total / 1024).to_string()),
+            ("kbytesfree", (figures.free / 1024).to_string()),
+            ("kbytesavail", (figures.available / 1024).to_string()),
+            ("filestotal", figures.files.to_string()),
+            ("filesfree", figures.files_free.to_string()),
+            ("tot_granted", self.grants.total().to_string()),
+            ("stats", self.stats.text()),
+        ];
+        all.into_iter().map(|(path, value)| (format!("obdfilter.{name}.{path}"), value)).collect()
+    }
+}

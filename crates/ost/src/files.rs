@@ -1,0 +1,254 @@
+//! Which data file belongs to which object, as far as memory must know it beside the records.
+//!
+//! A data file has a number; an object's record names it. The file is written before the record is, so there are files
+//! without a record: *unborn* ones, whose object's first change is in flight, and *doomed* ones, whose object is gone or was
+//! truncated to nothing. Neither may survive a crash, and a doomed file may not go before the change that doomed it is
+//! durable.
+//!
+//! # How a crash leaks no file
+//! The record [`OstState`] is written with every record that names a new file. It says up to which number files belong
+//! to objects (`next_file`) and which of these numbers did not have an object yet (`unborn`):
+//!
+//! ```text
+//! durable state: next_file 9, unborn {5}     files on the medium: 1 2 3 4 5 6 7 8 9 10
+//! after the crash: 5, 9 and 10 belong to nobody: they are doomed, and numbers go on from 11
+//! ```
+//!
+//! A doomed file has a [`schema::DoomedFile`] record from the group on that took it from its object, until it is removed.
+//!
+//! # Bytes behind the end
+//! The size in the record is the truth. A write that failed, or that a crash made undone, may have left bytes behind it that
+//! would show when the object grows over a gap. The first change of such an object cuts them off (it *settles*): if
+//! the record was last changed by an earlier instance of the target, or a change of it failed in this one. While changes are
+//! in flight nobody else settles, for their bytes are behind the end too.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use dlm::ExportId;
+use proto::{Transno, Xid};
+use schema::{Object, ObjectKey, OstState};
+
+/// A request that changes data, while it runs.
+pub type OpId = (ExportId, Xid);
+
+/// How many destroyed objects are remembered.
+const GONE_MAX: usize = 1 << 16;
+
+/// What a request in flight has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// The object.
+    pub key: ObjectKey,
+    /// Its data file.
+    pub file: u64,
+    /// Whether this request cuts off what lies behind the end.
+    pub settles: bool,
+}
+
+/// The data files of a target.
+#[derive(Debug, Default)]
+pub struct Files {
+    next: u64,
+    /// Numbers given out that no record names and that may be on the medium.
+    limbo: BTreeSet<u64>,
+    /// Files of objects that have no record yet.
+    unborn: BTreeMap<ObjectKey, u64>,
+    flights: BTreeMap<OpId, Flight>,
+    busy: BTreeMap<ObjectKey, u32>,
+    /// Objects that a failed change may have left bytes behind.
+    unsettled: BTreeSet<ObjectKey>,
+    doomed: VecDeque<(Transno, u64)>,
+    gone: BTreeSet<ObjectKey>,
+    gone_order: VecDeque<ObjectKey>,
+}
+
+impl Files {
+    /// Numbers go on from `next`.
+    pub fn start(&mut self, next: u64) {
+        self.next = next.max(1);
+    }
+
+    /// What the state record is to say, with `objects` objects.
+    pub fn state(&self, objects: u64) -> OstState {
+        OstState { next_file: self.next, unborn: self.limbo.iter().copied().collect(), objects }
+    }
+
+    /// What `op` has begun.
+    pub fn flight(&self, op: OpId) -> Option<Flight> {
+        self.flights.get(&op).copied()
+    }
+
+    /// `op` is about to change the data of an object whose record is `object`: finds or makes its file.
+    pub fn begin(&mut self, op: OpId, key: ObjectKey, object: Option<&Object>, instance: u64) -> Flight {
+        if let Some(flight) = self.flights.get(&op) {
+            return *flight;
+        }
+        let named = object.map_or(0, |o| o.file);
+        let file = if named != 0 { named } else { *self.unborn.entry(key).or_insert(self.next) };
+        if file == self.next {
+            self.next += 1;
+            self.limbo.insert(file);
+        }
+        let busy = self.busy.entry(key).or_insert(0);
+        let old = object.is_some_and(|o| o.instance != instance) || self.unsettled.contains(&key);
+        let settles = named != 0 && *busy == 0 && old;
+        *busy += 1;
+        let flight = Flight { key, file, settles };
+        self.flights.insert(op, flight);
+        flight
+    }
+
+    /// Whether no record names the file of a flight yet.
+    pub fn is_unborn(&self, flight: &Flight) -> bool {
+        self.unborn.get(&flight.key) == Some(&flight.file)
+    }
+
+    /// The change of `op` is accepted and the object's record names its file. The last step of an attempt.
+    pub fn land(&mut self, op: OpId) {
+        if let Some(flight) = self.end(op) {
+            if flight.settles {
+                self.unsettled.remove(&flight.key);
+            }
+            if self.is_unborn(&flight) {
+                self.unborn.remove(&flight.key);
+            }
+            self.limbo.remove(&flight.file);
+        }
+    }
+
+    /// `op` comes to nothing, but may have written.
+    pub fn abort(&mut self, op: OpId) {
+        let Some(flight) = self.end(op) else { return };
+        if !self.is_unborn(&flight) {
+            if !self.gone.contains(&flight.key) {
+                self.unsettled.insert(flight.key);
+            }
+        } else if !self.busy.contains_key(&flight.key) {
+            self.unborn.remove(&flight.key);
+            self.doom(Transno(0), flight.file);
+        }
+    }
+
+    /// All requests of an export come to nothing.
+    pub fn abort_all(&mut self, export: ExportId) {
+        let range = (export, Xid(0))..=(export, Xid(u64::MAX));
+        let ops: Vec<OpId> = self.flights.range(range).map(|(op, _)| *op).collect();
+        ops.into_iter().for_each(|op| self.abort(op));
+    }
+
+    fn end(&mut self, op: OpId) -> Option<Flight> {
+        let flight = self.flights.remove(&op)?;
+        if let Some(busy) = self.busy.get_mut(&flight.key) {
+            *busy -= 1;
+            if *busy == 0 {
+                self.busy.remove(&flight.key);
+            }
+        }
+        Some(flight)
+    }
+
+    /// No object uses `file` any more from change `transno` on (0: it is so on the medium). Changes come in their order.
+    pub fn doom(&mut self, transno: Transno, file: u64) {
+        if transno == Transno(0) { self.doomed.push_front((transno, file)) } else { self.doomed.push_back((transno, file)) }
+    }
+
+    /// Up to `limit` doomed files that may go, given that everything up to `last_committed` is durable.
+    pub fn take_doomed(&mut self, last_committed: Transno, limit: usize) -> Vec<u64> {
+        let mut files = Vec::new();
+        while files.len() < limit && self.has_doomed(last_committed) {
+            files.extend(self.doomed.pop_front().map(|(_, file)| file));
+        }
+        files
+    }
+
+    /// Whether a doomed file may go.
+    pub fn has_doomed(&self, last_committed: Transno) -> bool {
+        self.doomed.front().is_some_and(|(transno, _)| *transno <= last_committed)
+    }
+
+    /// A doomed file is gone for good.
+    pub fn removed(&mut self, file: u64) {
+        self.limbo.remove(&file);
+    }
+
+    /// The object was destroyed: it does not come back by a late write.
+    pub fn destroyed(&mut self, key: ObjectKey) {
+        self.unsettled.remove(&key);
+        if self.gone.insert(key) {
+            self.gone_order.push_back(key);
+        }
+        if self.gone_order.len() > GONE_MAX
+            && let Some(oldest) = self.gone_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
+    }
+
+    /// Whether the object was destroyed.
+    pub fn is_gone(&self, key: &ObjectKey) -> bool {
+        self.gone.contains(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::{Fid, StripeIndex};
+
+    const KEY: ObjectKey = ObjectKey { fid: Fid::new(Fid::SEQ_FIRST, 1), stripe: StripeIndex(0) };
+
+    fn op(xid: u64) -> OpId {
+        (ExportId(1), Xid(xid))
+    }
+
+    fn files() -> Files {
+        let mut files = Files::default();
+        files.start(1);
+        files
+    }
+
+    #[test]
+    fn two_first_writes_share_one_file() {
+        let mut files = files();
+        let first = files.begin(op(1), KEY, None, 1);
+        assert_eq!(files.begin(op(2), KEY, None, 1).file, first.file);
+        assert_eq!(files.state(0).unborn, [1]);
+        files.land(op(1));
+        assert_eq!(files.state(1), OstState { next_file: 2, unborn: vec![], objects: 1 });
+        files.abort(op(2));
+        assert!(!files.has_doomed(Transno(9)), "the object lives");
+        let object = Object { file: first.file, instance: 1, ..Object::default() };
+        assert!(files.begin(op(3), KEY, Some(&object), 1).settles, "the failed one may have left bytes");
+    }
+
+    #[test]
+    fn a_first_write_that_fails_leaves_a_doomed_file_that_is_known_until_it_is_gone() {
+        let mut files = files();
+        files.begin(op(1), KEY, None, 1);
+        files.begin(op(2), KEY, None, 1);
+        files.abort_all(ExportId(1));
+        assert_eq!(files.take_doomed(Transno(0), 8), [1]);
+        assert_eq!(files.state(0).unborn, [1]);
+        files.removed(1);
+        assert_eq!(files.state(0), OstState { next_file: 2, unborn: vec![], objects: 0 });
+    }
+
+    #[test]
+    fn only_the_first_change_after_a_restart_settles() {
+        let mut files = files();
+        let object = Object { file: 7, instance: 1, ..Object::default() };
+        assert!(files.begin(op(1), KEY, Some(&object), 2).settles);
+        assert!(files.begin(op(1), KEY, Some(&object), 2).settles, "the same in each attempt");
+        assert!(!files.begin(op(2), KEY, Some(&object), 2).settles);
+    }
+
+    #[test]
+    fn a_doomed_file_waits_for_its_change() {
+        let mut files = files();
+        files.doom(Transno(4), 40);
+        files.doom(Transno(5), 50);
+        assert!(!files.has_doomed(Transno(3)));
+        assert_eq!(files.take_doomed(Transno(4), 8), [40]);
+        assert_eq!(files.take_doomed(Transno(5), 8), [50]);
+    }
+}

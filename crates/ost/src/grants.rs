@@ -1,0 +1,190 @@
+//! Space that clients were promised, so that a buffered write does not fail later.
+//!
+//! The medium says about once a second how much is free. In between, what was written since is taken off. Of the rest, part
+//! is granted to exports; what is neither used nor granted is open to writes that come without a grant.
+//!
+//! # Invariants
+//! - At the moment of each promise the sum of all grants is at most what is free.
+//! - A grant is never taken back from a client that may have filled it with data: it shrinks as it is used and not renewed,
+//!   when the client asks for less, and when the client is gone.
+//!
+//! # Example
+//! ```text
+//! free 100, A holds 40, B holds 40:                      20 are open
+//! A writes 30 on its grant: used 30, A holds 10          20 are open (free 70, granted 50)
+//! the reply renews A's grant from what is open:          A holds 30, 0 are open
+//! C writes 5 without a grant:                            ENOSPC
+//! B goes:                                                40 are open
+//! ```
+
+use std::collections::BTreeMap;
+
+use dlm::ExportId;
+use proto::Errno;
+
+/// What one client may hold at most, in bytes.
+pub const GRANT_MAX: u64 = 64 << 20;
+/// What a client gets at connect if there is plenty, in bytes.
+pub const GRANT_FIRST: u64 = 8 << 20;
+/// Below this a promise is not worth making, in bytes.
+const GRANT_MIN: u64 = 64 << 10;
+/// A renewal gives at most this part of what is open.
+const SHARE: u64 = 8;
+
+/// The grants of all exports.
+#[derive(Debug, Default)]
+pub struct Grants {
+    /// Free bytes when the medium was asked last; `None` before the first time: everything goes.
+    free: Option<u64>,
+    /// Bytes written since.
+    used: u64,
+    by_export: BTreeMap<ExportId, u64>,
+    total: u64,
+}
+
+impl Grants {
+    /// The medium has this many bytes free now.
+    pub fn set_free(&mut self, free: u64) {
+        self.free = Some(free);
+        self.used = 0;
+    }
+
+    /// Bytes that are free, granted or not.
+    pub fn free(&self) -> u64 {
+        self.free.unwrap_or(u64::MAX / 4).saturating_sub(self.used)
+    }
+
+    /// Bytes that are neither used nor promised.
+    pub fn open(&self) -> u64 {
+        self.free().saturating_sub(self.total)
+    }
+
+    /// The sum of all grants.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What `export` holds.
+    pub fn of(&self, export: ExportId) -> u64 {
+        self.by_export.get(&export).copied().unwrap_or(0)
+    }
+
+    /// Whether `length` bytes can be written of which the client pays `paid` from its grant. Changes nothing.
+    pub fn check(&self, export: ExportId, length: u64, paid: u64) -> Result<(), Errno> {
+        let paid = paid.min(self.of(export));
+        if length.saturating_sub(paid) > self.open() { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    /// A write took `length` bytes of the medium, and the client pays `paid` for it from its grant.
+    pub fn spend(&mut self, export: ExportId, length: u64, paid: u64) {
+        if let Some(&held) = self.by_export.get(&export) {
+            self.set(export, held - paid.min(held));
+        }
+        self.used = self.used.saturating_add(length);
+    }
+
+    /// Raises the grant of `export` towards `want`, or lowers it to `want`, as far as there is room. Gives what it holds now.
+    pub fn renew(&mut self, export: ExportId, want: u64) -> u64 {
+        let held = self.of(export);
+        let want = want.min(GRANT_MAX);
+        if want <= held {
+            self.set(export, want);
+            return want;
+        }
+        let more = (want - held).min(self.open() / SHARE);
+        if more >= GRANT_MIN.min(want - held) {
+            self.set(export, held + more);
+        }
+        self.of(export)
+    }
+
+    /// Keeps the grant of a client that writes at the usual size. Who is no client has none.
+    pub fn top_up(&mut self, export: ExportId) -> u64 {
+        match self.by_export.get(&export) {
+            Some(&held) => self.renew(export, GRANT_FIRST.max(held)),
+            None => 0,
+        }
+    }
+
+    /// A client that this target does not know says that it holds `claimed`: it gets that again if there is room, because it
+    /// has buffered data for it; in any case what a new client gets.
+    pub fn connect(&mut self, export: ExportId, claimed: u64) -> u64 {
+        let held = self.of(export);
+        let again = claimed.min(GRANT_MAX).saturating_sub(held).min(self.open());
+        self.set(export, held + again);
+        self.top_up(export)
+    }
+
+    /// The export is gone; what it held is open again.
+    pub fn gone(&mut self, export: ExportId) {
+        self.set(export, 0);
+        self.by_export.remove(&export);
+    }
+
+    fn set(&mut self, export: ExportId, grant: u64) {
+        let held = self.by_export.insert(export, grant).unwrap_or(0);
+        self.total = self.total - held + grant;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ExportId = ExportId(1);
+    const B: ExportId = ExportId(2);
+    const MIB: u64 = 1 << 20;
+
+    fn with_free(free: u64) -> Grants {
+        let mut grants = Grants::default();
+        grants.set_free(free);
+        grants
+    }
+
+    #[test]
+    fn a_grant_is_used_up_renewed_and_given_back() {
+        let mut grants = with_free(1 << 40);
+        assert_eq!(grants.connect(A, 0), GRANT_FIRST);
+        assert_eq!(grants.check(A, MIB, MIB), Ok(()));
+        grants.spend(A, MIB, MIB);
+        assert_eq!(grants.of(A), GRANT_FIRST - MIB);
+        assert_eq!(grants.top_up(A), GRANT_FIRST);
+        assert_eq!(grants.renew(A, 32 * MIB), 32 * MIB);
+        assert_eq!(grants.renew(A, u64::MAX), GRANT_MAX);
+        assert_eq!(grants.renew(A, 3), 3, "a client may give back");
+        grants.gone(A);
+        assert_eq!((grants.total(), grants.of(A)), (0, 0));
+    }
+
+    #[test]
+    fn promises_never_exceed_what_is_free() {
+        let mut grants = with_free(100 * MIB);
+        for export in 0..1000 {
+            grants.connect(ExportId(export), 0);
+            grants.renew(ExportId(export), u64::MAX);
+        }
+        assert!(grants.total() <= grants.free());
+        assert_eq!(grants.check(B, 200 * MIB, 200 * MIB), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn a_write_without_a_grant_takes_only_what_nobody_was_promised() {
+        let mut grants = with_free(10 * MIB);
+        grants.connect(A, 8 * MIB);
+        assert!(grants.of(A) >= 8 * MIB);
+        assert_eq!(grants.check(B, 4 * MIB, 0), Err(Errno::ENOSPC));
+        assert_eq!(grants.check(B, 4 * MIB, 4 * MIB), Err(Errno::ENOSPC), "a grant that it does not have");
+        assert_eq!(grants.check(A, 8 * MIB, 8 * MIB), Ok(()));
+        grants.gone(A);
+        assert_eq!(grants.check(B, 4 * MIB, 0), Ok(()));
+    }
+
+    #[test]
+    fn what_was_written_since_the_medium_was_asked_counts() {
+        let mut grants = with_free(10 * MIB);
+        grants.spend(A, 9 * MIB, 0);
+        assert_eq!(grants.check(A, 2 * MIB, 0), Err(Errno::ENOSPC));
+        grants.set_free(10 * MIB);
+        assert_eq!(grants.check(A, 2 * MIB, 0), Ok(()), "it was holes, or overwritten");
+    }
+}

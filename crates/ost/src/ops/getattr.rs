@@ -1,0 +1,18 @@
+//! Getattr: the object as the target and the holders of locks know it together.
+
+use proto::msg::ObjGetattrReq;
+use schema::Object;
+use target::{Cx, Reply, Request, Stop};
+
+use super::{key_of, resource, state_reply};
+use crate::Ost;
+use crate::attrs::{lvb, merge};
+
+/// One attempt.
+pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: ObjGetattrReq = request.decode()?;
+    let key = key_of(&req.object)?;
+    let holders = cx.glimpse(resource(&key));
+    let object = cx.get::<Object>(&key)?;
+    Ok(state_reply(ost, cx, merge(lvb(object.as_ref()), &holders?)))
+}

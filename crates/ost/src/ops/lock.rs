@@ -1,0 +1,30 @@
+//! Locks: take an extent lock, or only ask what an object looks like to those who hold one.
+//!
+//! A granted lock comes with the object's attributes: whoever wrote under a conflicting lock has given it back, with its
+//! data, before.
+
+use proto::Errno;
+use proto::msg::{EnqueueRep, EnqueueReq, ResourceKind};
+use proto::StripeIndex;
+use schema::{Object, ObjectKey};
+use target::{Cx, Reply, Request, Stop};
+
+use crate::attrs::{lvb, merge};
+
+/// One attempt of an enqueue.
+pub fn enqueue(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: EnqueueReq = request.decode()?;
+    if req.resource.kind != ResourceKind::Object as i32 || req.resource.fid.is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    let key = ObjectKey { fid: req.resource.fid, stripe: StripeIndex(req.resource.stripe) };
+    if req.glimpse {
+        let holders = cx.glimpse(req.resource);
+        let object = cx.get::<Object>(&key)?;
+        let lvb = merge(lvb(object.as_ref()), &holders?);
+        return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
+    }
+    let granted = cx.enqueue(&req)?;
+    let object = cx.get::<Object>(&key)?;
+    Ok(Reply::new(&EnqueueRep { lvb: Some(lvb(object.as_ref())), ..granted }))
+}

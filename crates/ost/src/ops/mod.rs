@@ -1,0 +1,201 @@
+//! The operations, one file each, and what those that change data have in common.
+//!
+//! A change of data goes: check; [`admit`] (is the sender allowed to, do others keep out); find the data file and begin a
+//! [`Flight`]; do the data operation, remembered over attempts; then, with nothing left that can fail, write the record
+//! and [`Files::land`](crate::files::Files::land). An attempt that ends in an error is taken out of the air by the caller.
+
+pub mod destroy;
+pub mod getattr;
+pub mod lock;
+pub mod punch;
+pub mod read;
+pub mod seek;
+pub mod setattr;
+pub mod statfs;
+pub mod sync;
+pub mod write;
+
+use dlm::mode::covers;
+use proto::msg::{Extent, LockMode, Lvb, ObjectId, ObjectStateRep, Policy, Resource};
+use proto::{Errno, StripeIndex};
+use schema::{Object, ObjectKey, OstState};
+use target::{Cx, DataOp, DataResult, Reply, Request, Stop};
+
+use crate::Ost;
+use crate::attrs;
+use crate::files::{Flight, OpId};
+
+/// Largest size of an object, in bytes: what `off_t` holds.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// The key of an object that a request names.
+pub fn key_of(object: &ObjectId) -> Result<ObjectKey, Stop> {
+    if object.fid.is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(ObjectKey { fid: object.fid, stripe: StripeIndex(object.stripe) })
+}
+
+/// The locks of an object.
+pub fn resource(key: &ObjectKey) -> Resource {
+    Resource::object(key.fid, key.stripe.0)
+}
+
+/// The name of a request while it runs.
+pub fn op_id(cx: &Cx<'_>, request: &Request) -> OpId {
+    (cx.export(), request.xid())
+}
+
+/// `offset` and `length` as a range; `EFBIG` if it ends beyond what a file can be.
+pub fn extent(offset: u64, length: u64) -> Result<Extent, Stop> {
+    let end = offset.checked_add(length).filter(|&end| end <= SIZE_MAX).ok_or(Errno::EFBIG)?;
+    Ok(Extent { start: offset, end: end.saturating_sub(1).max(offset) })
+}
+
+/// Whether the sender holds a lock that lets it do this: the one that it names, or (after a restart of the target handles
+/// are new) one of this range.
+pub fn holds(cx: &Cx<'_>, key: &ObjectKey, mode: LockMode, lock: u64, extent: &Extent) -> bool {
+    let export = cx.export();
+    cx.locks().granted_on(&resource(key)).iter().any(|held| {
+        let here = held.handle == lock || matches!(held.policy, Policy::Extent(e) if e.overlaps(extent));
+        held.export == export && covers(held.mode, mode) && here
+    })
+}
+
+/// Whether a change of `extent` may go on. `ESTALE`: the object is destroyed, or the lock that the sender names is no longer
+/// its own, so somebody else may rely on these bytes. A sender without a lock gets the range to itself for the time of the
+/// request.
+pub fn admit(
+    ost: &Ost,
+    cx: &mut Cx<'_>,
+    request: &Request,
+    key: &ObjectKey,
+    lock: u64,
+    extent: Extent,
+) -> Result<(), Stop> {
+    if ost.files.is_gone(key) {
+        return Err(Errno::ESTALE.into());
+    }
+    if cx.is_replay() {
+        return Ok(());
+    }
+    if lock == 0 {
+        return cx.revoke(resource(key), LockMode::Pw, Policy::Extent(extent));
+    }
+    // Once begun, the bytes may be on their way to the medium.
+    let begun = ost.files.flight(op_id(cx, request)).is_some();
+    if !begun && !holds(cx, key, LockMode::Pw, lock, &extent) {
+        return Err(Errno::ESTALE.into());
+    }
+    Ok(())
+}
+
+/// Begins to change the data of an object, and cuts off bytes behind its end if this request has to.
+pub fn begin(
+    ost: &mut Ost,
+    cx: &mut Cx<'_>,
+    request: &Request,
+    key: ObjectKey,
+    object: Option<&Object>,
+) -> Result<Flight, Stop> {
+    let instance = cx.instance();
+    let flight = ost.files.begin(op_id(cx, request), key, object, instance);
+    if flight.settles {
+        let size = object.map_or(0, |o| o.size);
+        data(cx, DataOp::Truncate { file: flight.file, size })?;
+    }
+    Ok(flight)
+}
+
+/// Does a data operation; its failure is the request's.
+pub fn data(cx: &mut Cx<'_>, op: DataOp) -> Result<DataResult, Stop> {
+    match cx.data(op)? {
+        DataResult::Failed(errno) => Err(errno.into()),
+        result => Ok(result),
+    }
+}
+
+/// The 512-byte blocks of a data file after an operation.
+pub fn blocks(result: &DataResult) -> u64 {
+    match result {
+        DataResult::Size(Some((_, blocks))) => *blocks,
+        _ => 0,
+    }
+}
+
+/// The times that a client gave its change; an old one that gave none gets the target's.
+pub fn times(cx: &Cx<'_>, lvb: Option<Lvb>) -> Lvb {
+    lvb.unwrap_or_else(|| {
+        let now = cx.wall_ns();
+        Lvb { mtime_ns: now, ctime_ns: now, ..Lvb::default() }
+    })
+}
+
+/// An object that is about to change: its record, if it has one, and the target's state.
+pub struct Before {
+    /// The record.
+    pub object: Option<Object>,
+    /// The state record, for counting.
+    pub state: OstState,
+}
+
+/// Reads what a change of data needs to know.
+pub fn before(cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Before, Stop> {
+    let object = cx.get::<Object>(key);
+    let state = cx.get::<OstState>(&())?.unwrap_or_default();
+    Ok(Before { object: object?, state })
+}
+
+/// Writes the record after a change of data, and lands the flight. The last step. `change` gets the record, with the
+/// owner of a new one and the file and space as they are now.
+pub fn finish(
+    ost: &mut Ost,
+    cx: &mut Cx<'_>,
+    request: &Request,
+    flight: Flight,
+    before: Before,
+    owner: (u32, u32),
+    blocks: u64,
+    change: impl FnOnce(&mut Object),
+) -> Reply {
+    let op = op_id(cx, request);
+    let Before { object: old, state } = before;
+    let named = old.as_ref().map_or(0, |o| o.file);
+    let unborn = ost.files.is_unborn(&flight);
+    if named != flight.file && !unborn {
+        // Truncated to nothing meanwhile, by somebody with no lock either: as if that had come after this change.
+        ost.files.abort(op);
+        return state_reply(ost, cx, attrs::lvb(old.as_ref()));
+    }
+    let new = old.is_none();
+    let had = old.as_ref().map_or(0, |o| o.blocks);
+    let mut object = old.unwrap_or_else(|| Object { uid: owner.0, gid: owner.1, ..Object::default() });
+    object.file = flight.file;
+    object.blocks = blocks;
+    object.instance = cx.instance();
+    object.version = cx.transno().0;
+    change(&mut object);
+    cx.put(&flight.key, &object);
+    ost.files.land(op);
+    if unborn {
+        ost.objects = state.objects + u64::from(new);
+        cx.put(&(), &ost.files.state(ost.objects));
+    }
+    ost.grants.spend(cx.export(), blocks.saturating_sub(had) * 512, 0);
+    state_reply(ost, cx, shown(&object))
+}
+
+/// The reply that shows an object and the client's grant.
+pub fn state_reply(ost: &Ost, cx: &Cx<'_>, lvb: Lvb) -> Reply {
+    Reply::new(&ObjectStateRep { lvb: Some(lvb), grant: ost.grants.of(cx.export()) })
+}
+
+/// The target's state record.
+pub fn state(cx: &mut Cx<'_>) -> Result<OstState, Stop> {
+    Ok(cx.get::<OstState>(&())?.unwrap_or_default())
+}
+
+/// The record of an object, shown.
+pub fn shown(object: &Object) -> Lvb {
+    attrs::lvb(Some(object))
+}

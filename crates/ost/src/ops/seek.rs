@@ -1,0 +1,24 @@
+//! Seek: where data or a hole begins. Behind the last byte is a hole.
+
+use proto::Errno;
+use proto::msg::{Extent, LockMode, Policy, SeekRep, SeekReq};
+use schema::Object;
+use target::{Cx, DataOp, DataResult, Reply, Request, Stop};
+
+use super::{data, key_of, resource};
+
+/// One attempt.
+pub fn attempt(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: SeekReq = request.decode()?;
+    let key = key_of(&req.object)?;
+    cx.revoke(resource(&key), LockMode::Pr, Policy::Extent(Extent { start: req.offset, end: u64::MAX }))?;
+    let object = cx.get::<Object>(&key)?.filter(|o| req.offset < o.size).ok_or(Errno::ENXIO)?;
+    let found = data(cx, DataOp::Seek { file: object.file, offset: req.offset, hole: req.hole })?;
+    let DataResult::Offset(found) = found else { return Err(Errno::EIO.into()) };
+    let offset = match found {
+        Some(offset) if offset < object.size => offset,
+        _ if req.hole => object.size,
+        _ => return Err(Errno::ENXIO.into()),
+    };
+    Ok(Reply::new(&SeekRep { offset }))
+}

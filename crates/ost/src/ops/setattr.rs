@@ -1,0 +1,36 @@
+//! Setattr: times and owner. An object that never was has neither; it gets them with its first write.
+
+use proto::msg::ObjSetattrReq;
+use schema::Object;
+use target::{Cx, Reply, Request, Stop};
+
+use super::{key_of, shown, state_reply};
+use crate::Ost;
+use crate::attrs::{lvb, take_times};
+
+/// Leaves an owner as it is.
+const SAME: u32 = u32::MAX;
+
+/// One attempt.
+pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: ObjSetattrReq = request.decode()?;
+    let key = key_of(&req.object)?;
+    let Some(old) = cx.get::<Object>(&key)? else {
+        return Ok(state_reply(ost, cx, req.lvb.unwrap_or_else(|| lvb(None))));
+    };
+    let mut object = old.clone();
+    if let Some(times) = &req.lvb {
+        take_times(&mut object, times);
+    }
+    if req.uid != SAME {
+        object.uid = req.uid;
+    }
+    if req.gid != SAME {
+        object.gid = req.gid;
+    }
+    if object != old {
+        object.version = cx.transno().0;
+        cx.put(&key, &object);
+    }
+    Ok(state_reply(ost, cx, shown(&object)))
+}

@@ -1,0 +1,35 @@
+//! Statfs: space of the target; also renews the client's grant, or takes back what it does not want.
+
+use proto::msg::{StatfsRep, StatfsReq};
+use target::{Cx, Reply, Request, Stop};
+
+use crate::Ost;
+
+/// What an object is taken to need when the number of objects that could still be made is told, in bytes.
+const OBJECT_BYTES: u64 = 16 << 10;
+
+/// One attempt.
+pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: StatfsReq = request.decode()?;
+    let export = cx.export();
+    let lightweight = cx.export_info(export).is_none_or(|e| e.lightweight);
+    if req.want_grant != 0 && !lightweight {
+        ost.grants.renew(export, req.want_grant);
+    }
+    Ok(Reply::new(&StatfsRep { grant: ost.grants.of(export), ..figures(ost) }))
+}
+
+/// The target's space.
+pub fn figures(ost: &Ost) -> StatfsRep {
+    let (total, reserve) = ost.space.map_or((0, 0), |s| (s.total, s.reserve));
+    let free = if ost.space.is_some() { ost.grants.free() } else { 0 };
+    let files_free = free / OBJECT_BYTES;
+    StatfsRep {
+        total,
+        free: free + reserve,
+        available: free.saturating_sub(ost.grants.total()),
+        files: ost.objects + files_free,
+        files_free,
+        grant: 0,
+    }
+}

@@ -1,0 +1,108 @@
+//! Data files that nothing names: found at start, removed when it is safe.
+//!
+//! At start, the files that a crash left over ([`crate::files`] says which these are) are doomed in one change, so that from
+//! then on they are like all others that wait to be removed. One task at a time removes some doomed files, makes the removal
+//! durable, and only then forgets them.
+
+use proto::Transno;
+use schema::{DoomedFile, OstState, Record};
+use store::KeyRange;
+use target::{Cx, DataOp, DataResult, LogLevel, Stop, Task};
+
+use crate::Ost;
+use crate::ops::data;
+
+/// Files in one task.
+const CHUNK: usize = 64;
+/// Numbers and records in one look.
+const LOOK: usize = 4096;
+
+/// A task: these files go.
+struct Remove(Vec<u64>);
+
+/// Loads the state, finds what a crash left over, dooms it.
+pub fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
+    let state = cx.get::<OstState>(&())?.unwrap_or_default();
+    let doomed = doomed(cx)?;
+    let mut next = state.next_file.max(1);
+    let mut left = state.unborn;
+    loop {
+        let DataResult::Files(found) = data(cx, DataOp::List { from: next, limit: LOOK as u32 })? else { break };
+        let Some(last) = found.last() else { break };
+        next = last + 1;
+        left.extend(found);
+    }
+
+    ost.objects = state.objects;
+    ost.files.start(next);
+    for &file in &doomed {
+        ost.files.doom(Transno(0), file);
+    }
+    if !left.is_empty() {
+        cx.log(LogLevel::Info, format!("{} data files of changes that were lost are removed", left.len()));
+        for &file in &left {
+            cx.put(&file, &DoomedFile {});
+            ost.files.doom(Transno(0), file);
+        }
+        cx.put(&(), &ost.files.state(state.objects));
+    }
+    Ok(())
+}
+
+fn doomed(cx: &mut Cx<'_>) -> Result<Vec<u64>, Stop> {
+    let mut all = Vec::new();
+    let mut range = DoomedFile::all();
+    loop {
+        let found = cx.scan::<DoomedFile>(&range, LOOK)?;
+        all.extend(found.iter().map(|(file, _)| *file));
+        match all.last() {
+            Some(last) if found.len() == LOOK => {
+                range = KeyRange::new(DoomedFile::key(last).successor(), range.end);
+            }
+            _ => return Ok(all),
+        }
+    }
+}
+
+/// Begins a task if there is something that may go and none is at it.
+pub fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
+    if ost.sweeping || cx.is_recovering() || !ost.files.has_doomed(cx.last_committed()) {
+        return;
+    }
+    ost.sweeping = true;
+    let files = ost.files.take_doomed(cx.last_committed(), CHUNK);
+    cx.spawn(Task::new("remove data files", Remove(files)));
+}
+
+/// One attempt.
+pub fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+    let Some(Remove(files)) = task.get::<Remove>() else { return Ok(()) };
+    match remove(cx, files) {
+        Err(Stop::Wait) => Err(Stop::Wait),
+        Err(stop) => {
+            // The records stay: the next start tries again.
+            ost.sweeping = false;
+            Err(stop)
+        }
+        Ok(()) => {
+            for &file in files {
+                cx.delete::<DoomedFile>(&file);
+                ost.files.removed(file);
+            }
+            ost.sweeping = false;
+            go_on(ost, cx);
+            Ok(())
+        }
+    }
+}
+
+fn remove(cx: &mut Cx<'_>, files: &[u64]) -> Result<(), Stop> {
+    let mut stop = Ok(());
+    for &file in files {
+        if let Err(why) = data(cx, DataOp::Remove { file }) {
+            stop = Err(why);
+        }
+    }
+    stop?;
+    data(cx, DataOp::Sync { files: files.to_vec() }).map(drop)
+}

@@ -21,7 +21,7 @@ use core::fmt;
 use bytes::Bytes;
 use dlm::ExportId;
 use prost::Message;
-use proto::msg::ConnectRep;
+use proto::msg::{ConnectRep, ConnectReq};
 use proto::{Errno, Fid, Frame, Opcode, TargetKind, Transno, Xid};
 use store::Miss;
 
@@ -227,8 +227,8 @@ pub trait Service {
     }
 
     /// A client is about to be told that it is connected: limits and grants go into the reply.
-    fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, reply: &mut ConnectRep) {
-        let _ = (cx, export, reply);
+    fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {
+        let _ = (cx, export, request, reply);
     }
 
     /// An export is gone: it disconnected, was evicted, or (lightweight) lost its connection for good. Not an attempt: spawn

@@ -1,1 +1,110 @@
-fn main() {}
+//! The one binary: `adamant`, and by other names `lfs`, `lctl`, `mkfs.adamant`, `mount.adamant`.
+//!
+//! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
+//! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
+
+mod commands;
+mod daemon;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use commands::{down, install, lctl, lfs, mkfs, mount, serve, sim, status, tune, up};
+
+/// A parallel file system in user space
+#[derive(Parser)]
+#[command(name = "adamant", version, propagate_version = true, arg_required_else_help = true)]
+struct Adamant {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(up::Arguments),
+    Down(down::Arguments),
+    Status(status::Arguments),
+    Mkfs(mkfs::Arguments),
+    Tune(tune::Arguments),
+    Serve(serve::Arguments),
+    Mount(mount::Arguments),
+    /// What is known of files and targets, by Lustre's words
+    #[command(subcommand)]
+    Lfs(lfs::Command),
+    /// Parameters and control of running servers and mounts, by Lustre's words
+    Lctl(lctl::Arguments),
+    Sim(sim::Arguments),
+    InstallLinks(install::Links),
+    Completions(install::Completions),
+    Man(install::Man),
+}
+
+/// What is known of files and targets, by Lustre's words
+#[derive(Parser)]
+#[command(name = "lfs", version, arg_required_else_help = true)]
+struct Lfs {
+    #[command(subcommand)]
+    command: lfs::Command,
+}
+
+/// Parameters and control of running servers and mounts, by Lustre's words
+#[derive(Parser)]
+#[command(name = "lctl", version, arg_required_else_help = true)]
+struct Lctl {
+    #[command(flatten)]
+    arguments: lctl::Arguments,
+}
+
+#[derive(Parser)]
+#[command(name = "mkfs.adamant", version)]
+struct Mkfs {
+    #[command(flatten)]
+    arguments: mkfs::Arguments,
+}
+
+#[derive(Parser)]
+#[command(name = "mount.adamant", version)]
+struct Mount {
+    #[command(flatten)]
+    arguments: mount::Arguments,
+}
+
+fn main() -> ExitCode {
+    let called_as = std::env::args_os()
+        .next()
+        .and_then(|path| std::path::Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned()))
+        .unwrap_or_default();
+    let result = match called_as.as_str() {
+        "lfs" => lfs::run(Lfs::parse().command),
+        "lctl" => lctl::run(Lctl::parse().arguments),
+        "mkfs.adamant" => mkfs::run(Mkfs::parse().arguments),
+        "mount.adamant" => mount::run(Mount::parse().arguments),
+        _ => run(Adamant::parse().command),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{}: {error:#}", if called_as.is_empty() { "adamant" } else { &called_as });
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Up(arguments) => up::run(arguments),
+        Command::Down(arguments) => down::run(arguments),
+        Command::Status(arguments) => status::run(arguments),
+        Command::Mkfs(arguments) => mkfs::run(arguments),
+        Command::Tune(arguments) => tune::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Mount(arguments) => mount::run(arguments),
+        Command::Lfs(command) => lfs::run(command),
+        Command::Lctl(arguments) => lctl::run(arguments),
+        Command::Sim(arguments) => sim::run(arguments),
+        Command::InstallLinks(arguments) => install::links(arguments),
+        Command::Completions(arguments) => install::completions(arguments, Adamant::command()),
+        Command::Man(arguments) => install::man(arguments, Adamant::command()),
+    }
+}

@@ -77,6 +77,11 @@ impl FuseMount {
         &self.client
     }
 
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Waits until somebody unmounts the directory.
     ///
     /// # Errors

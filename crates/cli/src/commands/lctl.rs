@@ -1,0 +1,201 @@
+//! `lctl`: parameters and control of running servers and mounts.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use host::admin::{self, Request, Response};
+use host::stream::Stream;
+use proto::Nid;
+
+use crate::commands::status;
+
+/// Parameters and control of running servers and mounts, by Lustre's words
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print parameters; example: lctl get_param mdt.*.recovery_status
+    #[command(name = "get_param")]
+    GetParam {
+        /// Only the values
+        #[arg(short = 'n')]
+        values: bool,
+        /// Only the names
+        #[arg(short = 'N')]
+        names: bool,
+        /// Patterns
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// Set parameters; example: lctl set_param mdc.*.rpc_stats=clear
+    #[command(name = "set_param")]
+    SetParam {
+        /// Do not print what was set
+        #[arg(short = 'n')]
+        quiet: bool,
+        /// PATTERN=VALUE
+        #[arg(required = true)]
+        settings: Vec<String>,
+    },
+    /// List names of parameters; example: lctl list_param -R 'mdt.*'
+    #[command(name = "list_param")]
+    ListParam {
+        /// With all below
+        #[arg(short = 'R')]
+        recursive: bool,
+        /// Patterns
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// List devices
+    Dl,
+    /// See whether something of ours listens at an address
+    Ping {
+        /// HOST:PORT or unix:PATH
+        nid: Nid,
+    },
+    /// Addresses of the servers here
+    #[command(name = "list_nids")]
+    ListNids,
+    /// A line in the logs
+    Mark {
+        /// The text
+        text: Vec<String>,
+    },
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Command::GetParam { values, names, patterns } => Ok(get_param(&patterns, values, names)),
+        Command::SetParam { quiet, settings } => set_param(&settings, quiet),
+        Command::ListParam { recursive, patterns } => Ok(list_param(&patterns, recursive)),
+        Command::Dl => {
+            let processes = status::processes();
+            let devices = processes.iter().flat_map(|process| &process.description.devices);
+            for (index, device) in devices.enumerate() {
+                println!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Ping { nid } => match Stream::dial(std::slice::from_ref(&nid)) {
+            Ok(_) => {
+                println!("{nid}");
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => bail!("failed to ping {nid}: {error}; is a server running there?"),
+        },
+        Command::ListNids => {
+            let processes = status::processes();
+            for device in processes.iter().filter(|p| p.role == "server").flat_map(|p| &p.description.devices) {
+                println!("{}", device.place);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Mark { text } => {
+            let value = text.join(" ");
+            for socket in admin::sockets() {
+                let _ = admin::ask(&socket, &Request::SetParam { pattern: "mark".to_owned(), value: value.clone() });
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// No such parameter, as Lustre's tool says it.
+const NOT_FOUND: u8 = 2;
+
+fn collect(pattern: &str) -> Vec<(String, String)> {
+    let request = Request::GetParam { pattern: pattern.to_owned() };
+    let mut found: Vec<(String, String)> = admin::sockets()
+        .iter()
+        .filter_map(|socket| match admin::ask(socket, &request) {
+            Ok(Response::Params(params)) => Some(params),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    found.sort();
+    found
+}
+
+fn not_found(verb: &str, pattern: &str) -> u8 {
+    eprintln!("error: {verb}: param_path '{pattern}': No such file or directory");
+    NOT_FOUND
+}
+
+fn get_param(patterns: &[String], values: bool, names: bool) -> ExitCode {
+    let mut code = 0;
+    for pattern in patterns {
+        let found = collect(pattern);
+        if found.is_empty() {
+            code = not_found("get_param", pattern);
+        }
+        for (name, value) in found {
+            let value = value.trim_end_matches('\n');
+            match (names, values) {
+                (true, _) => println!("{name}"),
+                (false, true) => println!("{value}"),
+                (false, false) if value.contains('\n') => println!("{name}=\n{value}"),
+                (false, false) => println!("{name}={value}"),
+            }
+        }
+    }
+    ExitCode::from(code)
+}
+
+fn list_param(patterns: &[String], recursive: bool) -> ExitCode {
+    let mut code = 0;
+    for pattern in patterns {
+        let mut found = collect(pattern);
+        if recursive {
+            found.extend(collect(&format!("{pattern}.**")));
+            found.sort();
+        }
+        if found.is_empty() {
+            code = not_found("list_param", pattern);
+        }
+        for (name, _) in found {
+            println!("{name}");
+        }
+    }
+    ExitCode::from(code)
+}
+
+fn set_param(settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
+    let mut code = 0;
+    for setting in settings {
+        let Some((pattern, value)) = setting.split_once('=') else {
+            bail!("'{setting}' is not a setting; expected PATTERN=VALUE");
+        };
+        let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
+        let mut found = false;
+        for socket in admin::sockets() {
+            match admin::ask(&socket, &request) {
+                Ok(Response::Params(params)) => {
+                    found = true;
+                    for (name, value) in params.iter().filter(|_| !quiet) {
+                        println!("{name}={value}");
+                    }
+                }
+                Ok(Response::Failed(2, _)) => {}
+                Ok(Response::Failed(number, message)) => {
+                    found = true;
+                    eprintln!("error: set_param: setting {pattern}={value}: {message}");
+                    code = u8::try_from(number).unwrap_or(1);
+                }
+                _ => {}
+            }
+        }
+        if !found {
+            code = not_found("set_param", pattern);
+        }
+    }
+    Ok(ExitCode::from(code))
+}

@@ -1,0 +1,70 @@
+//! `adamant mkfs`: makes a target.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use host::server::{self, NewTarget, Place};
+use proto::{Nid, TargetIndex, TargetKind, TargetName};
+
+/// Make a target in a directory
+///
+/// Example: adamant mkfs --fsname scratch --ost --index 1 --mgsnode 127.0.0.1:7988 /srv/ost1
+#[derive(Args)]
+pub struct Arguments {
+    /// Name of the file system, at most 8 letters, digits or underscores
+    #[arg(long, default_value = "adamant")]
+    pub fsname: String,
+    /// The configuration target; with --mdt both, in one directory
+    #[arg(long)]
+    pub mgs: bool,
+    /// A metadata target
+    #[arg(long, conflicts_with = "ost")]
+    pub mdt: bool,
+    /// An object target
+    #[arg(long)]
+    pub ost: bool,
+    /// Its index in the file system
+    #[arg(long, default_value_t = 0)]
+    pub index: u32,
+    /// Where the MGS is: HOST:PORT or unix:PATH
+    #[arg(long = "mgsnode", value_name = "NID")]
+    pub mgsnode: Vec<Nid>,
+    /// Destroy what the directory holds
+    #[arg(long)]
+    pub reformat: bool,
+    /// The directory
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if !TargetName::fsname_is_valid(&arguments.fsname) {
+        bail!("'{}' cannot name a file system; use 1 to 8 letters, digits or underscores", arguments.fsname);
+    }
+    let kinds = [(arguments.mgs, TargetKind::Mgt), (arguments.mdt, TargetKind::Mdt), (arguments.ost, TargetKind::Ost)];
+    let kinds: Vec<TargetKind> = kinds.into_iter().filter_map(|(wanted, kind)| wanted.then_some(kind)).collect();
+    if kinds.is_empty() {
+        bail!("say what to make: --mgs, --mdt or --ost");
+    }
+    if !arguments.mgs && arguments.mgsnode.is_empty() {
+        bail!("a metadata or object target must know its MGS; give --mgsnode HOST:PORT");
+    }
+    if arguments.index > 0xffff {
+        bail!("index {} is too large; at most 65535", arguments.index);
+    }
+    for kind in &kinds {
+        let fsname = if *kind == TargetKind::Mgt { String::new() } else { arguments.fsname.clone() };
+        let index = if *kind == TargetKind::Mgt { 0 } else { arguments.index };
+        let name = TargetName { fsname, kind: *kind, index: TargetIndex(index) };
+        // A directory for both holds the MGT in a directory of its own.
+        let directory =
+            if kinds.len() > 1 && *kind == TargetKind::Mgt { arguments.target.join("mgt") } else { arguments.target.clone() };
+        let new = NewTarget { name: name.clone(), mgs: arguments.mgsnode.clone(), reformat: arguments.reformat };
+        server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
+        println!("{name} made in {}", directory.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,13 @@
+//! One file per command.
+
+pub mod down;
+pub mod install;
+pub mod lctl;
+pub mod lfs;
+pub mod mkfs;
+pub mod mount;
+pub mod serve;
+pub mod sim;
+pub mod status;
+pub mod tune;
+pub mod up;

@@ -1,0 +1,301 @@
+//! `adamant mount`: mounts a file system; also `mount -t adamant` and fstab.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use client::api::Options;
+use fuse::{FuseMount, MountSettings};
+use host::admin::{self, Description, Device, Request, Response};
+use proto::{Errno, Nid};
+
+use crate::daemon;
+
+/// Mount a file system
+///
+/// Example: adamant mount 127.0.0.1:7988:/adamant /mnt -o ro
+#[derive(Args)]
+pub struct Arguments {
+    /// NID[:NID...]:/FSNAME
+    pub source: String,
+    /// Where
+    pub directory: PathBuf,
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// As mount(8) passes it
+    #[arg(short, hide = true)]
+    pub verbose: bool,
+    /// As mount(8) passes it: no entry in mtab
+    #[arg(short = 'n', hide = true)]
+    pub no_mtab: bool,
+    /// As mount(8) passes it: sloppy, unknown options are no error
+    #[arg(short = 's', hide = true)]
+    pub sloppy: bool,
+    /// In the background, as this command starts itself
+    #[arg(long, hide = true)]
+    pub background: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let request = MountRequest::parse(&arguments.source, &arguments.options, arguments.sloppy)?;
+    let directory = std::path::absolute(&arguments.directory)?;
+    if arguments.foreground || arguments.background {
+        if arguments.background {
+            daemon::detach();
+        }
+        daemon::start_log();
+        let mounted = Mounted::start(&request, directory);
+        let mounted = match mounted {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                if arguments.background {
+                    daemon::tell_parent(&format!("{error:#}"));
+                }
+                return Err(error);
+            }
+        };
+        if arguments.background {
+            daemon::tell_parent("ready");
+        }
+        mounted.run()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    start_in_background(&arguments.source, &directory, &arguments.options)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Mounts from a process in the background. Gives its number.
+pub fn start_in_background(source: &str, directory: &std::path::Path, options: &[String]) -> anyhow::Result<u32> {
+    let mut words = vec!["mount".to_owned(), source.to_owned(), directory.display().to_string()];
+    if !options.is_empty() {
+        words.extend(["-o".to_owned(), options.join(",")]);
+    }
+    daemon::start(&words, &daemon::log_path(&format!("mount{}", directory.display().to_string().replace('/', "-"))))
+}
+
+/// What to mount and how.
+pub struct MountRequest {
+    options: Options,
+    settings: MountSettings,
+}
+
+impl MountRequest {
+    /// Reads a source and mount options.
+    pub fn parse(source: &str, words: &[String], sloppy: bool) -> anyhow::Result<MountRequest> {
+        let (mgs, fsname) = parse_source(source)?;
+        let root = rustix::process::geteuid().is_root();
+        let mut settings = MountSettings {
+            source: source.to_owned(),
+            allow_other: root,
+            read_only: false,
+            kernel_options: Vec::new(),
+            threads: 0,
+        };
+        let mut options = Options {
+            uuid: host::clock::uuid(),
+            seed: host::clock::seed(),
+            fsname,
+            mgs,
+            description: String::new(),
+            read_only: false,
+            max_dirty: 256 << 20,
+            max_cached: 256 << 20,
+            max_read_ahead: 8 << 20,
+            max_nodes: 1 << 20,
+            soft: None,
+            request_timeout: Duration::from_secs(10),
+            write_back_after: Duration::from_secs(2),
+        };
+        for word in words.iter().filter(|word| !word.is_empty()) {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = || {
+                value.parse::<u64>().ok().filter(|n| *n > 0).with_context(|| format!("mount option '{word}' needs a number"))
+            };
+            match key {
+                "ro" => (settings.read_only, options.read_only) = (true, true),
+                "rw" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser" => {}
+                "soft" => options.soft = Some(Duration::from_secs(if value.is_empty() { 30 } else { number()? })),
+                "allow_other" => settings.allow_other = true,
+                "no_allow_other" => settings.allow_other = false,
+                "max_dirty_mb" => options.max_dirty = number()? << 20,
+                "max_cached_mb" => options.max_cached = number()? << 20,
+                "max_read_ahead_mb" => options.max_read_ahead = number()? << 20,
+                "threads" => settings.threads = number()? as usize,
+                "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" | "sync"
+                | "dirsync" => settings.kernel_options.push(key.to_owned()),
+                _ if key.starts_with("x-") || key.starts_with("comment") || sloppy => {}
+                _ => bail!("mount option '{key}' is unknown; see 'adamant mount --help'"),
+            }
+        }
+        Ok(MountRequest { options, settings })
+    }
+}
+
+/// `NID[:NID...]:/FSNAME` into its parts.
+pub fn parse_source(source: &str) -> anyhow::Result<(Vec<Nid>, String)> {
+    let bad = || {
+        anyhow::anyhow!("'{source}' is not a file system; expected NID[:NID...]:/FSNAME, for example 127.0.0.1:7988:/adamant")
+    };
+    let (nids, fsname) = source.rsplit_once(":/").ok_or_else(bad)?;
+    if fsname.contains('/') {
+        bail!("'{source}' names a subtree; this version mounts whole file systems, so leave the part behind the name away");
+    }
+    if !proto::TargetName::fsname_is_valid(fsname) {
+        return Err(bad());
+    }
+    let mut list = Vec::new();
+    let mut rest = nids;
+    while !rest.is_empty() {
+        // A NID is host:port or unix:path, so it ends at its second colon; an address in brackets has its own.
+        let from = if rest.starts_with('[') { rest.find(']').ok_or_else(bad)? } else { 0 };
+        let first = from + rest[from..].find(':').ok_or_else(bad)?;
+        let end = rest[first + 1..].find(':').map_or(rest.len(), |at| first + 1 + at);
+        list.push(rest[..end].parse::<Nid>().map_err(anyhow::Error::msg)?);
+        rest = rest.get(end + 1..).unwrap_or("");
+    }
+    if list.is_empty() {
+        return Err(bad());
+    }
+    Ok((list, fsname.to_owned()))
+}
+
+/// A mount that runs in this process.
+pub struct Mounted {
+    mount: std::sync::Arc<FuseMount>,
+    _admin: Option<admin::AdminSocket>,
+}
+
+impl Mounted {
+    /// Mounts.
+    pub fn start(request: &MountRequest, directory: PathBuf) -> anyhow::Result<Mounted> {
+        let mut options = request.options.clone();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        options.description = format!("{host}:{}", directory.display());
+        let (fsname, uuid) = (options.fsname.clone(), options.uuid.to_string());
+        let mount = std::sync::Arc::new(fuse::mount(options, &request.settings, &directory).map_err(anyhow::Error::new)?);
+        let for_admin = mount.clone();
+        let place = directory.display().to_string();
+        let admin = admin::serve("mount", move |request| answer(&for_admin, &fsname, &uuid, &place, request));
+        let admin = admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
+        Ok(Mounted { mount, _admin: admin })
+    }
+
+    /// Serves the mount until it is unmounted or the process is told to stop.
+    pub fn run(self) -> anyhow::Result<()> {
+        let (sender, ended) = std::sync::mpsc::channel();
+        let waiting = self.mount.clone();
+        std::thread::Builder::new().name("session".to_owned()).spawn(move || {
+            let _ = sender.send(waiting.wait());
+        })?;
+        let mut result = None;
+        daemon::wait_for_signal(|| {
+            result = ended.try_recv().ok();
+            result.is_some()
+        })?;
+        if result.is_none() {
+            self.unmount_directory()?;
+            result = ended.recv_timeout(Duration::from_secs(60)).ok();
+        }
+        result.unwrap_or(Ok(())).context("the session with the kernel broke")
+    }
+
+    /// Takes the mount away under its directory.
+    pub fn unmount_directory(&self) -> anyhow::Result<()> {
+        let directory = self.mount.directory();
+        unmount(directory)
+    }
+}
+
+/// umount(8) for a directory.
+pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
+    let shown = directory.display();
+    let result = if rustix::process::geteuid().is_root() {
+        rustix::mount::unmount(directory, rustix::mount::UnmountFlags::empty()).map_err(std::io::Error::from)
+    } else {
+        match std::process::Command::new("fusermount3").arg("-u").arg(directory).output() {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+            Err(error) => Err(error),
+        }
+    };
+    match result {
+        Err(error) if error.raw_os_error() == Some(16) => {
+            bail!("{shown} is in use; end the programs that use it (see: fuser -vm {shown}), then try again")
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot unmount {shown}")),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn answer(mount: &FuseMount, fsname: &str, uuid: &str, place: &str, request: Request) -> Response {
+    match request {
+        Request::GetParam { pattern } => Response::Params(mount.client().get_params(&pattern)),
+        Request::SetParam { pattern, value } => {
+            let names: Vec<String> = mount.client().get_params(&pattern).into_iter().map(|(name, _)| name).collect();
+            if names.is_empty() {
+                return Response::failed(Errno::ENOENT);
+            }
+            for name in &names {
+                if let Err(error) = mount.client().set_param(name, &value) {
+                    return Response::failed(error);
+                }
+            }
+            Response::Params(names.into_iter().map(|name| (name, value.clone())).collect())
+        }
+        Request::Describe => Response::Description(Description {
+            pid: std::process::id(),
+            role: "mount".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            fsname: fsname.to_owned(),
+            places: vec![place.to_owned()],
+            devices: vec![Device {
+                state: "UP".to_owned(),
+                kind: "client".to_owned(),
+                name: format!("{fsname}-client"),
+                uuid: uuid.to_owned(),
+                place: place.to_owned(),
+            }],
+        }),
+        Request::Shutdown => match unmount(mount.directory()) {
+            Ok(()) => Response::Done,
+            Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_read() {
+        for (source, nids, name) in [
+            ("127.0.0.1:7988:/adamant", vec!["127.0.0.1:7988"], "adamant"),
+            ("a:1:b:2:/fs", vec!["a:1", "b:2"], "fs"),
+            ("unix:/run/x/mgt:/fs", vec!["unix:/run/x/mgt"], "fs"),
+            ("[::1]:7988:c:3:/fs", vec!["[::1]:7988", "c:3"], "fs"),
+        ] {
+            let (list, fsname) = parse_source(source).unwrap();
+            assert_eq!(list.iter().map(ToString::to_string).collect::<Vec<_>>(), nids);
+            assert_eq!(fsname, name);
+        }
+        for bad in ["", "adamant", "host:/fs", ":/fs", "1.2.3.4:7988:/", "1.2.3.4:7988:/fs/sub", "a:1:/bad-name!"] {
+            assert!(parse_source(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_mount_options_are_named() {
+        let error = MountRequest::parse("a:1:/fs", &["bogus".to_owned()], false).err().unwrap();
+        assert!(error.to_string().contains("'bogus'"));
+        assert!(MountRequest::parse("a:1:/fs", &["bogus".to_owned()], true).is_ok());
+        assert!(MountRequest::parse("a:1:/fs", &["ro".to_owned(), "soft=5".to_owned()], false).is_ok());
+    }
+}

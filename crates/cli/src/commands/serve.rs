@@ -1,0 +1,117 @@
+//! `adamant serve`: serves targets until it is told to stop.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use host::server::{self, Place, ServeOptions, Server};
+use proto::Nid;
+
+use crate::daemon;
+
+/// Serve targets
+///
+/// Example: adamant serve --listen 127.0.0.1:7988 /srv/mgt /srv/mdt0 /srv/ost0
+#[derive(Args)]
+pub struct Arguments {
+    /// Where the first target listens; further ones take the next ports, or the path with their name behind it
+    #[arg(long, value_name = "NID", default_value = "127.0.0.1:7988")]
+    pub listen: Nid,
+    /// Where the MGS is, instead of what the targets remember
+    #[arg(long = "mgsnode", value_name = "NID")]
+    pub mgsnode: Vec<Nid>,
+    /// abort_recov, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Listen where other machines can reach it, without any check of who they are
+    #[arg(long)]
+    pub insecure: bool,
+    /// Allow fault injection
+    #[arg(long)]
+    pub allow_faults: bool,
+    /// In the background, as `adamant up` starts it
+    #[arg(long, hide = true)]
+    pub background: bool,
+    /// Directories of targets, or mem:NAME (gone with the process)
+    #[arg(value_name = "TARGET", required = true)]
+    pub targets: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.background {
+        daemon::detach();
+    }
+    daemon::start_log();
+    let started = options(&arguments).and_then(|options| {
+        let places = arguments.targets.iter().map(|target| target.parse()).collect::<Result<Vec<Place>, _>>()?;
+        Server::start(&places, &options)
+    });
+    let server = match started {
+        Ok(server) => server,
+        Err(message) => {
+            if arguments.background {
+                daemon::tell_parent(&message);
+            }
+            anyhow::bail!(message);
+        }
+    };
+    for (name, nid) in server.targets() {
+        eprintln!("{name} serves at {nid}");
+    }
+    if arguments.background {
+        daemon::tell_parent("ready");
+    }
+    daemon::wait_for_signal(|| server.is_finished())?;
+    server.stop().map_err(anyhow::Error::msg)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
+    let mut options = ServeOptions {
+        listen: arguments.listen.clone(),
+        mgs: arguments.mgsnode.clone(),
+        insecure: arguments.insecure,
+        ..ServeOptions::default()
+    };
+    if !arguments.listen.is_local() {
+        if !arguments.insecure {
+            return Err(format!(
+                "{} can be reached from other machines, and this version has no certificates to tell friend from foe; \
+                 listen on 127.0.0.1 or unix:PATH, or add --insecure to let anyone who reaches it do anything",
+                arguments.listen
+            ));
+        }
+        eprintln!(
+            "warning: {} is open to everyone who can reach it: they can read, change and remove all files as any user",
+            arguments.listen
+        );
+    }
+    for option in &arguments.options {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let seconds = || value.parse::<u64>().map_err(|_| format!("option '{option}' needs a number of seconds"));
+        match key {
+            "abort_recov" | "abort_recovery" => options.abort_recovery = true,
+            "recovery_time_soft" => options.recovery_soft_s = seconds()?,
+            "recovery_time_hard" => options.recovery_hard_s = seconds()?,
+            "cache_mb" => {
+                options.cache_bytes = value
+                    .parse::<u64>()
+                    .ok()
+                    .filter(|mb| *mb >= 1)
+                    .ok_or_else(|| format!("option '{option}' needs a number of MiB"))?
+                    << 20;
+            }
+            _ => {
+                return Err(format!(
+                    "option '{key}' is unknown; known are abort_recov, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N"
+                ));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// Used by `adamant up --foreground`.
+pub fn start(places: &[Place], options: &ServeOptions) -> anyhow::Result<Server> {
+    server::Server::start(places, options).map_err(anyhow::Error::msg)
+}

@@ -1,0 +1,36 @@
+//! `adamant sim`: the simulated cluster.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+/// Run the simulated cluster; prints the command that repeats a failure
+///
+/// Example: adamant sim --runs 1000
+#[derive(Args)]
+pub struct Arguments {
+    /// Run this seed only
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How many seeds
+    #[arg(long, default_value_t = 100)]
+    pub runs: u64,
+    /// Stop after this many minutes
+    #[arg(long)]
+    pub minutes: Option<u64>,
+    /// A named scenario; 'list' lists them, 'canary' must fail
+    #[arg(long)]
+    pub scenario: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let settings = sim::Settings {
+        seed: arguments.seed,
+        runs: arguments.runs,
+        minutes: arguments.minutes,
+        scenario: arguments.scenario,
+        first_seed: host::clock::seed() >> 16,
+    };
+    Ok(if sim::run(&settings, &mut |line| println!("{line}")) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}

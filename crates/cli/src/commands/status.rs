@@ -1,0 +1,151 @@
+//! `adamant status`: what runs on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use host::admin::{self, Description, Request, Response};
+
+use crate::output;
+
+/// Targets, clients, recovery and space of what runs on this machine
+///
+/// Example: adamant status --watch
+#[derive(Args)]
+pub struct Arguments {
+    /// Only the file system of this directory
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Again every two seconds
+    #[arg(long)]
+    pub watch: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A running process of ours.
+pub struct Process {
+    /// Its admin socket.
+    pub socket: PathBuf,
+    /// What it says of itself.
+    pub description: Description,
+    /// `server` or `mount`.
+    pub role: String,
+}
+
+impl Process {
+    /// Whether it has a target in `dir`, or is mounted there.
+    pub fn serves(&self, dir: &Path) -> bool {
+        let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+        self.description.places.iter().any(|place| {
+            let place = std::fs::canonicalize(place).unwrap_or_else(|_| PathBuf::from(place));
+            place.starts_with(&dir) || place == dir
+        })
+    }
+
+    /// Names of its devices.
+    pub fn names(&self) -> Vec<String> {
+        self.description.devices.iter().map(|device| device.name.clone()).collect()
+    }
+
+    /// Names of the file systems whose targets it serves.
+    pub fn fsnames(&self) -> Vec<String> {
+        let names = self.names();
+        let mut names: Vec<String> =
+            names.iter().filter_map(|name| name.rsplit_once('-')).map(|(fsname, _)| fsname.to_owned()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Whether a mount's source names this address.
+    pub fn is_mounted_from(&self, nid: &str) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        mounts.lines().any(|line| {
+            let mut fields = line.split(' ');
+            let (source, place) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+            self.description.places.iter().any(|own| own == place) && source.contains(nid)
+        })
+    }
+
+    /// Parameters of it that match.
+    pub fn params(&self, pattern: &str) -> Vec<(String, String)> {
+        match admin::ask(&self.socket, &Request::GetParam { pattern: pattern.to_owned() }) {
+            Ok(Response::Params(params)) => params,
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// All processes that run.
+pub fn processes() -> Vec<Process> {
+    admin::sockets()
+        .into_iter()
+        .filter_map(|socket| match admin::ask(&socket, &Request::Describe) {
+            Ok(Response::Description(description)) => {
+                Some(Process { socket, role: description.role.clone(), description })
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    loop {
+        let found = print(&arguments)?;
+        if !arguments.watch {
+            return Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        print!("\x1b[2J\x1b[H");
+    }
+}
+
+fn print(arguments: &Arguments) -> anyhow::Result<bool> {
+    let mut processes = processes();
+    if let Some(dir) = &arguments.dir {
+        let dir = std::path::absolute(dir)?;
+        let fsnames: Vec<String> =
+            processes.iter().filter(|p| p.role == "server" && p.serves(&dir)).flat_map(Process::fsnames).collect();
+        processes.retain(|p| p.serves(&dir) || (p.role == "mount" && fsnames.contains(&p.description.fsname)));
+    }
+    let mut rows = Vec::new();
+    for process in &processes {
+        for device in &process.description.devices {
+            let status = process.params(&format!("*.{}.recovery_status", device.name));
+            let recovery = status
+                .first()
+                .and_then(|(_, text)| text.lines().find_map(|line| line.strip_prefix("status: ")))
+                .unwrap_or("-")
+                .to_owned();
+            let exports = process.params(&format!("*.{}.num_exports", device.name));
+            let clients = exports.first().map_or("-".to_owned(), |(_, value)| value.trim().to_owned());
+            rows.push(vec![
+                device.name.clone(),
+                device.state.clone(),
+                recovery,
+                clients,
+                process.description.pid.to_string(),
+                device.place.clone(),
+            ]);
+        }
+    }
+    if arguments.json {
+        let list: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                serde_json::json!({
+                    "name": row[0], "state": row[1], "recovery": row[2], "clients": row[3], "pid": row[4], "place": row[5],
+                })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&list)?);
+    } else if rows.is_empty() {
+        println!("nothing runs here; start a file system with: adamant up");
+    } else {
+        print!("{}", output::table(&["NAME", "STATE", "RECOVERY", "CLIENTS", "PID", "PLACE"], &rows));
+    }
+    Ok(!rows.is_empty())
+}

@@ -1,0 +1,118 @@
+//! Processes in the background: started with a word back when they are ready.
+//!
+//! A background process is this binary again with a hidden flag. It leaves its parent's session, writes its log to a
+//! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number.
+///
+/// # Errors
+/// What the process said, or that it died.
+pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
+    if let Some(folder) = log.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
+    }
+    let log_file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("cannot write the log '{}'", log.display()))?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut child = Command::new(program)
+        .arg0_adamant()
+        .args(arguments)
+        .arg("--background")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log_file)
+        .spawn()
+        .context("cannot start a process")?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line).context("a background process broke off")?;
+    }
+    match line.trim_end() {
+        "ready" => Ok(child.id()),
+        "" => {
+            let status = child.wait().context("a background process broke off")?;
+            bail!("a background process ended at once ({status}); see '{}'", log.display())
+        }
+        message => {
+            let _ = child.wait();
+            bail!("{message}")
+        }
+    }
+}
+
+trait Arg0 {
+    fn arg0_adamant(&mut self) -> &mut Self;
+}
+
+impl Arg0 for Command {
+    /// The binary may have been called by another name.
+    fn arg0_adamant(&mut self) -> &mut Self {
+        std::os::unix::process::CommandExt::arg0(self, "adamant")
+    }
+}
+
+/// In a background process: leaves the parent's session.
+pub fn detach() {
+    // It fails only for a process that leads a group already, which is as good.
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+}
+
+/// In a background process: tells the parent, once, and lets go of its pipe.
+pub fn tell_parent(message: &str) {
+    let line = message.replace('\n', " ");
+    let mut output = std::io::stdout();
+    let _ = writeln!(output, "{line}");
+    let _ = output.flush();
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+/// Where the logs of background processes go.
+pub fn log_path(name: &str) -> std::path::PathBuf {
+    host::admin::directory().join(format!("{name}.log"))
+}
+
+/// Waits for SIGINT or SIGTERM, or until `ended` says so.
+///
+/// # Errors
+/// Signals cannot be watched.
+pub fn wait_for_signal(mut ended: impl FnMut() -> bool) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+                _ = glance.tick() => if ended() { return Ok(()) },
+            }
+        }
+    })
+}
+
+/// Log lines to standard error; `RUST_LOG` chooses which.
+pub fn start_log() {
+    use std::io::IsTerminal;
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,fuser=warn".into());
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .try_init();
+}

@@ -1,0 +1,241 @@
+//! The local socket through which `lctl`, `adamant status` and `adamant down` speak to running processes.
+//!
+//! Every process of ours (servers, mounts) keeps a Unix socket in [`directory`]. One JSON request a line, one JSON answer
+//! a line. Only root and the process's own user may connect.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::Errno;
+use serde::{Deserialize, Serialize};
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// Parameters whose path matches a shell pattern.
+    GetParam {
+        /// The pattern, `mdt.*.recovery_status`.
+        pattern: String,
+    },
+    /// Set the parameters that match.
+    SetParam {
+        /// The pattern.
+        pattern: String,
+        /// The value.
+        value: String,
+    },
+    /// What the process runs.
+    Describe,
+    /// End cleanly.
+    Shutdown,
+}
+
+/// A device as `lctl dl` lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// `UP`, or what else.
+    pub state: String,
+    /// `mgs`, `mdt`, `obdfilter`, `mdc`, `osc`, `mgc`.
+    pub kind: String,
+    /// `adamant-MDT0000`.
+    pub name: String,
+    /// Identity.
+    pub uuid: String,
+    /// Where it listens or is mounted.
+    pub place: String,
+}
+
+/// What a process says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Process number.
+    pub pid: u32,
+    /// `server` or `mount`.
+    pub role: String,
+    /// Version of the program.
+    pub version: String,
+    /// File system, if it has only one.
+    pub fsname: String,
+    /// A server's directory of targets, a mount's directory.
+    pub places: Vec<String>,
+    /// Devices.
+    pub devices: Vec<Device>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Parameters with their values; of a set, the values after it.
+    Params(Vec<(String, String)>),
+    /// See [`Description`].
+    Description(Description),
+    /// Done.
+    Done,
+    /// It failed: the number of the error, and a sentence.
+    Failed(i32, String),
+}
+
+impl Response {
+    /// A failure.
+    pub fn failed(error: Errno) -> Response {
+        Response::Failed(error.raw(), error.to_string())
+    }
+}
+
+/// Where the sockets are.
+pub fn directory() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/run/adamant");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) => PathBuf::from(runtime).join("adamant"),
+        None => std::env::temp_dir().join(format!("adamant-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// A socket that answers until it is dropped.
+#[derive(Debug)]
+pub struct AdminSocket {
+    path: PathBuf,
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Answers requests on a thread of its own.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn serve(role: &str, answer: impl Fn(Request) -> Response + Send + Sync + 'static) -> io::Result<AdminSocket> {
+    use std::os::unix::fs::DirBuilderExt;
+    let folder = directory();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    let path = folder.join(format!("{role}-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    let answer = Arc::new(answer);
+    std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = answer.clone();
+            let converse = move || {
+                if let Err(error) = converse(&stream, &*answer) {
+                    tracing::debug!("admin socket: {error}");
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("admin-conn".to_owned()).spawn(converse) {
+                tracing::warn!("admin socket: {error}");
+            }
+        }
+    })?;
+    Ok(AdminSocket { path })
+}
+
+/// Longest request, in bytes.
+const REQUEST_MAX: u64 = 64 << 10;
+
+fn converse(stream: &UnixStream, answer: &dyn Fn(Request) -> Response) -> io::Result<()> {
+    use std::io::Read;
+    let uid = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    if !uid.is_root() && uid != rustix::process::geteuid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if (&mut reader).take(REQUEST_MAX).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let response = match serde_json::from_str(&line) {
+            Ok(request) => answer(request),
+            Err(error) => Response::Failed(Errno::EINVAL.raw(), format!("not a request: {error}")),
+        };
+        let mut out = serde_json::to_vec(&response)?;
+        out.push(b'\n');
+        (&mut &*stream).write_all(&out)?;
+    }
+}
+
+/// Sockets of the processes that run now.
+pub fn sockets() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(directory())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter(|path| match UnixStream::connect(path) {
+            Ok(_) => true,
+            Err(error) => {
+                // Left over from a process that was killed.
+                if error.kind() == io::ErrorKind::ConnectionRefused {
+                    let _ = std::fs::remove_file(path);
+                }
+                false
+            }
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Asks one process.
+///
+/// # Errors
+/// It does not answer.
+pub fn ask(socket: &Path, request: &Request) -> io::Result<Response> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    (&stream).write_all(&line)?;
+    let mut answer = String::new();
+    BufReader::new(&stream).read_line(&mut answer)?;
+    serde_json::from_str(&answer).map_err(io::Error::from)
+}
+
+/// Whether `path` matches a pattern with `*` (any characters but a dot in place of a whole part, or within one) and `?`.
+pub fn matches(pattern: &str, path: &str) -> bool {
+    fn part(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern.split_first(), text.split_first()) {
+            (None, None) => true,
+            (Some((b'*', rest)), _) => part(rest, text) || text.split_first().is_some_and(|(_, t)| part(pattern, t)),
+            (Some((b'?', rest)), Some((_, text))) => part(rest, text),
+            (Some((a, rest)), Some((b, text))) if a == b => part(rest, text),
+            _ => false,
+        }
+    }
+    let (pattern, path): (Vec<_>, Vec<_>) = (pattern.split(['.', '/']).collect(), path.split(['.', '/']).collect());
+    pattern.len() <= path.len()
+        && pattern.iter().zip(&path).all(|(pattern, text)| part(pattern.as_bytes(), text.as_bytes()))
+        && (pattern.len() == path.len() || pattern.last() == Some(&"**"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_part_by_part() {
+        for (pattern, path, expected) in [
+            ("mdt.*.recovery_status", "mdt.adamant-MDT0000.recovery_status", true),
+            ("mdt.*.recovery_status", "mdt.adamant-MDT0000.exports.recovery_status", false),
+            ("mdc.adamant-*.import", "mdc.adamant-MDT0000.import", true),
+            ("mdc/adamant-*/import", "mdc.adamant-MDT0000.import", true),
+            ("fail_loc", "fail_loc", true),
+            ("*", "fail_loc", true),
+            ("mdt.**", "mdt.x.exports.y", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
+        }
+    }
+}

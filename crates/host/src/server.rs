@@ -1,0 +1,454 @@
+//! A server process: targets on directories or in memory, each on its own thread, and the admin socket over them.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{LmdbEngine, OpenOptions};
+use proto::{Errno, Nid, TargetKind, TargetName};
+use schema::{Header, Record};
+use store::{Engine, MemEngine};
+use target::{Format, Target};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
+use crate::clock;
+use crate::target::{Admission, Control, Listener, TargetThread, spawn};
+
+/// Where a target lives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A directory on a local disk.
+    Directory(PathBuf),
+    /// In memory, gone with the process; the name says what it is.
+    Memory(TargetName),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        if let Some(name) = text.strip_prefix("mem:") {
+            return Ok(Place::Memory(name.parse()?));
+        }
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(format!("'{text}': targets in object stores ({scheme}) are not part of this version; use a directory"));
+        }
+        std::path::absolute(text).map(Place::Directory).map_err(|error| format!("'{text}': {error}"))
+    }
+}
+
+/// A target to be made.
+#[derive(Clone, Debug)]
+pub struct NewTarget {
+    /// Its name.
+    pub name: TargetName,
+    /// Where its MGS is.
+    pub mgs: Vec<Nid>,
+    /// Destroy what is there.
+    pub reformat: bool,
+}
+
+/// The folder of data files in an object target's directory.
+const OBJECTS: &str = "objects";
+
+/// Makes a target.
+///
+/// # Errors
+/// A sentence that says what to do.
+pub fn format(place: &Place, new: &NewTarget) -> Result<(), String> {
+    let Place::Directory(directory) = place else {
+        return Err("a target in memory is made when it is served: adamant serve mem:NAME".to_owned());
+    };
+    if LmdbEngine::exists(directory) {
+        if !new.reformat {
+            let holds = identify(place).map_or_else(|error| error, |header| format!("it holds {}", header.name));
+            return Err(format!(
+                "'{}' is a target already ({holds}); choose another directory, or destroy it with --reformat",
+                directory.display()
+            ));
+        }
+        // Nobody may use it meanwhile: opening takes its lock.
+        drop(LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?);
+        remove_target(directory).map_err(|error| format!("cannot clear '{}': {error}", directory.display()))?;
+    }
+    let engine = LmdbEngine::open(directory, OpenOptions { create: true, ..OpenOptions::default() })
+        .map_err(|error| error.to_string())?;
+    if new.name.kind == TargetKind::Ost {
+        let objects = directory.join(OBJECTS);
+        std::fs::create_dir_all(&objects).map_err(|error| format!("cannot make '{}': {error}", objects.display()))?;
+    }
+    write_first_records(&engine, new)
+}
+
+fn remove_target(directory: &Path) -> std::io::Result<()> {
+    for file in ["data.mdb", "lock.mdb"] {
+        match std::fs::remove_file(directory.join(file)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    match std::fs::remove_dir_all(directory.join(OBJECTS)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), String> {
+    let format = Format {
+        name: new.name.clone(),
+        uuid: clock::uuid().0,
+        mgs: new.mgs.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        wall_ns: clock::wall_ns(),
+    };
+    let batch = match new.name.kind {
+        TargetKind::Mgt => mgt::format(&format),
+        TargetKind::Mdt => mdt::format(&format),
+        TargetKind::Ost => ost::format(&format),
+    };
+    let records = batch.seal(&schema::formats());
+    engine.commit(1, &records).map_err(|error| error.to_string())
+}
+
+/// The header of a target that is not running.
+///
+/// # Errors
+/// A sentence that says what to do.
+pub fn identify(place: &Place) -> Result<Header, String> {
+    let Place::Directory(directory) = place else {
+        return Err("a target in memory has no header to look at".to_owned());
+    };
+    let engine = LmdbEngine::open(directory, OpenOptions { read_only: true, ..OpenOptions::default() })
+        .map_err(|error| error.to_string())?;
+    header_of(&engine, &directory.display().to_string())
+}
+
+fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, String> {
+    let key = Header::key(&());
+    let sealed = engine.get(&key).map_err(|error| error.to_string())?.ok_or_else(|| {
+        format!("'{place}' holds a store without a target; it was never finished: make it again with 'adamant mkfs --reformat'")
+    })?;
+    let body = schema::formats().open(&key, &sealed).map_err(|error| error.to_string())?;
+    Header::decode_record(&body).map_err(|error| format!("'{place}': {error}"))
+}
+
+/// Settings of a server.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Where the first target listens.
+    pub listen: Nid,
+    /// Where the MGS is, instead of what the targets remember.
+    pub mgs: Vec<Nid>,
+    /// Evict all known clients at start instead of waiting for them.
+    pub abort_recovery: bool,
+    /// Seconds that recovery waits for missing clients.
+    pub recovery_soft_s: u64,
+    /// Seconds that recovery takes at most.
+    pub recovery_hard_s: u64,
+    /// Memory for records of each target, bytes.
+    pub cache_bytes: u64,
+    /// Whoever reaches the address may connect.
+    pub insecure: bool,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            listen: Nid::Tcp { host: "127.0.0.1".to_owned(), port: proto::nid::PORT },
+            mgs: Vec::new(),
+            abort_recovery: false,
+            recovery_soft_s: 30,
+            recovery_hard_s: 180,
+            cache_bytes: 256 << 20,
+            insecure: false,
+        }
+    }
+}
+
+/// Targets that run in this process.
+pub struct Server {
+    threads: Vec<TargetThread>,
+    scratch: Vec<PathBuf>,
+    shutdown: Arc<std::sync::atomic::AtomicBool>,
+    _admin: Option<AdminSocket>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.threads.iter().map(|thread| &thread.name)).finish()
+    }
+}
+
+struct Opened {
+    name: TargetName,
+    engine: Arc<dyn Engine>,
+    data: Option<PathBuf>,
+    uuid: String,
+    place: String,
+}
+
+impl Server {
+    /// Opens targets and serves them.
+    ///
+    /// # Errors
+    /// A sentence that says what to do. Nothing runs then.
+    pub fn start(places: &[Place], options: &ServeOptions) -> Result<Server, String> {
+        let mut scratch = Vec::new();
+        let mut opened = Vec::new();
+        for place in places {
+            opened.extend(open(place, options, &mut scratch)?);
+        }
+        // The MGT first, so that the others find it at the first address.
+        opened.sort_by_key(|target| target.name.kind != TargetKind::Mgt);
+        let nids = addresses(&options.listen, &opened);
+        let mut listeners = Vec::new();
+        for nid in &nids {
+            listeners.push(Listener::bind(nid)?);
+        }
+        let own_mgs = opened.iter().zip(&listeners).find(|(t, _)| t.name.kind == TargetKind::Mgt).map(|(_, (_, nid))| nid.clone());
+        let mut devices = Vec::new();
+        let mut threads = Vec::new();
+        for (target, (listener, nid)) in opened.into_iter().zip(listeners) {
+            let kind = match target.name.kind {
+                TargetKind::Mgt => "mgs",
+                TargetKind::Mdt => "mdt",
+                TargetKind::Ost => "obdfilter",
+            };
+            devices.push(Device {
+                state: "UP".to_owned(),
+                kind: kind.to_owned(),
+                name: target.name.to_string(),
+                uuid: target.uuid.clone(),
+                place: nid.to_string(),
+            });
+            threads.push(start_target(target, listener, nid, own_mgs.clone(), options)?);
+        }
+        let places = places
+            .iter()
+            .map(|place| match place {
+                Place::Directory(directory) => directory.display().to_string(),
+                Place::Memory(name) => format!("mem:{name}"),
+            })
+            .collect();
+        let shutdown = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let admin = serve_admin(&threads, devices, places, shutdown.clone());
+        let admin = admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this server: {error}")).ok();
+        Ok(Server { threads, scratch, shutdown, _admin: admin })
+    }
+
+    /// Names and addresses of the targets.
+    pub fn targets(&self) -> impl Iterator<Item = (&str, &Nid)> {
+        self.threads.iter().map(|thread| (thread.name.as_str(), &thread.nid))
+    }
+
+    /// Whether it was told to stop, or a target stopped by itself.
+    pub fn is_finished(&self) -> bool {
+        self.shutdown.load(std::sync::atomic::Ordering::Relaxed) || self.threads.iter().any(TargetThread::is_finished)
+    }
+
+    /// Commits everything and ends. Clients are not forgotten.
+    ///
+    /// # Errors
+    /// A target had stopped by itself: why.
+    pub fn stop(self) -> Result<(), String> {
+        for thread in &self.threads {
+            let _ = thread.control().send(Control::Shutdown);
+        }
+        let mut result = Ok(());
+        for thread in self.threads {
+            if let Err(reason) = thread.join() {
+                result = result.and(Err(reason));
+            }
+        }
+        for folder in self.scratch {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+        result
+    }
+}
+
+/// Opens the target of a place, and the MGT in a directory that has both.
+fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Result<Vec<Opened>, String> {
+    match place {
+        Place::Memory(name) => {
+            let engine = MemEngine::new();
+            write_first_records(&engine, &NewTarget { name: name.clone(), mgs: options.mgs.clone(), reformat: false })?;
+            let data = std::env::temp_dir().join(format!("adamant-mem-{}-{name}", std::process::id()));
+            let data = (name.kind == TargetKind::Ost).then_some(data);
+            if let Some(folder) = &data {
+                std::fs::create_dir_all(folder).map_err(|error| format!("cannot make '{}': {error}", folder.display()))?;
+                scratch.push(folder.clone());
+            }
+            let header = header_of(&engine, "mem:")?;
+            Ok(vec![opened(header, Arc::new(engine), data, &format!("mem:{name}"))?])
+        }
+        Place::Directory(directory) => {
+            let mut found = Vec::new();
+            let nested = directory.join("mgt");
+            for directory in [&nested, directory] {
+                if directory == &nested && !LmdbEngine::exists(&nested) {
+                    continue;
+                }
+                let shown = directory.display().to_string();
+                let engine =
+                    LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?;
+                let header = header_of(&engine, &shown)?;
+                found.push(opened(header, Arc::new(engine), Some(directory.join(OBJECTS)), &shown)?);
+            }
+            Ok(found)
+        }
+    }
+}
+
+fn opened(header: Header, engine: Arc<dyn Engine>, data: Option<PathBuf>, place: &str) -> Result<Opened, String> {
+    let name: TargetName = header.name.parse().map_err(|error| format!("'{place}': {error}"))?;
+    let uuid = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let data = data.filter(|_| name.kind == TargetKind::Ost);
+    Ok(Opened { name, engine, data, uuid, place: place.to_owned() })
+}
+
+/// Where each target listens: the first where the server was told, the others on the next ports or with their names.
+fn addresses(listen: &Nid, targets: &[Opened]) -> Vec<Nid> {
+    targets
+        .iter()
+        .enumerate()
+        .map(|(position, target)| match listen {
+            _ if position == 0 => listen.clone(),
+            Nid::Tcp { host, port: 0 } => Nid::Tcp { host: host.clone(), port: 0 },
+            Nid::Tcp { host, port } => Nid::Tcp { host: host.clone(), port: port.saturating_add(position as u16) },
+            Nid::Unix(path) => Nid::Unix(format!("{path}.{}", target.name)),
+        })
+        .collect()
+}
+
+fn start_target(
+    opened: Opened,
+    listener: Listener,
+    nid: Nid,
+    own_mgs: Option<Nid>,
+    options: &ServeOptions,
+) -> Result<TargetThread, String> {
+    let mgs = if options.mgs.is_empty() { own_mgs.into_iter().collect() } else { options.mgs.clone() };
+    let settings = target::Options {
+        name: Some(opened.name.clone()),
+        nids: vec![nid.clone()],
+        mgs,
+        seed: clock::seed(),
+        cache_limit: options.cache_bytes as usize,
+        recovery_soft: Duration::from_secs(options.recovery_soft_s),
+        recovery_hard: Duration::from_secs(options.recovery_hard_s),
+        abort_recovery: options.abort_recovery,
+        ..target::Options::default()
+    };
+    let admission = Admission { insecure: options.insecure };
+    let Opened { name, engine, data, place, .. } = opened;
+    let label = name.to_string();
+    let started = match name.kind {
+        TargetKind::Mgt => {
+            spawn(label, nid, listener, admission, engine, data, move |now| Target::new(mgt::Mgt::new(), settings, now))
+        }
+        TargetKind::Mdt => {
+            spawn(label, nid, listener, admission, engine, data, move |now| Target::new(mdt::Mdt::new(), settings, now))
+        }
+        TargetKind::Ost => {
+            spawn(label, nid, listener, admission, engine, data, move |now| Target::new(ost::Ost::new(), settings, now))
+        }
+    };
+    started.map_err(|error| format!("cannot start the target in '{place}': {error}"))
+}
+
+fn serve_admin(
+    threads: &[TargetThread],
+    devices: Vec<Device>,
+    places: Vec<String>,
+    shutdown: Arc<std::sync::atomic::AtomicBool>,
+) -> std::io::Result<AdminSocket> {
+    let controls: Vec<mpsc::UnboundedSender<Control>> = threads.iter().map(TargetThread::control).collect();
+    let fsname = devices.iter().find_map(|device| device.name.rsplit_once('-').map(|(fsname, _)| fsname.to_owned()));
+    let description = Description {
+        pid: std::process::id(),
+        role: "server".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        fsname: fsname.unwrap_or_default(),
+        places,
+        devices,
+    };
+    admin::serve("server", move |request| match request {
+        Request::Describe => Response::Description(description.clone()),
+        Request::Shutdown => {
+            shutdown.store(true, std::sync::atomic::Ordering::Relaxed);
+            Response::Done
+        }
+        Request::GetParam { pattern } => Response::Params(collect(&controls, &pattern)),
+        Request::SetParam { pattern, value } => set(&controls, &pattern, &value),
+    })
+}
+
+fn collect(controls: &[mpsc::UnboundedSender<Control>], pattern: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for control in controls {
+        let (reply, answer) = oneshot::channel();
+        if control.send(Control::GetParams(pattern.to_owned(), reply)).is_ok()
+            && let Ok(params) = answer.blocking_recv()
+        {
+            found.extend(params);
+        }
+    }
+    found
+}
+
+fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) -> Response {
+    if pattern == "mark" {
+        tracing::info!("mark: {value}");
+        return Response::Params(Vec::new());
+    }
+    let mut done = Vec::new();
+    for control in controls {
+        let names: Vec<String> =
+            collect(std::slice::from_ref(control), pattern).into_iter().map(|(name, _)| name).collect();
+        for name in names {
+            let (reply, answer) = oneshot::channel();
+            if control.send(Control::SetParam(name.clone(), value.to_owned(), reply)).is_err() {
+                continue;
+            }
+            match answer.blocking_recv() {
+                Ok(Ok(())) => done.push((name, value.to_owned())),
+                Ok(Err(error)) => return Response::failed(error),
+                Err(_) => {}
+            }
+        }
+    }
+    if done.is_empty() { Response::failed(Errno::ENOENT) } else { Response::Params(done) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        assert!(matches!("mem:fs-MDT0000".parse(), Ok(Place::Memory(_))));
+        assert!(matches!("/srv/x".parse(), Ok(Place::Directory(_))));
+        assert!("mem:what".parse::<Place>().is_err());
+        assert!("s3://bucket/x".parse::<Place>().unwrap_err().contains("not part of this version"));
+    }
+
+    #[test]
+    fn addresses_follow_from_the_first() {
+        let target = |name: &str| Opened {
+            name: name.parse().unwrap(),
+            engine: Arc::new(MemEngine::new()),
+            data: None,
+            uuid: String::new(),
+            place: String::new(),
+        };
+        let targets = [target("MGS"), target("fs-MDT0000"), target("fs-OST0000")];
+        let show = |listen: &str| -> Vec<String> {
+            addresses(&listen.parse().unwrap(), &targets).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(show("127.0.0.1:7988"), ["127.0.0.1:7988", "127.0.0.1:7989", "127.0.0.1:7990"]);
+        assert_eq!(show("unix:/run/x"), ["unix:/run/x", "unix:/run/x.fs-MDT0000", "unix:/run/x.fs-OST0000"]);
+    }
+}

@@ -1,6 +1,5 @@
 # The commands of the README. Everything else is `cargo xtask`.
 PREFIX ?= /usr/local
-DESTDIR ?=
 ADAMANT := $(or $(CARGO_TARGET_DIR),target)/release/adamant
 
 .PHONY: up test soak bench clean install build
@@ -25,8 +24,9 @@ bench: ## the experiments, each with its yardstick
 clean:
 	cargo clean
 
+install: BIN = $(abspath $(PREFIX))/bin
 install: build ## the binary and the names that it answers to
-	install -D -m 755 $(ADAMANT) $(DESTDIR)$(PREFIX)/bin/adamant
-	$(DESTDIR)$(PREFIX)/bin/adamant install-links $(DESTDIR)$(PREFIX)/bin
-	install -d $(DESTDIR)/sbin
-	ln -sf $(PREFIX)/bin/adamant $(DESTDIR)/sbin/mount.adamant
+	install -D -m 755 $(ADAMANT) $(BIN)/adamant
+	$(BIN)/adamant install-links $(BIN)
+	@if [ -w /sbin ]; then ln -sf $(BIN)/adamant /sbin/mount.adamant; \
+	else echo "for mount -t adamant, as root: ln -sf $(BIN)/adamant /sbin/mount.adamant"; fi

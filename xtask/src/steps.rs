@@ -178,6 +178,7 @@ pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     deps::install(sh)?;
     let binary = adamant(sh)?;
     let minutes = minutes.to_string();
-    cmd!(sh, "{binary} sim --minutes {minutes}").run()?;
+    // The time is the bound, not the number of runs.
+    cmd!(sh, "{binary} sim --runs 1000000000 --minutes {minutes}").run()?;
     real_processes(sh, &["--test-threads=1", "--include-ignored"])
 }

@@ -70,6 +70,9 @@ pub struct ConnectRep {
     /// Metadata targets: files up to this size live there, in bytes.
     #[prost(uint32, tag = "9")]
     pub dom_size: u32,
+    /// If the connection was refused: why, and what to do; a sentence.
+    #[prost(string, tag = "10")]
+    pub reason: String,
 }
 
 /// Body of `Ping`, `Disconnect` and of replies that say nothing beyond their status.

@@ -1,0 +1,389 @@
+//! The connection under an import: dialling, the connect exchange, losing it, time.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use proto::connect::PROTOCOL_VERSION;
+use proto::frame::flags;
+use proto::msg::{ConnectRep, ConnectReq, Empty};
+use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Xid};
+use stdx::Instant;
+
+use super::import::{Import, Purpose};
+use super::state::{AfterConnect, ConnectFacts, State, after_connect};
+use super::{ImportEffect, Progress};
+use crate::Link;
+
+/// First and longest delay between two attempts; the very first retry comes at once.
+const RETRY_MIN: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// A connection that lasted so long was a good one: when it breaks, the next attempt comes at once.
+const GOOD: Duration = Duration::from_secs(1);
+/// Delay after a refusal that another attempt will hardly change.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
+
+/// The connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// None.
+    Down,
+    /// Asked for.
+    Dialling { link: Link, deadline: Instant },
+    /// There; the connect request was sent.
+    Connecting { link: Link, xid: Xid, deadline: Instant },
+    /// In use.
+    Up { link: Link, since: Instant },
+}
+
+impl Phase {
+    pub(crate) fn link(self) -> Option<Link> {
+        match self {
+            Phase::Down | Phase::Dialling { .. } => None,
+            Phase::Connecting { link, .. } | Phase::Up { link, .. } => Some(link),
+        }
+    }
+
+    fn any_link(self) -> Option<Link> {
+        match self {
+            Phase::Dialling { link, .. } => Some(link),
+            _ => self.link(),
+        }
+    }
+}
+
+/// When to try again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Retry {
+    at: Option<Instant>,
+    attempts: u32,
+    told: Option<Errno>,
+}
+
+impl Import {
+    pub(crate) fn dial(&mut self) {
+        self.conn_cnt += 1;
+        let link = Link(u64::from(self.conn_cnt));
+        self.retry.at = None;
+        // A name may have several addresses, each tried in turn by the driver.
+        let deadline = self.now + self.config.connect_timeout * 4;
+        self.phase = Phase::Dialling { link, deadline };
+        self.set_state(State::Connecting);
+        self.effects.push_back(ImportEffect::Dial { link, nids: self.config.nids.clone() });
+    }
+
+    pub(crate) fn dialled(&mut self, link: Link) {
+        if !matches!(self.phase, Phase::Dialling { link: current, .. } if current == link) {
+            return;
+        }
+        let xid = self.take_xid();
+        let deadline = self.now + self.config.connect_timeout;
+        self.phase = Phase::Connecting { link, xid, deadline };
+        let body = ConnectReq {
+            client_uuid: Bytes::copy_from_slice(&self.config.uuid.0.to_be_bytes()),
+            target: self.config.target.clone(),
+            features: self.config.features,
+            version: PROTOCOL_VERSION,
+            brw_size: proto::connect::BRW_SIZE_MAX,
+            lightweight: self.config.lightweight,
+            description: self.config.description.clone(),
+            first_replay_transno: self.replay.first().0,
+            read_only: self.config.read_only,
+            grant: self.grant,
+        };
+        let header = Header {
+            opcode: Opcode::Connect as u16,
+            flags: if self.export.0 == 0 { flags::CONNECT_INITIAL } else { flags::CONNECT_RECONNECT },
+            conn_cnt: self.conn_cnt,
+            export: self.export,
+            xid,
+            timeout_ms: u32::try_from(self.config.connect_timeout.as_millis()).unwrap_or(u32::MAX),
+            ..Header::default()
+        };
+        let frame = Frame { header, body: body.encode_to_vec().into(), bulk: Bytes::new() };
+        self.effects.push_back(ImportEffect::Send { link, frame });
+    }
+
+    pub(crate) fn dial_failed(&mut self, link: Link, reason: &str) {
+        if self.phase.any_link() != Some(link) {
+            return;
+        }
+        if self.retry.attempts == 1 {
+            self.log(format!("{}: no connection ({reason}); trying again until there is one", self.config.target));
+        }
+        self.lost(None);
+    }
+
+    pub(crate) fn link_closed(&mut self, link: Link) {
+        if self.phase.any_link() == Some(link) {
+            self.lost(None);
+        }
+    }
+
+    /// Gives the connection up: something on it took too long, or the server does not know it.
+    pub(crate) fn suspect(&mut self) {
+        if let Some(link) = self.phase.any_link() {
+            self.effects.push_back(ImportEffect::Hangup(link));
+        }
+        self.lost(None);
+    }
+
+    /// There is no connection any more. The next attempt comes after `delay`, by default a short one that grows.
+    fn lost(&mut self, delay: Option<Duration>) {
+        if let Phase::Up { since, .. } = self.phase
+            && self.now.since(since) >= GOOD
+        {
+            self.retry.attempts = 0;
+        }
+        self.phase = Phase::Down;
+        if self.state == State::Closed {
+            return;
+        }
+        self.set_state(State::Disconn);
+        self.fail_unrepeatable();
+        if self.closing {
+            self.close();
+            return;
+        }
+        let delay = delay.unwrap_or_else(|| match self.retry.attempts {
+            0 => Duration::ZERO,
+            n => {
+                let longest = (RETRY_MIN * (1 << (n - 1).min(10))).min(RETRY_MAX);
+                let micros = longest.as_micros() as u64;
+                Duration::from_micros(self.rng.range(micros / 2, micros))
+            }
+        });
+        self.retry.attempts += 1;
+        if delay.is_zero() {
+            self.dial();
+        } else {
+            self.retry.at = Some(self.now + delay);
+        }
+    }
+
+    /// Ends the import.
+    pub(crate) fn close(&mut self) {
+        if let Some(link) = self.phase.any_link() {
+            self.effects.push_back(ImportEffect::Hangup(link));
+        }
+        self.phase = Phase::Down;
+        self.set_state(State::Closed);
+        self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_)));
+        self.fail_all(Errno::ESHUTDOWN);
+        self.effects.push_back(ImportEffect::Disconnected);
+    }
+
+    pub(crate) fn target_moved(&mut self, nids: Vec<Nid>, instance: u64) {
+        let moved = !nids.is_empty() && nids != self.config.nids;
+        if moved {
+            self.config.nids = nids;
+        }
+        let restarted = instance > self.known_instance;
+        self.known_instance = self.known_instance.max(instance);
+        if self.state == State::Closed || !(moved || restarted) {
+            return;
+        }
+        match self.phase {
+            // Already talking to the new one.
+            Phase::Up { .. } if self.granted.instance >= self.known_instance => {}
+            Phase::Up { .. } | Phase::Connecting { .. } => {
+                self.retry.attempts = 0;
+                self.suspect();
+            }
+            Phase::Dialling { .. } if !moved => {}
+            Phase::Dialling { .. } | Phase::Down => {
+                if let Some(link) = self.phase.any_link() {
+                    self.effects.push_back(ImportEffect::Hangup(link));
+                }
+                self.retry.attempts = 0;
+                self.dial();
+            }
+        }
+    }
+
+    pub(crate) fn frame(&mut self, link: Link, frame: Frame) {
+        if self.phase.link() != Some(link) {
+            stdx::mark!("import.old_link");
+            return;
+        }
+        match self.phase {
+            Phase::Connecting { xid, deadline, .. } => {
+                if frame.header.xid != xid || !frame.header.has(flags::REPLY) {
+                    return;
+                }
+                if frame.header.has(flags::EARLY) {
+                    let more = Duration::from_millis(u64::from(frame.header.timeout_ms));
+                    self.phase = Phase::Connecting { link, xid, deadline: deadline.max(self.now + more) };
+                    return;
+                }
+                self.connect_answered(link, &frame);
+            }
+            _ if frame.header.has(flags::REPLY) => self.reply(frame),
+            _ => self.effects.push_back(ImportEffect::Notice(frame)),
+        }
+    }
+
+    fn connect_answered(&mut self, link: Link, frame: &Frame) {
+        let body = frame.decode::<ConnectRep>();
+        if let Err(errno) = Errno::from_status(frame.header.status) {
+            let body = body.unwrap_or_default();
+            self.effects.push_back(ImportEffect::Hangup(link));
+            self.not_connected(errno, body);
+            return;
+        }
+        let refusal = match &body {
+            Err(_) => Some("its answer to the connect request cannot be read".to_owned()),
+            Ok(reply) if reply.version >> 16 != PROTOCOL_VERSION >> 16 => Some(format!(
+                "it speaks protocol version {}, this side {}; upgrade the older side",
+                reply.version >> 16,
+                PROTOCOL_VERSION >> 16
+            )),
+            Ok(reply) if reply.features & !self.config.features != 0 => {
+                Some("it granted features that were not asked for; report this as a bug".to_owned())
+            }
+            Ok(_) => None,
+        };
+        if let Some(why) = refusal {
+            self.effects.push_back(ImportEffect::Hangup(link));
+            let reason = format!("cannot use target '{}': {why}", self.config.target);
+            self.not_connected(Errno::EPROTO, ConnectRep { reason, ..ConnectRep::default() });
+            return;
+        }
+        let reply = body.unwrap_or_default();
+        self.phase = Phase::Up { link, since: self.now };
+        self.retry.told = None;
+        self.known_instance = self.known_instance.max(reply.instance);
+        let facts = ConnectFacts {
+            lightweight: self.config.lightweight,
+            has_state: self.export.0 != 0,
+            reconnect: frame.header.has(flags::CONNECT_RECONNECT),
+            recovering: frame.header.has(flags::CONNECT_RECOVERING),
+            same_handle: frame.header.export == self.export,
+            progress: self.recovery.progress,
+        };
+        self.export = frame.header.export;
+        self.granted = reply;
+        self.learn_committed(frame.header.last_committed);
+        match after_connect(&facts) {
+            AfterConnect::Serve => self.serve(true),
+            AfterConnect::DeclareDone => self.declare_done(),
+            AfterConnect::ReplayAll => self.replay_all(),
+            AfterConnect::ResumeReplay => self.resume_replay(),
+            AfterConnect::Resend => {
+                self.set_state(State::Recover);
+                self.resend_unanswered();
+                self.serve(!facts.has_state);
+            }
+            AfterConnect::Evicted => self.evicted(frame.header.last_committed),
+        }
+    }
+
+    /// In service. `fresh`: from nothing.
+    pub(crate) fn serve(&mut self, fresh: bool) {
+        self.recovery.progress = Progress::None;
+        self.set_state(State::Full);
+        self.effects.push_back(ImportEffect::Full { reply: self.granted.clone(), fresh });
+        self.retry_busy();
+        self.pump();
+    }
+
+    fn evicted(&mut self, last_committed: proto::Transno) {
+        stdx::mark!("import.evicted");
+        self.set_state(State::Evicted);
+        self.generation += 1;
+        self.recovery = Default::default();
+        self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_)));
+        self.fail_all(Errno::EIO);
+        self.replay.clear();
+        self.learn_committed(last_committed);
+        self.log(format!("{} evicted this client: unfinished work there is lost", self.config.target));
+        self.effects.push_back(ImportEffect::Evicted);
+        self.serve(true);
+    }
+
+    /// The server said no.
+    fn not_connected(&mut self, errno: Errno, body: ConnectRep) {
+        let first = self.retry.told.replace(errno) != Some(errno);
+        match errno {
+            // Not now: it recovers without us, starts, stops, or still serves our last connection.
+            Errno::EBUSY | Errno::EAGAIN | Errno::EALREADY | Errno::ENODEV | Errno::ESHUTDOWN | Errno::EINPROGRESS => {
+                if first && errno == Errno::EBUSY {
+                    let left = body.recovery_time_left_s;
+                    self.log(format!(
+                        "{} recovers and does not know this client yet; at most {left} s are left",
+                        self.config.target
+                    ));
+                }
+                self.lost(None);
+            }
+            _ => {
+                if first {
+                    let reason = match body.reason.is_empty() {
+                        false => body.reason,
+                        true => format!("target '{}' refused the connection: {errno}", self.config.target),
+                    };
+                    self.effects.push_back(ImportEffect::Refused { errno, reason });
+                }
+                self.lost(Some(REFUSED_RETRY));
+            }
+        }
+    }
+
+    // --- time ---
+
+    pub(crate) fn link_deadline(&self) -> Instant {
+        match self.phase {
+            Phase::Down => self.retry.at.unwrap_or(Instant::FAR),
+            Phase::Dialling { deadline, .. } | Phase::Connecting { deadline, .. } => deadline,
+            Phase::Up { .. } => Instant::FAR,
+        }
+    }
+
+    pub(crate) fn tick(&mut self) {
+        if self.state == State::Closed {
+            return;
+        }
+        if self.link_deadline() <= self.now {
+            match self.phase {
+                Phase::Down => self.dial(),
+                _ => self.suspect(),
+            }
+        }
+        if self.earliest <= self.now {
+            let up = matches!(self.phase, Phase::Up { .. });
+            let late = up && self.sent.values().any(|sent| sent.deadline <= self.now);
+            // Without a connection deadlines mean nothing; they are set anew when requests are sent again.
+            self.earliest = match up {
+                true => self.sent.values().map(|sent| sent.deadline).min().unwrap_or(Instant::FAR),
+                false => Instant::FAR,
+            };
+            if late {
+                stdx::mark!("import.timeout");
+                self.timeouts += 1;
+                self.earliest = Instant::FAR;
+                self.suspect();
+            }
+        }
+        if self.recovery.deadline() <= self.now {
+            self.timeouts += 1;
+            self.recovery.stop_clock();
+            self.suspect();
+        }
+        if self.softly_away() && self.has_requests() {
+            stdx::mark!("import.soft");
+            self.fail_all(Errno::EIO);
+        }
+        if self.state == State::Full {
+            self.retry_busy();
+            if self.ping_at() <= self.now {
+                let timeout = self.config.request_timeout;
+                self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), 0, Purpose::Ping, timeout);
+            }
+        }
+    }
+
+    /// The session's handle, for tests and status.
+    pub fn handle_on_server(&self) -> Handle {
+        self.export
+    }
+}

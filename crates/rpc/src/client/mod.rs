@@ -1,0 +1,239 @@
+//! The client's end of a session: one [`Import`] per target.
+//!
+//! The owner (a client, or a target that talks to other targets) tells it what happened on the connections that it asked
+//! for ([`ImportEvent`]), gives it requests ([`Import::submit`]), and carries out what it wants ([`ImportEffect`]).
+//!
+//! # What the owner must know
+//! - A request is answered once: [`ImportEffect::Reply`]. A reply with an error in its header's status is an answer; an
+//!   `Err` means that none will come: `EIO` after an eviction or a soft time-out, `ETIMEDOUT` for a request that may not
+//!   be sent again.
+//! - Requests submitted while the import is not [`State::Full`] wait, unless they are allowed during recovery.
+//! - After [`ImportEffect::Evicted`] all locks and open handles of this target are gone; the effect comes after the failures
+//!   of all requests, and requests submitted from then on belong to the new start.
+//! - An open ([`Outgoing::keep_open`]) is kept for replay until [`Import::open_closed`]. Before a replay can happen its body
+//!   should say what was opened ([`Import::amend`]); when it was replayed, [`ImportEffect::Replayed`] has the new handle.
+//! - When [`ImportEffect::ReplayLocks`] comes, [`Import::locks_to_replay`] must be called, if only with an empty list.
+
+mod import;
+mod link;
+mod recover;
+mod replay;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use import::{Import, ImportStatus, OpcodeCount};
+pub use state::{AfterConnect, ConnectFacts, Progress, State, after_connect};
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use proto::msg::ConnectRep;
+use proto::{ClientUuid, Errno, Frame, Nid, Opcode, Xid};
+
+use crate::{Link, Slot};
+
+/// Settings of an import.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The client's identity.
+    pub uuid: ClientUuid,
+    /// Full name of the target, `adamant-MDT0000`.
+    pub target: String,
+    /// Name for the server's status output.
+    pub description: String,
+    /// Where the target is.
+    pub nids: Vec<Nid>,
+    /// Features asked for.
+    pub features: u64,
+    /// A server's import: no recovery, no client record; requests arrive at least once, and what they changed is durable when
+    /// they are answered.
+    pub lightweight: bool,
+    /// Only reads.
+    pub read_only: bool,
+    /// For jitter.
+    pub seed: u64,
+    /// No xid at or below it is used. Must exceed every xid that this identity used before.
+    pub first_xid: u64,
+    /// How long a request may take before the connection is suspected.
+    pub request_timeout: Duration,
+    /// How long a connect may take, without the dial.
+    pub connect_timeout: Duration,
+    /// A sign of life after so long without a request.
+    pub ping_interval: Duration,
+    /// The same while something is kept for replay, so that `last_committed` arrives.
+    pub commit_ping_interval: Duration,
+    /// Fail requests with `EIO` after the target was away for so long.
+    pub soft: Option<Duration>,
+    /// Slots for changes. One in this version.
+    pub modify_slots: u16,
+    /// Requests in flight, slots not counted.
+    pub in_flight_max: usize,
+}
+
+impl Config {
+    /// The usual settings.
+    pub fn new(uuid: ClientUuid, target: String, nids: Vec<Nid>, seed: u64) -> Config {
+        Config {
+            uuid,
+            target,
+            description: String::new(),
+            nids,
+            features: proto::connect::features::SUPPORTED,
+            lightweight: false,
+            read_only: false,
+            seed,
+            first_xid: 0,
+            request_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(5),
+            ping_interval: Duration::from_secs(25),
+            commit_ping_interval: Duration::from_millis(1500),
+            soft: None,
+            modify_slots: 1,
+            in_flight_max: 128,
+        }
+    }
+}
+
+/// Names a request to its owner.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// A request to be sent.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// What it asks for.
+    pub opcode: Opcode,
+    /// The body, encoded.
+    pub body: Bytes,
+    /// Bytes behind it.
+    pub bulk: Bytes,
+    /// Which slot it takes.
+    pub slot: Slot,
+    /// Do not send it again: if the connection is lost it fails with `ETIMEDOUT`, and while there is none it fails at once.
+    pub no_resend: bool,
+    /// Send it in any state in which there is a session, also during recovery (lock cancels, glimpse replies).
+    pub during_recovery: bool,
+    /// An open: see [`Import::open_closed`].
+    pub keep_open: bool,
+    /// Instead of [`Config::request_timeout`].
+    pub timeout: Option<Duration>,
+}
+
+impl Outgoing {
+    /// A request without a slot.
+    pub fn new(opcode: Opcode, body: &impl prost::Message) -> Outgoing {
+        Outgoing {
+            opcode,
+            body: body.encode_to_vec().into(),
+            bulk: Bytes::new(),
+            slot: Slot::None,
+            no_resend: false,
+            during_recovery: false,
+            keep_open: false,
+            timeout: None,
+        }
+    }
+
+    /// With bytes behind the body.
+    pub fn with_bulk(self, bulk: Bytes) -> Outgoing {
+        Outgoing { bulk, ..self }
+    }
+
+    /// In a slot.
+    pub fn in_slot(self, slot: Slot) -> Outgoing {
+        Outgoing { slot, ..self }
+    }
+}
+
+/// What happened to an import.
+#[derive(Debug)]
+pub enum ImportEvent {
+    /// The connection that [`ImportEffect::Dial`] asked for is there.
+    Dialled(Link),
+    /// It could not be made.
+    DialFailed(Link, String),
+    /// A connection is gone.
+    Closed(Link),
+    /// A frame came in.
+    Frame(Link, Frame),
+    /// The configuration says where the target is, and how often it was started (0: not known).
+    Target {
+        /// Where.
+        nids: Vec<Nid>,
+        /// How often started.
+        instance: u64,
+    },
+    /// Time passed.
+    Tick,
+}
+
+/// What an import wants, or tells.
+#[derive(Debug)]
+pub enum ImportEffect {
+    /// Connect to the first of these that answers, and call the connection so.
+    Dial {
+        /// Name of the connection; numbers rise.
+        link: Link,
+        /// Where.
+        nids: Vec<Nid>,
+    },
+    /// Send a frame.
+    Send {
+        /// Over which connection.
+        link: Link,
+        /// What.
+        frame: Frame,
+    },
+    /// Close a connection. Whatever still comes from it is ignored.
+    Hangup(Link),
+    /// A request is answered, or never will be.
+    Reply {
+        /// Which.
+        id: RequestId,
+        /// Its xid; 0 if it was never sent.
+        xid: Xid,
+        /// The reply.
+        result: Result<Frame, Errno>,
+    },
+    /// The server tells something by itself: a lock callback, a new configuration.
+    Notice(Frame),
+    /// In service (again). The reply says limits and grants. `fresh`: the server has no state of this client from before.
+    Full {
+        /// What the server granted.
+        reply: ConnectRep,
+        /// A first connect, or the first after an eviction.
+        fresh: bool,
+    },
+    /// Out of service; requests wait.
+    Away,
+    /// The server wants the locks again: call [`Import::locks_to_replay`].
+    ReplayLocks,
+    /// A lock was replayed.
+    LockReplayed {
+        /// The lock's cookie.
+        cookie: u64,
+        /// The reply.
+        reply: Frame,
+    },
+    /// A request was replayed. For an open the reply has the new handle; one whose status is an error is forgotten.
+    Replayed {
+        /// Which.
+        xid: Xid,
+        /// The reply.
+        reply: Frame,
+    },
+    /// All state at this target is lost.
+    Evicted,
+    /// The server refuses this client; another attempt is made every few seconds.
+    Refused {
+        /// Why.
+        errno: Errno,
+        /// A sentence.
+        reason: String,
+    },
+    /// [`Import::disconnect`] is done.
+    Disconnected,
+    /// A line for the log.
+    Log(String),
+}

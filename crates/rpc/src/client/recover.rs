@@ -1,0 +1,258 @@
+//! Replay: giving back to a restarted server what it lost.
+//!
+//! ```text
+//! REPLAY         requests by transno, up to a window at once; the server orders those of all clients
+//!    │           PING with REQ_REPLAY_DONE; answered when all clients are done
+//! REPLAY_LOCKS   locks, from the owner, up to a window at once
+//!    │           PING with LOCK_REPLAY_DONE; answered when the target serves again
+//! REPLAY_WAIT
+//! RECOVER        what was never answered is sent again, in the order of xids
+//! FULL
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use prost::Message;
+use proto::frame::flags;
+use proto::msg::{Empty, EnqueueReq};
+use proto::{Errno, Frame, Opcode, Transno, Xid};
+use stdx::Instant;
+
+use super::ImportEffect;
+use super::import::{Import, Purpose};
+use super::state::{Progress, State};
+use crate::REPLAY_WINDOW;
+
+/// How far the replay has come.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    pub(crate) progress: Progress,
+    /// The last request that was sent for replay.
+    cursor: Transno,
+    /// Sent for replay, not answered.
+    replaying: BTreeMap<Transno, Xid>,
+    locks: VecDeque<EnqueueReq>,
+    locks_given: bool,
+    locks_in_flight: usize,
+    /// By when the next replay must be answered.
+    deadline: Instant,
+}
+
+impl Default for Recovery {
+    fn default() -> Recovery {
+        Recovery {
+            progress: Progress::None,
+            cursor: Transno(0),
+            replaying: BTreeMap::new(),
+            locks: VecDeque::new(),
+            locks_given: false,
+            locks_in_flight: 0,
+            deadline: Instant::FAR,
+        }
+    }
+}
+
+impl Recovery {
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(crate) fn stop_clock(&mut self) {
+        self.deadline = Instant::FAR;
+    }
+}
+
+impl Import {
+    /// Locks to be replayed, after [`ImportEffect::ReplayLocks`]: those that were granted, with the server's old handles.
+    pub fn locks_to_replay(&mut self, now: Instant, locks: Vec<EnqueueReq>) {
+        self.now = now;
+        if self.recovery.progress != Progress::Locks || self.recovery.locks_given {
+            return;
+        }
+        self.recovery.locks = locks.into();
+        self.recovery.locks_given = true;
+        if self.state == State::ReplayLocks {
+            self.send_locks();
+        }
+    }
+
+    /// The target recovers, and nothing of this client was there.
+    pub(crate) fn declare_done(&mut self) {
+        self.forget_own_requests();
+        self.recovery = Recovery { progress: Progress::Locks, ..Recovery::default() };
+        self.set_state(State::ReplayLocks);
+        self.send_requests_done();
+    }
+
+    pub(crate) fn replay_all(&mut self) {
+        stdx::mark!("import.replay");
+        self.forget_own_requests();
+        self.recovery = Recovery { progress: Progress::Requests, ..Recovery::default() };
+        self.set_state(State::Replay);
+        self.replay_some();
+    }
+
+    pub(crate) fn resume_replay(&mut self) {
+        stdx::mark!("import.resume_replay");
+        match self.recovery.progress {
+            Progress::Requests => {
+                self.set_state(State::Replay);
+                let again: Vec<Transno> = self.recovery.replaying.keys().copied().collect();
+                for transno in again {
+                    // What became durable meanwhile needs no replay; its answer is not missed.
+                    let frame =
+                        self.replay.after(Transno(transno.0 - 1)).filter(|f| f.header.transno == transno).cloned();
+                    match frame {
+                        Some(mut frame) => {
+                            frame.header.flags |= flags::RESENT;
+                            self.send_replay(frame);
+                        }
+                        None => drop(self.recovery.replaying.remove(&transno)),
+                    }
+                }
+                self.replay_some();
+            }
+            Progress::Locks => {
+                self.set_state(State::ReplayLocks);
+                self.resend_own();
+                if self.recovery.locks_given {
+                    self.send_locks();
+                }
+            }
+            Progress::Waiting => {
+                self.set_state(State::ReplayWait);
+                self.resend_own();
+            }
+            Progress::None => self.replay_all(),
+        }
+    }
+
+    fn replay_some(&mut self) {
+        while self.recovery.replaying.len() < REPLAY_WINDOW {
+            let Some(frame) = self.replay.after(self.recovery.cursor).cloned() else { break };
+            self.recovery.cursor = frame.header.transno;
+            self.recovery.replaying.insert(frame.header.transno, frame.header.xid);
+            self.send_replay(frame);
+        }
+        if self.recovery.replaying.is_empty() {
+            self.recovery.stop_clock();
+            self.recovery.progress = Progress::Locks;
+            self.set_state(State::ReplayLocks);
+            self.send_requests_done();
+        }
+    }
+
+    fn send_replay(&mut self, frame: Frame) {
+        self.count(frame.header.opcode).replayed += 1;
+        let timeout = self.config.request_timeout;
+        self.recovery.deadline = self.now + timeout;
+        self.put_on_wire(frame, timeout);
+    }
+
+    /// Gives whether the reply is one to a replay.
+    pub(crate) fn replay_answered(&mut self, reply: &Frame) -> bool {
+        let xid = reply.header.xid;
+        let Some((&transno, _)) = self.recovery.replaying.iter().find(|(_, replaying)| **replaying == xid) else {
+            return false;
+        };
+        let more = match reply.header.has(flags::EARLY) {
+            true => core::time::Duration::from_millis(u64::from(reply.header.timeout_ms)),
+            false => self.config.request_timeout,
+        };
+        self.recovery.deadline = self.recovery.deadline.max(self.now + more);
+        if reply.header.has(flags::EARLY) {
+            return true;
+        }
+        match Errno::from_status(reply.header.status) {
+            Err(Errno::ENOTCONN | Errno::ESHUTDOWN) => {
+                self.suspect();
+                return true;
+            }
+            Err(errno) => {
+                let target = &self.config.target;
+                let line = format!(
+                    "{target} could not do a change again that it had lost (xid {xid}, {}): it is lost",
+                    errno.name()
+                );
+                self.log(line);
+                self.replay.forget(xid);
+            }
+            Ok(()) => {}
+        }
+        self.recovery.replaying.remove(&transno);
+        self.effects.push_back(ImportEffect::Replayed { xid, reply: reply.clone() });
+        self.replay_some();
+        true
+    }
+
+    fn send_requests_done(&mut self) {
+        self.send_ping(flags::REQ_REPLAY_DONE, Purpose::RequestsDone);
+    }
+
+    fn send_ping(&mut self, flag: u32, purpose: Purpose) {
+        let timeout = self.config.request_timeout;
+        self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), flag, purpose, timeout);
+    }
+
+    /// All clients have replayed their requests.
+    pub(crate) fn requests_done(&mut self) {
+        if self.recovery.progress == Progress::Locks && !self.recovery.locks_given {
+            self.effects.push_back(ImportEffect::ReplayLocks);
+        }
+    }
+
+    fn send_locks(&mut self) {
+        while self.recovery.locks_in_flight < REPLAY_WINDOW {
+            let Some(lock) = self.recovery.locks.pop_front() else { break };
+            self.recovery.locks_in_flight += 1;
+            let (body, timeout) = (lock.encode_to_vec().into(), self.config.request_timeout);
+            self.transmit_new(Opcode::LdlmEnqueue, body, flags::REPLAY, Purpose::Lock(lock.cookie), timeout);
+        }
+        if self.recovery.locks_in_flight == 0 {
+            self.recovery.progress = Progress::Waiting;
+            self.set_state(State::ReplayWait);
+            self.send_ping(flags::LOCK_REPLAY_DONE, Purpose::LocksDone);
+        }
+    }
+
+    pub(crate) fn lock_replayed(&mut self, cookie: u64, reply: Frame) {
+        self.effects.push_back(ImportEffect::LockReplayed { cookie, reply });
+        self.recovery.locks_in_flight = self.recovery.locks_in_flight.saturating_sub(1);
+        if self.state == State::ReplayLocks {
+            self.send_locks();
+        }
+    }
+
+    /// The target serves again.
+    pub(crate) fn locks_done(&mut self) {
+        self.set_state(State::Recover);
+        self.resend_unanswered();
+        self.serve(false);
+    }
+
+    /// Sends again what the owner asked for and was not answered.
+    pub(crate) fn resend_unanswered(&mut self) {
+        self.forget_own_requests();
+        self.resend_all();
+    }
+
+    /// The import's own requests were for a state that is past.
+    fn forget_own_requests(&mut self) {
+        self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_) | Purpose::Disconnect));
+    }
+
+    /// Sends the import's own requests again, while the owner's still wait.
+    fn resend_own(&mut self) {
+        let own: Vec<Xid> =
+            self.sent.iter().filter(|(_, s)| !matches!(s.purpose, Purpose::Owner(_))).map(|(xid, _)| *xid).collect();
+        for xid in own {
+            let Some(sent) = self.sent.get_mut(&xid) else { continue };
+            sent.frame.header.flags |= flags::RESENT;
+            sent.deadline = self.now + sent.timeout;
+            self.earliest = self.earliest.min(sent.deadline);
+            let (frame, timeout) = (sent.frame.clone(), sent.timeout);
+            self.count(frame.header.opcode).resent += 1;
+            self.put_on_wire(frame, timeout);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What a client keeps in case the server loses it: answered changes that are not durable, and open files.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use proto::{Frame, Transno, Xid};
+use stdx::Map;
+
+/// A request that is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) frame: Frame,
+    /// An open: kept until its close is durable.
+    open: bool,
+}
+
+/// Both lists of Lustre: the replay list and the committed list of opens. Together they are in the order of transnos,
+/// for every committed one is older than every other.
+#[derive(Debug, Default)]
+pub(crate) struct ReplayList {
+    uncommitted: BTreeMap<Transno, Kept>,
+    opens: BTreeMap<Transno, Kept>,
+    by_xid: Map<Xid, Transno>,
+    /// Transno of a close that is not durable, and the open that it ends.
+    closing: BTreeMap<Transno, Vec<Xid>>,
+    committed: Transno,
+    bytes: usize,
+}
+
+impl ReplayList {
+    /// Keeps an answered request whose frame says its transno. A committed one is kept only if it opened something.
+    pub(crate) fn keep(&mut self, frame: Frame, open: bool) {
+        let (transno, xid) = (frame.header.transno, frame.header.xid);
+        let durable = transno <= self.committed;
+        if durable && !open {
+            return;
+        }
+        self.bytes += frame.wire_len();
+        self.by_xid.insert(xid, transno);
+        let list = if durable { &mut self.opens } else { &mut self.uncommitted };
+        if let Some(old) = list.insert(transno, Kept { frame, open }) {
+            // Two requests with one transno: a broken server. The later one is as good as the earlier.
+            self.bytes -= old.frame.wire_len();
+            if old.frame.header.xid != xid {
+                self.by_xid.remove(&old.frame.header.xid);
+            }
+        }
+    }
+
+    /// Everything up to `transno` is durable.
+    pub(crate) fn committed(&mut self, transno: Transno) {
+        if transno <= self.committed {
+            return;
+        }
+        self.committed = transno;
+        while let Some(entry) = self.uncommitted.first_entry() {
+            if *entry.key() > transno {
+                break;
+            }
+            let (at, kept) = entry.remove_entry();
+            if kept.open {
+                self.opens.insert(at, kept);
+            } else {
+                self.bytes -= kept.frame.wire_len();
+                self.by_xid.remove(&kept.frame.header.xid);
+            }
+        }
+        while let Some(entry) = self.closing.first_entry() {
+            if *entry.key() > transno {
+                break;
+            }
+            for xid in entry.remove() {
+                self.forget(xid);
+            }
+        }
+    }
+
+    /// The open `xid` was closed by the change `close`; 0 if that changed nothing.
+    pub(crate) fn closed(&mut self, xid: Xid, close: Transno) {
+        if close <= self.committed {
+            self.forget(xid);
+        } else {
+            self.closing.entry(close).or_default().push(xid);
+        }
+    }
+
+    /// Drops a request.
+    pub(crate) fn forget(&mut self, xid: Xid) {
+        let Some(transno) = self.by_xid.remove(&xid) else { return };
+        if let Some(kept) = self.uncommitted.remove(&transno).or_else(|| self.opens.remove(&transno)) {
+            self.bytes -= kept.frame.wire_len();
+        }
+    }
+
+    /// Changes the body of a request that is kept. Gives whether it is.
+    pub(crate) fn amend(&mut self, xid: Xid, body: Bytes) -> bool {
+        let Some(transno) = self.by_xid.get(&xid) else { return false };
+        let kept = match self.uncommitted.get_mut(transno) {
+            Some(kept) => Some(kept),
+            None => self.opens.get_mut(transno),
+        };
+        let Some(kept) = kept else { return false };
+        self.bytes = self.bytes - kept.frame.body.len() + body.len();
+        kept.frame.body = body;
+        true
+    }
+
+    /// The first request to replay after `cursor`.
+    pub(crate) fn after(&self, cursor: Transno) -> Option<&Frame> {
+        let from = Transno(cursor.0 + 1);
+        self.opens.range(from..).next().or_else(|| self.uncommitted.range(from..).next()).map(|(_, kept)| &kept.frame)
+    }
+
+    /// The lowest transno that would be replayed although the server may not have it; 0 if none.
+    pub(crate) fn first(&self) -> Transno {
+        self.uncommitted.keys().next().copied().unwrap_or_default()
+    }
+
+    /// Everything is durable up to here, as far as is known.
+    pub(crate) fn last_committed(&self) -> Transno {
+        self.committed
+    }
+
+    /// The last transno that was answered and is kept.
+    pub(crate) fn last(&self) -> Transno {
+        self.uncommitted.keys().next_back().copied().unwrap_or(self.committed)
+    }
+
+    /// How many changes wait to be durable, and how many opens are kept beside them.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.uncommitted.len(), self.opens.len())
+    }
+
+    /// Bytes of all frames that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Forgets everything: the client was evicted. Another history of the target may begin.
+    pub(crate) fn clear(&mut self) {
+        *self = ReplayList::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Header;
+
+    fn frame(xid: u64, transno: u64) -> Frame {
+        Frame { header: Header { xid: Xid(xid), transno: Transno(transno), ..Header::default() }, ..Frame::default() }
+    }
+
+    fn order(list: &ReplayList) -> Vec<u64> {
+        let mut cursor = Transno(0);
+        let mut order = Vec::new();
+        while let Some(frame) = list.after(cursor) {
+            cursor = frame.header.transno;
+            order.push(cursor.0);
+        }
+        order
+    }
+
+    #[test]
+    fn an_open_is_kept_until_its_close_is_durable() {
+        let mut list = ReplayList::default();
+        list.keep(frame(1, 10), true);
+        list.keep(frame(2, 11), false);
+        list.committed(Transno(11));
+        assert_eq!(order(&list), [10], "the open stays, the change is durable");
+        list.keep(frame(3, 12), false);
+        list.closed(Xid(1), Transno(12));
+        assert_eq!(order(&list), [10, 12], "open and close are replayed");
+        list.committed(Transno(12));
+        assert_eq!(order(&list), Vec::<u64>::new());
+        assert_eq!((list.len(), list.bytes()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn an_open_answered_when_durable_is_kept_all_the_same_and_can_be_amended() {
+        let mut list = ReplayList::default();
+        list.committed(Transno(20));
+        list.keep(frame(1, 19), true);
+        list.keep(frame(2, 20), false);
+        assert_eq!(order(&list), [19]);
+        assert!(list.amend(Xid(1), Bytes::from_static(b"opened")));
+        assert!(!list.amend(Xid(2), Bytes::new()));
+        assert_eq!(list.after(Transno(0)).map(|f| f.body.clone()), Some(Bytes::from_static(b"opened")));
+        list.closed(Xid(1), Transno(0));
+        assert_eq!(list.bytes(), 0);
+    }
+}

@@ -1,0 +1,245 @@
+//! States of an import, and what a connect reply means.
+
+use core::fmt;
+
+/// Where an import is. The names are Lustre's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum State {
+    /// Disconnected for good.
+    Closed,
+    /// Never connected.
+    New,
+    /// No connection; a new attempt is due.
+    Disconn,
+    /// A dial or a connect request is under way.
+    Connecting,
+    /// Replaying requests that the server lost.
+    Replay,
+    /// Replaying locks.
+    ReplayLocks,
+    /// Own replay done; waiting for the other clients'.
+    ReplayWait,
+    /// Sending again what was not answered.
+    Recover,
+    /// In service.
+    Full,
+    /// The server had given this client up: everything held there is lost.
+    Evicted,
+    /// Disconnected for lack of use. Not entered in this version.
+    Idle,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 11] = [
+        State::Closed,
+        State::New,
+        State::Disconn,
+        State::Connecting,
+        State::Replay,
+        State::ReplayLocks,
+        State::ReplayWait,
+        State::Recover,
+        State::Full,
+        State::Evicted,
+        State::Idle,
+    ];
+
+    /// Lustre's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Closed => "CLOSED",
+            State::New => "NEW",
+            State::Disconn => "DISCONN",
+            State::Connecting => "CONNECTING",
+            State::Replay => "REPLAY",
+            State::ReplayLocks => "REPLAY_LOCKS",
+            State::ReplayWait => "REPLAY_WAIT",
+            State::Recover => "RECOVER",
+            State::Full => "FULL",
+            State::Evicted => "EVICTED",
+            State::Idle => "IDLE",
+        }
+    }
+
+    /// Whether an import may go from here to `next`.
+    pub fn may_become(self, next: State) -> bool {
+        use State::*;
+        match (self, next) {
+            (Closed, _) | (Idle, _) => false,
+            (_, Closed) => true,
+            (_, Disconn) => self != New,
+            // A connection may be lost and won again in any state.
+            (New | Disconn | Connecting, Connecting) => true,
+            (Connecting, Full | Replay | ReplayLocks | ReplayWait | Recover | Evicted) => true,
+            (Replay, ReplayLocks) | (ReplayLocks, ReplayWait) | (ReplayWait, Recover) => true,
+            (Recover | Evicted, Full) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How far the replay had come when the connection was lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Progress {
+    /// No replay is going on.
+    None,
+    /// Requests.
+    Requests,
+    /// Locks.
+    Locks,
+    /// All done, waiting.
+    Waiting,
+}
+
+/// What is known when a connect request was answered with success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectFacts {
+    /// The peer is a server's import: no recovery.
+    pub lightweight: bool,
+    /// The import was connected before, and holds locks, opens or replays of that time.
+    pub has_state: bool,
+    /// The reply says RECONNECT.
+    pub reconnect: bool,
+    /// The reply says RECOVERING.
+    pub recovering: bool,
+    /// The handle is the one that the import had.
+    pub same_handle: bool,
+    /// See [`Progress`].
+    pub progress: Progress,
+}
+
+/// What to do after a connect reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterConnect {
+    /// Nothing to recover: in service.
+    Serve,
+    /// The target recovers and this client has nothing to bring: say so and wait.
+    DeclareDone,
+    /// Replay everything from the start.
+    ReplayAll,
+    /// Go on with the replay where it stood.
+    ResumeReplay,
+    /// Nothing was lost but the connection: send again what was not answered.
+    Resend,
+    /// The server has given this client up.
+    Evicted,
+}
+
+/// The decision table.
+pub fn after_connect(facts: &ConnectFacts) -> AfterConnect {
+    use AfterConnect::*;
+    let ConnectFacts { lightweight, has_state, reconnect, recovering, same_handle, progress } = *facts;
+    match (has_state, reconnect && same_handle, recovering) {
+        // Servers among themselves only ever ask what may be asked twice.
+        _ if lightweight => Resend,
+        // First connect.
+        (false, _, false) => Serve,
+        (false, _, true) => DeclareDone,
+        // The connection was lost, nothing else. A target whose recovery ended while this client was in the midst of its
+        // replay has ended it without this client.
+        (true, true, false) => match progress {
+            Progress::None | Progress::Waiting => Resend,
+            Progress::Requests | Progress::Locks => Evicted,
+        },
+        // The connection was lost during recovery.
+        (true, true, true) => match progress {
+            Progress::None => ReplayAll,
+            _ => ResumeReplay,
+        },
+        // The server restarted (also: once more, in the midst of recovery).
+        (true, false, true) => ReplayAll,
+        // The server no longer knows this client, or gave it a new start.
+        (true, false, false) => Evicted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_transition_is_as_in_the_table() {
+        // Rows: from; columns: to, in the order of ALL. CLO NEW DIS CON REP LOC WAI REC FUL EVI IDL
+        let table = [
+            (State::Closed, "..........."),
+            (State::New, "x..x......."),
+            (State::Disconn, "x.xx......."),
+            (State::Connecting, "x.xxxxxxxx."),
+            (State::Replay, "x.x..x....."),
+            (State::ReplayLocks, "x.x...x...."),
+            (State::ReplayWait, "x.x....x..."),
+            (State::Recover, "x.x.....x.."),
+            (State::Full, "x.x........"),
+            (State::Evicted, "x.x.....x.."),
+            (State::Idle, "..........."),
+        ];
+        for (from, row) in table {
+            let have: String = State::ALL.iter().map(|&to| if from.may_become(to) { 'x' } else { '.' }).collect();
+            assert_eq!(have, row, "from {from}");
+        }
+    }
+
+    #[test]
+    fn every_connect_reply_has_its_consequence() {
+        let bools = [false, true];
+        let progresses = [Progress::None, Progress::Requests, Progress::Locks, Progress::Waiting];
+        let mut seen = 0;
+        for lightweight in bools {
+            for has_state in bools {
+                for reconnect in bools {
+                    for recovering in bools {
+                        for same_handle in bools {
+                            for progress in progresses {
+                                let facts = ConnectFacts {
+                                    lightweight,
+                                    has_state,
+                                    reconnect,
+                                    recovering,
+                                    same_handle,
+                                    progress,
+                                };
+                                let verdict = after_connect(&facts);
+                                let kept = reconnect && same_handle;
+                                let want = if lightweight {
+                                    AfterConnect::Resend
+                                } else if !has_state {
+                                    if recovering { AfterConnect::DeclareDone } else { AfterConnect::Serve }
+                                } else if kept && !recovering {
+                                    if matches!(progress, Progress::None | Progress::Waiting) {
+                                        AfterConnect::Resend
+                                    } else {
+                                        AfterConnect::Evicted
+                                    }
+                                } else if kept && progress != Progress::None {
+                                    AfterConnect::ResumeReplay
+                                } else if recovering {
+                                    AfterConnect::ReplayAll
+                                } else {
+                                    AfterConnect::Evicted
+                                };
+                                assert_eq!(verdict, want, "{facts:?}");
+                                // Nothing is ever replayed to a target that does not recover, and nothing that the server
+                                // may have lost is taken for granted.
+                                if !recovering {
+                                    assert!(!matches!(verdict, AfterConnect::ReplayAll | AfterConnect::ResumeReplay));
+                                }
+                                if has_state && !kept && !lightweight {
+                                    assert!(matches!(verdict, AfterConnect::ReplayAll | AfterConnect::Evicted));
+                                }
+                                seen += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(seen, 128);
+    }
+}

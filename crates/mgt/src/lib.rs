@@ -1,1 +1,84 @@
-//! mgt
+//! The management target: registration, the table of targets, parameters, sequence ranges.
+//!
+//! One MGS serves several file systems, known by name. Its whole state is in memory as well ([`table`]); every change is
+//! durable before it is answered.
+//!
+//! What it leaves to others: connections, execution and commits (`target`); what parameters mean (those who get them).
+//!
+//! # Invariants
+//! - The version of a file system's configuration rises with every change of a target, an address, an instance or a
+//!   parameter; what was told under one version is never told differently.
+//! - A name belongs to one store, for good.
+//! - A FID sequence is given to one metadata target at most.
+//!
+//! # A target restarts
+//! ```text
+//! OST ── register (instance 7) ──► MGS: record written, version 12 ── durable ── answer to the OST
+//!                                                                            └── notice "version 12" to all who asked
+//! client ── config? ──► MGS ── targets with addresses and instances ──► client: reconnects to the OST at once
+//! ```
+
+pub mod ops;
+pub mod table;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proto::{Errno, Opcode, TargetKind, Transno};
+use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
+
+use table::Table;
+
+/// The operations of the management target.
+#[derive(Debug, Default)]
+pub struct Mgt {
+    table: Table,
+    /// Who asked for which file systems.
+    watchers: BTreeMap<ExportId, BTreeSet<String>>,
+    /// Changes of which nobody was told, because they may not be durable yet, in their order.
+    untold: VecDeque<(Transno, String)>,
+}
+
+impl Mgt {
+    /// The service of a target that has not started yet.
+    pub fn new() -> Mgt {
+        Mgt::default()
+    }
+}
+
+impl Service for Mgt {
+    fn kind(&self) -> TargetKind {
+        TargetKind::Mgt
+    }
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
+        self.table = table::load(cx)?;
+        Ok(())
+    }
+
+    fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+        match request.opcode {
+            Opcode::MgsRegister => ops::register::attempt(self, cx, request),
+            Opcode::MgsConfigGet => ops::config::attempt(self, cx, request),
+            Opcode::MgsSetParam => ops::param::attempt(self, cx, request),
+            Opcode::MgsSeqRange => ops::sequence::attempt(self, cx, request),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+        ops::config::tell(self, cx, task);
+        Ok(())
+    }
+
+    fn export_gone(&mut self, _cx: &mut Cx<'_>, export: ExportId) {
+        self.watchers.remove(&export);
+    }
+
+    fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
+        ops::config::durable(self, cx);
+    }
+
+    fn params(&self, name: &str) -> Vec<(String, String)> {
+        self.table.iter().map(|(fsname, fs)| (format!("mgs.{name}.live.{fsname}"), fs.live(fsname))).collect()
+    }
+}

@@ -1,0 +1,6 @@
+//! The operations, one file each.
+
+pub mod config;
+pub mod param;
+pub mod register;
+pub mod sequence;

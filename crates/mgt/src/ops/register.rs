@@ -1,0 +1,128 @@
+//! Register: a target that starts says who and where it is.
+//!
+//! A target is known by its name and by the identity of its store. The first registration (after mkfs or
+//! `--writeconf`) enters it; later ones bring its addresses and its instance up to date, so that clients reconnect at once.
+//! The first target of a file system makes the file system known, whichever kind it is. The answer comes when the table is
+//! durable. A refusal comes with a sentence for the person who started the target.
+
+use proto::msg::{RegisterRep, RegisterReq};
+use proto::{Errno, Nid, TargetKind, TargetName};
+use schema::{FsRec, TargetRec};
+use target::{Cx, LogLevel, Reply, Request, Stop};
+
+use crate::Mgt;
+use crate::table::{FILE_SYSTEMS_MAX, FileSystem, NID_LEN_MAX, NIDS_MAX, TARGETS_MAX, Table};
+
+/// Bytes of a store's identity.
+const UUID_LEN: usize = 16;
+/// Greatest index of a target.
+const INDEX_MAX: u32 = 0xffff;
+
+/// One attempt.
+pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: RegisterReq = request.decode()?;
+    let fsname = match check(&mgt.table, &req) {
+        Ok(name) => name.fsname,
+        Err((errno, reason)) => {
+            cx.log(LogLevel::Warn, format!("registration of '{}' refused: {reason}", printable(&req.target)));
+            let status = -errno.raw();
+            return Ok(Reply { status, ..Reply::new(&RegisterRep { config_version: 0, reason }) });
+        }
+    };
+    cx.hold_until_durable();
+    let fs = mgt.table.get(&fsname);
+    let version = fs.map_or(0, |fs| fs.record.config_version);
+    let record = TargetRec { uuid: req.target_uuid, nids: req.nids, instance: req.instance };
+    if fs.and_then(|fs| fs.targets.get(&req.target)) == Some(&record) {
+        return Ok(Reply::new(&RegisterRep { config_version: version, reason: String::new() }));
+    }
+
+    cx.put(&req.target, &record);
+    let fs = mgt.table.entry(fsname.clone()).or_default();
+    fs.targets.insert(req.target, record);
+    let config_version = changed(mgt, cx, &fsname);
+    Ok(Reply::new(&RegisterRep { config_version, reason: String::new() }))
+}
+
+/// Raises the version of a configuration that was just changed, and has everybody told once that is durable. A last step.
+pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
+    let fs = mgt.table.entry(fsname.to_owned()).or_default();
+    fs.record.config_version += 1;
+    let record: FsRec = fs.record.clone();
+    cx.put(&fsname.to_owned(), &record);
+    let transno = cx.transno();
+    mgt.untold.push_back((transno, fsname.to_owned()));
+    record.config_version
+}
+
+/// Whether the registration is in order. The rows, from the plainest mistake on:
+///
+/// | found | answer |
+/// |---|---|
+/// | no name, identity or address that could be one | `EINVAL` |
+/// | the table is full | `ENOSPC` |
+/// | name known, another store | `EADDRINUSE` |
+/// | name known, same store | yes |
+/// | name unknown, first registration | yes |
+/// | name unknown, but it says that it has registered before | `ENOENT`: wrong MGS, or one that was made anew |
+fn check(table: &Table, req: &RegisterReq) -> Result<TargetName, (Errno, String)> {
+    let invalid = |reason: String| Err((Errno::EINVAL, reason));
+    let name: TargetName = match req.target.parse() {
+        Ok(name) => name,
+        Err(_) => {
+            return invalid(format!(
+                "'{}' is not a target name; expected FSNAME-MDTxxxx or FSNAME-OSTxxxx",
+                printable(&req.target)
+            ));
+        }
+    };
+    if name.kind == TargetKind::Mgt || name.index.0 > INDEX_MAX || name.to_string() != req.target {
+        return invalid(format!("a target named '{}' cannot be registered", printable(&req.target)));
+    }
+    if req.target_uuid.len() != UUID_LEN {
+        return invalid(format!("the store of '{name}' has no identity; make the target again with 'adamant mkfs'"));
+    }
+    if req.nids.is_empty() || req.nids.len() > NIDS_MAX {
+        return invalid(format!("'{name}' listens on {} addresses; 1 to {NIDS_MAX} are allowed", req.nids.len()));
+    }
+    if let Some(nid) = req.nids.iter().find(|nid| nid.len() > NID_LEN_MAX || nid.parse::<Nid>().is_err()) {
+        return invalid(format!("'{}' is not an address; expected HOST:PORT or unix:PATH", printable(nid)));
+    }
+    let none = FileSystem::default();
+    let fs = table.get(&name.fsname).unwrap_or(&none);
+    match fs.targets.get(&req.target) {
+        Some(known) if known.uuid == req.target_uuid => Ok(name),
+        Some(known) => Err((
+            Errno::EADDRINUSE,
+            format!(
+                "index {} of file system '{}' is in use by another target at {}; give this one a free index with 'adamant mkfs --index N'",
+                name.index.0,
+                name.fsname,
+                known.nids.join(",")
+            ),
+        )),
+        None if !req.first => {
+            let serves = table.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let serves = if serves.is_empty() { "no file system yet".to_owned() } else { serves };
+            Err((
+                Errno::ENOENT,
+                format!(
+                    "target '{name}' has registered before, but not with this MGS, which serves {serves}; correct --mgsnode, or run 'adamant tune --writeconf' on the target to register it here"
+                ),
+            ))
+        }
+        None if fs.targets.len() >= TARGETS_MAX => {
+            Err((Errno::ENOSPC, format!("file system '{}' has {TARGETS_MAX} targets already", name.fsname)))
+        }
+        None if !table.contains_key(&name.fsname) && table.len() >= FILE_SYSTEMS_MAX => Err((
+            Errno::ENOSPC,
+            format!("this MGS serves {FILE_SYSTEMS_MAX} file systems already; use another MGS for '{}'", name.fsname),
+        )),
+        None => Ok(name),
+    }
+}
+
+/// Text from outside, for a message: short and without control characters.
+fn printable(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_default).collect()
+}

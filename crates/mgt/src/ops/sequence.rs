@@ -1,0 +1,37 @@
+//! Sequence ranges: the FID sequences that a metadata target may grant to clients. A range is durable before it is given,
+//! and is never given twice: what a lost reply or a crash hides is lost.
+
+use proto::msg::{SeqRangeRep, SeqRangeReq};
+use proto::{Errno, Fid, TargetKind, TargetName};
+use target::{Cx, Reply, Request, Stop};
+
+use crate::Mgt;
+
+/// Sequences in one range.
+pub const WIDTH: u64 = 0x40_0000;
+
+/// One attempt.
+pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    if !cx.export_info(cx.export()).is_some_and(|e| e.lightweight) {
+        return Err(Errno::EPERM.into());
+    }
+    let req: SeqRangeReq = request.decode()?;
+    let name: TargetName = req.target.parse().map_err(|_| Errno::EINVAL)?;
+    if name.kind != TargetKind::Mdt {
+        return Err(Errno::EINVAL.into());
+    }
+    let fs = mgt.table.get_mut(&name.fsname).ok_or(Errno::ENOENT)?;
+    if !fs.targets.contains_key(&req.target) {
+        return Err(Errno::ENOENT.into());
+    }
+    let start = fs.record.next_sequence.max(Fid::SEQ_FIRST);
+    let end = (start + WIDTH).min(Fid::SEQ_LAST + 1);
+    if start >= end {
+        return Err(Errno::ENOSPC.into());
+    }
+
+    cx.hold_until_durable();
+    fs.record.next_sequence = end;
+    cx.put(&name.fsname, &fs.record);
+    Ok(Reply::new(&SeqRangeRep { start, end }))
+}

@@ -1,0 +1,114 @@
+//! What the MGT knows of each file system, in memory: its whole store, which is small by its limits.
+//!
+//! The records are the truth; this is loaded from them at start and changed by an operation as its very last step, together
+//! with them.
+
+use std::collections::BTreeMap;
+
+use proto::Fid;
+use proto::msg::{Config, Param, TargetEntry};
+use schema::{FsRec, ParamRec, Record, TargetRec};
+use store::KeyRange;
+use target::{Cx, Stop};
+
+/// File systems on one MGS.
+pub const FILE_SYSTEMS_MAX: usize = 64;
+/// Targets of one file system.
+pub const TARGETS_MAX: usize = 4096;
+/// Addresses of one target.
+pub const NIDS_MAX: usize = 16;
+/// Bytes of one address.
+pub const NID_LEN_MAX: usize = 256;
+/// Parameters of one file system.
+pub const PARAMS_MAX: usize = 1024;
+/// Bytes of a parameter's value.
+pub const VALUE_LEN_MAX: usize = 1024;
+
+/// Records in one look.
+const LOOK: usize = 4096;
+
+/// One file system.
+#[derive(Clone, Debug)]
+pub struct FileSystem {
+    /// Its record.
+    pub record: FsRec,
+    /// Its targets, by full name.
+    pub targets: BTreeMap<String, TargetRec>,
+    /// Its persistent parameters, by path.
+    pub params: BTreeMap<String, String>,
+}
+
+impl Default for FileSystem {
+    fn default() -> FileSystem {
+        FileSystem {
+            record: FsRec { config_version: 0, next_sequence: Fid::SEQ_FIRST },
+            targets: BTreeMap::new(),
+            params: BTreeMap::new(),
+        }
+    }
+}
+
+impl FileSystem {
+    /// The configuration as it travels.
+    pub fn config(&self, fsname: &str) -> Config {
+        let entry = |(name, rec): (&String, &TargetRec)| TargetEntry {
+            target: name.clone(),
+            nids: rec.nids.clone(),
+            instance: rec.instance,
+        };
+        let param = |(path, value): (&String, &String)| Param { path: path.clone(), value: value.clone() };
+        Config {
+            version: self.record.config_version,
+            targets: self.targets.iter().map(entry).collect(),
+            params: self.params.iter().map(param).collect(),
+            fsname: fsname.to_owned(),
+        }
+    }
+
+    /// `mgs.MGS.live.FSNAME`.
+    pub fn live(&self, fsname: &str) -> String {
+        let mut text = format!("fsname: {fsname}\nflags: 0x20     gen: {}\n", self.record.config_version);
+        for name in self.targets.keys() {
+            text.push_str(name);
+            text.push('\n');
+        }
+        text.push_str(&format!(
+            "\nimperative_recovery_state:\n    state: full\n    nidtbl_version: {}\n",
+            self.record.config_version
+        ));
+        text
+    }
+}
+
+/// All file systems, by name.
+pub type Table = BTreeMap<String, FileSystem>;
+
+/// Reads the whole store.
+pub fn load(cx: &mut Cx<'_>) -> Result<Table, Stop> {
+    let mut table = Table::new();
+    for (fsname, record) in all::<FsRec>(cx)? {
+        table.entry(fsname).or_default().record = record;
+    }
+    for (name, record) in all::<TargetRec>(cx)? {
+        let fsname = name.rsplit_once('-').map_or("", |(fsname, _)| fsname).to_owned();
+        table.entry(fsname).or_default().targets.insert(name, record);
+    }
+    for ((fsname, path), record) in all::<ParamRec>(cx)? {
+        table.entry(fsname).or_default().params.insert(path, record.value);
+    }
+    Ok(table)
+}
+
+fn all<R: Record>(cx: &mut Cx<'_>) -> Result<Vec<(R::Id, R)>, Stop> {
+    let mut all = Vec::new();
+    let mut range = R::all();
+    loop {
+        let found = cx.scan::<R>(&range, LOOK)?;
+        let more = found.len() == LOOK;
+        all.extend(found);
+        match all.last() {
+            Some((last, _)) if more => range = KeyRange::new(R::key(last).successor(), range.end),
+            _ => return Ok(all),
+        }
+    }
+}

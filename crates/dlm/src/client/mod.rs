@@ -1,17 +1,72 @@
-//! The client's end.
+//! The client's end: what this client holds on one target.
+//!
+//! A lock goes through these states:
+//!
+//! ```text
+//!   expected ──grant──► usable ──callback, LRU, asked──► cleaning ──cleanup_done──► gone (Cancel)
+//!       │                                                   ▲  │
+//!       └─callback, then grant──────────────────────────────┘  └─ while held: cleaned; cleaning again at the last release
+//! ```
+//!
+//! - An operation [`hold`](LockCache::hold)s the lock that it uses, and so does data that was not written back. A lock
+//!   is given back only when nobody holds it *and* the owner said, after the last of them let go, that what it
+//!   protects was flushed and dropped.
+//! - A lock that is being given back is not found by [`find`](LockCache::find): a new operation asks for a new one.
+//!   [`find_for_inflight`](LockCache::find_for_inflight) does find it, for a request that the kernel sent before it
+//!   could know: making that one wait could make the callback wait for it in turn.
+//! - A callback can overtake the grant, because replies and callbacks are different messages. [`expect`](
+//!   LockCache::expect) says that a request is under way; the grant then arrives as
+//!   [`GrantAction::CalledBack`]: the operation that asked may use it once, if it holds it before the next
+//!   [`poll`](LockCache::poll)ed cleanup is done.
+//! - A grant that nobody expects (the enqueue was given up, or its message came twice) is cancelled at once, and so is
+//!   a handle that the server asks back and that we do not know: the server must not wait for it in vain.
+//!
+//!
+//! A worked example:
+//!
+//! ```text
+//!   c = new_cookie(); expect(c); send the enqueue         find(...) is None
+//!   granted(grant of c)                        Usable     bits_held(resource) has its bits
+//!   hold(c); use it
+//!   blocking(callback for c)           StartCleanup(c)    bits_held is 0; poll() gives Cleanup{c}
+//!   cleanup_done(c)                                       still held: nothing
+//!   release(c)                                            poll() gives Cleanup{c} again: the operation may have cached
+//!   cleanup_done(c)                                       poll() gives Cancel([handle])
+//! ```
+//!
+//! After a restart of the server [`all_for_replay`](LockCache::all_for_replay) lists what to ask for again. Until the
+//! answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
+//! would mean nothing to the new server, which would keep the new lock for ever.
 
+mod lru;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use core::cell::Cell;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use proto::msg::{BlCallback, EnqueueReq, LockGrant, LockMode, Policy, Resource};
-use stdx::Instant;
+use smallvec::SmallVec;
+use stdx::{Instant, Map};
 
-/// The client's number of a lock.
+use self::lru::Lru;
+use self::records::RecordLocks;
+use crate::mode::covers;
+use crate::part::Part;
+use crate::slab::Slab;
+
+/// The client's number of a lock. Never used twice.
 pub type Cookie = u64;
+
+/// Handles in one cancel message.
+const CANCEL_BATCH: usize = 512;
 
 /// What may be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Locks that nothing uses are given back, oldest first, beyond this many.
+    /// Locks that nothing holds are given back, oldest first, beyond this many.
     pub lru_size: usize,
     /// And when nothing used them for so long.
     pub lru_max_age: Duration,
@@ -52,7 +107,8 @@ pub enum Reason {
 /// What the client has to do next; drained with [`LockCache::poll`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum LockCacheEvent {
-    /// Flush and invalidate what this lock protects, then say [`LockCache::cleanup_done`].
+    /// Flush and invalidate what this lock protects, then say [`LockCache::cleanup_done`]. May come again for the same
+    /// lock, if somebody held it when that was said.
     Cleanup {
         /// Which lock.
         lock: HeldLock,
@@ -63,7 +119,7 @@ pub enum LockCacheEvent {
     Cancel(Vec<u64>),
 }
 
-/// What a callback found.
+/// What a callback found. What has to be done comes out of [`LockCache::poll`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockingAction {
     /// A [`LockCacheEvent::Cleanup`] follows.
@@ -87,89 +143,450 @@ pub enum GrantAction {
     Unexpected,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Usable,
+    /// The owner was told to clean up.
+    Cleaning,
+    /// It did; but somebody held the lock then, and may have cached more since.
+    Cleaned,
+}
+
+struct Held {
+    cookie: Cookie,
+    handle: u64,
+    resource: Resource,
+    part: Part,
+    mode: LockMode,
+    state: State,
+    refs: u32,
+    /// Sent for replay, and not answered: the handle is the old server's.
+    replaying: bool,
+    reason: Reason,
+    last_used: Instant,
+    prev: u32,
+    next: u32,
+}
+
+impl Held {
+    fn lock(&self) -> HeldLock {
+        HeldLock {
+            cookie: self.cookie,
+            handle: self.handle,
+            resource: self.resource,
+            policy: self.part.policy(),
+            mode: self.mode,
+        }
+    }
+}
+
+/// What is held on a resource.
+#[derive(Default)]
+struct ResLocks {
+    list: SmallVec<[u32; 2]>,
+    /// Bits that usable locks cover in PR or stronger.
+    bits: u64,
+    /// Looked at since the list of unused locks was last gone through.
+    used: Cell<bool>,
+}
+
 /// The locks of one import.
 pub struct LockCache {
     settings: Settings,
+    now: Instant,
+    cookie: Cookie,
+    held: Slab<Held>,
+    by_cookie: Map<Cookie, u32>,
+    by_handle: Map<u64, u32>,
+    by_resource: Map<Resource, ResLocks>,
+    /// Requests under way; with what a callback that overtook the grant wants, and of which handle.
+    expected: Map<Cookie, Option<(Reason, u64)>>,
+    lru: Lru,
+    events: VecDeque<LockCacheEvent>,
+    cancels: Vec<u64>,
+    records: RecordLocks,
 }
 
-#[allow(missing_docs, unused_variables)]
 impl LockCache {
+    /// An empty cache.
     pub fn new(settings: Settings) -> LockCache {
-        LockCache { settings }
+        LockCache {
+            settings,
+            now: Instant::ZERO,
+            cookie: 0,
+            held: Slab::default(),
+            by_cookie: Map::default(),
+            by_handle: Map::default(),
+            by_resource: Map::default(),
+            expected: Map::default(),
+            lru: Lru::default(),
+            events: VecDeque::new(),
+            cancels: Vec::new(),
+            records: RecordLocks::default(),
+        }
     }
+
+    /// Changes the settings; takes effect at the next [`poll`](LockCache::poll) or [`tick`](LockCache::tick).
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
     }
+
+    /// A number for a new lock.
     pub fn new_cookie(&mut self) -> Cookie {
-        0
+        self.cookie += 1;
+        self.cookie
     }
-    /// An enqueue or intent with this cookie leaves.
-    pub fn expect(&mut self, cookie: Cookie) {}
+
+    /// An enqueue or an intent with this cookie leaves.
+    pub fn expect(&mut self, cookie: Cookie) {
+        self.expected.entry(cookie).or_default();
+    }
+
     /// It came back without a lock, or was given up.
-    pub fn unexpect(&mut self, cookie: Cookie) {}
+    pub fn unexpect(&mut self, cookie: Cookie) {
+        if let Some(Some((_, handle))) = self.expected.remove(&cookie) {
+            // There is a lock after all, as a callback told: its grant is lost or late.
+            self.cancels.push(handle);
+        }
+    }
+
+    /// A grant arrived. Whoever asked for it holds it before anybody polls, if it wants to be sure of it.
     pub fn granted(&mut self, grant: &LockGrant, now: Instant) -> GrantAction {
-        GrantAction::Unexpected
+        self.now = self.now.max(now);
+        let expected = self.expected.remove(&grant.cookie);
+        if let Some(&i) = self.by_cookie.get(&grant.cookie) {
+            // The reply came twice.
+            self.new_handle(i, grant.handle);
+            return match self.held[i].state {
+                State::Usable => GrantAction::Usable,
+                State::Cleaning | State::Cleaned => GrantAction::CalledBack,
+            };
+        }
+        let (part, mode) = (grant.policy.and_then(Part::from_policy), LockMode::try_from(grant.mode));
+        let (Some(overtaken), Some(part), Ok(mode)) = (expected, part, mode) else {
+            stdx::mark!("dlm.grant.unexpected");
+            self.cancels.push(grant.handle);
+            return GrantAction::Unexpected;
+        };
+        let i = self.held.insert(Held {
+            cookie: grant.cookie,
+            handle: grant.handle,
+            resource: grant.resource,
+            part,
+            mode,
+            state: State::Usable,
+            refs: 0,
+            replaying: false,
+            reason: Reason::Asked,
+            last_used: self.now,
+            prev: lru::NIL,
+            next: lru::NIL,
+        });
+        self.by_cookie.insert(grant.cookie, i);
+        self.by_handle.insert(grant.handle, i);
+        self.by_resource.entry(grant.resource).or_default().list.push(i);
+        self.lru.push(&mut self.held, i);
+        self.refresh_bits(&grant.resource);
+        match overtaken {
+            None => GrantAction::Usable,
+            Some((reason, _)) => {
+                stdx::mark!("dlm.callback.overtook-grant");
+                self.start_cleanup(i, reason);
+                GrantAction::CalledBack
+            }
+        }
     }
+
+    /// Handles rise, also over restarts of the server: a smaller one is a late message about the past.
+    fn new_handle(&mut self, i: u32, handle: u64) {
+        let old = self.held[i].handle;
+        if handle > old {
+            self.held[i].handle = handle;
+            self.by_handle.remove(&old);
+            self.by_handle.insert(handle, i);
+        }
+    }
+
+    fn refresh_bits(&mut self, resource: &Resource) {
+        let Some(res) = self.by_resource.get_mut(resource) else { return };
+        res.bits = 0;
+        for &i in &res.list {
+            let lock = &self.held[i];
+            if let Part::Bits(bits) = lock.part
+                && lock.state == State::Usable
+                && covers(lock.mode, LockMode::Pr)
+            {
+                res.bits |= bits;
+            }
+        }
+    }
+
+    fn search(&self, resource: &Resource, mode: LockMode, policy: &Policy, inflight: bool) -> Option<u32> {
+        let part = Part::from_policy(*policy)?;
+        let fits = |i: &u32| {
+            let lock = &self.held[*i];
+            (inflight || lock.state == State::Usable) && covers(lock.mode, mode) && lock.part.covers(&part)
+        };
+        self.by_resource.get(resource)?.list.iter().copied().find(fits)
+    }
+
+    /// A usable lock that does for this mode and part, and was now used.
     pub fn find(&mut self, resource: &Resource, mode: LockMode, policy: &Policy) -> Option<Cookie> {
-        None
+        let i = self.search(resource, mode, policy, false)?;
+        self.touch(i);
+        Some(self.held[i].cookie)
     }
+
+    /// The same for a request that the kernel sent before it knew of a callback: a lock that is being given back does,
+    /// until it is gone.
     pub fn find_for_inflight(&mut self, resource: &Resource, mode: LockMode, policy: &Policy) -> Option<Cookie> {
-        None
+        if let Some(cookie) = self.find(resource, mode, policy) {
+            return Some(cookie);
+        }
+        self.search(resource, mode, policy, true).map(|i| self.held[i].cookie)
     }
-    /// Bits of `resource` held in PR or stronger by usable locks.
+
+    /// Bits of `resource` that usable locks cover in PR or stronger, all together.
+    #[inline]
     pub fn bits_held(&self, resource: &Resource) -> u64 {
-        0
+        match self.by_resource.get(resource) {
+            None => 0,
+            Some(res) => {
+                res.used.set(true);
+                res.bits
+            }
+        }
     }
+
+    /// A lock that we have, usable or not.
     pub fn get(&self, cookie: Cookie) -> Option<HeldLock> {
-        None
+        self.by_cookie.get(&cookie).map(|&i| self.held[i].lock())
     }
+
+    /// A lock that we have, by the server's number: for glimpses.
     pub fn by_handle(&self, handle: u64) -> Option<HeldLock> {
-        None
+        self.by_handle.get(&handle).map(|&i| self.held[i].lock())
     }
+
+    /// Whether new operations may use it.
+    pub fn is_usable(&self, cookie: Cookie) -> bool {
+        self.by_cookie.get(&cookie).is_some_and(|&i| self.held[i].state == State::Usable)
+    }
+
+    /// Every lock on a resource, by cookie; those that are being given back too.
+    pub fn on_resource(&self, resource: &Resource) -> Vec<HeldLock> {
+        let mut list: Vec<HeldLock> = self
+            .by_resource
+            .get(resource)
+            .into_iter()
+            .flat_map(|res| &res.list)
+            .map(|&i| self.held[i].lock())
+            .collect();
+        list.sort_by_key(|lock| lock.cookie);
+        list
+    }
+
+    /// Keeps a lock from being given back until [`release`](LockCache::release). False if we do not have it.
     pub fn hold(&mut self, cookie: Cookie) -> bool {
-        false
+        let Some(&i) = self.by_cookie.get(&cookie) else { return false };
+        self.lru.remove(&mut self.held, i);
+        self.held[i].refs += 1;
+        true
     }
-    pub fn release(&mut self, cookie: Cookie) {}
+
+    /// Ends one [`hold`](LockCache::hold). Nothing, for a lock that was lost meanwhile.
+    pub fn release(&mut self, cookie: Cookie) {
+        let Some(&i) = self.by_cookie.get(&cookie) else { return };
+        let lock = &mut self.held[i];
+        debug_assert!(lock.refs > 0, "a lock is released as often as it is held");
+        lock.refs = lock.refs.saturating_sub(1);
+        if lock.refs > 0 {
+            return;
+        }
+        match lock.state {
+            State::Usable => {
+                lock.last_used = self.now;
+                self.lru.push(&mut self.held, i);
+            }
+            State::Cleaning => {}
+            State::Cleaned => {
+                stdx::mark!("dlm.cleanup.again");
+                self.emit_cleanup(i);
+            }
+        }
+    }
+
+    /// The server wants a lock back.
     pub fn blocking(&mut self, callback: &BlCallback) -> BlockingAction {
-        BlockingAction::AlreadyCancelling
+        let mode = LockMode::try_from(callback.wanted_mode).unwrap_or(LockMode::Ex);
+        let reason = Reason::Wanted(callback.wanted, mode);
+        if let Some(overtaken) = self.expected.get_mut(&callback.cookie) {
+            *overtaken = Some((reason, callback.handle));
+            return BlockingAction::Deferred(callback.cookie);
+        }
+        let found = self.by_cookie.get(&callback.cookie).copied();
+        match found {
+            // The callback may also overtake the answer to a replay: its handle is the new one then, and the lock goes
+            // back when the answer has told it.
+            Some(i) if self.held[i].handle == callback.handle || self.held[i].replaying => {
+                if self.held[i].state != State::Usable {
+                    return BlockingAction::AlreadyCancelling;
+                }
+                self.start_cleanup(i, reason);
+                BlockingAction::StartCleanup(callback.cookie)
+            }
+            _ => {
+                self.cancels.push(callback.handle);
+                BlockingAction::CancelUnknown(callback.handle)
+            }
+        }
     }
-    pub fn cleanup_done(&mut self, cookie: Cookie) {}
+
+    fn start_cleanup(&mut self, i: u32, reason: Reason) {
+        self.lru.remove(&mut self.held, i);
+        self.held[i].reason = reason;
+        let resource = self.held[i].resource;
+        self.emit_cleanup(i);
+        self.refresh_bits(&resource);
+    }
+
+    fn emit_cleanup(&mut self, i: u32) {
+        let held = &mut self.held[i];
+        held.state = State::Cleaning;
+        self.events.push_back(LockCacheEvent::Cleanup { lock: held.lock(), reason: held.reason });
+    }
+
+    /// What the lock protects was flushed and dropped. If nobody holds it, it goes back to the server; otherwise there
+    /// will be another cleanup when the last holder lets go.
+    pub fn cleanup_done(&mut self, cookie: Cookie) {
+        let Some(&i) = self.by_cookie.get(&cookie) else { return };
+        let lock = &mut self.held[i];
+        if lock.state != State::Cleaning {
+            return;
+        }
+        lock.state = State::Cleaned;
+        if lock.refs == 0 && !lock.replaying {
+            let handle = self.remove(i).handle;
+            self.cancels.push(handle);
+        }
+    }
+
+    fn remove(&mut self, i: u32) -> Held {
+        self.lru.remove(&mut self.held, i);
+        let lock = self.held.remove(i);
+        self.by_cookie.remove(&lock.cookie);
+        self.by_handle.remove(&lock.handle);
+        if let Some(res) = self.by_resource.get_mut(&lock.resource) {
+            res.list.retain(|x| *x != i);
+            if res.list.is_empty() {
+                self.by_resource.remove(&lock.resource);
+            } else {
+                self.refresh_bits(&lock.resource);
+            }
+        }
+        lock
+    }
+
+    /// The next thing to do. Cancels come last, as many in one as there are by then.
     pub fn poll(&mut self) -> Option<LockCacheEvent> {
-        None
+        if self.events.is_empty() {
+            self.shrink();
+        }
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if self.cancels.is_empty() {
+            return None;
+        }
+        let rest = self.cancels.split_off(self.cancels.len().min(CANCEL_BATCH));
+        Some(LockCacheEvent::Cancel(core::mem::replace(&mut self.cancels, rest)))
     }
-    pub fn deadline(&self) -> Option<Instant> {
-        None
+
+    /// Gives a lock back, as if it had been called back.
+    pub fn give_back(&mut self, cookie: Cookie) {
+        if let Some(&i) = self.by_cookie.get(&cookie)
+            && self.held[i].state == State::Usable
+        {
+            self.start_cleanup(i, Reason::Asked);
+        }
     }
-    pub fn tick(&mut self, now: Instant) {}
-    /// Gives back every lock on `resource`.
-    pub fn cancel_resource(&mut self, resource: &Resource) {}
-    /// Gives back every lock that nothing uses.
-    pub fn cancel_unused(&mut self) {}
-    /// Everything held, as replays, by cookie; record locks too.
+
+    /// Gives every lock on `resource` back: the object is gone, say.
+    pub fn cancel_resource(&mut self, resource: &Resource) {
+        for lock in self.on_resource(resource) {
+            self.give_back(lock.cookie);
+        }
+    }
+
+    /// Everything held, as replays, by cookie; record locks last, under new cookies.
     pub fn all_for_replay(&mut self) -> Vec<EnqueueReq> {
-        Vec::new()
+        let mut list: Vec<u32> = self.held.iter().map(|(i, _)| i).collect();
+        list.sort_unstable_by_key(|&i| self.held[i].cookie);
+        let mut requests = Vec::with_capacity(list.len());
+        for i in list {
+            let lock = &mut self.held[i];
+            lock.replaying = true;
+            requests.push(EnqueueReq {
+                resource: lock.resource,
+                mode: lock.mode as i32,
+                cookie: lock.cookie,
+                policy: Some(lock.part.policy()),
+                no_wait: false,
+                glimpse: false,
+                granted_handle: lock.handle,
+                test: false,
+            });
+        }
+        // Handles of the old server mean nothing to the new one.
+        self.cancels.clear();
+        self.records.replay(&mut self.cookie, &mut requests);
+        requests
     }
-    pub fn replayed(&mut self, grant: &LockGrant) {}
-    /// The server did not grant it again: it is gone, drop what it protected.
+
+    /// A replayed lock was granted again.
+    pub fn replayed(&mut self, grant: &LockGrant) {
+        if self.records.replayed(grant.cookie) {
+            return;
+        }
+        let Some(&i) = self.by_cookie.get(&grant.cookie) else {
+            if !matches!(grant.policy, Some(Policy::Flock(_))) {
+                self.cancels.push(grant.handle);
+            }
+            return;
+        };
+        self.new_handle(i, grant.handle);
+        let lock = &mut self.held[i];
+        lock.replaying = false;
+        if lock.state == State::Cleaned && lock.refs == 0 {
+            let handle = self.remove(i).handle;
+            self.cancels.push(handle);
+        }
+    }
+
+    /// The server did not grant a replayed lock again: it is gone; drop what it protected. `None` for one that we no
+    /// longer had, and for a record lock, which nobody can be told about.
     pub fn lost(&mut self, cookie: Cookie) -> Option<HeldLock> {
-        None
+        if self.records.lost(cookie) {
+            return None;
+        }
+        let &i = self.by_cookie.get(&cookie)?;
+        let lock = self.remove(i).lock();
+        self.events.retain(|e| !matches!(e, LockCacheEvent::Cleanup { lock, .. } if lock.cookie == cookie));
+        Some(lock)
     }
-    /// Eviction: everything is gone.
+
+    /// Eviction: everything is gone, requests under way and record locks too. What was held, by cookie.
     pub fn drop_all(&mut self) -> Vec<HeldLock> {
-        Vec::new()
+        let mut list: Vec<HeldLock> = self.held.iter().map(|(_, lock)| lock.lock()).collect();
+        list.sort_unstable_by_key(|lock| lock.cookie);
+        let cookie = self.cookie;
+        let now = self.now;
+        *self = LockCache { cookie, now, ..LockCache::new(self.settings) };
+        list
     }
-    /// A record lock or unlock request leaves.
-    pub fn record_sent(&mut self, req: &EnqueueReq) {}
-    /// It was granted.
-    pub fn record_granted(&mut self, cookie: Cookie) {}
-    /// It was refused.
-    pub fn record_refused(&mut self, cookie: Cookie) {}
-    /// The unlock requests to send when `owner` closes `resource`.
-    pub fn drop_owner(&mut self, resource: &Resource, owner: u64, is_flock: bool) -> Vec<EnqueueReq> {
-        Vec::new()
-    }
-    /// Locks held, unused ones among them.
+
+    /// How many locks there are, and how many of them nothing holds.
     pub fn counts(&self) -> (usize, usize) {
-        (0, 0)
+        (self.held.len(), self.lru.len())
     }
 }

@@ -1,0 +1,124 @@
+//! Usable locks that nothing holds, the longest unused first, and when to give them back.
+//!
+//! [`bits_held`](LockCache::bits_held) is called on every stat and only leaves a mark on the resource. A lock whose
+//! resource is marked gets a second chance when its turn comes.
+
+use stdx::Instant;
+
+use super::{Held, LockCache, Reason, State};
+use crate::slab::Slab;
+
+/// No index.
+pub(super) const NIL: u32 = u32::MAX;
+
+/// A list through the locks themselves.
+pub(super) struct Lru {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl Default for Lru {
+    fn default() -> Self {
+        Lru { head: NIL, tail: NIL, len: 0 }
+    }
+}
+
+impl Lru {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn contains(&self, held: &Slab<Held>, i: u32) -> bool {
+        held[i].prev != NIL || self.head == i
+    }
+
+    /// Puts a lock last.
+    pub(super) fn push(&mut self, held: &mut Slab<Held>, i: u32) {
+        self.remove(held, i);
+        held[i].prev = self.tail;
+        match self.tail {
+            NIL => self.head = i,
+            tail => held[tail].next = i,
+        }
+        self.tail = i;
+        self.len += 1;
+    }
+
+    /// Takes a lock out, if it is in.
+    pub(super) fn remove(&mut self, held: &mut Slab<Held>, i: u32) {
+        if !self.contains(held, i) {
+            return;
+        }
+        let (prev, next) = (held[i].prev, held[i].next);
+        match prev {
+            NIL => self.head = next,
+            prev => held[prev].next = next,
+        }
+        match next {
+            NIL => self.tail = prev,
+            next => held[next].prev = prev,
+        }
+        held[i].prev = NIL;
+        held[i].next = NIL;
+        self.len -= 1;
+    }
+}
+
+impl LockCache {
+    /// A lock was used.
+    pub(super) fn touch(&mut self, i: u32) {
+        self.held[i].last_used = self.now;
+        if self.held[i].refs == 0 && self.held[i].state == State::Usable {
+            self.lru.push(&mut self.held, i);
+        }
+    }
+
+    /// Whether the longest unused lock was used after all, and so goes to the end of the list.
+    fn second_chance(&mut self, i: u32) -> bool {
+        let used = self.by_resource.get(&self.held[i].resource).is_some_and(|res| res.used.take());
+        if used {
+            self.touch(i);
+        }
+        used
+    }
+
+    /// Gives back what is too many. Every lock gets at most one second chance in one go.
+    pub(super) fn shrink(&mut self) {
+        let mut chances = self.lru.len();
+        while self.lru.len() > self.settings.lru_size {
+            let i = self.lru.head;
+            if chances > 0 && self.second_chance(i) {
+                chances -= 1;
+                continue;
+            }
+            self.start_cleanup(i, Reason::Unused);
+        }
+    }
+
+    /// When [`tick`](LockCache::tick) has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        (self.lru.head != NIL).then(|| self.held[self.lru.head].last_used + self.settings.lru_max_age)
+    }
+
+    /// Gives back what is too old.
+    pub fn tick(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        while let Some(at) = self.deadline()
+            && at <= self.now
+        {
+            let i = self.lru.head;
+            if !self.settings.lru_max_age.is_zero() && self.second_chance(i) {
+                continue;
+            }
+            self.start_cleanup(i, Reason::Unused);
+        }
+    }
+
+    /// Gives every lock back that nothing holds.
+    pub fn cancel_unused(&mut self) {
+        while self.lru.head != NIL {
+            self.start_cleanup(self.lru.head, Reason::Asked);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Record locks of this client's programs.
+//!
+//! The server decides about them. The client keeps its own copy of what was granted, to replay it, and to know whether
+//! a close has to give anything back. It applies a request to the copy when the answer comes, in the server's order.
+
+use std::collections::BTreeMap;
+
+use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
+
+use super::{Cookie, LockCache};
+use crate::record::RecordSet;
+
+/// A request under way.
+struct Sent {
+    resource: Resource,
+    mode: LockMode,
+    flock: Flock,
+    /// Its owner closed the file meanwhile.
+    abandoned: bool,
+}
+
+#[derive(Default)]
+pub(super) struct RecordLocks {
+    /// By file and world (`is_flock`).
+    files: BTreeMap<(Resource, bool), RecordSet<u64>>,
+    sent: BTreeMap<Cookie, Sent>,
+    /// Ranges sent for replay.
+    replays: BTreeMap<Cookie, (Resource, Flock)>,
+}
+
+impl RecordLocks {
+    fn set(&mut self, resource: Resource, f: &Flock, mode: LockMode) {
+        let write = match mode {
+            LockMode::Nl => None,
+            mode => Some(mode == LockMode::Pw),
+        };
+        let (start, end) = if f.is_flock { (0, u64::MAX) } else { (f.start, f.end) };
+        let set = self.files.entry((resource, f.is_flock)).or_default();
+        set.set(f.owner, start, end, write, f.pid);
+        if set.is_empty() {
+            self.files.remove(&(resource, f.is_flock));
+        }
+    }
+
+    pub(super) fn replay(&mut self, cookie: &mut Cookie, out: &mut Vec<EnqueueReq>) {
+        self.replays.clear();
+        for (&(resource, is_flock), set) in &self.files {
+            for r in set.iter() {
+                *cookie += 1;
+                let flock = Flock { start: r.start, end: r.end, owner: r.owner, pid: r.pid, is_flock };
+                self.replays.insert(*cookie, (resource, flock));
+                let mut request = request(resource, r.mode(), flock, *cookie);
+                // Record locks have no handle that matters; any will do to say that it was granted.
+                request.granted_handle = *cookie;
+                out.push(request);
+            }
+        }
+    }
+
+    pub(super) fn replayed(&mut self, cookie: Cookie) -> bool {
+        self.replays.remove(&cookie).is_some()
+    }
+
+    pub(super) fn lost(&mut self, cookie: Cookie) -> bool {
+        let Some((resource, flock)) = self.replays.remove(&cookie) else { return false };
+        self.set(resource, &flock, LockMode::Nl);
+        true
+    }
+}
+
+fn request(resource: Resource, mode: LockMode, flock: Flock, cookie: Cookie) -> EnqueueReq {
+    EnqueueReq {
+        resource,
+        mode: mode as i32,
+        cookie,
+        policy: Some(Policy::Flock(flock)),
+        no_wait: false,
+        glimpse: false,
+        granted_handle: 0,
+        test: false,
+    }
+}
+
+impl LockCache {
+    /// A record lock or unlock request leaves (not a test). Others are ignored.
+    pub fn record_sent(&mut self, req: &EnqueueReq) {
+        if let (Some(Policy::Flock(flock)), Ok(mode), false) = (req.policy, LockMode::try_from(req.mode), req.test) {
+            let sent = Sent { resource: req.resource, mode, flock, abandoned: false };
+            self.records.sent.insert(req.cookie, sent);
+        }
+    }
+
+    /// It succeeded. The unlock to send if its owner has closed the file meanwhile; it counts as sent.
+    pub fn record_granted(&mut self, cookie: Cookie) -> Option<EnqueueReq> {
+        let sent = self.records.sent.remove(&cookie)?;
+        self.records.set(sent.resource, &sent.flock, sent.mode);
+        if !sent.abandoned || sent.mode == LockMode::Nl {
+            return None;
+        }
+        self.drop_owner(&sent.resource, sent.flock.owner, sent.flock.is_flock).pop()
+    }
+
+    /// It was refused. A refused change of a `flock(2)` lock has lost the old one.
+    pub fn record_refused(&mut self, cookie: Cookie) {
+        let Some(sent) = self.records.sent.remove(&cookie) else { return };
+        if sent.flock.is_flock {
+            let held = self.records.files.get(&(sent.resource, true)).and_then(|set| set.of(sent.flock.owner).first());
+            if held.is_some_and(|r| r.mode() != sent.mode) {
+                self.records.set(sent.resource, &sent.flock, LockMode::Nl);
+            }
+        }
+    }
+
+    /// Whether `owner` has, or may be getting, a record lock on `resource`.
+    pub fn has_records(&self, resource: &Resource, owner: u64, is_flock: bool) -> bool {
+        self.records.files.get(&(*resource, is_flock)).is_some_and(|set| !set.of(owner).is_empty())
+            || self.records.sent.values().any(|s| {
+                s.resource == *resource
+                    && s.mode != LockMode::Nl
+                    && s.flock.owner == owner
+                    && s.flock.is_flock == is_flock
+            })
+    }
+
+    /// Whether this client has any record lock at all.
+    pub fn any_records(&self) -> bool {
+        !self.records.files.is_empty() || !self.records.sent.is_empty()
+    }
+
+    /// Record lock requests of `owner` on `resource` that have no answer: cancel them when a signal interrupts their
+    /// caller (`CancelReq::waiting_cookies`).
+    pub fn records_waiting(&self, resource: &Resource, owner: u64, is_flock: bool) -> Vec<Cookie> {
+        self.records
+            .sent
+            .iter()
+            .filter(|(_, s)| s.resource == *resource && s.flock.owner == owner && s.flock.is_flock == is_flock)
+            .filter(|(_, s)| s.mode != LockMode::Nl)
+            .map(|(&cookie, _)| cookie)
+            .collect()
+    }
+
+    /// The unlock request to send when `owner` closes `resource`; none if it never locked anything there. It counts as
+    /// sent.
+    pub fn drop_owner(&mut self, resource: &Resource, owner: u64, is_flock: bool) -> Vec<EnqueueReq> {
+        if !self.has_records(resource, owner, is_flock) {
+            return Vec::new();
+        }
+        for sent in self.records.sent.values_mut() {
+            if sent.resource == *resource && sent.flock.owner == owner && sent.flock.is_flock == is_flock {
+                sent.abandoned = true;
+            }
+        }
+        let cookie = self.new_cookie();
+        let flock = Flock { start: 0, end: u64::MAX, owner, pid: 0, is_flock };
+        let unlock = request(*resource, LockMode::Nl, flock, cookie);
+        self.record_sent(&unlock);
+        vec![unlock]
+    }
+}

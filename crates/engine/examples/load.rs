@@ -87,7 +87,7 @@ fn run(dir: &Path, groups: u64, creates: u64, random: bool) -> Result<(), Failur
     let mut keys: Vec<Key> = (0..200_000).map(|_| Key::table(2).u64(rng.below(groups * creates) + creates)).collect();
     if random {
         keys = engine.scan(&KeyRange::prefix(Key::table(1)), 20_000)?.records.into_iter().map(|(key, _)| key).collect();
-        keys.sort_by_key(|_| rng.u64());
+        keys.sort_by_cached_key(|_| rng.u64());
     }
     start = Instant::now();
     let single = keys.iter().map(|key| engine.get(key)).filter(|found| matches!(found, Ok(Some(_)))).count();

@@ -5,10 +5,27 @@
 //!
 //! # Choices
 //! - The map is read-only to us (no `MDB_WRITEMAP`): pages are written with `write`, so a full disk is an error and not a
-//!   signal that kills the process, and no stray pointer of ours can touch the data. It costs little (see the table).
+//!   signal that kills the process, and no stray pointer of ours can touch the data. With it, creates cost as much.
 //! - Dirty pages of a transaction are LMDB's own memory; the build limits them to 64 MiB, then LMDB writes them out early.
+//!   (LMDB's default is 512 MiB. The limit costs nothing measurable, because groups come in key order.)
 //! - The map is sized generously (it is address space, not memory) and grows by itself when it is full.
-//! - Read-ahead is off: once the store is larger than memory, it would read sixteen pages for one.
+//! - Read-ahead is off: once the store is larger than memory, it would read many pages for one.
+//! - Readers of the same directory in one process are one too many for LMDB; across processes several may read.
+//!
+//! # Figures
+//! `cargo run --release -p engine --example load`, two busy cores, 100 groups of 20 000 creates (three records each and two
+//! that the group shares), six million records at the end:
+//!
+//! | keys | creates/s | CPU per create | written per create | longest commit | own memory | on disk per record |
+//! |---|---|---|---|---|---|---|
+//! | clustered | 320–440 k | 1.3–2.6 µs | 0.9 KB | 0.09 s | 44 MiB | 205 B |
+//! | random | 45–130 k | 5–13 µs | 7–33 KB, with the size of the store | 0.8 s | 82 MiB | 222 B |
+//!
+//! Scans read 8–14 M records/s, a get takes 1–2 µs, opening 0.8 ms.
+//!
+//! # What it cannot notice
+//! Records carry checksums, LMDB's own pages do not: a tree page that the disk garbles may look like an LMDB error, like
+//! missing records, or end the process; so does a page that cannot be read at all (the map gives a signal, not an error).
 
 use crate::error::{from_errno, from_heed, from_io, place};
 use crate::lock::DirectoryLock;

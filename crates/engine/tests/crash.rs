@@ -33,7 +33,7 @@ fn after_kill_9_in_mid_commit_the_store_holds_a_prefix_of_groups() {
     for round in 0..8 {
         let mut child = Child::start("writer", dir.path());
         let mut lines = BufReader::new(child.process.stdout.take().expect("output")).lines();
-        let durable = |line: Result<String, _>| line.ok()?.trim().strip_prefix("durable ")?.parse::<u64>().ok();
+        let durable = |line: Result<String, _>| line.ok()?.rsplit_once("durable ")?.1.parse::<u64>().ok();
         let first = lines.by_ref().find_map(durable).expect("a first group");
         assert_eq!(first, before + 1, "round {round}: the writer did not go on where the last one was killed");
         std::thread::sleep(Duration::from_micros(rng.range(100, 60_000)));

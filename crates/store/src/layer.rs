@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 /// What a record costs in memory besides its bytes: slot, table entry, allocation.
 pub(crate) const SLOT_COST: usize = size_of::<Slot>() + 32;
 
+/// How many empty slots are kept for the next group.
+const KEEP_SLOTS: usize = 1 << 17;
+
 /// The hash that layers and cache share, so that it is computed once for a look-up.
 pub(crate) fn hash_of(key: &Key) -> u64 {
     stdx::FixedHash::default().hash_one(key)
@@ -57,7 +60,7 @@ impl Layer {
         &self.slots
     }
 
-    /// The slot of `key`. Slots that were popped by [`pop_front_of_drain`](Layer::drain_one) are not found any more.
+    /// The slot of `key`. Slots that were popped by [`drain_one`](Layer::drain_one) are not found any more.
     #[inline]
     pub(crate) fn find(&self, hash: u64, key: &Key) -> Option<u32> {
         let same = |&slot: &u32| self.slots.get(slot as usize).is_some_and(|s| s.hash == hash && s.key == *key);
@@ -101,11 +104,17 @@ impl Layer {
     /// Takes one slot out for good, without the care for the table that [`pop`](Layer::pop) takes: the layer is on its
     /// way out. Nothing may be pushed any more until it was [cleared](Layer::clear).
     pub(crate) fn drain_one(&mut self) -> Option<Slot> {
-        self.slots.pop()
+        let last = self.slots.pop()?;
+        self.bytes -= cost_of(&last.key, &last.value);
+        Some(last)
     }
 
-    /// Empties the layer but keeps its allocations.
+    /// Empties the layer but keeps its allocations, unless they are large.
     pub(crate) fn clear(&mut self) {
+        if self.slots.capacity() > KEEP_SLOTS {
+            *self = Layer::default();
+            return;
+        }
         self.slots.clear();
         self.table.clear();
         self.bytes = 0;

@@ -122,6 +122,8 @@ pub struct View {
     wanted: bool,
     flight: Option<Flight>,
     retiring: Layer,
+    /// An empty layer with allocations for the next group.
+    spare: Layer,
     cache: Cache,
     durable: u64,
     failed: bool,
@@ -148,6 +150,7 @@ impl View {
             wanted: false,
             flight: None,
             retiring: Layer::default(),
+            spare: Layer::default(),
             cache: Cache::new(config.cache_limit),
             durable: last_group,
             failed: false,
@@ -450,6 +453,7 @@ impl View {
         }
         if self.retiring.is_empty() {
             self.retiring.clear();
+            core::mem::swap(&mut self.retiring, &mut self.spare);
         }
     }
 
@@ -480,7 +484,7 @@ impl View {
             return None;
         }
         let number = self.collecting_group();
-        let layer = Arc::new(core::mem::take(&mut self.collecting));
+        let layer = Arc::new(core::mem::replace(&mut self.collecting, core::mem::take(&mut self.spare)));
         // While somebody scans group after group the index is kept from the first record on: no pause to build it.
         let next_index = self.collecting_scanned.then(Index::new);
         let index = core::mem::replace(&mut self.collecting_index, next_index);
@@ -533,6 +537,11 @@ impl View {
     /// Memory, in bytes, of the clean records.
     pub fn cache_bytes(&self) -> usize {
         self.cache.bytes()
+    }
+
+    /// Memory, in bytes, of all records: clean, retiring and not durable.
+    pub fn memory_bytes(&self) -> usize {
+        self.cache.bytes() + self.retiring.bytes() + self.dirty_bytes()
     }
 
     /// Whether new changes must wait: the collecting group is full and cannot leave yet.

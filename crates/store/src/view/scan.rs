@@ -17,7 +17,8 @@ impl View {
     /// The first `limit` records of `range`, in key order.
     ///
     /// Each new attempt reads the durable part from the engine, so a first scan always misses; what a request needs often
-    /// (is this directory empty?) is better kept in a record.
+    /// (is this directory empty?) is better kept in a record. Ask for a few thousand records at a
+    /// time and go on after the last key: an attempt holds, and merges again, all that it has asked for.
     pub fn scan(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Value)>, Miss> {
         let mut found = Vec::new();
         let mut from = range.start.clone();

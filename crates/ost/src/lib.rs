@@ -25,6 +25,7 @@
 pub mod attrs;
 pub mod files;
 pub mod grants;
+pub mod mem_data;
 pub mod ops;
 pub mod stats;
 mod sweep;

@@ -13,6 +13,8 @@ mod part;
 mod record;
 pub mod server;
 mod slab;
+#[cfg(test)]
+mod two_ends;
 
 /// A client's connection as the target numbers it; stable over reconnects, gone with an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

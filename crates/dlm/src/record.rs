@@ -46,6 +46,7 @@ impl<O: Copy + Ord> RecordSet<O> {
         self.records.is_empty()
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }

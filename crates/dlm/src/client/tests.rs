@@ -1,1 +1,297 @@
-//! Tests.
+//! Stories of one client.
+
+use proto::Fid;
+use proto::msg::{Extent, bits};
+
+use super::*;
+
+fn dir() -> Resource {
+    Resource::inode(Fid::ROOT)
+}
+
+fn file() -> Resource {
+    Resource::object(Fid::new(Fid::SEQ_FIRST, 1), 0)
+}
+
+fn text() -> Resource {
+    Resource::flock(Fid::new(Fid::SEQ_FIRST, 2))
+}
+
+fn part(start: u64, end: u64) -> Policy {
+    Policy::Extent(Extent { start, end })
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn grant(cookie: Cookie, handle: u64, resource: Resource, mode: LockMode, policy: Policy) -> LockGrant {
+    LockGrant { handle, cookie, resource, policy: Some(policy), mode: mode as i32 }
+}
+
+fn callback(lock: &LockGrant) -> BlCallback {
+    BlCallback {
+        handle: lock.handle,
+        cookie: lock.cookie,
+        resource: lock.resource,
+        wanted: lock.policy,
+        wanted_mode: LockMode::Ex as i32,
+    }
+}
+
+/// A lock that was asked for and came.
+fn have(c: &mut LockCache, handle: u64, resource: Resource, mode: LockMode, policy: Policy) -> LockGrant {
+    let cookie = c.new_cookie();
+    c.expect(cookie);
+    let lock = grant(cookie, handle, resource, mode, policy);
+    assert_eq!(c.granted(&lock, Instant::ZERO), GrantAction::Usable);
+    lock
+}
+
+/// What it wants done: cookies to clean up, handles to cancel.
+fn wants(c: &mut LockCache) -> (Vec<Cookie>, Vec<u64>) {
+    let mut all = (vec![], vec![]);
+    while let Some(event) = c.poll() {
+        match event {
+            LockCacheEvent::Cleanup { lock, .. } => all.0.push(lock.cookie),
+            LockCacheEvent::Cancel(handles) => all.1.extend(handles),
+        }
+    }
+    all
+}
+
+#[test]
+fn a_lock_that_covers_is_found() {
+    let mut c = LockCache::new(Settings::default());
+    let read = have(&mut c, 10, dir(), LockMode::Pr, Policy::Bits(bits::LOOKUP | bits::UPDATE));
+    let write = have(&mut c, 11, file(), LockMode::Pw, part(0, 4095));
+    assert_eq!(c.find(&dir(), LockMode::Pr, &Policy::Bits(bits::UPDATE)), Some(read.cookie));
+    assert_eq!(c.find(&dir(), LockMode::Pr, &Policy::Bits(bits::UPDATE | bits::PERM)), None);
+    assert_eq!(c.find(&dir(), LockMode::Pw, &Policy::Bits(bits::UPDATE)), None);
+    assert_eq!(c.find(&file(), LockMode::Pr, &part(10, 20)), Some(write.cookie), "a writer may read");
+    assert_eq!(c.find(&file(), LockMode::Pr, &part(4000, 5000)), None);
+    have(&mut c, 12, dir(), LockMode::Pw, Policy::Bits(bits::DOM));
+    have(&mut c, 13, dir(), LockMode::Cr, Policy::Bits(bits::OPEN));
+    assert_eq!(c.bits_held(&dir()), bits::LOOKUP | bits::UPDATE | bits::DOM);
+    assert_eq!(c.bits_held(&file()), 0);
+    assert_eq!(c.by_handle(11).map(|lock| lock.cookie), Some(write.cookie));
+}
+
+#[test]
+fn a_called_back_lock_goes_when_nobody_needs_it() {
+    let mut c = LockCache::new(Settings::default());
+    let lock = have(&mut c, 10, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    assert!(c.hold(lock.cookie));
+    assert_eq!(c.blocking(&callback(&lock)), BlockingAction::StartCleanup(lock.cookie));
+    assert_eq!(c.blocking(&callback(&lock)), BlockingAction::AlreadyCancelling);
+    assert_eq!(wants(&mut c), (vec![lock.cookie], vec![]));
+    let update = Policy::Bits(bits::UPDATE);
+    assert_eq!((c.bits_held(&dir()), c.find(&dir(), LockMode::Pr, &update)), (0, None));
+    assert_eq!(c.find_for_inflight(&dir(), LockMode::Pr, &update), Some(lock.cookie));
+    c.cleanup_done(lock.cookie);
+    assert_eq!(wants(&mut c), (vec![], vec![]), "an operation is not done with it");
+    c.release(lock.cookie);
+    assert_eq!(wants(&mut c), (vec![lock.cookie], vec![]), "and may have cached something");
+    c.cleanup_done(lock.cookie);
+    c.cleanup_done(lock.cookie);
+    assert_eq!(wants(&mut c), (vec![], vec![10]));
+    assert_eq!(c.get(lock.cookie), None);
+    assert_eq!(c.find_for_inflight(&dir(), LockMode::Pr, &update), None);
+    assert_eq!(c.blocking(&callback(&lock)), BlockingAction::CancelUnknown(10), "asked again after a reconnect");
+    assert_eq!(wants(&mut c), (vec![], vec![10]));
+    c.release(lock.cookie);
+    assert!(!c.hold(lock.cookie));
+}
+
+#[test]
+fn a_callback_may_overtake_its_grant() {
+    let mut c = LockCache::new(Settings::default());
+    let cookie = c.new_cookie();
+    c.expect(cookie);
+    let lock = grant(cookie, 10, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    assert_eq!(c.blocking(&callback(&lock)), BlockingAction::Deferred(cookie));
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    assert_eq!(c.granted(&lock, at(1)), GrantAction::CalledBack);
+    assert!(c.hold(cookie), "the operation that asked for it uses it");
+    assert_eq!(c.bits_held(&dir()), 0);
+    assert_eq!(wants(&mut c).0, [cookie]);
+    c.release(cookie);
+    c.cleanup_done(cookie);
+    assert_eq!(wants(&mut c).1, [10]);
+    // An intent that brought no lock, as far as its reply says; the callback knows of one.
+    let cookie = c.new_cookie();
+    c.expect(cookie);
+    c.blocking(&callback(&LockGrant { cookie, handle: 11, ..lock }));
+    c.unexpect(cookie);
+    assert_eq!(wants(&mut c).1, [11]);
+}
+
+#[test]
+fn a_grant_that_nobody_wants_goes_back() {
+    let mut c = LockCache::new(Settings::default());
+    let lock = grant(77, 10, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    assert_eq!(c.granted(&lock, at(1)), GrantAction::Unexpected);
+    assert_eq!(wants(&mut c).1, [10]);
+    let lock = have(&mut c, 11, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    assert_eq!(c.granted(&lock, at(1)), GrantAction::Usable, "a reply that came twice");
+    assert_eq!((wants(&mut c), c.counts()), ((vec![], vec![]), (1, 1)));
+    let cookie = c.new_cookie();
+    c.expect(cookie);
+    let odd = LockGrant { policy: None, cookie, ..lock };
+    assert_eq!(c.granted(&odd, at(1)), GrantAction::Unexpected);
+}
+
+#[test]
+fn unused_locks_are_limited_in_number_and_age() {
+    let mut c = LockCache::new(Settings { lru_size: 3, lru_max_age: Duration::from_secs(100) });
+    let locks: Vec<LockGrant> = (1..=5)
+        .map(|i| {
+            let resource = Resource::inode(Fid::new(Fid::SEQ_FIRST, i));
+            let lock = have(&mut c, u64::from(i), resource, LockMode::Pr, Policy::Bits(bits::UPDATE));
+            if i == 2 {
+                c.hold(lock.cookie);
+            }
+            lock
+        })
+        .collect();
+    assert_eq!(c.counts(), (5, 4));
+    assert_eq!(c.bits_held(&locks[0].resource), bits::UPDATE);
+    assert_eq!(wants(&mut c).0, [locks[2].cookie], "the first was just used, the second is held");
+    c.cleanup_done(locks[2].cookie);
+    assert_eq!((wants(&mut c).1, c.counts()), (vec![3], (4, 3)));
+    assert_eq!(c.deadline(), Some(at(100)));
+    c.tick(at(60));
+    c.find(&locks[3].resource, LockMode::Pr, &Policy::Bits(bits::UPDATE));
+    c.release(locks[1].cookie);
+    c.tick(at(101));
+    let mut old = wants(&mut c).0;
+    old.sort();
+    assert_eq!(old, [locks[0].cookie, locks[4].cookie]);
+    assert_eq!(c.deadline(), Some(at(160)));
+    c.cancel_unused();
+    assert_eq!(wants(&mut c).0.len(), 2);
+    assert_eq!((c.counts(), c.deadline()), ((4, 0), None));
+}
+
+#[test]
+fn the_owner_may_give_back_what_is_of_no_use() {
+    let mut c = LockCache::new(Settings::default());
+    let one = have(&mut c, 1, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    let two = have(&mut c, 2, dir(), LockMode::Pr, Policy::Bits(bits::LOOKUP));
+    c.cancel_resource(&dir());
+    c.give_back(one.cookie);
+    assert_eq!(wants(&mut c).0, [one.cookie, two.cookie]);
+    assert!(!c.is_usable(one.cookie) && c.on_resource(&dir()).len() == 2);
+}
+
+#[test]
+fn replay_brings_new_handles() {
+    let mut c = LockCache::new(Settings::default());
+    let one = have(&mut c, 11, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    let two = have(&mut c, 12, file(), LockMode::Pw, part(0, 99));
+    let three = have(&mut c, 13, file(), LockMode::Pr, part(100, 199));
+    let gone = have(&mut c, 14, file(), LockMode::Pr, part(200, 299));
+    c.give_back(gone.cookie);
+    c.poll();
+    c.cleanup_done(gone.cookie);
+    // The server restarts before the cancel leaves: it knows nothing of that lock.
+    c.blocking(&callback(&one));
+    wants(&mut c);
+    let replays = c.all_for_replay();
+    let sent: Vec<_> = replays.iter().map(|r| (r.cookie, r.granted_handle)).collect();
+    assert_eq!(sent, [(one.cookie, 11), (two.cookie, 12), (three.cookie, 13)]);
+    // The cleanup ends: the old handle would mean nothing to the new server.
+    c.cleanup_done(one.cookie);
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    c.replayed(&LockGrant { handle: 101, ..one });
+    assert_eq!(wants(&mut c).1, [101]);
+    // A callback of the new server overtakes the answer to the replay.
+    let two = LockGrant { handle: 102, ..two };
+    assert_eq!(c.blocking(&callback(&two)), BlockingAction::StartCleanup(two.cookie));
+    assert_eq!(wants(&mut c).0, [two.cookie]);
+    c.cleanup_done(two.cookie);
+    c.replayed(&two);
+    assert_eq!(wants(&mut c).1, [102]);
+    c.hold(three.cookie);
+    assert_eq!(c.lost(three.cookie).map(|lock| lock.resource), Some(file()));
+    c.release(three.cookie);
+    assert_eq!(c.counts(), (0, 0));
+}
+
+#[test]
+fn eviction_takes_everything() {
+    let mut c = LockCache::new(Settings::default());
+    let one = have(&mut c, 11, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    c.hold(one.cookie);
+    c.blocking(&callback(&one));
+    let late = c.new_cookie();
+    c.expect(late);
+    assert_eq!(c.drop_all().len(), 1);
+    c.release(one.cookie);
+    c.cleanup_done(one.cookie);
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    assert_eq!(c.granted(&LockGrant { cookie: late, ..one }, at(9)), GrantAction::Unexpected);
+    assert!(c.new_cookie() > late, "cookies are never used twice");
+}
+
+#[test]
+fn record_locks_are_remembered_for_replay_and_close() {
+    let mut c = LockCache::new(Settings::default());
+    let ask = |c: &mut LockCache, mode, owner, start, end, is_flock| {
+        let flock = Flock { start, end, owner, pid: 7, is_flock };
+        let cookie = c.new_cookie();
+        let req = EnqueueReq {
+            resource: text(),
+            mode: mode as i32,
+            cookie,
+            policy: Some(Policy::Flock(flock)),
+            no_wait: false,
+            glimpse: false,
+            granted_handle: 0,
+            test: false,
+        };
+        c.record_sent(&req);
+        cookie
+    };
+    use proto::msg::Flock;
+    for (mode, owner, start, end, is_flock) in [
+        (LockMode::Pw, 1, 0, 99, false),
+        (LockMode::Nl, 1, 40, 49, false),
+        (LockMode::Pr, 2, 200, 299, false),
+        (LockMode::Pr, 1, 0, 0, true),
+    ] {
+        let cookie = ask(&mut c, mode, owner, start, end, is_flock);
+        assert_eq!(c.record_granted(cookie), None);
+    }
+    let refused = ask(&mut c, LockMode::Pw, 3, 0, 9, false);
+    c.record_refused(refused);
+    let replays = c.all_for_replay();
+    let ranges: Vec<_> = replays
+        .iter()
+        .map(|r| match r.policy {
+            Some(Policy::Flock(f)) if r.granted_handle != 0 => (f.owner, f.start, f.end, r.mode, f.is_flock),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let (pr, pw) = (LockMode::Pr as i32, LockMode::Pw as i32);
+    let all = (1, 0, u64::MAX, pr, true);
+    assert_eq!(ranges, [(1, 0, 39, pw, false), (1, 50, 99, pw, false), (2, 200, 299, pr, false), all]);
+    assert_eq!(c.lost(replays[2].cookie), None);
+    assert!(!c.has_records(&text(), 2, false));
+    c.replayed(&grant(replays[0].cookie, 9, text(), LockMode::Pw, replays[0].policy.unwrap()));
+
+    // A close gives everything back, and what still waits when its grant comes.
+    let waiting = ask(&mut c, LockMode::Pw, 1, 500, 500, false);
+    assert_eq!(c.records_waiting(&text(), 1, false), [waiting]);
+    let unlock = c.drop_owner(&text(), 1, false);
+    assert_eq!((unlock.len(), unlock[0].mode), (1, LockMode::Nl as i32));
+    assert_eq!(c.record_granted(unlock[0].cookie), None);
+    let again = c.record_granted(waiting).expect("it must be given back too");
+    assert_eq!(c.record_granted(again.cookie), None);
+    assert!(c.drop_owner(&text(), 1, false).is_empty());
+    assert!(c.has_records(&text(), 1, true));
+    // flock(2): a refused upgrade has lost the shared lock.
+    let upgrade = ask(&mut c, LockMode::Pw, 1, 0, 0, true);
+    c.record_refused(upgrade);
+    assert!(!c.any_records());
+}

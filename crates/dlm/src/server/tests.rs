@@ -182,7 +182,7 @@ fn a_holder_overtakes_who_waits_for_it_but_only_once() {
 fn intents_take_what_is_there() {
     let mut t = Target::new();
     let now = t.now;
-    let mut intent = |t: &mut Target, export, mode, want, must, cookie| {
+    let intent = |t: &mut Target, export, mode, want, must, cookie| {
         t.locks.try_grant(now, export, dir(), mode, want, must, cookie).map(|g| g.policy)
     };
     let b = t.bits(B, LockMode::Pw, bits::UPDATE, 1);
@@ -281,7 +281,7 @@ fn operations_in_opposite_order_do_not_block_each_other() {
     t.cancel(A, one.handle);
     assert_eq!(t.said(), [""; 0], "both want both");
     t.cancel(A, two.handle);
-    assert_eq!(t.said(), ["ready 50", "ready 51"]);
+    assert_eq!(t.said(), ["ready 51", "ready 50"], "in the order of that file's line");
     for w in [50, 51] {
         assert_eq!((t.revoke(w, B, file(1)), t.revoke(w, B, file(2))), (Revoked::Free, Revoked::Free));
         t.locks.release(t.now, WaiterId(w));

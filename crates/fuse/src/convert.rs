@@ -65,7 +65,11 @@ pub fn user_device(rdev: u32) -> u64 {
 }
 
 fn time(ns: i64) -> SystemTime {
-    if ns >= 0 { UNIX_EPOCH + Duration::from_nanos(ns as u64) } else { UNIX_EPOCH - Duration::from_nanos(ns.unsigned_abs()) }
+    if ns >= 0 {
+        UNIX_EPOCH + Duration::from_nanos(ns as u64)
+    } else {
+        UNIX_EPOCH - Duration::from_nanos(ns.unsigned_abs())
+    }
 }
 
 /// A time of a setattr.

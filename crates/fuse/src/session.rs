@@ -151,7 +151,8 @@ pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Re
         let _ = client.unmount(Duration::from_secs(5));
         MountError(match error.kind() {
             io::ErrorKind::NotFound => {
-                "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse".to_owned()
+                "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse"
+                    .to_owned()
             }
             io::ErrorKind::PermissionDenied => format!(
                 "mounting {} is not permitted: {error}; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
@@ -481,7 +482,16 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, child: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
         let call = Call::Mknod { parent: parent.0, name: name(child), mode, rdev: user_device(rdev) };
         self.create_like(request, umask, call, reply);
     }
@@ -625,7 +635,14 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn readdirplus(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let call = Call::Readdir { fh: Fh(fh.0), offset, max_bytes: READDIR_BYTES, plus: true };
         let client = self.client.clone();
         let cred = process::cred(request, 0);

@@ -147,9 +147,11 @@ impl Mount {
     pub fn launch(options: Options, kernel: Arc<dyn Kernel>) -> Result<Mount, String> {
         let os = |error: io::Error| format!("cannot start the client: {error}");
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os(e.into()))?;
-        let nudge = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+        let nudge =
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+                .map_err(|e| os(e.into()))?;
+        epoll::add(&poller, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN)
             .map_err(|e| os(e.into()))?;
-        epoll::add(&poller, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN).map_err(|e| os(e.into()))?;
         let clock = Clock::default();
         let machine = client::Client::new(options, clock.now());
         let (forget_inode, inodes) = mpsc::channel();
@@ -423,7 +425,8 @@ impl Shared {
     /// Waits for sockets that can be read or written.
     fn wait_sockets(&self, timeout: Option<Duration>) -> Vec<(u64, epoll::EventFlags)> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 32];
-        let timeout = timeout.map(|t| rustix::event::Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let timeout = timeout
+            .map(|t| rustix::event::Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match epoll::wait(&self.poller, &mut events, timeout.as_ref()) {
             Ok(count) => events[..count].iter().map(|event| (event.data.u64(), event.flags)).collect(),
             Err(_) => Vec::new(),

@@ -33,7 +33,9 @@ impl FromStr for Place {
             return Ok(Place::Memory(name.parse()?));
         }
         if let Some((scheme, _)) = text.split_once("://") {
-            return Err(format!("'{text}': targets in object stores ({scheme}) are not part of this version; use a directory"));
+            return Err(format!(
+                "'{text}': targets in object stores ({scheme}) are not part of this version; use a directory"
+            ));
         }
         std::path::absolute(text).map(Place::Directory).map_err(|error| format!("'{text}': {error}"))
     }
@@ -207,7 +209,11 @@ impl Server {
         for nid in &nids {
             listeners.push(Listener::bind(nid)?);
         }
-        let own_mgs = opened.iter().zip(&listeners).find(|(t, _)| t.name.kind == TargetKind::Mgt).map(|(_, (_, nid))| nid.clone());
+        let own_mgs = opened
+            .iter()
+            .zip(&listeners)
+            .find(|(t, _)| t.name.kind == TargetKind::Mgt)
+            .map(|(_, (_, nid))| nid.clone());
         let mut devices = Vec::new();
         let mut threads = Vec::new();
         for (target, (listener, nid)) in opened.into_iter().zip(listeners) {
@@ -234,7 +240,8 @@ impl Server {
             .collect();
         let shutdown = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let admin = serve_admin(&threads, devices, places, shutdown.clone());
-        let admin = admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this server: {error}")).ok();
+        let admin =
+            admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this server: {error}")).ok();
         Ok(Server { threads, scratch, shutdown, _admin: admin })
     }
 
@@ -278,7 +285,8 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
             let data = std::env::temp_dir().join(format!("adamant-mem-{}-{name}", std::process::id()));
             let data = (name.kind == TargetKind::Ost).then_some(data);
             if let Some(folder) = &data {
-                std::fs::create_dir_all(folder).map_err(|error| format!("cannot make '{}': {error}", folder.display()))?;
+                std::fs::create_dir_all(folder)
+                    .map_err(|error| format!("cannot make '{}': {error}", folder.display()))?;
                 scratch.push(folder.clone());
             }
             let header = header_of(&engine, "mem:")?;
@@ -292,8 +300,7 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
                     continue;
                 }
                 let shown = directory.display().to_string();
-                let engine =
-                    LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?;
+                let engine = LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?;
                 let header = header_of(&engine, &shown)?;
                 found.push(opened(header, Arc::new(engine), Some(directory.join(OBJECTS)), &shown)?);
             }
@@ -345,16 +352,17 @@ fn start_target(
     let admission = Admission { insecure: options.insecure };
     let Opened { name, engine, data, place, .. } = opened;
     let label = name.to_string();
+    let last_group = engine.last_group().map_err(|error| error.to_string())?;
     let started = match name.kind {
-        TargetKind::Mgt => {
-            spawn(label, nid, listener, admission, engine, data, move |now| Target::new(mgt::Mgt::new(), settings, now))
-        }
-        TargetKind::Mdt => {
-            spawn(label, nid, listener, admission, engine, data, move |now| Target::new(mdt::Mdt::new(), settings, now))
-        }
-        TargetKind::Ost => {
-            spawn(label, nid, listener, admission, engine, data, move |now| Target::new(ost::Ost::new(), settings, now))
-        }
+        TargetKind::Mgt => spawn(label, nid, listener, admission, engine, data, move |now| {
+            Target::new(mgt::Mgt::new(), settings, last_group, now)
+        }),
+        TargetKind::Mdt => spawn(label, nid, listener, admission, engine, data, move |now| {
+            Target::new(mdt::Mdt::new(), settings, last_group, now)
+        }),
+        TargetKind::Ost => spawn(label, nid, listener, admission, engine, data, move |now| {
+            Target::new(ost::Ost::new(), settings, last_group, now)
+        }),
     };
     started.map_err(|error| format!("cannot start the target in '{place}': {error}"))
 }

@@ -61,7 +61,9 @@ impl TargetThread {
     /// # Errors
     /// Why the target stopped, if it was not asked to.
     pub fn join(self) -> Result<(), String> {
-        self.thread.join().unwrap_or_else(|_| Err("the target's thread ended in a bug; see the message above".to_owned()))
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err("the target's thread ended in a bug; see the message above".to_owned()))
     }
 }
 

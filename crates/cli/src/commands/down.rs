@@ -33,7 +33,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let fsnames: Vec<String> = servers.iter().flat_map(|server| server.fsnames()).collect();
-    let nids: Vec<String> = servers.iter().flat_map(|server| server.description.devices.iter().map(|d| d.place.clone())).collect();
+    let nids: Vec<String> =
+        servers.iter().flat_map(|server| server.description.devices.iter().map(|d| d.place.clone())).collect();
     for mount in processes.iter().filter(|p| p.role == "mount" && fsnames.contains(&p.description.fsname)) {
         // Another file system of the same name is not ours.
         if !nids.iter().any(|nid| mount.is_mounted_from(nid)) {

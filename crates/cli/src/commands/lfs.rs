@@ -203,7 +203,8 @@ fn spaces(mount: &Path) -> anyhow::Result<Vec<TargetSpace>> {
 
 fn df(path: Option<&Path>, for_people: bool, inodes: bool) -> anyhow::Result<()> {
     for mount in mounts_of(path)? {
-        let head = if inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["1K-blocks", "Used", "Available", "Use%"] };
+        let head =
+            if inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["1K-blocks", "Used", "Available", "Use%"] };
         println!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);
         let mut sum = [0u64; 3];
         for target in spaces(&mount)? {
@@ -212,7 +213,11 @@ fn df(path: Option<&Path>, for_people: bool, inodes: bool) -> anyhow::Result<()>
                 continue;
             };
             let [total, free, available, files, files_free] = figures[..] else { continue };
-            let row = if inodes { [files, files - files_free.min(files), files_free] } else { [total, total - free, available] };
+            let row = if inodes {
+                [files, files - files_free.min(files), files_free]
+            } else {
+                [total, total - free, available]
+            };
             let is_ost = target.name.contains("-OST");
             if is_ost != inodes {
                 for (sum, value) in sum.iter_mut().zip(row) {
@@ -277,7 +282,8 @@ fn setstripe(path: &Path, count: i32, size: u64, index: i32) -> anyhow::Result<(
     if size % 65536 != 0 {
         bail!("a stripe size of {size} bytes is not a multiple of 65536");
     }
-    let size = u32::try_from(size).map_err(|_| anyhow!("a stripe size of {size} bytes is too large; at most 4G - 64k"))?;
+    let size =
+        u32::try_from(size).map_err(|_| anyhow!("a stripe size of {size} bytes is too large; at most 4G - 64k"))?;
     if !path.exists() {
         std::fs::File::create_new(path).with_context(|| format!("cannot create '{}'", path.display()))?;
     }

@@ -60,8 +60,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let index = if *kind == TargetKind::Mgt { 0 } else { arguments.index };
         let name = TargetName { fsname, kind: *kind, index: TargetIndex(index) };
         // A directory for both holds the MGT in a directory of its own.
-        let directory =
-            if kinds.len() > 1 && *kind == TargetKind::Mgt { arguments.target.join("mgt") } else { arguments.target.clone() };
+        let directory = if kinds.len() > 1 && *kind == TargetKind::Mgt {
+            arguments.target.join("mgt")
+        } else {
+            arguments.target.clone()
+        };
         let new = NewTarget { name: name.clone(), mgs: arguments.mgsnode.clone(), reformat: arguments.reformat };
         server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
         println!("{name} made in {}", directory.display());

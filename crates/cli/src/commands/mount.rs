@@ -116,7 +116,11 @@ impl MountRequest {
         for word in words.iter().filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             let number = || {
-                value.parse::<u64>().ok().filter(|n| *n > 0).with_context(|| format!("mount option '{word}' needs a number"))
+                value
+                    .parse::<u64>()
+                    .ok()
+                    .filter(|n| *n > 0)
+                    .with_context(|| format!("mount option '{word}' needs a number"))
             };
             match key {
                 "ro" => (settings.read_only, options.read_only) = (true, true),
@@ -141,11 +145,15 @@ impl MountRequest {
 /// `NID[:NID...]:/FSNAME` into its parts.
 pub fn parse_source(source: &str) -> anyhow::Result<(Vec<Nid>, String)> {
     let bad = || {
-        anyhow::anyhow!("'{source}' is not a file system; expected NID[:NID...]:/FSNAME, for example 127.0.0.1:7988:/adamant")
+        anyhow::anyhow!(
+            "'{source}' is not a file system; expected NID[:NID...]:/FSNAME, for example 127.0.0.1:7988:/adamant"
+        )
     };
     let (nids, fsname) = source.rsplit_once(":/").ok_or_else(bad)?;
     if fsname.contains('/') {
-        bail!("'{source}' names a subtree; this version mounts whole file systems, so leave the part behind the name away");
+        bail!(
+            "'{source}' names a subtree; this version mounts whole file systems, so leave the part behind the name away"
+        );
     }
     if !proto::TargetName::fsname_is_valid(fsname) {
         return Err(bad());
@@ -179,11 +187,13 @@ impl Mounted {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         options.description = format!("{host}:{}", directory.display());
         let (fsname, uuid) = (options.fsname.clone(), options.uuid.to_string());
-        let mount = std::sync::Arc::new(fuse::mount(options, &request.settings, &directory).map_err(anyhow::Error::new)?);
+        let mount =
+            std::sync::Arc::new(fuse::mount(options, &request.settings, &directory).map_err(anyhow::Error::new)?);
         let for_admin = mount.clone();
         let place = directory.display().to_string();
         let admin = admin::serve("mount", move |request| answer(&for_admin, &fsname, &uuid, &place, request));
-        let admin = admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
+        let admin =
+            admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
         Ok(Mounted { mount, _admin: admin })
     }
 

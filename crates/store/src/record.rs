@@ -82,12 +82,15 @@ pub struct Formats {
     pub current: fn(&Key) -> u16,
     /// Turns the body of an older version into the current one; `None` if it is too old.
     pub upgrade: fn(&Key, u16, Value) -> Option<Value>,
+    /// How many first bytes of a key name its family: records that a view may know completely, see
+    /// [`View::born`](crate::View::born). 0: none.
+    pub family: fn(&Key) -> usize,
 }
 
 impl Formats {
     /// Formats without a history: `current` is all there is.
     pub fn new(current: fn(&Key) -> u16) -> Formats {
-        Formats { current, upgrade: |_, _, _| None }
+        Formats { current, upgrade: |_, _, _| None, family: |_| 0 }
     }
 
     /// Seals `body` in the current format of `key`.
@@ -170,8 +173,11 @@ mod tests {
     #[test]
     fn formats_are_upgraded_or_refused_by_name() {
         let key = Key::new(b"k");
-        let formats =
-            Formats { current: |_| 3, upgrade: |_, from, body| (from == 2).then(|| [&body[..], b"+"].concat().into()) };
+        let formats = Formats {
+            current: |_| 3,
+            upgrade: |_, from, body| (from == 2).then(|| [&body[..], b"+"].concat().into()),
+            family: |_| 0,
+        };
         assert_eq!(formats.open(&key, &seal(&key, 3, b"x")), Ok(Value::from_static(b"x")));
         assert_eq!(formats.open(&key, &seal(&key, 2, b"x")), Ok(Value::from_static(b"x+")));
         let newer = formats.open(&key, &seal(&key, 4, b"x")).unwrap_err();

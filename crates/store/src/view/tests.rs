@@ -643,3 +643,42 @@ fn a_random_history_with_late_answers_and_crashes_agrees_with_a_model() {
         None => (0..300).for_each(run_seed),
     }
 }
+
+#[test]
+fn a_family_that_was_born_here_is_known_until_a_record_of_it_is_evicted() {
+    let formats = Formats { family: |key| if key.len() > 2 { 2 } else { 0 }, ..Formats::new(|_| 1) };
+    let config = ViewConfig { cache_limit: 64 << 10, ..ViewConfig::default() };
+    let mut view = View::new(config, formats, 0);
+    let family = |at: u8, n: u64| Key::table(7).u8(at).u64(n);
+
+    // Not born: a miss. Born and abandoned: still a miss.
+    view.begin(AttemptId(1));
+    assert_eq!(view.get(&family(1, 1)), Err(Miss));
+    view.born(&family(2, 0));
+    view.put(family(2, 0), Value::from_static(b"x"));
+    view.abandon();
+    view.begin(AttemptId(1));
+    assert_eq!(view.get(&family(2, 1)), Err(Miss));
+
+    // Born and accepted: absence is known, also after the group has gone through all layers.
+    view.born(&family(3, 0));
+    view.put(family(3, 0), Value::from_static(b"x"));
+    view.accept(Instant::ZERO);
+    let group = view.seal_group().unwrap();
+    view.committed(group);
+    view.begin(AttemptId(2));
+    assert_eq!(view.get(&family(3, 1)), Ok(None));
+    assert!(view.get(&family(3, 0)).unwrap().is_some());
+
+    // Pushed out by others: no longer known, never wrong.
+    view.put(Key::table(9).u8(0), Value::from(vec![0; 60 << 10]));
+    view.put(Key::table(9).u8(1), Value::from(vec![0; 60 << 10]));
+    view.accept(Instant::ZERO);
+    let group = view.seal_group().unwrap();
+    view.committed(group);
+    for _ in 0..3 {
+        view.begin(AttemptId(3));
+    }
+    assert_eq!(view.get(&family(3, 1)), Err(Miss));
+    assert_eq!(view.get(&family(3, 0)), Err(Miss));
+}

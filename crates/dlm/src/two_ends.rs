@@ -11,7 +11,7 @@ use proto::msg::{
 use proto::{Errno, Fid};
 use stdx::{Instant, Rng};
 
-use crate::client::{Cookie, GrantAction, LockCache, LockCacheEvent, Settings as CacheSettings};
+use crate::client::{Cookie, GrantAction, HeldLock, LockCache, LockCacheEvent, Settings as CacheSettings};
 use crate::mode::{MODES, compatible};
 use crate::part::Part;
 use crate::server::{Enqueued, Glimpsed, LockEvent, Locks, Revoked, Settings};
@@ -41,8 +41,9 @@ struct Flying {
     message: Message,
 }
 
+/// An operation of a client, under a lock that it counts on.
 struct Op {
-    cookie: Cookie,
+    lock: HeldLock,
     until: u64,
 }
 
@@ -57,6 +58,15 @@ struct Client {
     replays: BTreeMap<Cookie, EnqueueReq>,
     /// Cancels and glimpse answers sent over this connection; sent again over the next.
     reliable: Vec<Message>,
+}
+
+impl Client {
+    /// Locks that it has, and those that its operations believe it has.
+    fn has(&self, resource: &Resource) -> Vec<HeldLock> {
+        let mut list = self.locks.on_resource(resource);
+        list.extend(self.running.iter().map(|op| op.lock).filter(|lock| lock.resource == *resource));
+        list
+    }
 }
 
 /// An operation of the target.
@@ -154,7 +164,8 @@ impl World {
         };
         if let Some(cookie) = found {
             assert!(c.locks.hold(cookie));
-            c.running.push(Op { cookie, until });
+            let lock = c.locks.get(cookie).expect("a lock that was found");
+            c.running.push(Op { lock, until });
             return;
         }
         let cookie = c.locks.new_cookie();
@@ -213,7 +224,7 @@ impl World {
             for (resource, mode, policy) in &needs {
                 let part = Part::from_policy(*policy).unwrap();
                 for (i, c) in self.clients.iter().enumerate() {
-                    for lock in c.locks.on_resource(resource) {
+                    for lock in c.has(resource) {
                         let held = Part::from_policy(lock.policy).unwrap();
                         let clash = !compatible(lock.mode, *mode) && held.overlaps(&part);
                         assert!(ExportId(i as u64 + 1) == export || !clash, "an operation ran into {lock:?} of {i}");
@@ -288,7 +299,8 @@ impl World {
                 if wanted {
                     assert_ne!(action, GrantAction::Unexpected);
                     assert!(c.locks.hold(grant.cookie));
-                    c.running.push(Op { cookie: grant.cookie, until });
+                    let lock = c.locks.get(grant.cookie).expect("a lock that was granted");
+                    c.running.push(Op { lock, until });
                     self.grants += 1;
                 }
             }
@@ -344,7 +356,7 @@ impl World {
             let c = &mut self.clients[client];
             while let Some(at) = c.running.iter().position(|op| op.until <= step) {
                 let op = c.running.swap_remove(at);
-                c.locks.release(op.cookie);
+                c.locks.release(op.lock.cookie);
             }
             while let Some(at) = c.cleanups.iter().position(|&(due, _)| due <= step) {
                 let (_, cookie) = c.cleanups.swap_remove(at);
@@ -422,7 +434,7 @@ impl World {
     fn check(&self) {
         for resource in resources() {
             let held: Vec<_> = (0..CLIENTS)
-                .flat_map(|i| self.clients[i].locks.on_resource(&resource).into_iter().map(move |lock| (i, lock)))
+                .flat_map(|i| self.clients[i].has(&resource).into_iter().map(move |lock| (i, lock)))
                 .collect();
             for (i, a) in &held {
                 for (j, b) in &held {
@@ -495,7 +507,7 @@ impl World {
 #[test]
 fn locks_are_safe_and_nobody_starves() {
     let (mut grants, mut operations) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..200 {
         let mut world = World::new(seed, false);
         world.run(2_000);
         grants += world.grants;
@@ -509,7 +521,7 @@ fn locks_are_safe_and_nobody_starves() {
 
 #[test]
 fn locks_survive_restarts_of_the_target() {
-    for seed in 1000..1060 {
+    for seed in 1000..1200 {
         World::new(seed, true).run(2_000);
     }
 }

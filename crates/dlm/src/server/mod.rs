@@ -32,6 +32,8 @@
 mod callback;
 mod event;
 mod queue;
+#[cfg(test)]
+mod record_tests;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -103,6 +105,8 @@ struct Export {
     /// First of its granted locks, plus one; 0 is none.
     head: u32,
     granted: u32,
+    /// The greatest cookie of a lock granted so far: a greater one is no resend.
+    cookie_max: u64,
     /// Ranges of record locks, by resource.
     records: BTreeMap<u32, u32>,
     record_count: u32,
@@ -141,7 +145,6 @@ pub struct Locks {
     resources: Slab<Res>,
     by_resource: Map<Resource, u32>,
     by_handle: Map<u64, u32>,
-    by_cookie: Map<(ExportId, u64), u32>,
     exports: Map<ExportId, Export>,
     internal: Map<WaiterId, Internal>,
     glimpses: Map<WaiterId, Vec<GlimpseState>>,
@@ -164,7 +167,6 @@ impl Locks {
             resources: Slab::default(),
             by_resource: Map::default(),
             by_handle: Map::default(),
-            by_cookie: Map::default(),
             exports: Map::default(),
             internal: Map::default(),
             glimpses: Map::default(),
@@ -202,6 +204,8 @@ impl Locks {
     /// Errors: `EINVAL` for a request that makes no sense, `EAGAIN` if it must not wait and would, `ENOLCK` beyond the
     /// limit, `EDEADLK` for a record lock that would close a ring of waiters, `ESTALE` for a replay of a lock that
     /// conflicts with one granted meanwhile.
+    ///
+    /// Cookies need not rise, but a resend is found faster in a client whose cookies do.
     pub fn enqueue(&mut self, now: Instant, export: ExportId, req: &EnqueueReq, waiter: WaiterId) -> Enqueued {
         self.now = now;
         if req.glimpse || (req.cookie == 0 && !req.test) {
@@ -224,7 +228,8 @@ impl Locks {
         part: Part,
     ) -> Enqueued {
         let replay = req.granted_handle != 0;
-        if let Some(&i) = self.by_cookie.get(&(export, req.cookie)) {
+        let found = self.by_resource.get(&req.resource).copied();
+        if let Some(i) = self.granted_before(found, export, req.cookie) {
             return self.enqueue_again(i, req, mode, part);
         }
         let state = self.exports.entry(export).or_default();
@@ -235,7 +240,6 @@ impl Locks {
         if state.total() >= self.settings.locks_per_export_max {
             return Enqueued::Refused(Errno::ENOLCK);
         }
-        let found = self.by_resource.get(&req.resource).copied();
         if let Some(r) = found {
             let res = &self.resources[r];
             let blocked = self.has_blocker(res, export, mode, part);
@@ -255,11 +259,22 @@ impl Locks {
                 return Enqueued::Waiting;
             }
         }
-        let r = found.unwrap_or_else(|| self.resource(req.resource));
+        let r = found.unwrap_or_else(|| self.new_resource(req.resource));
         let part = if replay { part } else { self.grow(r, export, mode, part) };
         let i = self.grant(r, export, req.cookie, mode, part);
         self.call_back_for_queue(i);
         Enqueued::Granted(self.grant_message(i))
+    }
+
+    /// The lock on a resource that an export has under a cookie.
+    fn granted_before(&self, r: Option<u32>, export: ExportId, cookie: u64) -> Option<u32> {
+        if cookie > self.exports.get(&export)?.cookie_max {
+            return None;
+        }
+        self.resources[r?].granted.iter().copied().find(|&i| {
+            let lock = &self.locks[i];
+            lock.export == export && lock.cookie == cookie
+        })
     }
 
     /// The same enqueue again, when its lock is granted.
@@ -267,9 +282,6 @@ impl Locks {
         let lock = &self.locks[i];
         let r = lock.res;
         let res = &self.resources[r];
-        if res.key != req.resource {
-            return Enqueued::Refused(Errno::EINVAL);
-        }
         if req.granted_handle != 0 && (lock.mode, lock.part) != (mode, part) {
             // The replay of the operation that got this lock granted it in another shape; the client knows better.
             if self.has_blocker(res, lock.export, mode, part) {
@@ -330,12 +342,11 @@ impl Locks {
         {
             return None;
         }
-        if let Some(&i) = self.by_cookie.get(&(export, cookie)) {
-            let grant = self.grant_message(i);
-            return (grant.resource == resource).then_some(grant);
+        let found = self.by_resource.get(&resource).copied();
+        if let Some(i) = self.granted_before(found, export, cookie) {
+            return Some(self.grant_message(i));
         }
         let mut bits = want_bits | must_bits;
-        let found = self.by_resource.get(&resource).copied();
         if let Some(r) = found {
             let res = &self.resources[r];
             let mut taken = |part: Part| {
@@ -360,7 +371,7 @@ impl Locks {
         if bits == 0 || must_bits & !bits != 0 {
             return None;
         }
-        let r = found.unwrap_or_else(|| self.resource(resource));
+        let r = found.unwrap_or_else(|| self.new_resource(resource));
         let i = self.grant(r, export, cookie, mode, Part::Bits(bits));
         Some(self.grant_message(i))
     }

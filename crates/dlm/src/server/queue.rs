@@ -17,11 +17,8 @@ const CONTENDED_GROWTH: u64 = 32 << 20;
 const PAGE: u64 = 4096;
 
 impl Locks {
-    /// The slot of a resource, which may be new.
-    pub(super) fn resource(&mut self, key: Resource) -> u32 {
-        if let Some(&r) = self.by_resource.get(&key) {
-            return r;
-        }
+    /// The slot of a resource that nobody has or wants yet.
+    pub(super) fn new_resource(&mut self, key: Resource) -> u32 {
         let res = Res { key, granted: SmallVec::new(), modes: ModeCounts::default(), queue: Vec::new(), records: None };
         let r = self.resources.insert(res);
         self.by_resource.insert(key, r);
@@ -129,8 +126,8 @@ impl Locks {
         }
         state.head = i + 1;
         state.granted += 1;
+        state.cookie_max = state.cookie_max.max(cookie);
         self.by_handle.insert(handle, i);
-        self.by_cookie.insert((export, cookie), i);
         i
     }
 
@@ -157,7 +154,6 @@ impl Locks {
             state.granted -= 1;
         }
         self.by_handle.remove(&lock.handle);
-        self.by_cookie.remove(&(lock.export, lock.cookie));
         lock.res
     }
 

@@ -114,7 +114,7 @@ impl Locks {
         if full {
             return Enqueued::Refused(Errno::ENOLCK);
         }
-        let r = found.unwrap_or_else(|| self.resource(req.resource));
+        let r = found.unwrap_or_else(|| self.new_resource(req.resource));
         // A flock(2) lock that changes its mode is given up first, and not given back if that fails.
         if flock.is_flock && !replay {
             let held = self.resources[r].records.as_ref().and_then(|x| x.flock.of(owner).first()).map(Record::mode);

@@ -322,8 +322,6 @@ fn a_resend_finds_the_same_lock() {
     });
     assert_eq!(waiter, Some(second), "the new request is answered");
     assert!(t.locks.counters().waiting == 0 && t.locks.counters().granted == 1);
-    let other = request(file(1), LockMode::Pr, part(0, 1), 4);
-    assert_eq!(t.enqueue(B, &other), Enqueued::Refused(Errno::EINVAL), "a cookie names one lock");
 }
 
 #[test]

@@ -7,7 +7,6 @@
 //!
 //! Sending, resending and exactly-once execution are `rpc`'s; what a lock protects is its users' business.
 
-#[cfg(test)]
 pub mod client;
 pub mod mode;
 mod part;

@@ -4,7 +4,7 @@ use proto::msg::{Extent, LockGrant, LockMode, Policy, Resource};
 use smallvec::SmallVec;
 use stdx::Instant;
 
-use super::{Entry, Internal, LockEvent, Locks, NIL, Res, Revoked, Who};
+use super::{Entry, LockEvent, Locks, NIL, Res, Revoked, Who};
 use crate::mode::{ModeCounts, compatible};
 use crate::part::Part;
 use crate::{ExportId, WaiterId};
@@ -308,7 +308,7 @@ impl Locks {
             self.resources[r].queue.push(Entry { seq, export, mode, part, who });
             self.counters.internal += 1;
         }
-        let state = self.internal.entry(waiter).or_insert_with(Internal::default);
+        let state = self.internal.entry(waiter).or_default();
         state.ready = false;
         if !state.places.contains(&r) {
             state.places.push(r);

@@ -20,6 +20,8 @@
 
 pub mod ops;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

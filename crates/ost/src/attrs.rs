@@ -58,7 +58,11 @@ mod tests {
         let mut object = Object::default();
         take_times(&mut object, &times(10, 9, 8));
         take_times(&mut object, &times(20, 5, 0));
-        assert_eq!((object.ctime_ns, object.mtime_ns, object.atime_ns), (20, 5, 8), "mtime may go back, with a newer ctime");
+        assert_eq!(
+            (object.ctime_ns, object.mtime_ns, object.atime_ns),
+            (20, 5, 8),
+            "mtime may go back, with a newer ctime"
+        );
         take_times(&mut object, &times(19, 99, 99));
         assert_eq!((object.ctime_ns, object.mtime_ns, object.atime_ns), (20, 5, 8));
         take_times(&mut object, &times(20, 7, 0));

@@ -149,7 +149,11 @@ impl Files {
 
     /// No object uses `file` any more from change `transno` on (0: it is so on the medium). Changes come in their order.
     pub fn doom(&mut self, transno: Transno, file: u64) {
-        if transno == Transno(0) { self.doomed.push_front((transno, file)) } else { self.doomed.push_back((transno, file)) }
+        if transno == Transno(0) {
+            self.doomed.push_front((transno, file))
+        } else {
+            self.doomed.push_back((transno, file))
+        }
     }
 
     /// Up to `limit` doomed files that may go, given that everything up to `last_committed` is durable.

@@ -38,8 +38,16 @@ pub struct Grants {
     free: Option<u64>,
     /// Bytes written since.
     used: u64,
-    by_export: BTreeMap<ExportId, u64>,
+    by_export: BTreeMap<ExportId, Grant>,
     total: u64,
+}
+
+/// One export's.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    held: u64,
+    /// What it is renewed towards.
+    want: u64,
 }
 
 impl Grants {
@@ -66,7 +74,7 @@ impl Grants {
 
     /// What `export` holds.
     pub fn of(&self, export: ExportId) -> u64 {
-        self.by_export.get(&export).copied().unwrap_or(0)
+        self.by_export.get(&export).map_or(0, |grant| grant.held)
     }
 
     /// Whether `length` bytes can be written of which the client pays `paid` from its grant. Changes nothing.
@@ -77,38 +85,37 @@ impl Grants {
 
     /// A write took `length` bytes of the medium, and the client pays `paid` for it from its grant.
     pub fn spend(&mut self, export: ExportId, length: u64, paid: u64) {
-        if let Some(&held) = self.by_export.get(&export) {
-            self.set(export, held - paid.min(held));
-        }
+        let held = self.of(export);
+        self.set(export, held - paid.min(held));
         self.used = self.used.saturating_add(length);
     }
 
-    /// Raises the grant of `export` towards `want`, or lowers it to `want`, as far as there is room. Gives what it holds now.
+    /// The client wants to hold `want` from now on: its grant is raised towards that as far as there is room, or lowered to
+    /// it. Gives what it holds now.
     pub fn renew(&mut self, export: ExportId, want: u64) -> u64 {
-        let held = self.of(export);
         let want = want.min(GRANT_MAX);
-        if want <= held {
-            self.set(export, want);
-            return want;
-        }
-        let more = (want - held).min(self.open() / SHARE);
-        if more >= GRANT_MIN.min(want - held) {
+        let grant = self.by_export.entry(export).or_insert(Grant { held: 0, want });
+        grant.want = want;
+        let held = grant.held;
+        self.set(export, held.min(want));
+        self.top_up(export)
+    }
+
+    /// Renews the grant of a client that has used some of it. Who is no client has none.
+    pub fn top_up(&mut self, export: ExportId) -> u64 {
+        let Some(&Grant { held, want }) = self.by_export.get(&export) else { return 0 };
+        let missing = want.saturating_sub(held);
+        let more = missing.min(self.open() / SHARE);
+        if more >= GRANT_MIN.min(missing) {
             self.set(export, held + more);
         }
         self.of(export)
     }
 
-    /// Keeps the grant of a client that writes at the usual size. Who is no client has none.
-    pub fn top_up(&mut self, export: ExportId) -> u64 {
-        match self.by_export.get(&export) {
-            Some(&held) => self.renew(export, GRANT_FIRST.max(held)),
-            None => 0,
-        }
-    }
-
-    /// A client that this target does not know says that it holds `claimed`: it gets that again if there is room, because it
-    /// has buffered data for it; in any case what a new client gets.
+    /// A client connects and says that it holds `claimed`, which may be from before this target was started: it gets that
+    /// again if there is room, because it has buffered data for it; in any case what a new client gets.
     pub fn connect(&mut self, export: ExportId, claimed: u64) -> u64 {
+        self.by_export.entry(export).or_insert(Grant { held: 0, want: GRANT_FIRST });
         let held = self.of(export);
         let again = claimed.min(GRANT_MAX).saturating_sub(held).min(self.open());
         self.set(export, held + again);
@@ -121,9 +128,11 @@ impl Grants {
         self.by_export.remove(&export);
     }
 
-    fn set(&mut self, export: ExportId, grant: u64) {
-        let held = self.by_export.insert(export, grant).unwrap_or(0);
-        self.total = self.total - held + grant;
+    fn set(&mut self, export: ExportId, held: u64) {
+        if let Some(grant) = self.by_export.get_mut(&export) {
+            self.total = self.total - grant.held + held;
+            grant.held = held;
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub mod mem_data;
 pub mod ops;
 pub mod stats;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use dlm::ExportId;
 use proto::msg::{ConnectRep, ConnectReq};

@@ -4,8 +4,8 @@
 //! data, before.
 
 use proto::Errno;
-use proto::msg::{EnqueueRep, EnqueueReq, ResourceKind};
 use proto::StripeIndex;
+use proto::msg::{EnqueueRep, EnqueueReq, ResourceKind};
 use schema::{Object, ObjectKey};
 use target::{Cx, Reply, Request, Stop};
 

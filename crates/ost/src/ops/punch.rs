@@ -9,9 +9,7 @@ use proto::msg::{Extent, PunchKind, PunchReq};
 use schema::{DoomedFile, Object, ObjectKey};
 use target::{Cx, DataOp, Reply, Request, Stop};
 
-use super::{
-    Before, SIZE_MAX, admit, before, begin, blocks, data, finish, key_of, op_id, shown, state_reply, times,
-};
+use super::{Before, SIZE_MAX, admit, before, begin, blocks, data, finish, key_of, op_id, shown, state_reply, times};
 use crate::Ost;
 use crate::attrs::take_times;
 

@@ -12,8 +12,8 @@ use proto::msg::WriteReq;
 use target::{Cx, DataOp, Reply, Request, Stop};
 
 use super::{admit, before, begin, blocks, data, extent, finish, key_of, op_id, state_reply, times};
-use crate::attrs::{lvb, take_times};
 use crate::Ost;
+use crate::attrs::{lvb, take_times};
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {

@@ -1,0 +1,184 @@
+//! Stories about a management target.
+
+mod world;
+
+use proto::msg::RegisterReq;
+use proto::{Errno, Fid, Opcode};
+
+use crate::ops::sequence::WIDTH;
+use world::World;
+
+fn target(name: &str, store: u8, instance: u64) -> RegisterReq {
+    RegisterReq {
+        target: name.into(),
+        target_uuid: vec![store; 16].into(),
+        nids: vec![format!("127.0.0.1:{}", 7000 + u16::from(store))],
+        instance,
+        first: instance == 1,
+    }
+}
+
+#[test]
+fn targets_register_in_any_order_and_clients_follow() {
+    let mut world = World::new();
+    let (server, client) = (world.node(true), world.node(false));
+    assert_eq!(world.config(client, "fs"), Err(Errno::ENOENT));
+    assert_eq!(world.register(server, &target("fs-OST0003", 3, 1)), Ok(1), "before the MDT, and with any index");
+    assert_eq!(world.told(client), [("fs".to_owned(), 1)], "who asked too early is told");
+    assert_eq!(world.register(server, &target("fs-MDT0000", 1, 1)), Ok(2));
+    world.told(client);
+
+    let config = world.config(client, "fs").unwrap();
+    assert_eq!((config.version, config.fsname.as_str()), (2, "fs"));
+    let names: Vec<_> = config.targets.iter().map(|t| t.target.as_str()).collect();
+    assert_eq!(names, ["fs-MDT0000", "fs-OST0003"]);
+    assert_eq!(config.targets[1].nids, ["127.0.0.1:7003"]);
+    assert_eq!(world.told(client), []);
+}
+
+#[test]
+fn a_restart_and_a_new_address_are_told_and_no_change_is_not() {
+    let mut world = World::new();
+    let (server, client, other) = (world.node(true), world.node(false), world.node(false));
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(server, &target("other-MDT0000", 2, 1)).unwrap();
+    world.config(client, "fs").unwrap();
+    world.config(other, "other").unwrap();
+    assert_eq!(world.register(server, &target("fs-MDT0000", 1, 2)), Ok(2));
+    assert_eq!(world.register(server, &target("fs-MDT0000", 1, 2)), Ok(2));
+    let moved = RegisterReq { nids: vec!["unix:/run/mdt".into()], ..target("fs-MDT0000", 1, 2) };
+    assert_eq!(world.register(server, &moved), Ok(3));
+    assert_eq!(world.told(client), [("fs".to_owned(), 2), ("fs".to_owned(), 3)]);
+    assert_eq!(world.told(other), []);
+    let entry = &world.config(client, "fs").unwrap().targets[0];
+    assert_eq!((entry.instance, entry.nids[0].as_str()), (2, "unix:/run/mdt"));
+}
+
+#[test]
+fn wrong_registrations_are_refused_with_a_sentence() {
+    let mut world = World::new();
+    let server = world.node(true);
+    let unknown = target("fs-OST0000", 1, 5);
+    let (errno, reason) = world.register(server, &unknown).unwrap_err();
+    assert_eq!(errno, Errno::ENOENT);
+    assert!(reason.contains("serves no file system yet") && reason.contains("--writeconf"), "{reason}");
+
+    world.register(server, &target("fs-OST0000", 1, 1)).unwrap();
+    let (errno, reason) = world.register(server, &target("fs-OST0000", 2, 1)).unwrap_err();
+    assert_eq!(errno, Errno::EADDRINUSE);
+    assert!(reason.contains("index 0 of file system 'fs' is in use by another target at 127.0.0.1:7001"), "{reason}");
+    let (errno, reason) = world.register(server, &target("else-OST0000", 2, 4)).unwrap_err();
+    assert_eq!(errno, Errno::ENOENT);
+    assert!(reason.contains("serves fs;"), "{reason}");
+
+    let good = target("fs-OST0001", 3, 1);
+    for name in
+        ["", "MGS", "fs", "fs-OST1", "fs-OST00001", "fs-OST+001", "toolongname-OST0000", "fs-XYZ0000", "a b-OST0000"]
+    {
+        let req = RegisterReq { target: name.into(), ..good.clone() };
+        assert_eq!(world.register(server, &req).unwrap_err().0, Errno::EINVAL, "{name}");
+    }
+    for nids in [vec![], vec!["nonsense".to_owned()], vec!["h:1".to_owned(); 100]] {
+        let req = RegisterReq { nids, ..good.clone() };
+        assert_eq!(world.register(server, &req).unwrap_err().0, Errno::EINVAL);
+    }
+    let req = RegisterReq { target_uuid: vec![1].into(), ..good };
+    assert_eq!(world.register(server, &req).unwrap_err().0, Errno::EINVAL);
+    assert_eq!(world.config(server, "fs").unwrap().version, 1, "nothing was changed");
+    assert_eq!(world.config(server, "no such name"), Err(Errno::EINVAL));
+}
+
+#[test]
+fn nothing_is_answered_or_told_before_it_is_durable() {
+    let mut world = World::new();
+    let (server, client) = (world.node(true), world.node(false));
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.config(client, "fs").unwrap();
+    world.slow_medium = true;
+    let register = world.send(server, Opcode::MgsRegister, &target("fs-OST0000", 2, 1));
+    let sequences = world.send(server, Opcode::MgsSeqRange, &proto::msg::SeqRangeReq { target: "fs-MDT0000".into() });
+    for _ in 0..3 {
+        world.step();
+    }
+    assert!(!world.is_answered(server, register) && !world.is_answered(server, sequences));
+    assert_eq!(world.told(client), []);
+    world.slow_medium = false;
+    world.answer(server, register);
+    world.answer(server, sequences);
+    assert_eq!(world.told(client), [("fs".to_owned(), 2)]);
+}
+
+#[test]
+fn everything_survives_a_crash() {
+    let mut world = World::new();
+    let (server, client) = (world.node(true), world.node(false));
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(server, &target("fs-OST0000", 2, 1)).unwrap();
+    world.set_param(server, "fs", "llite.*.max_cached_mb", Some("64")).unwrap();
+    let before = world.config(client, "fs").unwrap();
+    let range = world.sequences(server, "fs-MDT0000").unwrap();
+    world.crash();
+    assert_eq!(world.config(client, "fs").unwrap(), before);
+    assert_eq!(world.sequences(server, "fs-MDT0000").unwrap().start, range.end);
+    world.told(client);
+    world.register(server, &target("fs-OST0000", 2, 2)).unwrap();
+    assert_eq!(world.told(client), [("fs".to_owned(), before.version + 1)], "who asked again is told again");
+}
+
+#[test]
+fn a_sequence_is_never_given_twice() {
+    let mut world = World::new();
+    let (server, client) = (world.node(true), world.node(false));
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(server, &target("fs-MDT0001", 2, 1)).unwrap();
+    let mut next = Fid::SEQ_FIRST;
+    for turn in 0..20 {
+        let name = if turn % 2 == 0 { "fs-MDT0000" } else { "fs-MDT0001" };
+        let range = world.sequences(server, name).unwrap();
+        assert!(range.start >= next && range.end == range.start + WIDTH);
+        next = range.end;
+        if turn % 5 == 4 {
+            world.slow_medium = true;
+            world.send(server, Opcode::MgsSeqRange, &proto::msg::SeqRangeReq { target: name.into() });
+            world.slow_medium = false;
+            world.crash();
+        }
+    }
+    assert_eq!(world.sequences(server, "fs-OST0000"), Err(Errno::EINVAL));
+    assert_eq!(world.sequences(server, "fs-MDT0002"), Err(Errno::ENOENT));
+    assert_eq!(world.sequences(server, "other-MDT0000"), Err(Errno::ENOENT));
+    assert_eq!(world.sequences(client, "fs-MDT0000"), Err(Errno::EPERM));
+}
+
+#[test]
+fn parameters_are_set_told_and_removed() {
+    let mut world = World::new();
+    let (server, client) = (world.node(true), world.node(false));
+    assert_eq!(world.set_param(client, "fs", "timeout", Some("1")), Err(Errno::ENOENT));
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.config(client, "fs").unwrap();
+    world.set_param(client, "fs", "mdt.*.commit_on_sharing", Some("0")).unwrap();
+    world.set_param(client, "fs", "mdt.*.commit_on_sharing", Some("0")).unwrap();
+    assert_eq!(world.told(client), [("fs".to_owned(), 2)]);
+    let params = world.config(client, "fs").unwrap().params;
+    assert_eq!((params[0].path.as_str(), params[0].value.as_str()), ("mdt.*.commit_on_sharing", "0"));
+    world.set_param(client, "fs", "mdt.*.commit_on_sharing", None).unwrap();
+    assert_eq!(world.set_param(client, "fs", "mdt.*.commit_on_sharing", None), Err(Errno::ENOENT));
+    assert!(world.config(client, "fs").unwrap().params.is_empty());
+    assert_eq!(world.set_param(client, "fs", "bad path", Some("1")), Err(Errno::EINVAL));
+    assert_eq!(world.set_param(client, "fs", "", Some("1")), Err(Errno::EINVAL));
+    assert_eq!(world.set_param(client, "fs", "x", Some(&"1".repeat(5000))), Err(Errno::ERANGE));
+}
+
+#[test]
+fn the_live_parameter_shows_the_file_systems() {
+    let mut world = World::new();
+    let server = world.node(true);
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(server, &target("fs2-MDT0000", 2, 1)).unwrap();
+    let params = world.target.as_ref().unwrap().get_params("mgs.MGS.live.*");
+    assert_eq!(params.len(), 2);
+    assert_eq!(params[0].0, "mgs.MGS.live.fs");
+    assert!(params[0].1.starts_with("fsname: fs\nflags: 0x20     gen: 1\nfs-MDT0000\n"), "{}", params[0].1);
+    assert_eq!(world.target.as_ref().unwrap().get_params("mgs.MGS.num_exports").len(), 1);
+}

@@ -529,6 +529,7 @@ fn a_grant_can_close_a_ring() {
     assert_eq!(t.enqueue(A, &record(1, LockMode::Nl, 1, 0, 9, 3)), Enqueued::Unlocked);
     // C has file 1 now and waits for B; B must not wait for C.
     assert_eq!(t.said(), ["granted 3 2".to_owned(), format!("refused {} EDEADLK", b.0)]);
+    assert!(stdx::marks::count("dlm.deadlock.by-grant") > 0);
 }
 
 #[test]
@@ -559,6 +560,7 @@ fn a_late_copy_of_a_record_lock_request_locks_nothing() {
     assert_eq!(t.enqueue(A, &record(1, LockMode::Nl, 1, 0, 9, 2)), Enqueued::Unlocked);
     assert!(matches!(t.enqueue(A, &lock), Enqueued::Granted(_)));
     assert!(t.locks.is_idle());
+    assert!(stdx::marks::count("dlm.resend.executed") > 0);
     // A client replays what it had.
     let mut replay = record(1, LockMode::Pw, 1, 3, 4, 8);
     replay.granted_handle = 8;

@@ -14,7 +14,7 @@ mod record;
 pub mod server;
 mod slab;
 #[cfg(test)]
-mod two_ends;
+mod tests;
 
 /// A client's connection as the target numbers it; stable over reconnects, gone with an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -1,1 +1,184 @@
-//! mdt
+//! The metadata target: names, inodes, attributes, small files.
+//!
+//! [`Mdt`] is a [`target::Service`]: the machine of every target (crate `target`) gives it requests one after another, and
+//! it answers each with an attempt. One file per operation in [`ops`]; what they share:
+//!
+//! - [`access`], [`acl`], [`attrs`], [`xattrs`]: who may do what. Pure.
+//! - [`layouts`], [`resident`]: where data lies, and the bytes of small files. Pure.
+//! - [`tree`]: objects, names and the writes that all operations share, as records.
+//! - [`grants`]: locks that come with replies.
+//! - [`opens`], [`known`]: what is only in memory: open files; directories of which every name is known.
+//! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
+//!
+//! # Invariants
+//! - Every entry leads by its FID through the object index to an inode that carries that FID and names the entry in its
+//!   linkEA, and back (`lfsck` checks them all).
+//! - Link counts, entry counts and these are changed in one group with the entries.
+//! - An object without a name is open or an orphan; objects on object targets outlive their file only in the destroy log.
+//! - Memory is changed by attempts that are certain to be accepted, and can be lost: clients open again, tasks start again.
+
+pub mod access;
+pub mod acl;
+pub mod attrs;
+mod format;
+pub mod grants;
+pub mod known;
+pub mod layouts;
+pub mod opens;
+pub mod ops;
+mod params;
+pub mod resident;
+pub mod tasks;
+pub mod tree;
+pub mod xattrs;
+
+#[cfg(test)]
+mod tests;
+
+pub use format::format;
+pub use params::Settings;
+
+use known::KnownDirs;
+use opens::Opens;
+use ops::Change;
+use params::Stats;
+use proto::msg::{ConnectRep, ConnectReq, Reint, ReintReq};
+use proto::{Errno, Opcode, TargetKind};
+use target::{Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
+use tasks::Destroys;
+
+/// How many names [`KnownDirs`] keeps: about 64 MiB.
+const KNOWN_NAMES_MAX: usize = 4 << 20;
+
+/// A metadata target's service.
+pub struct Mdt {
+    settings: Settings,
+    opens: Opens,
+    known: KnownDirs,
+    osts: Vec<u32>,
+    stats: Stats,
+    destroys: Destroys,
+    /// A range of sequences is being fetched.
+    fetching: bool,
+}
+
+impl Mdt {
+    /// A service with these settings.
+    pub fn new(settings: Settings) -> Mdt {
+        Mdt {
+            settings,
+            opens: Opens::default(),
+            known: KnownDirs::new(KNOWN_NAMES_MAX),
+            osts: Vec::new(),
+            stats: Stats::default(),
+            destroys: Destroys::default(),
+            fetching: false,
+        }
+    }
+
+    /// Open files, for those who look at a target from outside.
+    pub fn open_count(&self) -> usize {
+        self.opens.total()
+    }
+
+    fn reint(&mut self, cx: &mut Cx<'_>, request: &ReintReq) -> Result<Reply, Stop> {
+        let change = Change::new(request);
+        match request.op.as_ref().ok_or(Errno::EPROTO)? {
+            Reint::Setattr(op) => ops::setattr::setattr(self, cx, &change, op),
+            Reint::Create(op) => ops::create::create(self, cx, &change, op),
+            Reint::Link(op) => ops::link::link(self, cx, &change, op),
+            Reint::Unlink(op) => ops::unlink::unlink(self, cx, &change, op),
+            Reint::Rename(op) => ops::rename::rename(self, cx, &change, op),
+            Reint::Open(op) => ops::open::open(self, cx, &change, op),
+            Reint::Setxattr(op) => ops::setxattr::setxattr(self, cx, &change, op),
+            Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op),
+        }
+    }
+}
+
+impl Service for Mdt {
+    fn kind(&self) -> TargetKind {
+        TargetKind::Mdt
+    }
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
+        self.osts = layouts::osts_of(cx.config());
+        tasks::check_root(cx)
+    }
+
+    fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+        match request.opcode {
+            Opcode::MdsReint => self.reint(cx, &request.decode()?),
+            Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
+            Opcode::MdsLookup => ops::lookup::lookup(self, cx, &request.decode()?),
+            Opcode::MdsGetattr => ops::getattr::getattr(cx, &request.decode()?),
+            Opcode::MdsReaddir => ops::readdir::readdir(self, cx, &request.decode()?),
+            Opcode::MdsGetxattr => ops::xattr::getxattr(cx, &request.decode()?),
+            Opcode::MdsStatfs => ops::statfs::statfs(cx),
+            Opcode::MdsSync => ops::sync::sync(self, cx),
+            Opcode::MdsFid2path => ops::fid2path::fid2path(cx, &request.decode()?),
+            Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
+            Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, &request.decode()?),
+            Opcode::ObjRead => ops::data::read(cx, &request.decode()?),
+            Opcode::ObjWrite => ops::data::write(self, cx, &request.decode()?, request.bulk()),
+            Opcode::ObjPunch => ops::data::punch(self, cx, &request.decode()?),
+            Opcode::ObjSetattr => ops::data::setattr(self, cx, &request.decode()?),
+            Opcode::ObjGetattr => ops::data::getattr(cx, &request.decode()?),
+            Opcode::ObjSeek => ops::data::seek(cx, &request.decode()?),
+            Opcode::ObjSync => ops::data::sync(cx, &request.decode()?),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    fn reconstruct(&mut self, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
+        ops::reconstruct::reconstruct(self, cx, request, executed)
+    }
+
+    fn replays_committed(&self, request: &Request) -> bool {
+        request.opcode == Opcode::MdsReint
+            && request.decode::<ReintReq>().is_ok_and(|reint| matches!(reint.op, Some(Reint::Open(_))))
+    }
+
+    fn may_use_reserve(&self, request: &Request) -> bool {
+        match request.opcode {
+            Opcode::MdsClose => true,
+            Opcode::MdsReint => request
+                .decode::<ReintReq>()
+                .is_ok_and(|reint| matches!(reint.op, Some(Reint::Unlink(_) | Reint::Setlayout(_)))),
+            _ => false,
+        }
+    }
+
+    fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+        tasks::run(self, cx, task)
+    }
+
+    fn connected(&mut self, _cx: &mut Cx<'_>, _export: ExportId, _request: &ConnectReq, reply: &mut ConnectRep) {
+        reply.dom_size = self.settings.dom_size;
+    }
+
+    fn export_gone(&mut self, cx: &mut Cx<'_>, export: ExportId) {
+        tasks::export_gone(self, cx, export);
+    }
+
+    fn recovered(&mut self, cx: &mut Cx<'_>) {
+        tasks::recovered(self, cx);
+    }
+
+    fn configured(&mut self, cx: &mut Cx<'_>) {
+        self.osts = layouts::osts_of(cx.config());
+        self.prefetch_sequences(cx);
+    }
+
+    fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
+        self.start_destroys(cx);
+    }
+
+    fn params(&self, name: &str) -> Vec<(String, String)> {
+        params::get(self, name)
+    }
+
+    fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
+        params::set(self, &cx.name().to_string(), path, value)
+    }
+}

@@ -74,6 +74,8 @@ pub struct Inode {
     pub symlink: Bytes,
     /// Directories.
     pub dir: DirState,
+    /// Resident files: a client was about to copy the data to object targets, so there may be objects.
+    pub leaving: bool,
 }
 
 /// What a directory remembers about its entries.
@@ -85,6 +87,9 @@ pub struct DirState {
     /// Local inode number of the next child; 0 if it owns no region yet.
     #[prost(uint64, tag = "2")]
     pub next_ino: u64,
+    /// Tombstones among its entry records.
+    #[prost(uint64, tag = "3")]
+    pub tombstones: u64,
 }
 
 /// An extended attribute of an inode.
@@ -143,6 +148,8 @@ struct Body {
     symlink: Bytes,
     #[prost(message, optional, tag = "19")]
     dir: Option<DirState>,
+    #[prost(bool, tag = "20")]
+    leaving: bool,
 }
 
 impl Inode {
@@ -248,6 +255,7 @@ impl Record for Inode {
             xattrs: self.xattrs.clone(),
             symlink: self.symlink.clone(),
             dir: (self.dir != DirState::default()).then_some(self.dir),
+            leaving: self.leaving,
         }
         .encode_to_vec()
         .into()
@@ -280,6 +288,7 @@ impl Record for Inode {
             xattrs: body.xattrs,
             symlink: body.symlink,
             dir: body.dir.unwrap_or_default(),
+            leaving: body.leaving,
         })
     }
 }

@@ -1,0 +1,30 @@
+//! The records that a new metadata target begins with.
+
+use crate::ops::create::DIR_SIZE;
+use proto::Fid;
+use schema::inode::{ROOT_INO, S_IFDIR};
+use schema::{Inode, MdtState, Oi, Record};
+use store::Batch;
+use target::Format;
+
+/// A new store with an empty root directory. Commit it, sealed with [`schema::formats`], as group 1 of an empty engine.
+pub fn format(format: &Format) -> Batch {
+    let mut batch = target::format(format);
+    let root = Inode {
+        fid: Fid::ROOT,
+        mode: S_IFDIR | 0o755,
+        nlink: 2,
+        size: DIR_SIZE,
+        blocks: DIR_SIZE / 512,
+        atime_ns: format.wall_ns,
+        mtime_ns: format.wall_ns,
+        ctime_ns: format.wall_ns,
+        btime_ns: format.wall_ns,
+        ..Inode::default()
+    };
+    let state = MdtState { next_region: 1, ..MdtState::default() };
+    batch.put(Inode::key(&ROOT_INO), root.encode_record());
+    batch.put(Oi::key(&Fid::ROOT), Oi { ino: ROOT_INO }.encode_record());
+    batch.put(MdtState::key(&()), state.encode_record());
+    batch
+}

@@ -1,0 +1,57 @@
+//! Locks that come with a reply, and sizes that somebody else knows better.
+
+use crate::tree::Node;
+use proto::Fid;
+use proto::msg::{Attr, LockGrant, LockMode, Lvb, Resource, WantLocks, bits};
+use schema::Inode;
+use target::{Cx, Stop};
+
+/// The locks that the request wants and that conflict with nobody. Among the last steps of an attempt.
+pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: Option<Fid>) -> Vec<LockGrant> {
+    let mut grants = Vec::new();
+    if let Some(parent) = parent {
+        let resource = Resource::inode(parent);
+        grants.extend(cx.try_grant(resource, LockMode::Pr, bits::UPDATE, bits::UPDATE, want.parent_cookie));
+    }
+    if let Some(inode) = object {
+        let resource = Resource::inode(inode.fid);
+        grants.extend(cx.try_grant(resource, LockMode::Pr, bits::CACHE, bits::LOOKUP, want.object_cookie));
+        if inode.is_resident() {
+            let mode = if want.data_write { LockMode::Pw } else { LockMode::Pr };
+            grants.extend(cx.try_grant(resource, mode, bits::DOM, bits::DOM, want.data_cookie));
+        }
+    }
+    grants
+}
+
+/// Attributes with size and times as the writer knows them who has the data of a resident file under its lock.
+pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
+    let mut attr = node.inode.attr();
+    if node.inode.is_resident() {
+        for lvb in cx.glimpse(Resource::inode(node.fid()))? {
+            merge(&mut attr, &lvb);
+        }
+    }
+    Ok(attr)
+}
+
+fn merge(attr: &mut Attr, lvb: &Lvb) {
+    attr.size = lvb.size;
+    attr.blocks = lvb.blocks;
+    attr.atime_ns = attr.atime_ns.max(lvb.atime_ns);
+    if lvb.ctime_ns >= attr.ctime_ns {
+        attr.ctime_ns = lvb.ctime_ns;
+        attr.mtime_ns = lvb.mtime_ns;
+    }
+}
+
+/// What the target itself knows of a resident file's data.
+pub fn lvb(inode: &Inode) -> Lvb {
+    Lvb {
+        size: inode.size,
+        blocks: inode.blocks,
+        atime_ns: inode.atime_ns,
+        mtime_ns: inode.mtime_ns,
+        ctime_ns: inode.ctime_ns,
+    }
+}

@@ -1,0 +1,237 @@
+//! A new object with a name: directory, device, pipe, socket, symbolic link, regular file; and what an open that creates
+//! shares with that.
+
+use crate::access::{Capability, EXECUTE, WRITE};
+use crate::ops::Change;
+use crate::tree::{self, Node, Place};
+use crate::{Mdt, acl, grants, layouts};
+use bytes::Bytes;
+use proto::connect::{LINK_MAX, SYMLINK_MAX};
+use proto::msg::{CreateOp, Layout, ObjectRep, bits};
+use proto::{Errno, Fid};
+use schema::inode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
+use target::{Cx, Reply, ShareKey, Stop};
+
+/// What is to be made.
+#[derive(Debug)]
+pub struct New<'a> {
+    /// The name, for which `place` was found.
+    pub name: &'a Bytes,
+    /// The client's choice.
+    pub fid: Fid,
+    /// Type and permission bits, before umask and lists.
+    pub mode: u32,
+    /// Device nodes.
+    pub rdev: u64,
+    /// Symbolic links.
+    pub symlink: &'a Bytes,
+    /// Regular files, in a replay: the layout that it got the first time.
+    pub layout: Option<Layout>,
+}
+
+/// What was made. [`Mdt::made`] is still to be told.
+#[derive(Debug)]
+pub struct Made {
+    /// The directory, after.
+    pub parent: Node,
+    /// The object.
+    pub child: Node,
+    /// Where the entry is.
+    pub place: Place,
+}
+
+/// See the module.
+pub fn create(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp) -> Result<Reply, Stop> {
+    let parent = tree::dir(cx, op.parent)?;
+    change.caller.need(&parent.inode, EXECUTE)?;
+    tree::check_name(&op.name)?;
+    if tree::is_dot(&op.name) {
+        return Err(Errno::EEXIST.into());
+    }
+    let place = mdt.place(cx, parent.ino, &op.name)?;
+    if let Some(entry) = &place.entry {
+        if cx.is_replay() && entry.object() == op.fid {
+            let child = tree::of_entry(cx, entry)?;
+            return Ok(reply(cx, change, &child, &parent));
+        }
+        return Err(Errno::EEXIST.into());
+    }
+    check_type(change, op)?;
+    let new = New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None };
+    let made = make(mdt, cx, change, parent, place, &new)?;
+    let reply = reply(cx, change, &made.child, &made.parent);
+    mdt.made(&made);
+    mdt.stats.count(match op.mode & S_IFMT {
+        S_IFDIR => "mkdir",
+        _ => "mknod",
+    });
+    Ok(reply)
+}
+
+/// What is wrong with the wish itself.
+fn check_type(change: &Change, op: &CreateOp) -> Result<(), Errno> {
+    match op.mode & S_IFMT {
+        S_IFREG | S_IFDIR | S_IFIFO | S_IFSOCK => Ok(()),
+        S_IFLNK if op.symlink.is_empty() => Err(Errno::ENOENT),
+        S_IFLNK if op.symlink.len() > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
+        S_IFLNK => Ok(()),
+        // The permission of the directory is looked at first.
+        S_IFBLK | S_IFCHR => Ok(()),
+        _ if change.caller.uid() == 0 => Err(Errno::EINVAL),
+        _ => Err(Errno::EPERM),
+    }
+}
+
+fn reply(cx: &mut Cx<'_>, change: &Change, child: &Node, parent: &Node) -> Reply {
+    Reply::new(&ObjectRep {
+        attr: Some(child.inode.attr()),
+        parent_attr: Some(parent.inode.attr()),
+        locks: grants::grant(cx, &change.want, Some(&child.inode), Some(parent.fid())),
+        symlink: child.inode.symlink.clone(),
+        ..ObjectRep::default()
+    })
+}
+
+/// Checks whether the caller may create in the directory, takes the locks and writes the records.
+pub fn make(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change,
+    mut parent: Node,
+    place: Place,
+    new: &New<'_>,
+) -> Result<Made, Stop> {
+    let is_dir = new.mode & S_IFMT == S_IFDIR;
+    change.caller.need(&parent.inode, WRITE | EXECUTE)?;
+    if parent.inode.nlink == 0 {
+        return Err(Errno::ENOENT.into());
+    }
+    if matches!(new.mode & S_IFMT, S_IFBLK | S_IFCHR) && !change.caller.capable(Capability::Mknod) {
+        return Err(Errno::EPERM.into());
+    }
+    if is_dir && parent.inode.nlink >= LINK_MAX {
+        return Err(Errno::EMLINK.into());
+    }
+    let grant = use_fid(cx, new.fid)?;
+    cx.pre_version(0, parent.inode.version);
+    cx.pre_version(1, 1);
+    tree::revoke(cx, &[(parent.fid(), bits::UPDATE)])?;
+
+    let ino = tree::allocate_ino(cx, &mut parent)?;
+    let mut child = Node { ino, inode: new_inode(mdt, change, &parent.inode, new) };
+    cx.depends_on(ShareKey::object(parent.fid()));
+    cx.changed(ShareKey::name(parent.fid(), new.name));
+    cx.changed(ShareKey::object(new.fid));
+    if let Some(grant) = grant {
+        cx.put::<SeqGrant>(&new.fid.seq, &grant);
+    }
+    cx.put::<Oi>(&new.fid, &Oi { ino });
+    child.put(cx);
+    tree::put_entry(cx, &mut parent, &place, new.name, &child);
+    if is_dir {
+        parent.inode.nlink += 1;
+    }
+    parent.inode.mtime_ns = change.now_ns;
+    parent.inode.ctime_ns = change.now_ns;
+    parent.put(cx);
+    Ok(Made { parent, child, place })
+}
+
+/// The grant of the FID's sequence with the FID marked as used. Refused: a sequence that was not granted to this client,
+/// and a FID that was used before.
+fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<SeqGrant>, Stop> {
+    if !fid.is_normal() {
+        return Err(Errno::EPROTO.into());
+    }
+    let uuid = cx.export_info(cx.export()).map(|info| info.uuid);
+    let grant = cx.get::<SeqGrant>(&fid.seq)?;
+    match grant {
+        Some(mut grant) if uuid.is_some_and(|uuid| grant.is_of(uuid)) => {
+            if grant.is_used(fid.oid) && (!cx.is_replay() || cx.exists::<Oi>(&fid)?) {
+                return Err(Errno::EPROTO.into());
+            }
+            grant.mark_used(fid.oid);
+            Ok(Some(grant))
+        }
+        _ => Err(Errno::EPROTO.into()),
+    }
+}
+
+/// The inode of a new object: owner, group and mode by the rules of its directory.
+fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode {
+    let caller = &change.caller;
+    let kind = new.mode & S_IFMT;
+    let wanted = if kind == S_IFDIR { new.mode & (S_IFMT | 0o1777) } else { new.mode & (S_IFMT | 0o7777) };
+    let (gid, mode) = caller.group_and_mode_of_new(parent, wanted);
+    let (mode, xattrs) = match kind {
+        S_IFLNK => (S_IFLNK | 0o777, Vec::new()),
+        _ => with_default_list(parent, mode, caller.umask()),
+    };
+    let now_ns = change.now_ns;
+    let layout = match kind {
+        S_IFREG => Some(new.layout.clone().unwrap_or_else(|| {
+            layouts::of_new_file(parent.layout.as_ref(), &mdt.osts, new.fid, mdt.settings.dom_size > 0)
+        })),
+        S_IFDIR => parent.layout.clone(),
+        _ => None,
+    };
+    Inode {
+        fid: new.fid,
+        mode,
+        uid: caller.uid(),
+        gid,
+        nlink: if kind == S_IFDIR { 2 } else { 1 },
+        rdev: if matches!(kind, S_IFBLK | S_IFCHR) { new.rdev } else { 0 },
+        size: match kind {
+            S_IFDIR => DIR_SIZE,
+            S_IFLNK => new.symlink.len() as u64,
+            _ => 0,
+        },
+        blocks: if kind == S_IFDIR { DIR_SIZE / 512 } else { 0 },
+        atime_ns: now_ns,
+        mtime_ns: now_ns,
+        ctime_ns: now_ns,
+        btime_ns: now_ns,
+        version: 0,
+        layout,
+        links: LinkEa::one(parent.fid, Bytes::copy_from_slice(new.name)),
+        xattrs,
+        symlink: if kind == S_IFLNK { Bytes::copy_from_slice(new.symlink) } else { Bytes::new() },
+        dir: DirState::default(),
+        leaving: false,
+    }
+}
+
+/// What `stat` says of the size of every directory.
+pub const DIR_SIZE: u64 = 4096;
+
+/// Mode and lists of a new object: the directory's default list decides, or else the umask.
+fn with_default_list(parent: &Inode, mode: u32, umask: u32) -> (u32, Vec<InodeXattr>) {
+    let default = parent.xattrs.iter().find(|xattr| xattr.name == acl::DEFAULT);
+    let list = default.and_then(|xattr| acl::Acl::parse(&xattr.value).ok().flatten());
+    let (Some(default), Some(list)) = (default, list) else { return (mode & !umask, Vec::new()) };
+    let (access, mode) = list.inherit(mode);
+    let mut xattrs = Vec::new();
+    if !access.is_a_mode() {
+        xattrs.push(InodeXattr { name: Bytes::from_static(acl::ACCESS), value: access.to_value(), large: false });
+    }
+    if mode & S_IFMT == S_IFDIR {
+        xattrs.push(default.clone());
+    }
+    (mode, xattrs)
+}
+
+impl Mdt {
+    /// Memory: an object was made.
+    pub(crate) fn made(&mut self, made: &Made) {
+        let dir = made.parent.inode.dir;
+        if dir.entries == 1 && dir.tombstones == 0 && !made.place.tombstone && !self.known.knows(made.parent.ino) {
+            self.known.learn(made.parent.ino, []);
+        }
+        self.entry_taken(made.place.key);
+        if made.child.inode.is_dir() {
+            self.known.learn(made.child.ino, []);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Data of resident files: the object operations, on stripe 0 of a file that lives here.
+//!
+//! A request comes under the sender's DOM lock, or without one; then others give theirs back first. A file that is not (or
+//! no longer) resident is `ESTALE`: the client looks at the layout again.
+
+use crate::tree::{self, Node};
+use crate::{Mdt, attrs, grants, resident};
+use bytes::Bytes;
+use proto::Errno;
+use proto::connect::BRW_SIZE_MAX;
+use proto::msg::{
+    LockMode, Lvb, ObjGetattrReq, ObjSetattrReq, ObjSyncReq, ObjectId, ObjectStateRep, Policy, PunchKind, PunchReq,
+    ReadRep, ReadReq, Resource, SeekRep, SeekReq, WriteReq, bits,
+};
+use schema::SmallData;
+use target::{Cx, Reply, ShareKey, Stop};
+
+/// The resident file of a request.
+fn file(cx: &mut Cx<'_>, object: &ObjectId) -> Result<Node, Stop> {
+    let node = tree::node(cx, object.fid)?;
+    if object.stripe != 0 || !node.inode.is_resident() {
+        return Err(Errno::ESTALE.into());
+    }
+    Ok(node)
+}
+
+/// Makes sure that nobody else has the data under a lock that conflicts with `mode`; if the sender says that it has a lock,
+/// it must have one.
+fn under_lock(cx: &mut Cx<'_>, object: &ObjectId, lock: u64, mode: LockMode) -> Result<(), Stop> {
+    if cx.is_replay() {
+        return Ok(());
+    }
+    let resource = Resource::inode(object.fid);
+    if lock == 0 {
+        return cx.revoke(resource, mode, Policy::Bits(bits::DOM));
+    }
+    let export = cx.export();
+    let enough = |held: LockMode| match mode {
+        LockMode::Pr => matches!(held, LockMode::Pr | LockMode::Pw | LockMode::Ex),
+        _ => matches!(held, LockMode::Pw | LockMode::Ex),
+    };
+    let has_it = cx.locks().granted_on(&resource).iter().any(|held| {
+        held.export == export && enough(held.mode) && matches!(held.policy, Policy::Bits(has) if has & bits::DOM != 0)
+    });
+    if has_it { Ok(()) } else { Err(Errno::ESTALE.into()) }
+}
+
+fn bytes_of(cx: &mut Cx<'_>, node: &Node) -> Result<Bytes, Stop> {
+    if node.inode.blocks == 0 {
+        return Ok(Bytes::new());
+    }
+    match cx.get::<SmallData>(&node.ino)? {
+        Some(SmallData(data)) => Ok(data),
+        None => {
+            cx.log(target::LogLevel::Error, format!("the data of file {} is not there: run lfsck", node.fid()));
+            Err(Errno::EIO.into())
+        }
+    }
+}
+
+/// Writes the bytes of a file that now has `size`. The inode is left to be written.
+fn put_bytes(cx: &mut Cx<'_>, node: &mut Node, data: Bytes, size: u64) {
+    if !data.is_empty() {
+        node.inode.blocks = resident::blocks(&data);
+        cx.put::<SmallData>(&node.ino, &SmallData(data));
+    } else if node.inode.blocks > 0 {
+        node.inode.blocks = 0;
+        cx.delete::<SmallData>(&node.ino);
+    }
+    node.inode.size = size;
+}
+
+/// Gives a resident file another size. The inode is left to be written.
+pub fn resize(cx: &mut Cx<'_>, node: &mut Node, size: u64) -> Result<(), Stop> {
+    if size < node.inode.size && node.inode.blocks > 0 {
+        let data = if size == 0 { Bytes::new() } else { bytes_of(cx, node)? };
+        let data = resident::truncate(&data, size);
+        put_bytes(cx, node, data, size);
+    }
+    node.inode.size = size;
+    Ok(())
+}
+
+fn set_times(node: &mut Node, lvb: Option<&Lvb>) {
+    if let Some(lvb) = lvb
+        && lvb.ctime_ns >= node.inode.ctime_ns
+    {
+        node.inode.mtime_ns = lvb.mtime_ns;
+        node.inode.ctime_ns = lvb.ctime_ns;
+    }
+}
+
+fn state(node: &Node) -> Reply {
+    Reply::new(&ObjectStateRep { lvb: Some(grants::lvb(&node.inode)), grant: 0 })
+}
+
+/// `ObjRead`.
+pub fn read(cx: &mut Cx<'_>, request: &ReadReq) -> Result<Reply, Stop> {
+    let node = file(cx, &request.object)?;
+    under_lock(cx, &request.object, request.lock, LockMode::Pr)?;
+    let data = bytes_of(cx, &node)?;
+    let data = resident::read(&data, node.inode.size, request.offset, request.length.min(BRW_SIZE_MAX));
+    Ok(Reply::new(&ReadRep { lvb: Some(grants::lvb(&node.inode)) }).with_bulk(data))
+}
+
+/// `ObjWrite`.
+pub fn write(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &WriteReq, new: &Bytes) -> Result<Reply, Stop> {
+    let mut node = file(cx, &request.object)?;
+    let end = request.offset.checked_add(new.len() as u64).ok_or(Errno::EFBIG)?;
+    if !cx.is_replay() {
+        mdt.check_growth(&node.inode, end)?;
+    }
+    let mode = if request.lock == 0 { LockMode::Ex } else { LockMode::Pw };
+    under_lock(cx, &request.object, request.lock, mode)?;
+    cx.pre_version(0, node.inode.version);
+    if !new.is_empty() {
+        let old = if request.offset == 0 && end >= node.inode.size { Bytes::new() } else { bytes_of(cx, &node)? };
+        let data = resident::write(&old, request.offset, new);
+        let size = node.inode.size.max(end);
+        put_bytes(cx, &mut node, data, size);
+    }
+    set_times(&mut node, request.lvb.as_ref());
+    finish(mdt, cx, node, request.sync)
+}
+
+/// `ObjPunch`.
+pub fn punch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &PunchReq) -> Result<Reply, Stop> {
+    let mut node = file(cx, &request.object)?;
+    let kind = PunchKind::try_from(request.kind).map_err(|_| Errno::EINVAL)?;
+    let end = request.start.checked_add(request.length).ok_or(Errno::EFBIG)?;
+    let old_size = node.inode.size;
+    let size = match kind {
+        PunchKind::Truncate => request.start,
+        PunchKind::Hole => old_size,
+        PunchKind::Zero | PunchKind::Allocate if request.keep_size => old_size,
+        PunchKind::Zero | PunchKind::Allocate => old_size.max(end),
+    };
+    if size > attrs::SIZE_MAX {
+        return Err(Errno::EFBIG.into());
+    }
+    if !cx.is_replay() {
+        mdt.check_growth(&node.inode, size)?;
+    }
+    let mode = if request.lock == 0 { LockMode::Ex } else { LockMode::Pw };
+    under_lock(cx, &request.object, request.lock, mode)?;
+    cx.pre_version(0, node.inode.version);
+    match kind {
+        PunchKind::Truncate => resize(cx, &mut node, size)?,
+        PunchKind::Hole | PunchKind::Zero => {
+            let data = bytes_of(cx, &node)?;
+            put_bytes(cx, &mut node, resident::zero(&data, request.start, request.length), size);
+        }
+        // The store has room for the whole limit: nothing is to be kept for it.
+        PunchKind::Allocate => node.inode.size = size,
+    }
+    set_times(&mut node, request.lvb.as_ref());
+    finish(mdt, cx, node, false)
+}
+
+/// `ObjSetattr`: times of the data; owner and group are the inode's business.
+pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ObjSetattrReq) -> Result<Reply, Stop> {
+    let mut node = file(cx, &request.object)?;
+    cx.pre_version(0, node.inode.version);
+    set_times(&mut node, request.lvb.as_ref());
+    if let Some(lvb) = &request.lvb {
+        node.inode.atime_ns = node.inode.atime_ns.max(lvb.atime_ns);
+    }
+    finish(mdt, cx, node, false)
+}
+
+fn finish(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: Node, sync: bool) -> Result<Reply, Stop> {
+    cx.changed(ShareKey::object(node.fid()));
+    node.put(cx);
+    if sync {
+        cx.hold_until_durable();
+    }
+    mdt.stats.count("write_bytes");
+    Ok(state(&node))
+}
+
+/// `ObjGetattr`.
+pub fn getattr(cx: &mut Cx<'_>, request: &ObjGetattrReq) -> Result<Reply, Stop> {
+    let node = file(cx, &request.object)?;
+    let mut lvb = grants::lvb(&node.inode);
+    for held in cx.glimpse(Resource::inode(node.fid()))? {
+        (lvb.size, lvb.blocks) = (held.size, held.blocks);
+        if held.ctime_ns >= lvb.ctime_ns {
+            (lvb.mtime_ns, lvb.ctime_ns) = (held.mtime_ns, held.ctime_ns);
+        }
+    }
+    Ok(Reply::new(&ObjectStateRep { lvb: Some(lvb), grant: 0 }))
+}
+
+/// `ObjSeek`.
+pub fn seek(cx: &mut Cx<'_>, request: &SeekReq) -> Result<Reply, Stop> {
+    let node = file(cx, &request.object)?;
+    under_lock(cx, &request.object, 0, LockMode::Pr)?;
+    let data = bytes_of(cx, &node)?;
+    let offset = resident::seek(&data, node.inode.size, request.offset, request.hole).ok_or(Errno::ENXIO)?;
+    Ok(Reply::new(&SeekRep { offset }))
+}
+
+/// `ObjSync`: all is in the store, so what was answered is durable when the group is.
+pub fn sync(cx: &mut Cx<'_>, _request: &ObjSyncReq) -> Result<Reply, Stop> {
+    cx.hold_until_durable();
+    Ok(Reply::empty())
+}

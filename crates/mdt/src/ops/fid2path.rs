@@ -1,0 +1,50 @@
+//! The paths of a FID, from the names that each object carries (linkEA).
+
+use crate::access::{Caller, EXECUTE};
+use crate::tree;
+use bytes::Bytes;
+use proto::msg::{Fid2pathRep, Fid2pathReq};
+use proto::{Errno, Fid};
+use target::{Cx, Reply, Stop};
+
+/// Longest path that is built, in bytes.
+const PATH_MAX: usize = 4096;
+
+/// See the module. The caller must be allowed to search every directory on the way.
+pub fn fid2path(cx: &mut Cx<'_>, request: &Fid2pathReq) -> Result<Reply, Stop> {
+    let caller = Caller::new(request.cred.as_ref());
+    let node = tree::find(cx, request.fid)?.ok_or(Errno::ENOENT)?;
+    let mut paths = Vec::new();
+    if node.fid() == Fid::ROOT {
+        paths.push(Bytes::new());
+    }
+    for link in &node.inode.links.links {
+        paths.push(path(cx, &caller, link.parent, &link.name)?);
+    }
+    if paths.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
+    Ok(Reply::new(&Fid2pathRep { paths }))
+}
+
+fn path(cx: &mut Cx<'_>, caller: &Caller, parent: Fid, name: &Bytes) -> Result<Bytes, Stop> {
+    let mut names = vec![name.clone()];
+    let mut length = name.len();
+    let mut fid = parent;
+    loop {
+        let dir = tree::node(cx, fid)?;
+        caller.need(&dir.inode, EXECUTE)?;
+        if fid == Fid::ROOT {
+            break;
+        }
+        let link = dir.inode.links.links.first().ok_or(Errno::ENOENT)?;
+        length += 1 + link.name.len();
+        if length > PATH_MAX {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        names.push(link.name.clone());
+        fid = link.parent;
+    }
+    names.reverse();
+    Ok(names.join(&b'/').into())
+}

@@ -1,0 +1,59 @@
+//! A further name for an object.
+
+use crate::access::{EXECUTE, WRITE};
+use crate::ops::Change;
+use crate::{Mdt, grants, tree};
+use bytes::Bytes;
+use proto::Errno;
+use proto::connect::LINK_MAX;
+use proto::msg::{LinkOp, ObjectRep, bits};
+use target::{Cx, Reply, ShareKey, Stop};
+
+/// See the module.
+pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Result<Reply, Stop> {
+    let mut node = tree::node(cx, op.fid)?;
+    let mut parent = tree::dir(cx, op.parent)?;
+    change.caller.need(&parent.inode, EXECUTE)?;
+    tree::check_name(&op.name)?;
+    if tree::is_dot(&op.name) {
+        return Err(Errno::EEXIST.into());
+    }
+    let place = mdt.place(cx, parent.ino, &op.name)?;
+    if place.entry.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    change.caller.need(&parent.inode, WRITE | EXECUTE)?;
+    match () {
+        () if node.inode.is_dir() => return Err(Errno::EPERM.into()),
+        () if node.inode.nlink == 0 || parent.inode.nlink == 0 => return Err(Errno::ENOENT.into()),
+        () if node.inode.nlink >= LINK_MAX => return Err(Errno::EMLINK.into()),
+        () => {}
+    }
+    cx.pre_version(0, parent.inode.version);
+    cx.pre_version(1, node.inode.version);
+    cx.pre_version(2, 1);
+    tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (node.fid(), bits::UPDATE)])?;
+
+    cx.depends_on(ShareKey::object(parent.fid()));
+    cx.changed(ShareKey::name(parent.fid(), &op.name));
+    cx.changed(ShareKey::object(node.fid()));
+    node.inode.nlink += 1;
+    node.inode.ctime_ns = change.now_ns;
+    node.inode.links.add(parent.fid(), Bytes::copy_from_slice(&op.name));
+    node.put(cx);
+    tree::put_entry(cx, &mut parent, &place, &op.name, &node);
+    parent.inode.mtime_ns = change.now_ns;
+    parent.inode.ctime_ns = change.now_ns;
+    parent.put(cx);
+
+    let attr = node.inode.attr();
+    let reply = Reply::new(&ObjectRep {
+        attr: Some(attr),
+        parent_attr: Some(parent.inode.attr()),
+        locks: grants::grant(cx, &change.want, Some(&node.inode), Some(parent.fid())),
+        ..ObjectRep::default()
+    });
+    mdt.entry_taken(place.key);
+    mdt.stats.count("link");
+    Ok(reply)
+}

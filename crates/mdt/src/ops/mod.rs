@@ -1,0 +1,50 @@
+//! The operations, one file each: validate, resolve, check, write, reply.
+//!
+//! Errors, and which comes first where several fit, are Linux's VFS's. Every file follows the rules of an attempt (see
+//! [`target::service`]): what reads comes first, then calls for locks, then writes, and memory last.
+
+pub mod close;
+pub mod create;
+pub mod data;
+pub mod fid2path;
+pub mod getattr;
+pub mod link;
+pub mod lock;
+pub mod lookup;
+pub mod open;
+pub mod readdir;
+pub mod reconstruct;
+pub mod rename;
+pub mod seq_alloc;
+pub mod setattr;
+pub mod setlayout;
+pub mod setxattr;
+pub mod statfs;
+pub mod sync;
+pub mod unlink;
+pub mod xattr;
+
+use crate::access::Caller;
+use proto::msg::{ReintReq, WantLocks};
+
+/// What all changes have in common.
+#[derive(Debug)]
+pub struct Change {
+    /// On whose behalf.
+    pub caller: Caller,
+    /// The client's clock.
+    pub now_ns: i64,
+    /// Locks wanted with the reply.
+    pub want: WantLocks,
+}
+
+impl Change {
+    /// Of a request.
+    pub fn new(request: &ReintReq) -> Change {
+        Change {
+            caller: Caller::new(request.cred.as_ref()),
+            now_ns: request.now_ns,
+            want: request.want.unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Open: by FID, or by name, with or without creating; one request for all of it.
+//!
+//! # Replays
+//! The replay of an open brings the FID that was opened, the layout that a new file got and the handle of the first time.
+//! It opens by that FID; only if there is no such object does it create (then the create was lost with the group). If the
+//! open's change is durable, nothing is written and only the handle is made again.
+
+use crate::access::{Caller, EXECUTE, READ, WRITE};
+use crate::opens::OpenFile;
+use crate::ops::create::{New, make};
+use crate::ops::{Change, data};
+use crate::tree::{self, Node};
+use crate::{Mdt, grants, layouts};
+use bytes::Bytes;
+use proto::msg::{Attr, ObjectRep, OpenOp, bits, disposition};
+use proto::{Errno, Fid};
+use schema::Inode;
+use schema::inode::S_IFREG;
+use target::{Cx, Reply, ShareKey, Stop};
+
+/// Linux's flags for x86-64.
+pub mod flags {
+    /// Mask of the access mode: 0 reads, 1 writes, 2 both.
+    pub const ACCMODE: u32 = 0o3;
+    /// For execution; the kernel's own.
+    pub const EXEC: u32 = 0o40;
+    /// Create if it is not there.
+    pub const CREAT: u32 = 0o100;
+    /// It must not be there.
+    pub const EXCL: u32 = 0o200;
+    /// Cut to nothing.
+    pub const TRUNC: u32 = 0o1000;
+    /// Must be a directory.
+    pub const DIRECTORY: u32 = 0o200_000;
+    /// Must not be a symbolic link.
+    pub const NOFOLLOW: u32 = 0o400_000;
+    /// Reads leave the atime.
+    pub const NOATIME: u32 = 0o1_000_000;
+    /// Only a reference.
+    pub const PATH: u32 = 0o10_000_000;
+}
+
+/// Whether an open may write.
+pub fn writes(open_flags: u32) -> bool {
+    open_flags & flags::ACCMODE != 0
+}
+
+/// See the module.
+pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Result<Reply, Stop> {
+    if cx.is_replay()
+        && let Some(fid) = op.opened_fid
+    {
+        if let Some(node) = tree::find(cx, fid)? {
+            return reopen(mdt, cx, change, op, node);
+        }
+        if cx.is_committed_replay() || fid != op.fid || op.flags & flags::CREAT == 0 {
+            return Err(Errno::ESTALE.into());
+        }
+    }
+    let Some(parent) = op.parent else {
+        let node = tree::node(cx, op.fid)?;
+        return existing(mdt, cx, change, op, node, None);
+    };
+    let parent = tree::dir(cx, parent)?;
+    change.caller.need(&parent.inode, EXECUTE)?;
+    tree::check_name(&op.name)?;
+    let creates = op.flags & flags::CREAT != 0;
+    if tree::is_dot(&op.name) {
+        return Err(if creates { Errno::EISDIR } else { Errno::EINVAL }.into());
+    }
+    let place = mdt.place(cx, parent.ino, &op.name)?;
+    match &place.entry {
+        Some(_) if creates && op.flags & flags::EXCL != 0 => Err(Errno::EEXIST.into()),
+        Some(entry) => {
+            let node = tree::of_entry(cx, entry)?;
+            cx.depends_on(ShareKey::name(parent.fid(), &op.name));
+            existing(mdt, cx, change, op, node, Some(&parent))
+        }
+        None if !creates => Err(Errno::ENOENT.into()),
+        None if op.flags & flags::DIRECTORY != 0 => Err(Errno::EINVAL.into()),
+        None => {
+            let new = New {
+                name: &op.name,
+                fid: op.fid,
+                mode: S_IFREG | op.mode & 0o7777,
+                rdev: 0,
+                symlink: &Bytes::new(),
+                layout: op.layout.clone().filter(|_| cx.is_replay()),
+            };
+            let made = make(mdt, cx, change, parent, place, &new)?;
+            let done = disposition::OPEN_CREATE | disposition::OPEN_OPEN;
+            let attr = made.child.inode.attr();
+            let reply = finish(mdt, cx, change, op, &made.child.inode, attr, Some(&made.parent), done);
+            mdt.made(&made);
+            mdt.stats.count("mknod");
+            Ok(reply)
+        }
+    }
+}
+
+/// Opens an object that is there.
+fn existing(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change,
+    op: &OpenOp,
+    mut node: Node,
+    parent: Option<&Node>,
+) -> Result<Reply, Stop> {
+    check(&change.caller, &node.inode, op)?;
+    cx.pre_version(0, parent.map_or(0, |parent| parent.inode.version));
+    cx.pre_version(1, node.inode.version);
+    let truncates = op.flags & flags::TRUNC != 0 && node.inode.is_file();
+    let needs_osts = writes(op.flags) && mdt.lacks_osts(&node.inode);
+    let mut revoked = 0;
+    if truncates {
+        revoked |= bits::UPDATE | bits::DOM;
+    }
+    if needs_osts {
+        revoked |= bits::UPDATE | bits::LAYOUT;
+    }
+    if revoked != 0 {
+        tree::revoke(cx, &[(node.fid(), revoked)])?;
+    }
+    if truncates {
+        truncate(cx, change, &mut node)?;
+    }
+    let attr = if truncates { None } else { Some(grants::fresh_attr(cx, &node)?) };
+
+    cx.depends_on(ShareKey::object(node.fid()));
+    if needs_osts {
+        mdt.choose_osts(&mut node.inode);
+    }
+    if revoked != 0 {
+        cx.changed(ShareKey::object(node.fid()));
+        node.put(cx);
+    }
+    // What was written is newer than what was asked for.
+    let attr = attr.filter(|_| revoked == 0).unwrap_or_else(|| node.inode.attr());
+    let done = disposition::LOOKUP_POS | disposition::OPEN_OPEN;
+    Ok(finish(mdt, cx, change, op, &node.inode, attr, parent, done))
+}
+
+fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Stop> {
+    node.inode.mode = change.caller.mode_without_privileges(&node.inode, true);
+    node.inode.mtime_ns = change.now_ns;
+    node.inode.ctime_ns = change.now_ns;
+    if node.inode.is_resident() {
+        data::resize(cx, node, 0)?;
+    }
+    Ok(())
+}
+
+/// The replay of an open whose object is there.
+fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp, mut node: Node) -> Result<Reply, Stop> {
+    if !cx.is_committed_replay() && op.flags & flags::TRUNC != 0 && node.inode.is_file() {
+        truncate(cx, change, &mut node)?;
+        node.put(cx);
+    }
+    let created = op.opened_fid == Some(op.fid) && op.parent.is_some();
+    let done = if created { disposition::OPEN_CREATE } else { disposition::LOOKUP_POS } | disposition::OPEN_OPEN;
+    let attr = node.inode.attr();
+    Ok(finish(mdt, cx, change, op, &node.inode, attr, None, done))
+}
+
+/// Whether the caller may open it so, with errors in the order of Linux's `do_open` and `may_open`.
+fn check(caller: &Caller, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
+    let has = |bit| op.flags & bit != 0;
+    if inode.is_symlink() && !has(flags::PATH) {
+        return Err(Errno::ELOOP);
+    }
+    if inode.is_dir() && has(flags::CREAT) {
+        return Err(Errno::EISDIR);
+    }
+    if has(flags::DIRECTORY) && !inode.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    if has(flags::PATH) {
+        return Ok(());
+    }
+    if inode.is_dir() && (writes(op.flags) || has(flags::TRUNC)) {
+        return Err(Errno::EISDIR);
+    }
+    let mut want = match op.flags & flags::ACCMODE {
+        0 if has(flags::EXEC) => EXECUTE,
+        0 => READ,
+        1 => WRITE,
+        _ => READ | WRITE,
+    };
+    if has(flags::TRUNC) {
+        want |= WRITE;
+    }
+    caller.need(inode, want)?;
+    if has(flags::NOATIME) && !caller.is_owner(inode) {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// The last step: the handle.
+fn finish(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change,
+    op: &OpenOp,
+    inode: &Inode,
+    attr: Attr,
+    parent: Option<&Node>,
+    done: u32,
+) -> Reply {
+    let locks = grants::grant(cx, &change.want, Some(inode), parent.map(Node::fid));
+    let handle = mdt.open_handle(cx, inode.fid, op);
+    mdt.stats.count("open");
+    Reply::new(&ObjectRep {
+        attr: Some(attr),
+        parent_attr: parent.map(|parent| parent.inode.attr()),
+        locks,
+        handle,
+        disposition: done,
+        ..ObjectRep::default()
+    })
+    .with_record(u64::from(done))
+}
+
+impl Mdt {
+    /// Memory: one more open file.
+    pub(crate) fn open_handle(&mut self, cx: &Cx<'_>, fid: Fid, op: &OpenOp) -> u64 {
+        let old_handle = if cx.is_replay() { op.old_handle } else { 0 };
+        let file = OpenFile { export: cx.export(), fid, writes: writes(op.flags), old_handle };
+        self.opens.open(cx.instance(), file)
+    }
+
+    /// Whether a file was made when no object target was known, and now there is one.
+    pub(crate) fn lacks_osts(&self, inode: &Inode) -> bool {
+        inode.is_resident()
+            && inode.layout.as_ref().is_none_or(|layout| layout.osts.is_empty())
+            && !self.osts.is_empty()
+    }
+
+    /// Says where the data of such a file will go when it grows.
+    pub(crate) fn choose_osts(&self, inode: &mut Inode) {
+        let old = inode.layout.take().unwrap_or_default();
+        let mut layout = layouts::of_new_file(None, &self.osts, inode.fid, true);
+        layout.generation = old.generation + 1;
+        if old.stripe_size != 0 {
+            layout.stripe_size = old.stripe_size;
+        }
+        inode.layout = Some(layout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::msg::Cred;
+    use schema::inode::{S_IFDIR, S_IFIFO, S_IFLNK};
+
+    fn try_open(uid: u32, mode: u32, flags: u32) -> Result<(), Errno> {
+        let caller = Caller::new(Some(&Cred { uid, gid: uid, ..Cred::default() }));
+        let inode = Inode { mode, uid: 1, gid: 1, ..Inode::default() };
+        check(&caller, &inode, &OpenOp { flags, ..OpenOp::default() })
+    }
+
+    #[test]
+    fn an_open_asks_for_what_it_will_do() {
+        assert_eq!(try_open(2, S_IFREG | 0o644, 0), Ok(()));
+        assert_eq!(try_open(2, S_IFREG | 0o644, 1), Err(Errno::EACCES));
+        assert_eq!(try_open(2, S_IFREG | 0o646, 2), Ok(()));
+        assert_eq!(try_open(2, S_IFREG | 0o642, 2), Err(Errno::EACCES));
+        assert_eq!(try_open(2, S_IFREG | 0o644, flags::TRUNC), Err(Errno::EACCES));
+        assert_eq!(try_open(2, S_IFREG | 0o711, flags::EXEC), Ok(()));
+        assert_eq!(try_open(2, S_IFREG | 0o744, flags::EXEC), Err(Errno::EACCES));
+        assert_eq!(try_open(2, S_IFREG | 0o666, flags::NOATIME), Err(Errno::EPERM));
+        assert_eq!(try_open(0, S_IFREG, 2), Ok(()));
+        assert_eq!(try_open(2, S_IFREG, flags::PATH), Ok(()));
+        assert_eq!(try_open(2, S_IFIFO | 0o666, 2), Ok(()));
+    }
+
+    #[test]
+    fn an_open_knows_what_kind_of_object_it_wants() {
+        assert_eq!(try_open(1, S_IFLNK | 0o777, 0), Err(Errno::ELOOP));
+        assert_eq!(try_open(1, S_IFLNK | 0o777, flags::PATH | flags::NOFOLLOW), Ok(()));
+        assert_eq!(try_open(1, S_IFDIR | 0o755, flags::DIRECTORY), Ok(()));
+        assert_eq!(try_open(1, S_IFREG | 0o755, flags::DIRECTORY), Err(Errno::ENOTDIR));
+        for flags in [1, 2, flags::TRUNC, flags::CREAT] {
+            assert_eq!(try_open(1, S_IFDIR | 0o755, flags), Err(Errno::EISDIR));
+        }
+    }
+}

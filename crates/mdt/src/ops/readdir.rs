@@ -1,0 +1,89 @@
+//! A run of directory entries, with or without attributes.
+
+use crate::access::{Caller, READ};
+use crate::{Mdt, grants, tree};
+use proto::connect::BRW_SIZE_MAX;
+use proto::msg::{DirEntry, LockMode, Policy, ReaddirRep, ReaddirReq, Resource, WantLocks, bits};
+use schema::{Entry, Inode, Record};
+use target::{Cx, Reply, Stop};
+
+/// About what an entry takes in a reply beside its name, in bytes.
+const ENTRY_BYTES: usize = 32;
+/// And its attributes.
+const ATTR_BYTES: usize = 160;
+/// Most entries in one reply.
+const ENTRIES_MAX: usize = 8192;
+/// Most with attributes: each is a read.
+const PLUS_MAX: usize = 1024;
+
+/// See the module. Order and position are the entries' cookies, so they do not move when others come and go.
+pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<Reply, Stop> {
+    let caller = Caller::new(request.cred.as_ref());
+    let dir = tree::dir(cx, request.fid)?;
+    // An open directory was checked when it was opened.
+    if request.cred.is_some() {
+        caller.need(&dir.inode, READ)?;
+    }
+    let want_bytes = (request.max_bytes as usize).clamp(512, BRW_SIZE_MAX as usize);
+    let per_entry = ENTRY_BYTES + 8 + if request.plus { ATTR_BYTES } else { 0 };
+    let limit = (want_bytes / per_entry + 1).min(if request.plus { PLUS_MAX } else { ENTRIES_MAX });
+    let range = Entry::of_dir_after(dir.ino, request.after);
+    let found = cx.scan::<Entry>(&range, limit)?;
+
+    let mut end = found.len() < limit;
+    let mut entries = Vec::with_capacity(found.len());
+    let mut hints = Vec::with_capacity(found.len());
+    let mut bytes = 0;
+    for (key, entry) in found {
+        if entry.is_tombstone() {
+            continue;
+        }
+        bytes += entry.name.len() + ENTRY_BYTES + if request.plus { ATTR_BYTES } else { 0 };
+        if bytes > want_bytes && !entries.is_empty() {
+            end = false;
+            break;
+        }
+        hints.push(entry.ino);
+        let (fid, kind) = (entry.object(), entry.kind);
+        entries.push(DirEntry { name: entry.name, fid, kind, cookie: key.cookie, ..DirEntry::default() });
+    }
+    if request.plus {
+        add_attrs(cx, request, &mut entries, &hints)?;
+    }
+    let want = WantLocks { object_cookie: 0, data_cookie: 0, ..request.want.unwrap_or_default() };
+    let locks = grants::grant(cx, &want, None, Some(dir.fid()));
+    mdt.stats.count("readdir");
+    Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
+}
+
+/// Attributes, and the locks to cache them. All inodes that are not in memory are asked for at once.
+fn add_attrs(cx: &mut Cx<'_>, request: &ReaddirReq, entries: &mut [DirEntry], hints: &[u64]) -> Result<(), Stop> {
+    let mut missing = None;
+    let mut inodes = Vec::with_capacity(entries.len());
+    for ino in hints {
+        match cx.get_raw(&Inode::key(ino)) {
+            Ok(body) => inodes.push(body),
+            Err(Stop::Wait) => missing = Some(Stop::Wait),
+            Err(Stop::Errno(errno)) => return Err(errno.into()),
+        }
+    }
+    if let Some(stop) = missing {
+        return Err(stop);
+    }
+    for (at, (entry, body)) in entries.iter_mut().zip(inodes).enumerate() {
+        let Some(Ok(inode)) = body.map(|body| Inode::decode_record(&body)) else { continue };
+        // Without attributes, the client asks for this one alone: the hint is wrong, or somebody else knows the size better.
+        let resource = Resource::inode(inode.fid);
+        let unsure =
+            inode.is_resident() && cx.locks().conflicts(cx.export(), &resource, LockMode::Pr, &Policy::Bits(bits::DOM));
+        if inode.fid != entry.fid || unsure {
+            continue;
+        }
+        if request.entry_cookies != 0 {
+            let cookie = request.entry_cookies.wrapping_add(at as u64);
+            entry.lock = cx.try_grant(resource, LockMode::Pr, bits::CACHE, bits::LOOKUP, cookie);
+        }
+        entry.attr = Some(inode.attr());
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Answers to requests that were executed, and whose replies were lost together with the target's memory.
+//!
+//! | request | what is rebuilt |
+//! |---|---|
+//! | create | attributes of the object, by the FID that the client chose; if it is gone again, of a file without links |
+//! | setattr, setxattr, setlayout, link | attributes of the object, likewise |
+//! | open | disposition as it was recorded; the object is opened again, by its FID if this client made it, otherwise by name |
+//! | unlink, rename | nothing more: the client drops what it knows |
+//! | close | status only; the handle is gone with the memory |
+//! | write, punch | the state of the data now |
+//!
+//! Nothing is written here: what the request changed is durable already.
+
+use crate::{Mdt, grants, tree};
+use proto::Fid;
+use proto::Opcode;
+use proto::msg::{Attr, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq, disposition};
+use schema::inode::S_IFREG;
+use target::{Cx, Executed, Reply, Request, Stop};
+
+/// See the module.
+pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
+    let reply = match request.opcode {
+        Opcode::MdsReint => reint(mdt, cx, &request.decode()?, executed)?,
+        Opcode::ObjWrite => state(cx, request.decode::<WriteReq>()?.object.fid)?,
+        Opcode::ObjPunch => state(cx, request.decode::<PunchReq>()?.object.fid)?,
+        _ => Reply::new(&ObjectRep::default()),
+    };
+    Ok(Reply { status: executed.status, ..reply }.with_record(executed.record))
+}
+
+fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed) -> Result<Reply, Stop> {
+    let fid = match &request.op {
+        Some(Reint::Open(op)) => return open(mdt, cx, op, executed),
+        Some(Reint::Create(op)) => op.fid,
+        Some(Reint::Setattr(op)) => op.fid,
+        Some(Reint::Setxattr(op)) => op.fid,
+        Some(Reint::Setlayout(op)) => op.fid,
+        Some(Reint::Link(op)) => op.fid,
+        Some(Reint::Unlink(_) | Reint::Rename(_)) | None => return Ok(Reply::new(&ObjectRep::default())),
+    };
+    let node = tree::find(cx, fid)?;
+    let symlink = node.as_ref().map(|node| node.inode.symlink.clone()).unwrap_or_default();
+    let attr = node.map_or_else(|| gone(fid), |node| node.inode.attr());
+    Ok(Reply::new(&ObjectRep { attr: Some(attr), symlink, ..ObjectRep::default() }))
+}
+
+/// Stands for an object that somebody has removed since.
+fn gone(fid: Fid) -> Attr {
+    Attr { fid, mode: S_IFREG, ..Attr::default() }
+}
+
+fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Result<Reply, Stop> {
+    let done = executed.record as u32;
+    let node = match op.parent {
+        Some(parent) if done & disposition::OPEN_CREATE == 0 => {
+            let parent = tree::dir(cx, parent)?;
+            match mdt.place(cx, parent.ino, &op.name)?.entry {
+                Some(entry) => Some(tree::of_entry(cx, &entry)?),
+                None => None,
+            }
+        }
+        _ => tree::find(cx, op.fid)?,
+    };
+    // Opened, then lost with the server, then removed by somebody else: there is nothing to give a handle for.
+    let Some(node) = node else { return Err(proto::Errno::ESTALE.into()) };
+    let attr = grants::fresh_attr(cx, &node)?;
+    let handle = mdt.open_handle(cx, node.fid(), op);
+    Ok(Reply::new(&ObjectRep { attr: Some(attr), handle, disposition: done, ..ObjectRep::default() }))
+}
+
+fn state(cx: &mut Cx<'_>, fid: Fid) -> Result<Reply, Stop> {
+    let lvb = tree::find(cx, fid)?.map(|node| grants::lvb(&node.inode));
+    Ok(Reply::new(&ObjectStateRep { lvb, grant: 0 }))
+}

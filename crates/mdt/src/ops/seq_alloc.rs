@@ -1,0 +1,53 @@
+//! A fresh sequence of FIDs for a client. Sequences come to this target in ranges from the MGS, which never gives one twice;
+//! a client gets one when the grant is durable.
+
+use crate::Mdt;
+use bytes::Bytes;
+use proto::msg::{SeqAllocRep, SeqRangeRep, SeqRangeReq};
+use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName};
+use schema::mdt::SeqRange;
+use schema::{MdtState, SeqGrant};
+use target::{Cx, Reply, Stop};
+
+/// With fewer sequences left than this, a further range is fetched beforehand.
+pub const LOW: u64 = 16;
+
+/// See the module.
+pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
+    let uuid = cx.export_info(cx.export()).map(|info| info.uuid).ok_or(Errno::ENOTCONN)?;
+    let mut state = cx.get::<MdtState>(&())?.unwrap_or_default();
+    if left(&state) == 0 {
+        fetch(cx, &mut state)?;
+    }
+    let range = state.sequences.iter_mut().find(|range| !range.is_empty()).ok_or(Errno::EIO)?;
+    let seq = range.start;
+    range.start += 1;
+    state.sequences.retain(|range| !range.is_empty());
+    let low = left(&state) < LOW;
+    cx.put::<MdtState>(&(), &state);
+    cx.put::<SeqGrant>(&seq, &SeqGrant::new(uuid));
+    cx.hold_until_durable();
+    if low {
+        mdt.prefetch_sequences(cx);
+    }
+    Ok(Reply::new(&SeqAllocRep { seq, width: Fid::OID_MAX }))
+}
+
+/// How many sequences can be granted without asking.
+pub fn left(state: &MdtState) -> u64 {
+    state.sequences.iter().map(SeqRange::len).sum()
+}
+
+/// Asks the MGS for a range. `state` is left to be written.
+pub fn fetch(cx: &mut Cx<'_>, state: &mut MdtState) -> Result<(), Stop> {
+    let mgs = TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: TargetIndex(0) };
+    let request = SeqRangeReq { target: cx.name().to_string() };
+    let frame = cx.upstream(&mgs, Opcode::MgsSeqRange, &request, Bytes::new())?;
+    Errno::from_status(frame.header.status)?;
+    let range: SeqRangeRep = frame.decode().map_err(|_| Errno::EPROTO)?;
+    if range.start < Fid::SEQ_FIRST || range.end <= range.start || range.end > Fid::SEQ_LAST + 1 {
+        return Err(Errno::EPROTO.into());
+    }
+    state.sequences.push(SeqRange { start: range.start, end: range.end });
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Mode, owner, times, size.
+
+use crate::ops::{Change, data};
+use crate::{Mdt, attrs, grants, tree};
+use proto::Errno;
+use proto::msg::{ObjectRep, SetattrOp, bits, valid};
+use target::{Cx, Reply, ShareKey, Stop};
+
+/// See the module. The size of a file whose data lies on object targets is cut there; here only permission, times and
+/// set-id bits are looked after.
+pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<Reply, Stop> {
+    let mut node = tree::node(cx, op.fid)?;
+    let open = mdt.opens.find(cx.export(), op.handle).map(|(_, file)| file);
+    let may_truncate = open.is_some_and(|file| file.fid == op.fid && file.writes);
+    let before = node.inode.clone();
+    attrs::change(&change.caller, &mut node.inode, op, change.now_ns, may_truncate || cx.is_replay())?;
+    let housekeeping = op.valid & valid::HOUSEKEEPING != 0;
+    let sized = op.valid & valid::SIZE != 0 && node.inode.is_resident();
+    if sized {
+        mdt.check_growth(&node.inode, op.size)?;
+    }
+    cx.pre_version(0, before.version);
+    if !housekeeping {
+        tree::revoke(cx, &[(op.fid, bits_of(&before, &node.inode, sized))])?;
+    }
+    if sized {
+        data::resize(cx, &mut node, op.size)?;
+    }
+
+    cx.changed(ShareKey::object(op.fid));
+    node.put(cx);
+    let reply = Reply::new(&ObjectRep {
+        attr: Some(node.inode.attr()),
+        locks: grants::grant(cx, &change.want, Some(&node.inode), None),
+        ..ObjectRep::default()
+    });
+    mdt.stats.count("setattr");
+    Ok(reply)
+}
+
+/// What others may no longer have cached.
+fn bits_of(before: &schema::Inode, after: &schema::Inode, sized: bool) -> u64 {
+    let mut wanted = bits::UPDATE;
+    if (before.mode, before.uid, before.gid) != (after.mode, after.uid, after.gid) {
+        wanted |= bits::PERM | bits::LOOKUP;
+    }
+    if before.xattrs != after.xattrs {
+        wanted |= bits::XATTR;
+    }
+    if sized {
+        wanted |= bits::DOM;
+    }
+    wanted
+}
+
+impl Mdt {
+    /// Whether a resident file may have this size here. `EFBIG`: it must move to object targets first.
+    pub(crate) fn check_growth(&self, inode: &schema::Inode, size: u64) -> Result<(), Errno> {
+        match () {
+            () if size <= inode.size.max(u64::from(self.settings.dom_size)) => Ok(()),
+            () if self.osts.is_empty() => Err(Errno::ENOSPC),
+            () => Err(Errno::EFBIG),
+        }
+    }
+}

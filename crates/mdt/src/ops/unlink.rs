@@ -1,0 +1,105 @@
+//! A name less: `unlink` and `rmdir`.
+
+use crate::access::EXECUTE;
+use crate::ops::Change;
+use crate::tree::{self, Node};
+use crate::{Mdt, grants};
+use proto::Errno;
+use proto::msg::{ObjectRep, UnlinkOp, bits};
+use target::{Cx, Reply, ShareKey, Stop};
+
+/// See the module.
+pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Result<Reply, Stop> {
+    let mut parent = tree::dir(cx, op.parent)?;
+    change.caller.need(&parent.inode, EXECUTE)?;
+    tree::check_name(&op.name)?;
+    if tree::is_dot(&op.name) {
+        let errno = match (op.rmdir, &op.name[..]) {
+            (true, b".") => Errno::EINVAL,
+            (true, _) => Errno::ENOTEMPTY,
+            (false, _) => Errno::EISDIR,
+        };
+        return Err(errno.into());
+    }
+    let place = mdt.place(cx, parent.ino, &op.name)?;
+    let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
+    let mut child = tree::of_entry(cx, entry)?;
+    let tombstone = mdt.chain_goes_on(cx, &place)?;
+    change.caller.may_remove(&parent.inode, &child.inode)?;
+    let is_dir = child.inode.is_dir();
+    match (op.rmdir, is_dir) {
+        (true, false) => return Err(Errno::ENOTDIR.into()),
+        (false, true) => return Err(Errno::EISDIR.into()),
+        (true, true) if child.inode.dir.entries > 0 => return Err(Errno::ENOTEMPTY.into()),
+        _ => {}
+    }
+    cx.pre_version(0, parent.inode.version);
+    cx.pre_version(1, child.inode.version);
+    tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (child.fid(), bits::LOOKUP | bits::UPDATE)])?;
+
+    cx.depends_on(ShareKey::object(parent.fid()));
+    cx.changed(ShareKey::name(parent.fid(), &op.name));
+    cx.changed(ShareKey::object(child.fid()));
+    tree::remove_entry(cx, &mut parent, &place, tombstone);
+    if is_dir {
+        parent.inode.nlink = parent.inode.nlink.saturating_sub(1);
+    }
+    parent.inode.mtime_ns = change.now_ns;
+    parent.inode.ctime_ns = change.now_ns;
+    parent.put(cx);
+    child.inode.links.remove(parent.fid(), &op.name);
+    let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
+
+    let reply = Reply::new(&ObjectRep {
+        attr: Some(child.inode.attr()),
+        parent_attr: Some(parent.inode.attr()),
+        locks: grants::grant(cx, &change.want, None, Some(parent.fid())),
+        ..ObjectRep::default()
+    });
+    mdt.entry_freed(place.key, tombstone);
+    mdt.link_dropped(cx, &child, gone);
+    mdt.stats.count(if op.rmdir { "rmdir" } else { "unlink" });
+    Ok(reply)
+}
+
+/// What became of an object that lost a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gone {
+    /// It has other names, or is open.
+    No,
+    /// It is gone.
+    Here,
+    /// And its objects on other targets must go.
+    WithObjects,
+}
+
+/// Writes an object that lost a name (its linkEA is already right): it stays, becomes an orphan, or goes.
+pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Result<Gone, Stop> {
+    node.inode.nlink = if node.inode.is_dir() { 0 } else { node.inode.nlink.saturating_sub(1) };
+    node.inode.ctime_ns = now_ns;
+    if node.inode.nlink > 0 {
+        node.put(cx);
+        return Ok(Gone::No);
+    }
+    if mdt.opens.count(node.fid()) > 0 {
+        tree::make_orphan(cx, node);
+        return Ok(Gone::No);
+    }
+    node.inode.version = cx.transno().0;
+    Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here })
+}
+
+impl Mdt {
+    /// Memory: what [`drop_link`] did.
+    pub(crate) fn link_dropped(&mut self, cx: &mut Cx<'_>, node: &Node, gone: Gone) {
+        if gone == Gone::No {
+            return;
+        }
+        if node.inode.is_dir() {
+            self.known.forget(node.ino);
+        }
+        if gone == Gone::WithObjects {
+            self.destroys.add(cx.transno(), node.fid());
+        }
+    }
+}

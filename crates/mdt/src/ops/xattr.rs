@@ -1,0 +1,62 @@
+//! Reading extended attributes: one, the list of names, or all of them for a client's cache.
+
+use crate::access::Caller;
+use crate::tree::{self, Node};
+use crate::{acl, grants, xattrs};
+use bytes::Bytes;
+use proto::Errno;
+use proto::msg::{GetxattrRep, GetxattrReq, Xattr};
+use schema::{InodeXattr, LargeXattr};
+use target::{Cx, Reply, Stop};
+
+/// See the module. `all` is for the cache of a client, which applies the rules of [`crate::xattrs`] to each reader itself.
+pub fn getxattr(cx: &mut Cx<'_>, request: &GetxattrReq) -> Result<Reply, Stop> {
+    let caller = Caller::new(request.cred.as_ref());
+    let node = tree::node(cx, request.fid)?;
+    let xattrs = match () {
+        () if request.all => all(cx, &node)?,
+        () if request.name.is_empty() => names(&caller, &node),
+        () => vec![one(cx, &caller, &node, &request.name)?],
+    };
+    let locks = grants::grant(cx, &request.want.unwrap_or_default(), Some(&node.inode), None);
+    Ok(Reply::new(&GetxattrRep { xattrs, locks }))
+}
+
+fn one(cx: &mut Cx<'_>, caller: &Caller, node: &Node, name: &Bytes) -> Result<Xattr, Stop> {
+    xattrs::may_read(caller, &node.inode, xattrs::namespace(name)?)?;
+    let found = node.inode.xattrs.iter().find(|xattr| xattr.name == name).ok_or(Errno::ENODATA)?;
+    Ok(Xattr { name: name.clone(), value: value(cx, node, found)? })
+}
+
+fn names(caller: &Caller, node: &Node) -> Vec<Xattr> {
+    let listed = node.inode.xattrs.iter().filter(|xattr| xattrs::is_listed(caller, &xattr.name));
+    listed.map(|xattr| Xattr { name: xattr.name.clone(), value: Bytes::new() }).collect()
+}
+
+fn all(cx: &mut Cx<'_>, node: &Node) -> Result<Vec<Xattr>, Stop> {
+    let mut found = Vec::with_capacity(node.inode.xattrs.len());
+    for xattr in &node.inode.xattrs {
+        found.push(value(cx, node, xattr).map(|value| Xattr { name: xattr.name.clone(), value }));
+    }
+    found.into_iter().collect()
+}
+
+/// The value of an attribute, wherever it lies.
+fn value(cx: &mut Cx<'_>, node: &Node, xattr: &InodeXattr) -> Result<Bytes, Stop> {
+    if !xattr.large {
+        return Ok(xattr.value.clone());
+    }
+    match cx.get::<LargeXattr>(&(node.ino, xattr.name.clone()))? {
+        Some(LargeXattr(value)) => Ok(value),
+        None => {
+            let name = xattr.name.escape_ascii();
+            cx.log(target::LogLevel::Error, format!("attribute '{name}' of {} is not there: run lfsck", node.fid()));
+            Err(Errno::EIO.into())
+        }
+    }
+}
+
+/// Whether an attribute always lies in the inode, because permission checks need it.
+pub fn is_always_inline(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}

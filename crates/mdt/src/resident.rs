@@ -1,0 +1,117 @@
+//! The data of a resident file, as bytes: what a write, a truncate or a hole makes of it.
+//!
+//! A file may be longer than its bytes; the rest is a hole. No bytes, no record.
+
+use bytes::Bytes;
+
+/// What a read gives: cut at the end of the file, zeros in the hole.
+pub fn read(data: &Bytes, size: u64, offset: u64, length: u32) -> Bytes {
+    let end = offset.saturating_add(u64::from(length)).min(size);
+    if offset >= end {
+        return Bytes::new();
+    }
+    let have = data.len() as u64;
+    if end <= have {
+        return data.slice(offset as usize..end as usize);
+    }
+    let mut out = Vec::with_capacity((end - offset) as usize);
+    if offset < have {
+        out.extend_from_slice(&data[offset as usize..]);
+    }
+    out.resize((end - offset) as usize, 0);
+    out.into()
+}
+
+/// The bytes after a write.
+pub fn write(data: &Bytes, offset: u64, new: &[u8]) -> Bytes {
+    let (offset, end) = (offset as usize, offset as usize + new.len());
+    let mut out = Vec::with_capacity(data.len().max(end));
+    out.extend_from_slice(&data[..data.len().min(offset)]);
+    out.resize(offset, 0);
+    out.extend_from_slice(new);
+    if data.len() > end {
+        out.extend_from_slice(&data[end..]);
+    }
+    out.into()
+}
+
+/// The bytes of a file that now ends at `size`.
+pub fn truncate(data: &Bytes, size: u64) -> Bytes {
+    let keep = usize::try_from(size).unwrap_or(usize::MAX).min(data.len());
+    Bytes::copy_from_slice(&data[..keep])
+}
+
+/// The bytes with zeros in a range. What would be zeros at the end is left to the hole.
+pub fn zero(data: &Bytes, start: u64, length: u64) -> Bytes {
+    let have = data.len() as u64;
+    let (start, end) = (start.min(have), start.saturating_add(length).min(have));
+    if end == have {
+        return truncate(data, start);
+    }
+    let mut out = data.to_vec();
+    out[start as usize..end as usize].fill(0);
+    out.into()
+}
+
+/// Units of 512 bytes.
+pub fn blocks(data: &Bytes) -> u64 {
+    (data.len() as u64).div_ceil(512)
+}
+
+/// `SEEK_DATA` or `SEEK_HOLE`; `None` behind the end, or if no data follows.
+pub fn seek(data: &Bytes, size: u64, offset: u64, hole: bool) -> Option<u64> {
+    let have = (data.len() as u64).min(size);
+    match () {
+        () if offset >= size => None,
+        () if hole => Some(offset.max(have)),
+        () if offset < have => Some(offset),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random operations on a file, against a plain vector.
+    #[test]
+    fn a_file_with_a_short_record_reads_like_a_vector() {
+        let mut rng = stdx::Rng::new(7);
+        let (mut data, mut model) = (Bytes::new(), Vec::new());
+        for step in 0..5000 {
+            let (offset, length) = (rng.below(300), rng.below(100));
+            match rng.below(4) {
+                0 => {
+                    let new = vec![step as u8 | 1; length as usize];
+                    if !new.is_empty() {
+                        data = write(&data, offset, &new);
+                        let end = offset as usize + new.len();
+                        model.resize(model.len().max(end), 0);
+                        model[offset as usize..end].copy_from_slice(&new);
+                    }
+                }
+                1 => {
+                    data = truncate(&data, offset);
+                    model.resize(offset as usize, 0);
+                }
+                _ => {
+                    data = zero(&data, offset, length);
+                    let (start, end) =
+                        ((offset as usize).min(model.len()), ((offset + length) as usize).min(model.len()));
+                    model[start..end].fill(0);
+                }
+            }
+            let size = model.len() as u64;
+            assert!(data.len() as u64 <= size);
+            let (from, count) = (rng.below(300), rng.below(200));
+            let end = (from + count).min(size).max(from) as usize;
+            let expected = model.get(from as usize..end).unwrap_or(&[]);
+            assert_eq!(read(&data, size, from, count as u32)[..], *expected);
+            match seek(&data, size, from, false) {
+                Some(at) => assert!(at == from && at < size),
+                None => assert!(from >= size || model[from as usize..].iter().all(|&byte| byte == 0)),
+            }
+            assert_eq!(seek(&data, size, from, true).is_none(), from >= size);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Background work.
+//!
+//! - **Orphans.** An object without a name goes with its last close. What a client that is gone had open, and what nobody
+//!   opened again in recovery, is removed here.
+//! - **Destroys.** A file's objects on object targets are removed when the file's removal is durable: the destroy log has a
+//!   record from the group of the unlink on, and loses it when all targets have answered, which they do when it is durable
+//!   there. Doing it twice does no harm.
+//! - **Sequences.** A range is fetched from the MGS before the last one is used up.
+
+use crate::ops::seq_alloc;
+use crate::ops::unlink::Gone;
+use crate::{Mdt, tree};
+use bytes::Bytes;
+use core::time::Duration;
+use proto::msg::{DestroyReq, ObjectId};
+use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
+use schema::{DestroyLog, Inode, MdtState, Orphan, Record};
+use std::collections::{BTreeMap, VecDeque};
+use store::KeyRange;
+use target::{Cx, ExportId, LogLevel, Stop, Task};
+
+/// Records that a walk over a table takes at a time.
+const STEP: usize = 256;
+/// Files in one destroy task.
+const DESTROYS_STEP: usize = 256;
+/// Destroy tasks at a time: some may wait for a target that is away.
+const DESTROYS_IN_FLIGHT_MAX: usize = 64;
+
+/// Removals that wait to be durable, and those that are under way.
+#[derive(Default, Debug)]
+pub struct Destroys {
+    waiting: VecDeque<(Transno, Fid)>,
+    in_flight: usize,
+}
+
+impl Destroys {
+    /// A file is gone with this change.
+    pub fn add(&mut self, transno: Transno, fid: Fid) {
+        self.waiting.push_back((transno, fid));
+    }
+
+    /// Tasks under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// The files of the next task: removed durably, and not too many tasks under way.
+    fn next(&mut self, committed: Transno) -> Option<Vec<Fid>> {
+        if self.in_flight >= DESTROYS_IN_FLIGHT_MAX {
+            return None;
+        }
+        let ready = self.waiting.iter().take(DESTROYS_STEP).take_while(|(transno, _)| *transno <= committed).count();
+        if ready == 0 {
+            return None;
+        }
+        self.in_flight += 1;
+        Some(self.waiting.drain(..ready).map(|(_, fid)| fid).collect())
+    }
+}
+
+/// Walks the orphans, after this one.
+struct OrphanWalk(Option<Fid>);
+/// Removes these, if nobody has them open.
+struct RemoveOrphans(Vec<Fid>);
+/// Walks the destroy log, after this file.
+struct DestroyWalk(Option<Fid>);
+/// Removes the objects of these files.
+struct Destroy(Vec<Fid>);
+/// Fetches sequences.
+struct Fetch;
+
+/// What must be there before a metadata target serves.
+pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
+    match tree::find(cx, Fid::ROOT)? {
+        Some(root) if root.inode.is_dir() => Ok(()),
+        _ => {
+            let name = cx.name().to_string();
+            cx.log(LogLevel::Error, format!("target '{name}' has no root directory: run lfsck, or format it again"));
+            Err(Errno::EIO.into())
+        }
+    }
+}
+
+/// Recovery is over: what nobody opened again goes, unfinished removals go on.
+pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
+    cx.spawn(Task::new("orphans", OrphanWalk(None)));
+    cx.spawn(Task::new("destroys", DestroyWalk(None)));
+    mdt.prefetch_sequences(cx);
+}
+
+/// An export is gone with its open files.
+pub fn export_gone(mdt: &mut Mdt, cx: &mut Cx<'_>, export: ExportId) {
+    let closed = mdt.opens.export_gone(export);
+    for some in closed.chunks(STEP) {
+        cx.spawn(Task::new("orphans", RemoveOrphans(some.to_vec())));
+    }
+}
+
+impl Mdt {
+    /// Fetches a range of sequences, unless that is going on.
+    pub(crate) fn prefetch_sequences(&mut self, cx: &mut Cx<'_>) {
+        if !self.fetching {
+            self.fetching = true;
+            cx.spawn(Task::new("sequences", Fetch));
+        }
+    }
+
+    /// Starts the removal of objects of what is durably gone.
+    pub(crate) fn start_destroys(&mut self, cx: &mut Cx<'_>) {
+        while let Some(fids) = self.destroys.next(cx.last_committed()) {
+            cx.spawn(Task::new("destroy", Destroy(fids)));
+        }
+    }
+}
+
+/// One attempt of a task.
+pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+    if let Some(OrphanWalk(after)) = task.get() {
+        return walk_orphans(mdt, cx, *after);
+    }
+    if let Some(RemoveOrphans(fids)) = task.get() {
+        return remove_orphans(mdt, cx, fids);
+    }
+    if let Some(DestroyWalk(after)) = task.get() {
+        return walk_destroys(mdt, cx, *after);
+    }
+    if let Some(Destroy(fids)) = task.get::<Destroy>() {
+        return destroy(mdt, cx, fids);
+    }
+    if task.get::<Fetch>().is_some() {
+        return fetch(mdt, cx);
+    }
+    Ok(())
+}
+
+/// The keys of a table after a record.
+fn after<R: Record<Id = Fid>>(fid: Option<Fid>) -> KeyRange {
+    let all = R::all();
+    match fid {
+        Some(fid) => KeyRange::new(R::key(&fid).successor(), all.end),
+        None => all,
+    }
+}
+
+fn walk_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<(), Stop> {
+    let found = cx.scan::<Orphan>(&after::<Orphan>(from), STEP)?;
+    let last = found.last().map(|(fid, _)| *fid);
+    let fids: Vec<Fid> = found.iter().map(|(fid, _)| *fid).collect();
+    remove_orphans(mdt, cx, &fids)?;
+    if fids.len() == STEP {
+        cx.spawn(Task::new("orphans", OrphanWalk(last)));
+    }
+    Ok(())
+}
+
+fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
+    let mut removed = Vec::new();
+    for &fid in fids {
+        if mdt.opens.count(fid) > 0 {
+            continue;
+        }
+        let Some(Orphan { ino }) = cx.get::<Orphan>(&fid)? else { continue };
+        cx.delete::<Orphan>(&fid);
+        if let Some(inode) = cx.get::<Inode>(&ino)?
+            && inode.fid == fid
+            && inode.nlink == 0
+        {
+            let node = tree::Node { ino, inode };
+            let gone = if tree::destroy(cx, &node)? { Gone::WithObjects } else { Gone::Here };
+            removed.push((node, gone));
+        }
+    }
+    for (node, gone) in removed {
+        mdt.link_dropped(cx, &node, gone);
+    }
+    Ok(())
+}
+
+fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<(), Stop> {
+    let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP)?;
+    // Some may be of this start, and so not durable: they wait for what is durable next.
+    let transno = cx.transno();
+    for (fid, _) in &found {
+        mdt.destroys.add(transno, *fid);
+    }
+    match found.last() {
+        Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("destroys", DestroyWalk(Some(*last)))),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
+    let mut of_target: BTreeMap<u32, Vec<ObjectId>> = BTreeMap::new();
+    for &fid in fids {
+        let Some(log) = cx.get::<DestroyLog>(&fid)? else { continue };
+        for (stripe, ost) in log.osts.into_iter().enumerate() {
+            of_target.entry(ost).or_default().push(ObjectId { fid, stripe: stripe as u32 });
+        }
+    }
+    let fsname = cx.name().fsname.clone();
+    let mut waits = false;
+    let mut failed = None;
+    for (ost, objects) in of_target {
+        let name = TargetName { fsname: fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(ost) };
+        match cx.upstream(&name, Opcode::ObjDestroy, &DestroyReq { objects }, Bytes::new()) {
+            Ok(frame) => failed = failed.or(Errno::from_status(frame.header.status).err().map(|errno| (name, errno))),
+            Err(Stop::Wait) => waits = true,
+            Err(Stop::Errno(errno)) => failed = Some((name, errno)),
+        }
+    }
+    if waits {
+        return Err(Stop::Wait);
+    }
+    mdt.destroys.in_flight -= 1;
+    match failed {
+        None => fids.iter().for_each(|fid| cx.delete::<DestroyLog>(fid)),
+        Some((name, errno)) => {
+            cx.log(
+                LogLevel::Warn,
+                format!("target '{name}' did not remove objects ({errno}): tried again in a minute"),
+            );
+            mdt.destroys.in_flight += 1;
+            cx.spawn_after(Duration::from_secs(60), Task::new("destroy", Destroy(fids.to_vec())));
+        }
+    }
+    mdt.start_destroys(cx);
+    Ok(())
+}
+
+fn fetch(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
+    let mut state = cx.get::<MdtState>(&())?.unwrap_or_default();
+    if seq_alloc::left(&state) < seq_alloc::LOW {
+        match seq_alloc::fetch(cx, &mut state) {
+            Ok(()) => cx.put::<MdtState>(&(), &state),
+            Err(Stop::Wait) => return Err(Stop::Wait),
+            Err(Stop::Errno(errno)) => {
+                cx.log(LogLevel::Warn, format!("the MGS gave no sequences ({errno}): tried again in ten seconds"));
+                cx.spawn_after(Duration::from_secs(10), Task::new("sequences", Fetch));
+                return Ok(());
+            }
+        }
+    }
+    mdt.fetching = false;
+    Ok(())
+}

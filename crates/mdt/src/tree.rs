@@ -1,0 +1,254 @@
+//! The namespace as records: objects by FID, names in directories, and the writes that all operations share.
+//!
+//! Reading is free of effects. Writing goes in two parts: the records, through `Cx`, which are taken back if the attempt
+//! ends otherwise than well, and what [`Mdt`] keeps in memory, which is changed last (see [`Mdt::entry_taken`] and the
+//! like), when nothing can fail any more.
+
+use crate::Mdt;
+use crate::acl;
+use bytes::Bytes;
+use proto::connect::NAME_MAX;
+use proto::msg::{LockMode, Policy, Resource};
+use proto::{Errno, Fid};
+use schema::entry::CHAIN_MAX;
+use schema::inode::REGION_BITS;
+use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, name_hash};
+use target::{Cx, Stop};
+
+/// An object and where its inode lies.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Local inode number.
+    pub ino: u64,
+    /// The inode.
+    pub inode: Inode,
+}
+
+impl Node {
+    /// Identity.
+    pub fn fid(&self) -> Fid {
+        self.inode.fid
+    }
+
+    /// Writes the inode, as changed by the present transno.
+    pub fn put(&mut self, cx: &mut Cx<'_>) {
+        self.inode.version = cx.transno().0;
+        cx.put::<Inode>(&self.ino, &self.inode);
+    }
+}
+
+/// The object of a FID, if there is one.
+pub fn find(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<Node>, Stop> {
+    let Some(Oi { ino }) = cx.get::<Oi>(&fid)? else { return Ok(None) };
+    match cx.get::<Inode>(&ino)? {
+        Some(inode) if inode.fid == fid => Ok(Some(Node { ino, inode })),
+        _ => {
+            cx.log(target::LogLevel::Error, format!("object {fid} is not where the index says: run lfsck"));
+            Err(Stop::Errno(Errno::EIO))
+        }
+    }
+}
+
+/// The object of a FID; `ESTALE` if it is gone.
+pub fn node(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
+    find(cx, fid)?.ok_or(Stop::Errno(Errno::ESTALE))
+}
+
+/// The directory of a FID: `ENOTDIR` if it is none.
+pub fn dir(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
+    let node = node(cx, fid)?;
+    if node.inode.is_dir() { Ok(node) } else { Err(Stop::Errno(Errno::ENOTDIR)) }
+}
+
+/// The object of an entry.
+pub fn of_entry(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
+    let fid = entry.object();
+    if let Some(inode) = cx.get::<Inode>(&entry.ino)?
+        && inode.fid == fid
+    {
+        return Ok(Node { ino: entry.ino, inode });
+    }
+    find(cx, fid)?.ok_or_else(|| {
+        cx.log(target::LogLevel::Error, format!("an entry names object {fid}, which is not there: run lfsck"));
+        Stop::Errno(Errno::EIO)
+    })
+}
+
+/// `ENAMETOOLONG`, or `EINVAL` for what can't be a name.
+pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match () {
+        () if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        () if name.is_empty() => Err(Errno::ENOENT),
+        () if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Errno::EINVAL),
+        () => Ok(()),
+    }
+}
+
+/// Whether it is `.` or `..`, which no operation but a lookup takes.
+pub fn is_dot(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// Where a name is in its directory, or where it would go.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Key of the entry.
+    pub key: EntryKey,
+    /// The entry, if there is one.
+    pub entry: Option<Entry>,
+    /// A tombstone lies there.
+    pub tombstone: bool,
+}
+
+impl Mdt {
+    /// Looks for a name.
+    pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<Place, Stop> {
+        let first = name_hash(name);
+        let mut free = None;
+        for cookie in first..first + CHAIN_MAX {
+            let key = EntryKey { dir, cookie };
+            let found = if self.known.is_free(dir, cookie) { None } else { cx.get::<Entry>(&key)? };
+            match found {
+                None => return Ok(free.unwrap_or(Place { key, entry: None, tombstone: false })),
+                Some(entry) if entry.is_tombstone() => {
+                    free.get_or_insert(Place { key, entry: None, tombstone: true });
+                }
+                Some(entry) if entry.name == name => return Ok(Place { key, entry: Some(entry), tombstone: false }),
+                Some(_) => {}
+            }
+        }
+        free.ok_or(Stop::Errno(Errno::ENOSPC))
+    }
+
+    /// Whether removing the entry of a place must leave a tombstone, because its chain goes on.
+    pub(crate) fn chain_goes_on(&self, cx: &mut Cx<'_>, place: &Place) -> Result<bool, Stop> {
+        let EntryKey { dir, cookie } = place.key;
+        if cookie % CHAIN_MAX == CHAIN_MAX - 1 || self.known.is_free(dir, cookie + 1) {
+            return Ok(false);
+        }
+        cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 })
+    }
+
+    /// Memory: entries of a directory came and went. The last step of an attempt.
+    pub(crate) fn entry_taken(&mut self, key: EntryKey) {
+        self.known.take(key.dir, key.cookie);
+    }
+
+    /// See [`Mdt::entry_taken`].
+    pub(crate) fn entry_freed(&mut self, key: EntryKey, tombstone: bool) {
+        if !tombstone {
+            self.known.free(key.dir, key.cookie);
+        }
+    }
+}
+
+/// Writes an entry for an object and counts it in the directory, whose inode is left to be written.
+pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, to: &Node) {
+    let name = Bytes::copy_from_slice(name);
+    let entry = Entry { name, fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino };
+    cx.put::<Entry>(&place.key, &entry);
+    if place.entry.is_none() {
+        dir.inode.dir.entries += 1;
+        if place.tombstone {
+            dir.inode.dir.tombstones = dir.inode.dir.tombstones.saturating_sub(1);
+        }
+    }
+}
+
+/// Removes an entry and counts that.
+pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: bool) {
+    if tombstone {
+        cx.put::<Entry>(&place.key, &Entry::tombstone());
+        dir.inode.dir.tombstones += 1;
+    } else {
+        cx.delete::<Entry>(&place.key);
+    }
+    dir.inode.dir.entries = dir.inode.dir.entries.saturating_sub(1);
+}
+
+/// A local inode number for a child of a directory, whose inode is left to be written.
+pub fn allocate_ino(cx: &mut Cx<'_>, dir: &mut Node) -> Result<u64, Stop> {
+    let state = &mut dir.inode.dir;
+    if state.next_ino.trailing_zeros() >= REGION_BITS {
+        // No region yet, or the last number of one was given out.
+        let mut target = cx.get::<MdtState>(&())?.unwrap_or_default();
+        target.next_region = target.next_region.max(1) + 1;
+        cx.put::<MdtState>(&(), &target);
+        state.next_ino = (target.next_region - 1) << REGION_BITS;
+    }
+    let ino = state.next_ino;
+    state.next_ino += 1;
+    Ok(ino)
+}
+
+/// Removes an object with everything that belongs to it. The answer is whether objects on other targets must go, which the
+/// destroy log now knows.
+pub fn destroy(cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
+    let Node { ino, inode } = node;
+    if inode.is_dir() && inode.dir.tombstones > 0 {
+        let limit = inode.dir.tombstones as usize + 1;
+        for (key, _) in cx.scan::<Entry>(&Entry::of_dir(*ino), limit)? {
+            cx.delete::<Entry>(&key);
+        }
+    }
+    for xattr in inode.xattrs.iter().filter(|xattr| xattr.large) {
+        cx.delete::<LargeXattr>(&(*ino, xattr.name.clone()));
+    }
+    if inode.is_resident() && inode.blocks > 0 {
+        cx.delete::<SmallData>(ino);
+    }
+    cx.delete::<Inode>(ino);
+    cx.delete::<Oi>(&node.fid());
+    let osts = match &inode.layout {
+        Some(layout) if inode.is_file() && (!layout.resident || inode.leaving) => layout.osts.clone(),
+        _ => Vec::new(),
+    };
+    if osts.is_empty() {
+        return Ok(false);
+    }
+    cx.put::<DestroyLog>(&node.fid(), &DestroyLog { osts });
+    Ok(true)
+}
+
+/// The object has no name any more, but is open: it waits as an orphan.
+pub fn make_orphan(cx: &mut Cx<'_>, node: &mut Node) {
+    node.put(cx);
+    cx.put::<Orphan>(&node.fid(), &Orphan { ino: node.ino });
+}
+
+/// Calls back locks of others, all at once.
+pub fn revoke(cx: &mut Cx<'_>, wanted: &[(Fid, u64)]) -> Result<(), Stop> {
+    let mut result = Ok(());
+    for &(fid, bits) in wanted {
+        let freed = cx.revoke(Resource::inode(fid), LockMode::Ex, Policy::Bits(bits));
+        result = result.and(freed);
+    }
+    result
+}
+
+/// The access list that a chmod leaves in step with the mode.
+pub fn chmod(inode: &mut Inode, mode: u32) {
+    inode.mode = inode.mode & schema::inode::S_IFMT | mode & 0o7777;
+    for xattr in inode.xattrs.iter_mut().filter(|xattr| xattr.name == acl::ACCESS) {
+        if let Ok(Some(mut list)) = acl::Acl::parse(&xattr.value) {
+            list.chmod(mode);
+            xattr.value = list.to_value();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bytes_without_slash_and_zero() {
+        assert_eq!(check_name(&[b'x'; 255]), Ok(()));
+        assert_eq!(check_name("ä \n\u{7f}".as_bytes()), Ok(()));
+        assert_eq!(check_name(&[b'x'; 256]), Err(Errno::ENAMETOOLONG));
+        assert_eq!(check_name(b"a/b"), Err(Errno::EINVAL));
+        assert_eq!(check_name(b"a\0b"), Err(Errno::EINVAL));
+        assert_eq!(check_name(b""), Err(Errno::ENOENT));
+        assert!(is_dot(b".") && is_dot(b"..") && !is_dot(b"..."));
+    }
+}

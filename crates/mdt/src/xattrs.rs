@@ -1,0 +1,121 @@
+//! Extended attributes: which names there are, who may read and write them. Pure.
+
+use crate::access::{Caller, Capability, READ, S_ISVTX, WRITE};
+use crate::acl;
+use proto::Errno;
+use schema::Inode;
+
+/// Longest name, in bytes, prefix included.
+pub const NAME_MAX: usize = 255;
+/// Values up to this lie in the inode, in bytes, as long as all of them fit in [`INLINE_TOTAL_MAX`].
+pub const INLINE_MAX: usize = 256;
+/// All values in the inode together, in bytes.
+pub const INLINE_TOTAL_MAX: usize = 1024;
+/// All names of an object, as `listxattr` gives them, in bytes.
+pub const NAMES_MAX: usize = 16 << 10;
+
+/// The kinds of names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Namespace {
+    /// Users'.
+    User,
+    /// Administrators'.
+    Trusted,
+    /// Security modules'.
+    Security,
+    /// An access list.
+    Acl,
+}
+
+/// The kind of a name; `EOPNOTSUPP` for others.
+pub fn namespace(name: &[u8]) -> Result<Namespace, Errno> {
+    if name.len() > NAME_MAX {
+        return Err(Errno::ERANGE);
+    }
+    if name == acl::ACCESS || name == acl::DEFAULT {
+        return Ok(Namespace::Acl);
+    }
+    let kinds =
+        [(&b"user."[..], Namespace::User), (b"trusted.", Namespace::Trusted), (b"security.", Namespace::Security)];
+    let found = kinds.into_iter().find(|(prefix, _)| name.starts_with(prefix));
+    match found {
+        Some((prefix, _)) if prefix.len() == name.len() => Err(Errno::EINVAL),
+        Some((_, kind)) => Ok(kind),
+        None => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// Whether somebody may read an attribute of this kind. What is hidden is said not to be there.
+pub fn may_read(caller: &Caller, inode: &Inode, kind: Namespace) -> Result<(), Errno> {
+    match kind {
+        Namespace::Trusted if !caller.capable(Capability::SysAdmin) => Err(Errno::ENODATA),
+        Namespace::User if !has_user(inode) => Err(Errno::ENODATA),
+        Namespace::User => caller.need(inode, READ),
+        Namespace::Acl if inode.is_symlink() => Err(Errno::EOPNOTSUPP),
+        _ => Ok(()),
+    }
+}
+
+/// Whether somebody may write an attribute of this kind.
+pub fn may_write(caller: &Caller, inode: &Inode, name: &[u8], kind: Namespace) -> Result<(), Errno> {
+    match kind {
+        Namespace::Trusted | Namespace::Security if !caller.capable(Capability::SysAdmin) => Err(Errno::EPERM),
+        Namespace::Trusted | Namespace::Security => Ok(()),
+        Namespace::User if !has_user(inode) => Err(Errno::EPERM),
+        Namespace::User if inode.is_dir() && inode.mode & S_ISVTX != 0 && !caller.is_owner(inode) => Err(Errno::EPERM),
+        Namespace::User => caller.need(inode, WRITE),
+        Namespace::Acl if inode.is_symlink() => Err(Errno::EOPNOTSUPP),
+        Namespace::Acl if name == acl::DEFAULT && !inode.is_dir() => Err(Errno::EACCES),
+        Namespace::Acl if !caller.is_owner(inode) => Err(Errno::EPERM),
+        Namespace::Acl => Ok(()),
+    }
+}
+
+fn has_user(inode: &Inode) -> bool {
+    inode.is_file() || inode.is_dir()
+}
+
+/// Whether a listing shows a name.
+pub fn is_listed(caller: &Caller, name: &[u8]) -> bool {
+    !name.starts_with(b"trusted.") || caller.capable(Capability::SysAdmin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::msg::Cred;
+    use schema::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
+
+    #[test]
+    fn names_have_kinds() {
+        assert_eq!(namespace(b"user.x"), Ok(Namespace::User));
+        assert_eq!(namespace(b"system.posix_acl_default"), Ok(Namespace::Acl));
+        assert_eq!(namespace(b"security.selinux"), Ok(Namespace::Security));
+        assert_eq!(namespace(b"trusted.overlay"), Ok(Namespace::Trusted));
+        assert_eq!(namespace(b"user."), Err(Errno::EINVAL));
+        assert_eq!(namespace(b"system.other"), Err(Errno::EOPNOTSUPP));
+        assert_eq!(namespace(b"nothing"), Err(Errno::EOPNOTSUPP));
+        assert_eq!(namespace(&[b'u'; 256]), Err(Errno::ERANGE));
+    }
+
+    #[test]
+    fn kinds_have_rules() {
+        let caller = |uid| Caller::new(Some(&Cred { uid, gid: uid, ..Cred::default() }));
+        let inode = |mode| Inode { mode, uid: 1, gid: 1, ..Inode::default() };
+        let write = |uid, mode, name: &[u8]| may_write(&caller(uid), &inode(mode), name, namespace(name).unwrap());
+        let read = |uid, mode, name: &[u8]| may_read(&caller(uid), &inode(mode), namespace(name).unwrap());
+        assert_eq!(write(1, S_IFREG | 0o600, b"user.a"), Ok(()));
+        assert_eq!(write(2, S_IFREG | 0o644, b"user.a"), Err(Errno::EACCES));
+        assert_eq!(read(2, S_IFREG | 0o600, b"user.a"), Err(Errno::EACCES));
+        assert_eq!(write(0, S_IFIFO | 0o666, b"user.a"), Err(Errno::EPERM));
+        assert_eq!(read(0, S_IFIFO | 0o666, b"user.a"), Err(Errno::ENODATA));
+        assert_eq!(write(2, S_IFDIR | 0o1777, b"user.a"), Err(Errno::EPERM));
+        assert_eq!(write(1, S_IFREG | 0o600, b"trusted.a"), Err(Errno::EPERM));
+        assert_eq!(read(1, S_IFREG | 0o600, b"trusted.a"), Err(Errno::ENODATA));
+        assert_eq!(write(0, S_IFREG | 0o600, b"trusted.a"), Ok(()));
+        assert_eq!(write(2, S_IFREG | 0o666, acl::ACCESS), Err(Errno::EPERM));
+        assert_eq!(write(1, S_IFREG | 0o666, acl::DEFAULT), Err(Errno::EACCES));
+        assert_eq!(write(1, S_IFLNK | 0o777, acl::ACCESS), Err(Errno::EOPNOTSUPP));
+        assert!(!is_listed(&caller(1), b"trusted.a") && is_listed(&caller(0), b"trusted.a"));
+    }
+}

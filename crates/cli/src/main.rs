@@ -10,7 +10,7 @@ mod output;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use commands::{down, install, lctl, lfs, mkfs, mount, serve, sim, status, tune, up};
+use commands::{bench, down, install, lctl, lfs, mkfs, mount, serve, sim, status, tune, up};
 
 /// A parallel file system in user space
 #[derive(Parser)]
@@ -34,6 +34,7 @@ enum Command {
     Lfs(lfs::Command),
     /// Parameters and control of running servers and mounts, by Lustre's words
     Lctl(lctl::Arguments),
+    Bench(bench::Arguments),
     Sim(sim::Arguments),
     InstallLinks(install::Links),
     Completions(install::Completions),
@@ -102,6 +103,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(arguments) => mount::run(arguments),
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(arguments) => lctl::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::InstallLinks(arguments) => install::links(arguments),
         Command::Completions(arguments) => install::completions(arguments, Adamant::command()),

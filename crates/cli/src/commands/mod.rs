@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod bench;
 pub mod down;
 pub mod install;
 pub mod lctl;

@@ -373,6 +373,11 @@ impl LockCache {
         self.by_cookie.get(&cookie).is_some_and(|&i| self.held[i].state == State::Usable)
     }
 
+    /// Whether somebody holds it.
+    pub fn is_held(&self, cookie: Cookie) -> bool {
+        self.by_cookie.get(&cookie).is_some_and(|&i| self.held[i].refs > 0)
+    }
+
     /// Every lock on a resource, by cookie; those that are being given back too.
     pub fn on_resource(&self, resource: &Resource) -> Vec<HeldLock> {
         let mut list: Vec<HeldLock> = self

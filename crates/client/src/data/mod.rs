@@ -3,6 +3,41 @@
 //! The functions below are all that operations and the machine call; `Node::data` and `World::data` belong to this
 //! module alone. Functions with a [`Cx`] are parts of attempts: they may answer [`Stop::Wait`](crate::cx::Stop) and are
 //! called again. Their steps are [`crate::DATA_STEP`] and above. Functions with a [`World`] never wait.
+//!
+//! - `striping`: offsets of the file to objects and back. `pages`: cached bytes of one object. `read_ahead`: how far.
+//! - `state`: what is kept per object, per file and over all; the memory bounds.
+//! - `access`: locks and sizes before data is touched. `read`, `write`, `resize`: the operations.
+//! - `flush`: write-back, fsync. `recall`: locks that go back, glimpses, stat. `leave`: resident files that grow.
+//!
+//! A file is one object on its metadata target while it is *resident*, and `stripe count` objects on object targets after.
+//! Both are treated alike: the DOM lock of a resident file covers its only object from 0 to the end, as an extent lock
+//! does with a stripe.
+//!
+//! # Invariants
+//! - Cached bytes lie under a lock that is held; dirty ones under one that allows writing. They are written, and the kernel's
+//!   pages dropped, before the lock goes back.
+//! - No byte is in two requests at once, so the order of requests does not matter.
+//! - Dirty bytes are within `max_dirty` and within what the targets promised; what exceeds either is written through.
+//! - Errors of write-back are told once to everybody who had the file open (`error_mark`, `error_since`).
+//!
+//! # Example: one write and one reader elsewhere
+//! ```text
+//! write 4 KiB          PW lock [0, end) of stripe 0 (granted once); page dirty, size 4096; answered
+//! stat elsewhere       glimpse: the target asks us, we say size 4096; the lock stays
+//! read elsewhere       callback: dirty page written, kernel pages dropped, our pages dropped, lock cancelled
+//! ```
+
+mod access;
+mod flush;
+mod leave;
+mod pages;
+mod read;
+mod read_ahead;
+mod recall;
+mod resize;
+mod state;
+mod striping;
+mod write;
 
 use bytes::Bytes;
 use dlm::client::HeldLock;
@@ -11,21 +46,92 @@ use proto::msg::{Attr, Lvb, Resource};
 use stdx::Instant;
 
 use crate::api::{FileHandle, Whence};
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, DATA_STEP, Run, Step};
 use crate::imports::Dest;
+use crate::op::OpId;
 use crate::world::World;
 
-/// What the data cache knows over all files; `World::data`.
-#[derive(Debug, Default)]
-pub struct DataState {}
-
-/// What it knows of a file; `Node::data`.
-#[derive(Debug, Default)]
-pub struct NodeData {}
+pub use state::{DataState, NodeData};
 
 /// Background work of the data cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Task {}
+pub enum Task {
+    /// Send a request of write-back.
+    Write {
+        /// Which.
+        id: u64,
+    },
+    /// Fetch what will be read soon.
+    ReadAhead {
+        /// Of which file.
+        ino: u64,
+        /// First byte.
+        start: u64,
+        /// First byte that is not wanted.
+        end: u64,
+    },
+    /// Move a resident file's data to its objects.
+    Leave {
+        /// Which file.
+        ino: u64,
+    },
+    /// Ask a target to make answered writes durable.
+    Commit {
+        /// Which target.
+        dest: Dest,
+    },
+}
+
+/// Steps of this module: a kind, and a number within it.
+mod steps {
+    use super::{DATA_STEP, Step};
+    const fn kind(n: u64) -> Step {
+        DATA_STEP + (n << 32)
+    }
+    pub const CONFIRM: Step = kind(0);
+    pub const HOME_LOCK: Step = kind(1);
+    pub const LOCK: Step = kind(2);
+    pub const REFRESH: Step = kind(3);
+    pub const TRY_LOCK: Step = kind(4);
+    pub const GLIMPSE: Step = kind(5);
+    pub const FETCHES: Step = kind(6);
+    pub const FETCH: Step = kind(7);
+    pub const READ_AHEAD: Step = kind(8);
+    pub const THROUGH: Step = kind(9);
+    pub const THROUGH_ID: Step = kind(10);
+    pub const THROUGH_GRANT: Step = kind(11);
+    pub const THROUGH_SENT: Step = kind(12);
+    pub const WRITE: Step = kind(13);
+    pub const WRITE_GRANT: Step = kind(14);
+    pub const SYNC: Step = kind(15);
+    pub const ROUND: Step = kind(16);
+    pub const LEAVE: Step = kind(17);
+    pub const LEAVE_LOCK: Step = kind(18);
+    pub const LEAVE_CHECKED: Step = kind(19);
+    pub const LEAVE_EMPTY: Step = kind(20);
+    pub const LEAVE_SYNC: Step = kind(21);
+    pub const LEAVE_WRITE: Step = kind(22);
+    pub const LEAVE_SET: Step = kind(23);
+    pub const CUT_READY: Step = kind(24);
+    pub const CUT: Step = kind(25);
+    pub const CUT_ID: Step = kind(26);
+    pub const CUT_SENT: Step = kind(27);
+    pub const ZEROS: Step = kind(28);
+    pub const SEEK: Step = kind(29);
+    pub const RECALL: Step = kind(30);
+    pub const INVALIDATE: Step = kind(31);
+}
+
+/// The step number `n` of a kind.
+fn step(kind: Step, n: u64) -> Step {
+    kind + n
+}
+
+/// Owner and group of a file, for the space that its data takes; 0xffff_ffff if they are not known.
+fn owner(w: &World, ino: u64) -> (u32, u32) {
+    let attr = w.nodes.get(ino).and_then(|node| node.attr.as_ref());
+    attr.map_or((u32::MAX, u32::MAX), |attr| (attr.uid, attr.gid))
+}
 
 /// Size and times as the data has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,142 +162,145 @@ pub struct IoFlags {
 
 /// Reads at most `length` bytes.
 pub fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32, flags: IoFlags) -> Run<Bytes> {
-    let _ = (cx, fh, ino, offset, length, flags);
-    Err(Errno::EOPNOTSUPP.into())
+    read::read(cx, fh, ino, offset, length, flags)
 }
 
 /// Writes; the bytes written.
 pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
-    let _ = (cx, fh, ino, at, data, flags);
-    Err(Errno::EOPNOTSUPP.into())
+    let _ = fh;
+    write::write(cx, ino, at, data, flags)
 }
 
 /// Before the metadata target is asked to change the size: takes (pins) the locks that cover what is cut, and writes
 /// back or discards what must not come after it.
 pub fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
-    let _ = (cx, ino, size);
-    Ok(())
+    resize::before_truncate(cx, ino, size)
 }
 
 /// After the metadata target has agreed (and, of a resident file, has cut its copy): cuts pages and objects.
 pub fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
-    let _ = (cx, ino, size);
-    Ok(())
+    resize::truncate(cx, ino, size)
 }
 
 /// Writes everything of the file back and makes it durable where it lies (a resident file: the caller sends `MdsSync`).
 pub fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let _ = (cx, ino);
-    Ok(())
+    flush::fsync(cx, ino)
 }
 
 /// Writes everything of all files back and makes it durable on the object targets.
 pub fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
-    let _ = cx;
-    Ok(())
+    flush::sync_all(cx)
 }
 
 /// Somebody wants this lock (it is no longer found for new work, and nobody has it pinned): writes back what is dirty
 /// under it, makes the kernel drop pages, drops ours. The caller cancels it then.
 pub fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
-    let _ = (cx, dest, lock);
-    Ok(())
+    recall::flush_for_lock(cx, dest, lock)
 }
 
 /// Size and times: from the cache if locks cover them, by a glimpse otherwise. Regular files only; the attributes of
 /// the node are there (for a resident file without a lock the caller has just fetched them).
 pub fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<DataStat> {
-    let _ = (cx, ino);
-    Err(Errno::EOPNOTSUPP.into())
+    recall::stat(cx, ino)
 }
 
 /// The same without a request; `None` if locks do not cover it.
 pub fn stat_cached(w: &World, ino: u64) -> Option<DataStat> {
-    let _ = (w, ino);
-    None
+    recall::stat_cached(w, ino)
 }
 
 /// `fallocate(2)`.
 pub fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, length: u64) -> Run<()> {
-    let _ = (cx, ino, mode, offset, length);
-    Err(Errno::EOPNOTSUPP.into())
+    resize::fallocate(cx, ino, mode, offset, length)
 }
 
 /// `SEEK_DATA`, `SEEK_HOLE`.
 pub fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Run<u64> {
-    let _ = (cx, ino, offset, whence);
-    Err(Errno::EOPNOTSUPP.into())
+    resize::seek(cx, ino, offset, whence)
 }
 
 /// Moves a resident file's data to its objects.
 pub fn leave(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let _ = (cx, ino);
-    Ok(())
+    leave::leave(cx, ino)
 }
 
 /// One attempt of background work.
 pub fn run(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
-    let _ = cx;
-    match *task {}
+    match *task {
+        Task::Write { id } => flush::write(cx, id),
+        Task::ReadAhead { ino, start, end } => read::ahead(cx, ino, &(start..end)),
+        Task::Leave { ino } => leave::run(cx, ino),
+        Task::Commit { dest } => flush::commit(cx, dest),
+    }
 }
 
 /// A lock callback of another client's stat: what the object looks like here; `None`: the target's own values stand.
 pub fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
-    let _ = (w, resource);
-    None
+    recall::glimpse(w, resource)
 }
 
 /// A data lock (extent, or inode lock with DOM) was granted; with what the target knows of the object.
 pub fn lock_granted(w: &mut World, dest: Dest, lock: &HeldLock, lvb: Option<&Lvb>) {
-    let _ = (w, dest, lock, lvb);
+    let _ = dest;
+    state::lock_granted(w, lock, lvb);
 }
 
 /// A data lock is gone without a callback (eviction, not granted again): what it covered is worthless; dirty data is
 /// lost, which the next fsync or close tells.
 pub fn lock_lost(w: &mut World, dest: Dest, lock: &HeldLock) {
-    let _ = (w, dest, lock);
+    let _ = dest;
+    recall::lock_lost(w, lock);
 }
 
 /// Attributes of a regular file came in from the metadata target. `w.nodes` has them already.
 pub fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
-    let _ = (w, ino, attr);
+    state::attr_arrived(w, ino, attr);
 }
 
 /// Nothing dirty and nothing in flight: the node may be dropped with what it caches.
 pub fn is_clean(w: &World, ino: u64) -> bool {
-    let _ = (w, ino);
-    true
+    let Some(file) = state::file(w, ino) else { return true };
+    let idle = |o: &state::Object| {
+        let counts = o.pages.counts();
+        counts.dirty == 0 && counts.writing == 0 && o.pages.oldest_in_flight().is_none() && o.fetches.is_empty()
+    };
+    !file.leave_asked && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
 /// The node is being dropped.
 pub fn drop_node(w: &mut World, ino: u64) {
-    let _ = (w, ino);
+    recall::drop_node(w, ino);
 }
 
 /// The file has no name and its last open here is gone: dirty data needs no writing.
 pub fn discard(w: &mut World, ino: u64) {
-    let _ = (w, ino);
+    resize::discard(w, ino);
 }
 
 /// The count of write-back errors so far; an open keeps it.
 pub fn error_mark(w: &World, ino: u64) -> u32 {
-    let _ = (w, ino);
-    0
+    state::file(w, ino).map_or(0, |file| file.errors)
 }
 
 /// An error of write-back that happened after `mark`, and the new mark.
 pub fn error_since(w: &World, ino: u64, mark: u32) -> (u32, Result<(), Errno>) {
-    let _ = (w, ino);
-    (mark, Ok(()))
+    let Some(file) = state::file(w, ino) else { return (mark, Ok(())) };
+    (file.errors, if file.errors == mark { Ok(()) } else { Err(file.last_error) })
+}
+
+/// An operation is over, however it ended: what it had begun here and not ended is undone.
+pub fn op_ended(w: &mut World, op: OpId) {
+    if !w.data.marked_ops.is_empty() {
+        recall::op_ended(w, op);
+    }
 }
 
 /// Dirty data that waits for its time; memory over its bound.
 pub fn tick(w: &mut World) {
-    let _ = w;
+    flush::tick(w);
 }
 
 /// When [`tick`] wants to be called.
 pub fn deadline(w: &World) -> Option<Instant> {
-    let _ = w;
-    None
+    w.data.dirty_files.first().map(|(since, _)| *since + w.options.write_back_after)
 }

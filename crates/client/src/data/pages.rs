@@ -109,11 +109,6 @@ impl Pages {
         self.counts
     }
 
-    /// Whether something is cached or in flight.
-    pub fn is_empty(&self) -> bool {
-        self.map.is_empty() && self.writing.is_empty()
-    }
-
     fn slot(&mut self, state: State) -> &mut u64 {
         match state {
             State::Clean => &mut self.counts.clean,
@@ -188,6 +183,15 @@ impl Pages {
             self.covered(range).filter(|(_, _, s)| s.state == State::Clean).map(|(r, _, _)| r).collect();
         for part in clean {
             self.cut(&part);
+        }
+    }
+
+    /// Forgets the dirty bytes that are in no request.
+    pub fn cut_dirty(&mut self) {
+        let dirty: Vec<u64> =
+            self.map.iter().filter(|(_, s)| s.state == State::Dirty).map(|(start, _)| *start).collect();
+        for start in dirty {
+            self.take_out(start);
         }
     }
 
@@ -371,11 +375,8 @@ impl Pages {
     fn finish(&mut self, id: u64, mut keep: impl FnMut(&mut Segment) -> bool) -> Option<Range<u64>> {
         let index = self.writing.iter().position(|(i, _)| *i == id)?;
         let (_, range) = self.writing.swap_remove(index);
-        let starts: Vec<u64> = self
-            .covered(&range)
-            .filter(|(_, _, s)| s.state == State::Writing(id))
-            .map(|(_, start, _)| start)
-            .collect();
+        let starts: Vec<u64> =
+            self.covered(&range).filter(|(_, _, s)| s.state == State::Writing(id)).map(|(_, start, _)| start).collect();
         for start in starts {
             if let Some(mut segment) = self.take_out(start)
                 && keep(&mut segment)
@@ -401,9 +402,24 @@ impl Pages {
         self.writing.iter().any(|(_, busy)| overlap(busy, range))
     }
 
-    /// Requests in flight.
-    pub fn in_flight(&self) -> usize {
-        self.writing.len()
+    /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`].
+    pub fn begin(&mut self, id: u64, range: Range<u64>) {
+        self.writing.push((id, range));
+    }
+
+    /// It was answered.
+    pub fn end(&mut self, id: u64) {
+        self.writing.retain(|(i, _)| *i != id);
+    }
+
+    /// The lowest number of a request in flight.
+    pub fn oldest_in_flight(&self) -> Option<u64> {
+        self.writing.iter().map(|(id, _)| *id).min()
+    }
+
+    /// Whether the eviction clock's entry `mark` of `range` stands for anything.
+    pub fn has_mark(&self, range: &Range<u64>, mark: u64) -> bool {
+        self.covered(range).any(|(_, _, s)| s.state == State::Clean && s.mark == mark)
     }
 
     /// End of the last byte that is dirty or in flight; 0 if there is none.

@@ -1,0 +1,454 @@
+//! Write-back: dirty bytes become requests, requests go down their target's lane, answers make bytes clean.
+//!
+//! Bytes are taken for writing when a full request's worth of them lies in a row, when they are old, when memory or grant
+//! runs short, and when somebody waits for them (fsync, truncate, a lock callback). A few requests per target are in
+//! flight at once. What is answered but not durable is kept by the session for replay; when that becomes much, the
+//! target is asked to commit, and the lane waits for it.
+
+use core::ops::Range;
+use proto::frame::Header;
+use proto::msg::{LockMode, ObjSyncReq, ObjectId, ObjectStateRep, WriteReq};
+use proto::{Bytes, Errno, Opcode, Transno};
+use stdx::Instant;
+
+use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, file, file_mut, into_clock, node_key};
+use super::{Task, step, steps};
+use crate::cx::{Cx, Run, Stop};
+use crate::imports::Dest;
+use crate::op::Memo;
+use crate::world::World;
+
+/// Requests in flight per object target.
+const IN_FLIGHT: u32 = 8;
+/// And per metadata target, where each takes the slot that every change needs.
+const IN_FLIGHT_MDT: u32 = 1;
+
+/// What a target has promised that is not filled by dirty bytes or requests in flight.
+pub(super) fn grant_left(w: &World, dest: Dest) -> u64 {
+    let Some(target) = w.imports.get(dest) else { return 0 };
+    if matches!(dest, Dest::Mdt(_)) && target.grant == 0 {
+        // Its records are small and it keeps a reserve: it promises nothing, and needs not.
+        return u64::MAX;
+    }
+    target.grant.saturating_sub(w.data.lane_ref(dest).map_or(0, |lane| lane.dirty))
+}
+
+/// A request with `length` bytes leaves: how much of the grant it uses.
+pub(super) fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
+    let Some(target) = w.imports.get_mut(dest) else { return 0 };
+    let used = length.min(target.grant);
+    target.grant -= used;
+    w.data.lane(dest).grant_used += used;
+    used
+}
+
+/// A write of `length` bytes was answered (or never will be: no header).
+pub(super) fn answered(
+    w: &mut World,
+    dest: Dest,
+    used: u64,
+    header: Option<&Header>,
+    rep: Option<&ObjectStateRep>,
+    length: u64,
+) {
+    let lane = w.data.lane(dest);
+    lane.grant_used = lane.grant_used.saturating_sub(used);
+    let in_flight = lane.grant_used;
+    if let (Some(rep), Some(target)) = (rep, w.imports.get_mut(dest)) {
+        target.grant = rep.grant.saturating_sub(in_flight);
+    }
+    let Some(header) = header else { return };
+    w.data.durable(dest, header.last_committed);
+    let lane = w.data.lane(dest);
+    if rep.is_some() && header.transno > lane.committed {
+        lane.unstable.push_back((header.transno, length));
+        w.data.unstable += length;
+    }
+}
+
+/// Takes the dirty bytes of a range for writing. With `full_only`, only where a whole request is full.
+pub(super) fn start(w: &mut World, ino: u64, key: Key, range: &Range<u64>, full_only: bool) {
+    let Some(file) = file(w, ino) else { return };
+    if file.leaving && key == HOME {
+        return;
+    }
+    let Some(object) = file.object(key) else { return };
+    if object.pages.counts().dirty == 0 {
+        return;
+    }
+    let dest = object.dest;
+    let max = u64::from(w.imports.get(dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size).max(4096));
+    loop {
+        let id = w.data.new_id();
+        let taken = edit(w, ino, key, |object| object.pages.take(range, max, full_only, id).map(|t| (t, object.lvb())));
+        let Some(Some(((offset, data), lvb))) = taken else { break };
+        w.data.jobs.insert(id, Job { ino, key, dest, offset, data, lvb });
+        w.data.lane(dest).queue.push_back(id);
+    }
+    pump(w, dest);
+}
+
+/// Takes all dirty bytes of a file for writing.
+pub(super) fn start_all(w: &mut World, ino: u64) {
+    let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
+    for key in keys {
+        start(w, ino, key, &ALL, false);
+    }
+}
+
+/// Sends what the lane of a target has room for.
+fn pump(w: &mut World, dest: Dest) {
+    let limit = if matches!(dest, Dest::Mdt(_)) { IN_FLIGHT_MDT } else { IN_FLIGHT };
+    let bound = w.options.max_dirty.max(1 << 20);
+    if w.data.unstable > bound / 2 {
+        let lanes: Vec<Dest> =
+            w.data.lanes().filter(|(_, lane)| !lane.unstable.is_empty() && !lane.committing).map(|(d, _)| d).collect();
+        for dest in lanes {
+            w.data.lane(dest).committing = true;
+            w.spawn(crate::op::Task::Data(Task::Commit { dest }));
+        }
+        if w.data.unstable > bound {
+            stdx::mark!("data.lane_waits_for_commit");
+            return;
+        }
+    }
+    loop {
+        let lane = w.data.lane(dest);
+        if lane.in_flight >= limit {
+            return;
+        }
+        let Some(id) = lane.queue.pop_front() else { return };
+        lane.in_flight += 1;
+        w.spawn(crate::op::Task::Data(Task::Write { id }));
+    }
+}
+
+/// [`Task::Write`].
+pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
+    let Some(job) = cx.w.data.jobs.get(&id) else { return Ok(()) };
+    let (ino, key, dest, offset, data) = (job.ino, job.key, job.dest, job.offset, job.data.clone());
+    let range = offset..offset + data.len() as u64;
+    if !cx.began(steps::WRITE) {
+        let lvb = job.lvb;
+        let (uid, gid) = super::owner(cx.w, ino);
+        let lock = file(cx.w, ino)
+            .and_then(|f| f.object(key))
+            .and_then(|object| object.covering(LockMode::Pw, &range).map(|lock| (lock.handle, object.resource)));
+        let Some((handle, resource)) = lock else {
+            // The lock was lost after the bytes were taken.
+            done(cx.w, id, ino, key, dest, &Err(Errno::EIO), None);
+            return Ok(());
+        };
+        let used = use_grant(cx.w, dest, data.len() as u64);
+        cx.set_memo(steps::WRITE_GRANT, used);
+        let request = WriteReq {
+            object: ObjectId { fid: resource.fid, stripe: resource.stripe },
+            offset,
+            lock: handle,
+            lvb: Some(lvb),
+            uid,
+            gid,
+            grant_used: used,
+            sync: false,
+        };
+        let bulk = data.clone();
+        let _ = cx.start_rpc(steps::WRITE, dest, Opcode::ObjWrite, |_, _| (request, bulk));
+    }
+    let (result, header) = match cx.op.memo(steps::WRITE) {
+        Some(Memo::Reply(reply)) => (
+            Errno::from_status(reply.header.status)
+                .and_then(|()| reply.frame().decode::<ObjectStateRep>().map_err(|_| Errno::EPROTO)),
+            Some(reply.header),
+        ),
+        Some(Memo::Failed(errno)) => (Err(*errno), None),
+        _ => return Err(Stop::Wait),
+    };
+    let used = cx.memo(steps::WRITE_GRANT).unwrap_or(0);
+    answered(cx.w, dest, used, header.as_ref(), result.as_ref().ok(), data.len() as u64);
+    done(cx.w, id, ino, key, dest, &result, header.map(|h| h.transno));
+    Ok(())
+}
+
+/// A job is over.
+fn done(
+    w: &mut World,
+    id: u64,
+    ino: u64,
+    key: Key,
+    dest: Dest,
+    result: &Result<ObjectStateRep, Errno>,
+    transno: Option<Transno>,
+) {
+    w.data.jobs.remove(&id);
+    let mark = w.data.new_id();
+    match result {
+        Ok(rep) => {
+            let range = edit(w, ino, key, |object| {
+                object.transno = object.transno.max(transno.unwrap_or_default());
+                if let Some(lvb) = &rep.lvb {
+                    object.news(lvb);
+                }
+                object.pages.written(id, mark)
+            });
+            if let Some(Some(range)) = range {
+                into_clock(w, ino, key, range, mark);
+            }
+        }
+        Err(errno) => {
+            w.log(format!("write-back of {ino:#x} to {} failed: {errno}", w.target_name(dest)));
+            edit(w, ino, key, |object| {
+                object.pages.lost(id);
+                object.size_exact = false;
+            });
+            if let Some(file) = file_mut(w, ino) {
+                file.fail(*errno);
+            }
+        }
+    }
+    let lane = w.data.lane(dest);
+    lane.in_flight = lane.in_flight.saturating_sub(1);
+    pump(w, dest);
+    evict(w);
+    w.wake(node_key(ino));
+    w.wake(BUDGET);
+}
+
+/// A request for the target to commit is over.
+pub(super) fn committed(w: &mut World, dest: Dest, last_committed: Option<Transno>) {
+    match last_committed {
+        Some(last) => w.data.durable(dest, last),
+        None => w.data.forget_unstable(dest),
+    }
+    w.data.lane(dest).committing = false;
+    let lanes: Vec<Dest> = w.data.lanes().map(|(dest, _)| dest).collect();
+    for dest in lanes {
+        pump(w, dest);
+    }
+}
+
+/// [`Task::Commit`].
+pub(super) fn commit(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    if let Dest::Mdt(_) = dest {
+        return match cx
+            .start_rpc(steps::SYNC, dest, Opcode::MdsSync, |_, _| (proto::msg::SyncReq { fid: None }, Bytes::new()))
+        {
+            None => Err(Stop::Wait),
+            Some(result) => {
+                let last = result.ok().map(|reply| reply.header.last_committed);
+                committed(cx.w, dest, last);
+                Ok(())
+            }
+        };
+    }
+    match cx.start_rpc(steps::SYNC, dest, Opcode::ObjSync, |_, _| (ObjSyncReq::default(), Bytes::new())) {
+        None => Err(Stop::Wait),
+        Some(result) => {
+            let last = result.ok().map(|reply| reply.header.last_committed);
+            committed(cx.w, dest, last);
+            Ok(())
+        }
+    }
+}
+
+/// After a cached write: full requests go at once, and everything old when dirty data becomes much.
+pub(super) fn after_write(w: &mut World, ino: u64) {
+    let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
+    for key in keys {
+        let enough = |o: &super::state::Object| {
+            let max = u64::from(w.imports.get(o.dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size));
+            o.pages.counts().dirty >= max
+        };
+        if file(w, ino).and_then(|f| f.object(key)).is_some_and(enough) {
+            start(w, ino, key, &ALL, true);
+        }
+    }
+    if w.data.unwritten > w.options.max_dirty / 2 {
+        make_room(w);
+    }
+}
+
+/// Starts the writing of files, oldest first, until half of what may be dirty is on its way or clean.
+pub(super) fn make_room(w: &mut World) {
+    let goal = w.options.max_dirty / 4;
+    let dirty = |w: &World| -> u64 { w.data.lanes().map(|(_, lane)| lane.dirty).sum() };
+    while dirty(w) > goal {
+        let Some(&(since, ino)) = w.data.dirty_files.first() else { return };
+        let before = dirty(w);
+        start_all(w, ino);
+        if dirty(w) == before {
+            later(w, since, ino);
+            return;
+        }
+    }
+}
+
+/// The file could not be started wholly: others first.
+fn later(w: &mut World, since: Instant, ino: u64) {
+    let now = w.now;
+    w.data.dirty_files.remove(&(since, ino));
+    if let Some(file) = file_mut(w, ino)
+        && file.dirty > 0
+    {
+        file.dirty_since = Some(now);
+        w.data.dirty_files.insert((now, ino));
+    }
+}
+
+/// Starts the writing of everything that is dirty for a target. False: there is nothing, and nothing in flight.
+pub(super) fn push_lane(w: &mut World, dest: Dest) -> bool {
+    let files: Vec<u64> = w.data.dirty_files.iter().map(|(_, ino)| *ino).collect();
+    for ino in files {
+        let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
+        for key in keys {
+            if file(w, ino).and_then(|f| f.object(key)).is_some_and(|o| o.dest == dest) {
+                start(w, ino, key, &ALL, false);
+            }
+        }
+    }
+    let lane = w.data.lane(dest);
+    lane.in_flight > 0 || lane.dirty > 0 || !lane.queue.is_empty()
+}
+
+/// See [`super::tick`].
+pub(super) fn tick(w: &mut World) {
+    let after = w.options.write_back_after;
+    let due: Vec<(Instant, u64)> =
+        w.data.dirty_files.iter().take_while(|(since, _)| *since + after <= w.now).copied().collect();
+    for (since, ino) in due {
+        start_all(w, ino);
+        if w.data.dirty_files.contains(&(since, ino)) {
+            later(w, since, ino);
+        }
+    }
+}
+
+/// Writes a range of an object back and waits until nothing of it is dirty or in flight.
+pub(super) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>) -> Run<()> {
+    start(cx.w, ino, key, range, false);
+    match file(cx.w, ino).and_then(|f| f.object(key)) {
+        Some(object) if object.pages.unwritten_in(range) => Err(cx.wait(node_key(ino))),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a file range.
+pub(super) fn settle_file(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
+    let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
+    let parts: Vec<(Key, Range<u64>)> =
+        keys.into_iter().filter_map(|key| Some((key, file(cx.w, ino)?.object_range(key, range)))).collect();
+    for (key, part) in &parts {
+        start(cx.w, ino, *key, part, false);
+    }
+    for (key, part) in &parts {
+        settle(cx, ino, *key, part)?;
+    }
+    Ok(())
+}
+
+/// Waits until everything that was dirty when the operation began is written, however much is written meanwhile.
+///
+/// Two rounds do: in the first, everything is taken that is not part of a request in flight; when those requests are
+/// answered, the second takes what they were in the way of (or somebody has taken it since, with a number below the
+/// second round's end).
+fn written_once(
+    cx: &mut Cx<'_>,
+    start: impl Fn(&mut World),
+    oldest: impl Fn(&World) -> Option<u64>,
+    key: crate::op::WaitKey,
+) -> Run<()> {
+    for round in 0..2 {
+        let at = step(steps::ROUND, round);
+        let end = match cx.memo(at) {
+            Some(end) => end,
+            None => {
+                start(cx.w);
+                let end = cx.w.data.next_id();
+                cx.set_memo(at, end);
+                end
+            }
+        };
+        if oldest(cx.w).is_some_and(|id| id < end) {
+            return Err(cx.wait(key));
+        }
+    }
+    Ok(())
+}
+
+/// See [`super::fsync`].
+pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let oldest = |w: &World| {
+        let file = file(w, ino)?;
+        file.keys().into_iter().filter_map(|key| file.object(key)?.pages.oldest_in_flight()).min()
+    };
+    written_once(cx, |w| start_all(w, ino), oldest, node_key(ino))?;
+    let Some(file) = file(cx.w, ino) else { return Ok(()) };
+    if file.resident() {
+        return Ok(());
+    }
+    let mut asked: Vec<(u64, Dest, ObjectId)> = Vec::new();
+    for key in file.keys() {
+        let Some(object) = file.object(key) else { continue };
+        let committed = cx.w.data.lane_ref(object.dest).map_or(Transno(0), |lane| lane.committed);
+        if object.transno > committed || cx.began(step(steps::SYNC, u64::from(key))) {
+            asked.push((u64::from(key), object.dest, ObjectId { fid: file.fid, stripe: key }));
+        }
+    }
+    let (mut waiting, mut failed) = (false, None);
+    for (key, dest, object) in asked {
+        let request = ObjSyncReq { objects: vec![object] };
+        let last = match cx.start_rpc(step(steps::SYNC, key), dest, Opcode::ObjSync, |_, _| (request, Bytes::new())) {
+            None => {
+                waiting = true;
+                continue;
+            }
+            Some(Err(errno)) => {
+                failed = Some(errno);
+                continue;
+            }
+            Some(Ok(reply)) => reply.header.last_committed,
+        };
+        cx.w.data.durable(dest, last);
+    }
+    match (waiting, failed) {
+        (true, _) => Err(Stop::Wait),
+        (_, Some(errno)) => Err(errno.into()),
+        _ => Ok(()),
+    }
+}
+
+/// See [`super::sync_all`].
+pub(super) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
+    let start = |w: &mut World| {
+        let files: Vec<u64> = w.data.dirty_files.iter().map(|(_, ino)| *ino).collect();
+        for ino in files {
+            start_all(w, ino);
+        }
+    };
+    written_once(cx, start, |w| w.data.jobs.first_key_value().map(|(id, _)| *id), BUDGET)?;
+    let lanes: Vec<(Dest, bool)> = cx.w.data.lanes().map(|(dest, lane)| (dest, !lane.unstable.is_empty())).collect();
+    let (mut waiting, mut failed) = (false, None);
+    for (dest, unstable) in lanes {
+        let Dest::Ost(index) = dest else { continue };
+        let at = step(steps::SYNC, u64::from(index));
+        if !unstable && !cx.began(at) {
+            continue;
+        }
+        let last = match cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| (ObjSyncReq::default(), Bytes::new())) {
+            None => {
+                waiting = true;
+                continue;
+            }
+            Some(Err(errno)) => {
+                failed = Some(errno);
+                continue;
+            }
+            Some(Ok(reply)) => reply.header.last_committed,
+        };
+        cx.w.data.durable(dest, last);
+    }
+    match (waiting, failed) {
+        (true, _) => Err(Stop::Wait),
+        (_, Some(errno)) => Err(errno.into()),
+        _ => Ok(()),
+    }
+}

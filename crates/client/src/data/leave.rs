@@ -1,0 +1,216 @@
+//! A resident file grows: its data moves from the metadata target to its objects.
+//!
+//! ```text
+//! EX lock on DOM and LAYOUT        nobody else reads, writes or caches the file or its layout
+//! attributes                       it is still resident
+//! nothing of it is in flight       and nothing is begun until the end
+//! PW locks on all objects          so the kernel's pages stay covered, and leftovers of a failed attempt show
+//! objects emptied, data written    durable before each answer
+//! Setlayout Leave                  the metadata target drops its copy in the same group as the new layout
+//! ```
+//!
+//! A crash before the last step leaves the file resident and some bytes in objects that nobody looks at; the next attempt
+//! empties them.
+
+use proto::msg::{
+    Layout, LockMode, Lvb, ObjSyncReq, ObjectId, Policy, PunchKind, PunchReq, Reint, ReintReq, SetlayoutKind,
+    SetlayoutOp, WriteReq, bits,
+};
+use proto::{Bytes, Errno, Opcode};
+
+use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
+use super::striping::Striping;
+use super::{Task, access, read, step, steps};
+use crate::cx::{Cx, Run, Stop};
+
+/// Largest resident file, in bytes. One without objects to go to stays and grows no further.
+pub(super) fn limit(cx: &Cx<'_>, ino: u64) -> u64 {
+    let dest = file(cx.w, ino).map(|f| f.home.dest);
+    match dest.and_then(|dest| cx.w.imports.get(dest)).map_or(0, |target| target.dom_size) {
+        0 => u64::from(proto::connect::DOM_SIZE_DEFAULT),
+        size => u64::from(size),
+    }
+}
+
+/// See [`super::leave`]. The operation must not hold the file's data lock.
+pub(super) fn leave(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let asked = cx.memo(steps::LEAVE).is_some();
+    cx.set_memo(steps::LEAVE, 1);
+    let fid = crate::ops::fid_of(ino)?;
+    let file = ensure(cx.w, fid);
+    if !file.resident() {
+        return Ok(());
+    }
+    if file.leave_asked {
+        return Err(cx.wait(node_key(ino)));
+    }
+    if let (true, Some(errno)) = (asked, file.leave_error) {
+        return Err(errno.into());
+    }
+    file.leave_asked = true;
+    file.leave_error = None;
+    cx.spawn(crate::op::Task::Data(Task::Leave { ino }));
+    Err(cx.wait(node_key(ino)))
+}
+
+/// [`Task::Leave`].
+pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let result = go(cx, ino);
+    if let Err(Stop::Wait) = result {
+        return result;
+    }
+    if let Some(file) = file_mut(cx.w, ino) {
+        file.leave_asked = false;
+        file.leaving = false;
+        file.leave_error = match result {
+            Err(Stop::Errno(errno)) => Some(errno),
+            _ => None,
+        };
+    }
+    access::end_turn(cx, ino);
+    cx.w.wake(node_key(ino));
+    Ok(())
+}
+
+fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let fid = crate::ops::fid_of(ino)?;
+    access::load(cx, ino)?;
+    let mdt = cx.w.mdt_of(fid);
+    let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
+    cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;
+    if cx.memo(steps::LEAVE_CHECKED).is_none() {
+        // Whether it is still resident is known for sure only now.
+        access::confirm(cx, ino)?;
+        cx.set_memo(steps::LEAVE_CHECKED, 1);
+    }
+    let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+    let Some(layout) = now.layout.clone() else { return Err(Errno::ENOSPC.into()) };
+    if !layout.resident {
+        return Ok(());
+    }
+    if layout.osts.is_empty() {
+        return Err(Errno::ENOSPC.into());
+    }
+    if !now.home.knows_end() {
+        return Err(Errno::EIO.into());
+    }
+    access::take_turn(cx, ino)?;
+    if let Some(file) = file_mut(cx.w, ino) {
+        file.leaving = true;
+    }
+    if file(cx.w, ino).is_some_and(|f| f.home.pages.writing_in(&ALL)) {
+        return Err(cx.wait(node_key(ino)));
+    }
+    let lvb = file(cx.w, ino).map(|f| f.home.lvb()).unwrap_or_default();
+    let content = read::whole(cx, ino, lvb.size)?;
+    copy(cx, ino, &layout, &content, &lvb)?;
+    switch(cx, ino, &layout, &lvb)
+}
+
+/// Brings the bytes to the objects, durable.
+fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) -> Run<()> {
+    let count = layout.osts.len() as u32;
+    for key in 0..count {
+        let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return Err(Errno::EIO.into()) };
+        let (dest, resource) = (object.dest, object.resource);
+        let policy = Policy::Extent(proto::msg::Extent::ALL);
+        cx.lock(step(steps::LOCK, u64::from(key)), dest, resource, LockMode::Pw, policy)?;
+        access::refresh(cx, ino, key)?;
+    }
+    empty(cx, ino, count, lvb)?;
+    let striping = Striping::new(layout.stripe_size, layout.osts.len());
+    let (uid, gid) = super::owner(cx.w, ino);
+    let (mut waiting, mut failed) = (false, None);
+    for (piece, number) in striping.pieces(&(0..content.len() as u64)).zip(0..) {
+        let Some(object) = file(cx.w, ino).and_then(|f| f.object(piece.stripe)) else { return Err(Errno::EIO.into()) };
+        let dest = object.dest;
+        let from = piece.file_offset as usize;
+        let bulk = content.slice(from..from + piece.length as usize);
+        let request = WriteReq {
+            object: ObjectId { fid: object.resource.fid, stripe: piece.stripe },
+            offset: piece.object_offset,
+            lock: object.covering(LockMode::Pw, &ALL).map_or(0, |lock| lock.handle),
+            lvb: Some(Lvb { size: piece.object_offset + piece.length, ..*lvb }),
+            uid,
+            gid,
+            grant_used: 0,
+            sync: true,
+        };
+        match cx.start_rpc(step(steps::LEAVE_WRITE, number), dest, Opcode::ObjWrite, |_, _| (request, bulk)) {
+            None => waiting = true,
+            Some(Err(errno)) => failed = Some(errno),
+            Some(Ok(_)) => {}
+        }
+    }
+    match (waiting, failed) {
+        (true, _) => Err(Stop::Wait),
+        (_, Some(errno)) => Err(errno.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Empties objects that have something from an attempt that failed, durably.
+fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
+    for key in 0..count {
+        let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return Err(Errno::EIO.into()) };
+        let at = step(steps::LEAVE_EMPTY, u64::from(key));
+        let (dest, id) = (object.dest, ObjectId { fid: object.resource.fid, stripe: key });
+        if object.size == 0 && object.blocks == 0 && !cx.began(at) {
+            continue;
+        }
+        stdx::mark!("data.leave_after_failed_attempt");
+        let lock = object.covering(LockMode::Pw, &ALL).map_or(0, |lock| lock.handle);
+        let (uid, gid) = super::owner(cx.w, ino);
+        cx.rpc(at, dest, Opcode::ObjPunch, || {
+            let request = PunchReq {
+                object: id,
+                kind: PunchKind::Truncate as i32,
+                start: 0,
+                length: 0,
+                keep_size: false,
+                lvb: Some(*lvb),
+                lock,
+                uid,
+                gid,
+            };
+            (request, Bytes::new())
+        })?;
+        let at = step(steps::LEAVE_SYNC, u64::from(key));
+        cx.rpc(at, dest, Opcode::ObjSync, || (ObjSyncReq { objects: vec![id] }, Bytes::new()))?;
+        edit(cx.w, ino, key, |object| {
+            object.size = 0;
+            object.blocks = 0;
+        });
+    }
+    Ok(())
+}
+
+/// Tells the metadata target, and takes the objects over.
+fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
+    let fid = crate::ops::fid_of(ino)?;
+    let mdt = cx.w.mdt_of(fid);
+    let (cred, now_ns) = (cx.cred().clone(), cx.wall_ns());
+    let left = Layout { resident: false, ..layout.clone() };
+    let op = SetlayoutOp { fid, kind: SetlayoutKind::Leave as i32, layout: Some(left.clone()), lvb: Some(*lvb) };
+    let rep = cx.rpc_object(steps::LEAVE_SET, mdt, Opcode::MdsReint, |_, _| ReintReq {
+        cred: Some(cred),
+        now_ns,
+        want: None,
+        op: Some(Reint::Setlayout(op)),
+    })?;
+    let new = rep.attr.as_ref().and_then(|attr| attr.layout.clone()).filter(|new| !new.resident).unwrap_or(left);
+    take_layout(cx.w, ino, &new);
+    for key in 0..new.osts.len() as Key {
+        edit(cx.w, ino, key, |object| {
+            let size = Striping::new(new.stripe_size, new.osts.len()).object_cut(key, lvb.size);
+            if object.size == 0 {
+                object.blocks = size.div_ceil(512);
+            }
+            object.size = object.size.max(size);
+            object.size_exact = !object.locks.is_empty();
+            object.news(&Lvb { blocks: object.blocks, ..*lvb });
+        });
+    }
+    edit(cx.w, ino, HOME, |home| home.size_exact = false);
+    Ok(())
+}

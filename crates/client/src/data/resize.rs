@@ -1,0 +1,335 @@
+//! Truncate, fallocate, and the search for data and holes.
+
+use core::ops::Range;
+use proto::msg::{LockMode, ObjectId, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
+use proto::{Bytes, Errno, Opcode};
+
+use super::state::{ALL, HOME, Key, edit, file, file_mut, node_key};
+use super::striping::FILE_SIZE_MAX;
+use super::{IoFlags, WriteAt, access, flush, leave, step, steps, write};
+use crate::api::Whence;
+use crate::cx::{Cx, Run, Stop};
+use crate::op::Memo;
+
+/// `FALLOC_FL_*`.
+const KEEP_SIZE: u32 = 0x1;
+const PUNCH_HOLE: u32 = 0x2;
+const ZERO_RANGE: u32 = 0x10;
+
+/// See [`super::before_truncate`].
+pub(super) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    if size > FILE_SIZE_MAX {
+        return Err(Errno::EFBIG.into());
+    }
+    if cx.memo(steps::CUT_READY).is_some() {
+        return Ok(());
+    }
+    access::load(cx, ino)?;
+    if file(cx.w, ino).is_some_and(|f| f.resident()) && size > leave::limit(cx, ino) {
+        cx.unlock(steps::HOME_LOCK);
+        leave::leave(cx, ino)?;
+    }
+    let resident = access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
+    access::wait_turn(cx, ino)?;
+    // Of a resident file everything: what comes after the new size must not come with old times.
+    let range = if resident { ALL } else { size..u64::MAX };
+    flush::settle_file(cx, ino, &range)?;
+    access::take_turn(cx, ino)?;
+    cx.set_memo(steps::CUT_READY, 1);
+    Ok(())
+}
+
+/// See [`super::truncate`].
+pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+    if now.resident() {
+        let now_ns = cx.wall_ns();
+        edit(cx.w, ino, HOME, |home| {
+            home.void_fetches(&(size..u64::MAX));
+            home.pages.cut(&(size..u64::MAX));
+            home.size = size;
+            home.touch(now_ns);
+        });
+        access::end_turn(cx, ino);
+        return Ok(());
+    }
+    if cx.memo(steps::CUT).is_none() {
+        // Usually done by `before_truncate`; not if the data left the metadata target in between.
+        access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
+        access::take_turn(cx, ino)?;
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
+        let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
+        for key in now.keys() {
+            let cut = now.striping.object_cut(key, size);
+            let Some(object) = now.object(key) else { continue };
+            if object.pages.writing_in(&(cut..u64::MAX)) {
+                return Err(cx.wait(node_key(ino)));
+            }
+            cuts.push((key, cut, object.size > cut || (last == Some(key) && object.size < cut)));
+        }
+        cx.set_memo(steps::CUT, size);
+        for (key, cut, ask) in cuts {
+            edit(cx.w, ino, key, |object| {
+                object.void_fetches(&(cut..u64::MAX));
+                object.pages.cut(&(cut..u64::MAX));
+            });
+            if ask {
+                punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
+                edit(cx.w, ino, key, |object| object.size = cut);
+            }
+        }
+    }
+    punched(cx, ino)?;
+    access::end_turn(cx, ino);
+    Ok(())
+}
+
+/// Sends a punch; until [`punched`], nothing of the range is written.
+fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64>, keep_size: bool) {
+    let (op, now_ns) = (cx.op.id, cx.wall_ns());
+    let (uid, gid) = super::owner(cx.w, ino);
+    let id = cx.w.data.new_id();
+    cx.w.data.mark_op(op, ino);
+    cx.op.committed = true;
+    cx.set_memo(step(steps::CUT_ID, u64::from(key)), id);
+    edit(cx.w, ino, key, |object| {
+        object.pages.begin(id, range.clone());
+        object.touch(now_ns);
+    });
+    let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };
+    let dest = object.dest;
+    let request = PunchReq {
+        object: ObjectId { fid: object.resource.fid, stripe: object.resource.stripe },
+        kind: kind as i32,
+        start: range.start,
+        length: if kind == PunchKind::Truncate { 0 } else { range.end - range.start },
+        keep_size,
+        lvb: Some(object.lvb()),
+        lock: object.covering(LockMode::Pw, range).map_or(0, |lock| lock.handle),
+        uid,
+        gid,
+    };
+    let _ = cx.start_rpc(step(steps::CUT_SENT, u64::from(key)), dest, Opcode::ObjPunch, |_, _| (request, Bytes::new()));
+}
+
+/// Waits for the answers to every [`punch`].
+fn punched(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
+    let sent: Vec<(Key, u64)> =
+        keys.into_iter().filter_map(|key| Some((key, cx.memo(step(steps::CUT_ID, u64::from(key)))?))).collect();
+    let answered = |(key, _): &(Key, u64)| {
+        matches!(cx.op.memo(step(steps::CUT_SENT, u64::from(*key))), Some(Memo::Reply(_) | Memo::Failed(_)))
+    };
+    if !sent.iter().all(answered) {
+        return Err(Stop::Wait);
+    }
+    let mut failed = None;
+    for (key, id) in sent {
+        let (result, header) = match cx.op.memo(step(steps::CUT_SENT, u64::from(key))) {
+            Some(Memo::Reply(reply)) => (
+                Errno::from_status(reply.header.status)
+                    .and_then(|()| reply.frame().decode::<ObjectStateRep>().map_err(|_| Errno::EPROTO)),
+                Some(reply.header),
+            ),
+            Some(Memo::Failed(errno)) => (Err(*errno), None),
+            _ => (Err(Errno::EIO), None),
+        };
+        edit(cx.w, ino, key, |object| {
+            object.pages.end(id);
+            match &result {
+                Ok(rep) => {
+                    object.transno = object.transno.max(header.map(|h| h.transno).unwrap_or_default());
+                    if let Some(lvb) = &rep.lvb {
+                        object.news(lvb);
+                    }
+                }
+                Err(_) => object.size_exact = false,
+            }
+        });
+        if let Some(header) = header {
+            let dest = file(cx.w, ino).and_then(|f| f.object(key)).map(|o| o.dest);
+            if let Some(dest) = dest {
+                cx.w.data.durable(dest, header.last_committed);
+            }
+        }
+        if let Err(errno) = result {
+            failed = Some(errno);
+        }
+        // Once only: a further attempt finds nothing to do.
+        cx.forget(step(steps::CUT_ID, u64::from(key)));
+    }
+    cx.w.wake(node_key(ino));
+    failed.map_or(Ok(()), |errno| Err(errno.into()))
+}
+
+/// See [`super::fallocate`].
+pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, length: u64) -> Run<()> {
+    let keep_size = mode & KEEP_SIZE != 0;
+    let kind = match mode & !KEEP_SIZE {
+        0 => PunchKind::Allocate,
+        PUNCH_HOLE if keep_size => PunchKind::Hole,
+        ZERO_RANGE => PunchKind::Zero,
+        _ => return Err(Errno::EOPNOTSUPP.into()),
+    };
+    let Some(end) = offset.checked_add(length).filter(|end| *end <= FILE_SIZE_MAX) else {
+        return Err(Errno::EFBIG.into());
+    };
+    if length == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if cx.memo(steps::CUT).is_none() {
+        access::load(cx, ino)?;
+        let resident = loop {
+            let grows = kind != PunchKind::Hole && !keep_size;
+            // Under locks to the end, the size is exact.
+            let range = if grows { offset..u64::MAX } else { offset..end };
+            let resident = access::lock(cx, ino, LockMode::Pw, &range)?;
+            if !resident || kind == PunchKind::Hole || end <= leave::limit(cx, ino) {
+                break resident;
+            }
+            cx.unlock(steps::HOME_LOCK);
+            leave::leave(cx, ino)?;
+        };
+        if resident {
+            return allocate_resident(cx, ino, kind, keep_size, offset..end);
+        }
+        access::wait_turn(cx, ino)?;
+        flush::settle_file(cx, ino, &(offset..end))?;
+        access::take_turn(cx, ino)?;
+        cx.set_memo(steps::CUT, offset);
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        let parts: Vec<(Key, Range<u64>)> =
+            now.keys().into_iter().map(|key| (key, now.object_range(key, &(offset..end)))).collect();
+        for (key, part) in parts {
+            if part.is_empty() {
+                continue;
+            }
+            if kind != PunchKind::Allocate {
+                edit(cx.w, ino, key, |object| {
+                    object.void_fetches(&part);
+                    object.pages.cut(&part);
+                });
+            }
+            punch(cx, ino, key, kind, &part, keep_size);
+        }
+    }
+    punched(cx, ino)?;
+    if !keep_size {
+        let parts: Vec<(Key, u64)> = file(cx.w, ino)
+            .map(|f| f.keys().into_iter().map(|key| (key, f.object_range(key, &(offset..end)))).collect::<Vec<_>>())
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|(_, part)| !part.is_empty())
+            .map(|(key, part)| (key, part.end))
+            .collect();
+        for (key, end) in parts {
+            edit(cx.w, ino, key, |object| object.size = object.size.max(end));
+        }
+    }
+    access::end_turn(cx, ino);
+    Ok(())
+}
+
+/// A resident file has no space of its own: zeros are written where zeros are wanted.
+fn allocate_resident(cx: &mut Cx<'_>, ino: u64, kind: PunchKind, keep_size: bool, range: Range<u64>) -> Run<()> {
+    let size = file(cx.w, ino).map_or(0, |f| f.home.size);
+    let zeros = match kind {
+        PunchKind::Allocate if keep_size => return Ok(()),
+        PunchKind::Allocate => range.start.max(size)..range.end,
+        PunchKind::Zero if !keep_size => range,
+        _ => range.start..range.end.min(size),
+    };
+    // The size is read under the lock that is pinned, and the zeros are written in the same attempt; or they are on
+    // their way already.
+    let zeros = match (cx.memo(steps::THROUGH), cx.memo(steps::ZEROS)) {
+        (Some(start), Some(end)) => start..end,
+        _ => zeros,
+    };
+    if zeros.is_empty() {
+        return Ok(());
+    }
+    cx.set_memo(steps::ZEROS, zeros.end);
+    let data = Bytes::from(vec![0; (zeros.end - zeros.start) as usize]);
+    write::write(cx, ino, WriteAt::Offset(zeros.start), &data, IoFlags::default()).map(|_| ())
+}
+
+/// See [`super::seek`].
+pub(super) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Run<u64> {
+    if offset >= FILE_SIZE_MAX {
+        return Err(Errno::ENXIO.into());
+    }
+    let resident = access::lock(cx, ino, LockMode::Pr, &(offset..u64::MAX))?;
+    let size = access::size(cx, ino)?;
+    if offset >= size {
+        return Err(Errno::ENXIO.into());
+    }
+    if resident {
+        return Ok(if whence == Whence::Data { offset } else { size });
+    }
+    flush::settle_file(cx, ino, &(offset..u64::MAX))?;
+    let hole = whence == Whence::Hole;
+    let mut found: Option<u64> = None;
+    let mut waiting = false;
+    let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
+    for key in keys {
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        let Some(object) = now.object(key) else { continue };
+        let from = now.striping.object_cut(key, offset);
+        let here = if from >= object.size {
+            // Nothing but hole from here on.
+            hole.then_some(from)
+        } else {
+            let request = SeekReq { object: ObjectId { fid: now.fid, stripe: key }, offset: from, hole };
+            let dest = object.dest;
+            let at = step(steps::SEEK, u64::from(key));
+            match cx.start_rpc(at, dest, Opcode::ObjSeek, |_, _| (request, Bytes::new())) {
+                None => {
+                    waiting = true;
+                    continue;
+                }
+                Some(Err(Errno::ENXIO)) => None,
+                Some(Err(errno)) => return Err(errno.into()),
+                Some(Ok(reply)) => {
+                    Some(reply.frame().decode::<SeekRep>().map_err(|_| Stop::Errno(Errno::EPROTO))?.offset)
+                }
+            }
+        };
+        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+        if let Some(at) = here {
+            let at = now.striping.file_offset(key, at).max(offset);
+            found = Some(found.map_or(at, |known| known.min(at)));
+        }
+    }
+    if waiting {
+        return Err(Stop::Wait);
+    }
+    match found {
+        Some(at) if at < size => Ok(at),
+        _ if hole => Ok(size),
+        _ => Err(Errno::ENXIO.into()),
+    }
+}
+
+/// Nothing of the file needs to be written any more.
+pub(super) fn discard(w: &mut crate::world::World, ino: u64) {
+    let Some(now) = file(w, ino) else { return };
+    let keys: Vec<Key> = now.keys();
+    let leaving = now.leaving;
+    for key in keys {
+        if key == HOME && leaving {
+            continue;
+        }
+        edit(w, ino, key, |object| {
+            if object.pages.counts().dirty > 0 {
+                object.void_fetches(&ALL);
+                object.pages.cut_dirty();
+                object.size_exact = false;
+            }
+        });
+    }
+    if let Some(file) = file_mut(w, ino) {
+        file.errors = 0;
+    }
+    w.wake(node_key(ino));
+}

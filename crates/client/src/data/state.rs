@@ -1,0 +1,634 @@
+//! What the data cache keeps: per file its objects with their pages, locks and sizes; over all files the memory bounds,
+//! the order of write-back and one lane of requests per target.
+//!
+//! # Sizes
+//! `Object::size` is exact while a lock covers the object from there to its end (`Object::knows_end`) and nothing made it
+//! doubtful (`size_exact`: a write that failed). Otherwise it is what was last heard, and this much is still true:
+//! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
+
+use core::ops::Range;
+use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
+use proto::{Bytes, Errno, Fid, Transno};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use stdx::{Instant, Map};
+
+use dlm::client::HeldLock;
+
+use super::pages::{Counts, Evicted, Pages};
+use super::read_ahead::ReadAhead;
+use super::striping::Striping;
+use crate::cx::Step;
+use crate::imports::Dest;
+use crate::op::{OpId, WaitKey};
+use crate::world::World;
+
+/// Which object of a file: a stripe, or [`HOME`].
+pub(super) type Key = u32;
+/// The resident file on the metadata target.
+pub(super) const HOME: Key = u32::MAX;
+/// Everything.
+pub(super) const ALL: Range<u64> = 0..u64::MAX;
+
+/// Woken when memory for dirty data becomes free.
+pub(super) const BUDGET: WaitKey = WaitKey::Data(0);
+
+/// Woken when anything about the data of a node changes.
+pub(super) fn node_key(ino: u64) -> WaitKey {
+    WaitKey::Data(ino)
+}
+
+/// A read of the target in flight.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub owner: OpId,
+    pub step: Step,
+    pub range: Range<u64>,
+    /// What was written or dropped here since it was sent: the reply is too old for these bytes.
+    pub voids: SmallVec<[Range<u64>; 1]>,
+}
+
+/// One object of a file.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub dest: Dest,
+    pub resource: Resource,
+    pub pages: Pages,
+    pub locks: SmallVec<[HeldLock; 1]>,
+    pub size: u64,
+    pub size_exact: bool,
+    pub blocks: u64,
+    pub atime_ns: i64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub fetches: Vec<Fetch>,
+    /// Greatest transno of a change of this object.
+    pub transno: Transno,
+    /// Somebody else used it lately: no use in asking for a lock only to know its size.
+    pub contended_until: Instant,
+}
+
+/// Bytes that a lock covers, as a half-open range.
+pub(super) fn lock_range(lock: &HeldLock) -> Range<u64> {
+    match lock.policy {
+        Policy::Extent(Extent { start, end }) => start..end.saturating_add(1),
+        _ => ALL,
+    }
+}
+
+impl Object {
+    fn new(dest: Dest, resource: Resource) -> Object {
+        Object {
+            dest,
+            resource,
+            pages: Pages::default(),
+            locks: SmallVec::new(),
+            size: 0,
+            size_exact: false,
+            blocks: 0,
+            atime_ns: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            fetches: Vec::new(),
+            transno: Transno(0),
+            contended_until: Instant::ZERO,
+        }
+    }
+
+    /// A held lock that covers `range` in `mode`, called back or not.
+    pub fn covering(&self, mode: LockMode, range: &Range<u64>) -> Option<&HeldLock> {
+        self.locks.iter().find(|lock| {
+            let covered = lock_range(lock);
+            dlm::mode::covers(lock.mode, mode) && covered.start <= range.start && range.end <= covered.end
+        })
+    }
+
+    /// Whether a lock covers the end, so that nobody else can change the size.
+    pub fn end_covered(&self) -> bool {
+        self.locks.iter().any(|lock| {
+            let covered = lock_range(lock);
+            covered.end == u64::MAX && covered.start <= self.size
+        })
+    }
+
+    /// Whether `size` is the size.
+    pub fn knows_end(&self) -> bool {
+        self.size_exact && self.end_covered()
+    }
+
+    /// What it looks like from here.
+    pub fn lvb(&self) -> Lvb {
+        let counts = self.pages.counts();
+        let unwritten = (counts.dirty + counts.writing).div_ceil(512);
+        Lvb {
+            size: self.size,
+            blocks: self.blocks + unwritten,
+            atime_ns: self.atime_ns,
+            mtime_ns: self.mtime_ns,
+            ctime_ns: self.ctime_ns,
+        }
+    }
+
+    /// A size that is certainly not too large, however narrow our locks are.
+    pub fn size_floor(&self) -> u64 {
+        if !self.size_exact {
+            return self.pages.unwritten_end();
+        }
+        self.locks.iter().map(|lock| lock_range(lock).end.min(self.size)).max().unwrap_or(0)
+    }
+
+    /// The target told the size, at a moment when nobody else could change it.
+    pub fn set_size(&mut self, lvb: &Lvb) {
+        self.size = lvb.size.max(self.pages.unwritten_end());
+        self.size_exact = true;
+        self.blocks = lvb.blocks;
+        self.news(lvb);
+    }
+
+    /// Times and space as the target knows them; newer ones of our own stay.
+    pub fn news(&mut self, lvb: &Lvb) {
+        self.blocks = lvb.blocks;
+        self.atime_ns = self.atime_ns.max(lvb.atime_ns);
+        if (lvb.ctime_ns, lvb.mtime_ns) > (self.ctime_ns, self.mtime_ns) {
+            self.ctime_ns = lvb.ctime_ns;
+            self.mtime_ns = lvb.mtime_ns;
+        }
+    }
+
+    /// A change at `now`.
+    pub fn touch(&mut self, now_ns: i64) {
+        self.ctime_ns = self.ctime_ns.max(now_ns);
+        self.mtime_ns = self.ctime_ns;
+    }
+
+    /// Replies to reads that are in flight must not fill `range`.
+    pub fn void_fetches(&mut self, range: &Range<u64>) {
+        for fetch in &mut self.fetches {
+            if fetch.range.start < range.end && range.start < fetch.range.end {
+                fetch.voids.push(range.clone());
+            }
+        }
+    }
+
+    /// Bytes of a reply go into the cache, where they are missing, not void, and under a lock.
+    pub fn fill(&mut self, fetch: &Fetch, data: &Bytes, mark: u64) {
+        let mut parts = vec![fetch.range.start..fetch.range.start + data.len() as u64];
+        for void in &fetch.voids {
+            parts = parts.into_iter().flat_map(|part| subtract(&part, void)).collect();
+        }
+        for part in parts {
+            if self.covering(LockMode::Pr, &part).is_some() {
+                let from = (part.start - fetch.range.start) as usize;
+                let to = (part.end - fetch.range.start) as usize;
+                self.pages.fill(part.start, &data.slice(from..to), mark);
+            }
+        }
+    }
+}
+
+/// `a` without `b`.
+pub(super) fn subtract(a: &Range<u64>, b: &Range<u64>) -> SmallVec<[Range<u64>; 2]> {
+    let left = a.start..a.end.min(b.start).max(a.start);
+    let right = a.start.max(b.end).min(a.end)..a.end;
+    if b.start >= a.end || b.end <= a.start || b.is_empty() {
+        return SmallVec::from_iter([a.clone()]);
+    }
+    [left, right].into_iter().filter(|r| !r.is_empty()).collect()
+}
+
+/// What the data cache knows of a file; `Node::data`.
+#[derive(Debug)]
+pub struct NodeData {
+    pub(super) fid: Fid,
+    /// Unknown until the first attributes.
+    pub(super) layout: Option<Layout>,
+    pub(super) striping: Striping,
+    /// The resident file. Without meaning once the data has left.
+    pub(super) home: Object,
+    /// The stripes.
+    pub(super) objects: Vec<Object>,
+    /// Errors of write-back so far.
+    pub(super) errors: u32,
+    pub(super) last_error: Errno,
+    pub(super) dirty: u64,
+    pub(super) dirty_since: Option<Instant>,
+    /// By open file.
+    pub(super) read_ahead: SmallVec<[(u64, ReadAhead); 1]>,
+    /// Changes of data by others than this operation wait.
+    pub(super) exclusive: Option<OpId>,
+    /// The data is being copied to its objects, under an EX lock.
+    pub(super) leaving: bool,
+    /// [`super::Task::Leave`] runs.
+    pub(super) leave_asked: bool,
+    /// Why the last attempt to leave failed.
+    pub(super) leave_error: Option<Errno>,
+    /// The kernel may hold pages.
+    pub(super) kernel_pages: bool,
+    /// Locks being given back.
+    pub(super) recalls: u32,
+}
+
+impl NodeData {
+    fn new(fid: Fid, mdt: Dest, layout: Option<Layout>) -> NodeData {
+        let mut data = NodeData {
+            fid,
+            layout: None,
+            striping: Striping::WHOLE,
+            home: Object::new(mdt, Resource::inode(fid)),
+            objects: Vec::new(),
+            errors: 0,
+            last_error: Errno::EIO,
+            dirty: 0,
+            dirty_since: None,
+            read_ahead: SmallVec::new(),
+            exclusive: None,
+            leaving: false,
+            leave_asked: false,
+            leave_error: None,
+            kernel_pages: false,
+            recalls: 0,
+        };
+        if let Some(layout) = layout {
+            data.set_layout(layout);
+        }
+        data
+    }
+
+    /// Whether the data lies on the metadata target, as far as we know.
+    pub fn resident(&self) -> bool {
+        self.layout.as_ref().is_none_or(|layout| layout.resident)
+    }
+
+    fn set_layout(&mut self, layout: Layout) {
+        self.striping = Striping::new(layout.stripe_size, layout.osts.len());
+        let fid = self.fid;
+        self.objects = layout
+            .osts
+            .iter()
+            .zip(0..)
+            .map(|(ost, stripe)| Object::new(Dest::Ost(*ost), Resource::object(fid, stripe)))
+            .collect();
+        self.layout = Some(layout);
+    }
+
+    pub(super) fn object(&self, key: Key) -> Option<&Object> {
+        if key == HOME { Some(&self.home) } else { self.objects.get(key as usize) }
+    }
+
+    pub(super) fn object_mut(&mut self, key: Key) -> Option<&mut Object> {
+        if key == HOME { Some(&mut self.home) } else { self.objects.get_mut(key as usize) }
+    }
+
+    /// The objects that matter now.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        if self.resident() { vec![HOME] } else { (0..self.objects.len() as u32).collect() }
+    }
+
+    /// The part of a file range on an object.
+    pub(super) fn object_range(&self, key: Key, range: &Range<u64>) -> Range<u64> {
+        if key == HOME {
+            return range.clone();
+        }
+        let end = if range.end == u64::MAX { u64::MAX } else { self.striping.object_cut(key, range.end) };
+        self.striping.object_cut(key, range.start)..end
+    }
+
+    /// The smallest file range with everything of an object's range.
+    pub(super) fn file_range(&self, key: Key, range: &Range<u64>) -> Range<u64> {
+        if key == HOME || range.is_empty() {
+            return range.clone();
+        }
+        let end = if range.end == u64::MAX { u64::MAX } else { self.striping.file_size(key, range.end) };
+        self.striping.file_offset(key, range.start)..end
+    }
+
+    /// How far the file reaches as far as one object knows.
+    pub(super) fn file_size(&self, key: Key, object_size: u64) -> u64 {
+        if key == HOME { object_size } else { self.striping.file_size(key, object_size) }
+    }
+
+    /// The size, if every object's is known.
+    pub(super) fn known_size(&self) -> Option<u64> {
+        let mut size = 0;
+        for key in self.keys() {
+            let object = self.object(key)?;
+            if !object.knows_end() {
+                return None;
+            }
+            size = size.max(self.file_size(key, object.size));
+        }
+        Some(size)
+    }
+
+    pub(super) fn fail(&mut self, errno: Errno) {
+        self.errors = self.errors.wrapping_add(1);
+        self.last_error = errno;
+    }
+}
+
+/// A write on its way to a target or in the queue.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub ino: u64,
+    pub key: Key,
+    pub dest: Dest,
+    pub offset: u64,
+    pub data: Bytes,
+    pub lvb: Lvb,
+}
+
+/// Requests to one target.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    pub queue: VecDeque<u64>,
+    pub in_flight: u32,
+    /// Grant that requests in flight use.
+    pub grant_used: u64,
+    /// Dirty bytes that wait for their time.
+    pub dirty: u64,
+    /// Answered writes that the session keeps until they are durable: transno and bytes.
+    pub unstable: VecDeque<(Transno, u64)>,
+    pub committed: Transno,
+    /// [`super::Task::Commit`] runs.
+    pub committing: bool,
+}
+
+#[derive(Debug)]
+struct ClockEntry {
+    ino: u64,
+    key: Key,
+    range: Range<u64>,
+    mark: u64,
+}
+
+/// What the data cache knows over all files; `World::data`.
+#[derive(Debug, Default)]
+pub struct DataState {
+    pub(super) clean: u64,
+    /// Dirty and being written.
+    pub(super) unwritten: u64,
+    /// Answered writes that are not durable.
+    pub(super) unstable: u64,
+    clock: VecDeque<ClockEntry>,
+    clock_swept: usize,
+    last_id: u64,
+    lanes: BTreeMap<Dest, Lane>,
+    pub(super) dirty_files: BTreeSet<(Instant, u64)>,
+    pub(super) jobs: BTreeMap<u64, Job>,
+    /// Operations that [`super::op_ended`] must look for.
+    pub(super) marked_ops: Map<OpId, SmallVec<[u64; 1]>>,
+}
+
+impl DataState {
+    /// A number for a request or an entry of the clock; rises.
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Numbers from here on are not given yet.
+    pub(super) fn next_id(&self) -> u64 {
+        self.last_id + 1
+    }
+
+    pub(super) fn lane(&mut self, dest: Dest) -> &mut Lane {
+        self.lanes.entry(dest).or_default()
+    }
+
+    pub(super) fn lane_ref(&self, dest: Dest) -> Option<&Lane> {
+        self.lanes.get(&dest)
+    }
+
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (Dest, &Lane)> {
+        self.lanes.iter().map(|(dest, lane)| (*dest, lane))
+    }
+
+    /// Remembers to look at `ino` when `op` ends.
+    pub(super) fn mark_op(&mut self, op: OpId, ino: u64) {
+        let inos = self.marked_ops.entry(op).or_default();
+        if !inos.contains(&ino) {
+            inos.push(ino);
+        }
+    }
+
+    /// A transno was heard of: what is durable up to there needs no memory.
+    pub(super) fn durable(&mut self, dest: Dest, committed: Transno) {
+        let lane = self.lanes.entry(dest).or_default();
+        lane.committed = lane.committed.max(committed);
+        while let Some((transno, bytes)) = lane.unstable.front().copied() {
+            if transno > lane.committed {
+                break;
+            }
+            lane.unstable.pop_front();
+            self.unstable = self.unstable.saturating_sub(bytes);
+        }
+    }
+
+    /// The session of `dest` is gone with what it kept.
+    pub(super) fn forget_unstable(&mut self, dest: Dest) {
+        let lane = self.lanes.entry(dest).or_default();
+        let bytes: u64 = lane.unstable.drain(..).map(|(_, bytes)| bytes).sum();
+        self.unstable = self.unstable.saturating_sub(bytes);
+    }
+
+    fn account(&mut self, dest: Dest, before: Counts, after: Counts) {
+        self.clean = self.clean + after.clean - before.clean;
+        self.unwritten = self.unwritten + after.dirty + after.writing - before.dirty - before.writing;
+        let lane = self.lanes.entry(dest).or_default();
+        lane.dirty = lane.dirty + after.dirty - before.dirty;
+    }
+}
+
+/// The data of a node, made if it is a regular file (or not known to be anything else).
+pub(super) fn ensure(w: &mut World, fid: Fid) -> &mut NodeData {
+    let mdt = w.mdt_of(fid);
+    let node = w.nodes.obtain(fid);
+    let layout = node.attr.as_ref().and_then(|attr| attr.layout.clone());
+    node.data.get_or_insert_with(|| Box::new(NodeData::new(fid, mdt, layout)))
+}
+
+/// The data of a node, if there is any.
+pub(super) fn file(w: &World, ino: u64) -> Option<&NodeData> {
+    w.nodes.get(ino)?.data.as_deref()
+}
+
+/// The same, to change. Pages are changed through [`edit`] only.
+pub(super) fn file_mut(w: &mut World, ino: u64) -> Option<&mut NodeData> {
+    w.nodes.get_mut(ino)?.data.as_deref_mut()
+}
+
+/// Changes an object, and counts what that does to memory.
+pub(super) fn edit<R>(w: &mut World, ino: u64, key: Key, change: impl FnOnce(&mut Object) -> R) -> Option<R> {
+    let World { nodes, data, now, .. } = w;
+    let file = nodes.get_mut(ino)?.data.as_deref_mut()?;
+    let object = file.object_mut(key)?;
+    let before = object.pages.counts();
+    let result = change(object);
+    let after = object.pages.counts();
+    if before != after {
+        data.account(object.dest, before, after);
+        file.dirty = file.dirty + after.dirty - before.dirty;
+        match (file.dirty > 0, file.dirty_since) {
+            (true, None) => {
+                file.dirty_since = Some(*now);
+                data.dirty_files.insert((*now, ino));
+            }
+            (false, Some(since)) => {
+                file.dirty_since = None;
+                data.dirty_files.remove(&(since, ino));
+            }
+            _ => {}
+        }
+        if after.dirty + after.writing < before.dirty + before.writing {
+            w.wake(BUDGET);
+        }
+    }
+    Some(result)
+}
+
+/// Clean bytes have a place in the eviction clock from now on.
+pub(super) fn into_clock(w: &mut World, ino: u64, key: Key, range: Range<u64>, mark: u64) {
+    w.data.clock.push_back(ClockEntry { ino, key, range, mark });
+    if w.data.clock.len() > 2 * w.data.clock_swept + 4096 {
+        let mut clock = core::mem::take(&mut w.data.clock);
+        clock.retain(|e| {
+            file(w, e.ino).and_then(|f| f.object(e.key)).is_some_and(|o| o.pages.has_mark(&e.range, e.mark))
+        });
+        w.data.clock_swept = clock.len();
+        w.data.clock = clock;
+    }
+}
+
+/// Drops clean bytes until they are within the bound.
+pub(super) fn evict(w: &mut World) {
+    let mut spared = 0;
+    while w.data.clean > w.options.max_cached {
+        let Some(entry) = w.data.clock.pop_front() else { return };
+        let outcome = edit(w, entry.ino, entry.key, |object| object.pages.evict(&entry.range, entry.mark));
+        if outcome == Some(Evicted::Used) {
+            w.data.clock.push_back(entry);
+            spared += 1;
+            if spared > 2 * w.data.clock.len() {
+                return;
+            }
+        }
+    }
+}
+
+/// The layout may be a new one.
+pub(super) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
+    let Some(file) = file_mut(w, ino) else { return };
+    let change = match &file.layout {
+        None => true,
+        Some(known) => {
+            (known.generation < layout.generation && *known != *layout) || (known.resident && !layout.resident)
+        }
+    };
+    if !change {
+        return;
+    }
+    if file.layout.is_none() || (layout.resident && file.resident()) {
+        file.set_layout(layout.clone());
+        return;
+    }
+    if layout.resident {
+        return;
+    }
+    // The data left the metadata target. What we had of it was copied (by us), or was given up with the lock.
+    let same = file.layout.as_ref().is_some_and(|known| known.osts == layout.osts);
+    if same && file.resident() {
+        file.striping = Striping::new(layout.stripe_size, layout.osts.len());
+        file.layout = Some(layout.clone());
+    } else {
+        let keys: Vec<Key> = (0..file.objects.len() as u32).collect();
+        for key in keys {
+            edit(w, ino, key, |object| object.pages.cut(&ALL));
+        }
+        if let Some(file) = file_mut(w, ino) {
+            file.set_layout(layout.clone());
+        }
+    }
+    edit(w, ino, HOME, |home| {
+        home.void_fetches(&ALL);
+        home.pages.cut(&ALL);
+    });
+    w.wake(node_key(ino));
+}
+
+/// See [`super::attr_arrived`].
+pub(super) fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
+    if file(w, ino).is_none() {
+        return;
+    }
+    if let Some(layout) = &attr.layout {
+        take_layout(w, ino, layout);
+    }
+    let Some(file) = file_mut(w, ino) else { return };
+    if file.resident() && !file.home.size_exact && !file.home.locks.is_empty() {
+        file.home.set_size(&home_lvb(attr));
+    }
+}
+
+/// The data's view of a resident file's attributes.
+pub(super) fn home_lvb(attr: &Attr) -> Lvb {
+    Lvb {
+        size: attr.size,
+        blocks: attr.blocks,
+        atime_ns: attr.atime_ns,
+        mtime_ns: attr.mtime_ns,
+        ctime_ns: attr.ctime_ns,
+    }
+}
+
+/// Which file and object a resource belongs to.
+pub(super) fn place_of(resource: &Resource) -> Option<(u64, Key)> {
+    match resource.kind() {
+        ResourceKind::Inode => Some((resource.fid.ino(), HOME)),
+        ResourceKind::Object => Some((resource.fid.ino(), resource.stripe)),
+        ResourceKind::Flock => None,
+    }
+}
+
+/// See [`super::lock_granted`].
+pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
+    let Some((ino, key)) = place_of(&lock.resource) else { return };
+    ensure(w, lock.resource.fid);
+    // An enqueue tells the size, but not whether the data is still there: another lock must vouch for the layout.
+    let vouched = key != HOME
+        || !matches!(lock.policy, Policy::Bits(held) if held & bits::LAYOUT != 0)
+            && w.nodes.get(ino).is_some_and(|node| node.has(bits::LAYOUT));
+    let lvb = lvb.filter(|_| vouched);
+    edit(w, ino, key, |object| {
+        let fresh = object.locks.is_empty();
+        let knew = object.knows_end();
+        object.locks.retain(|held| held.cookie != lock.cookie);
+        object.locks.push(*lock);
+        let covered = lock_range(lock);
+        match lvb {
+            Some(lvb) if fresh || (!knew && covered.end == u64::MAX && covered.start <= lvb.size) => {
+                object.set_size(lvb);
+            }
+            Some(lvb) => {
+                object.size = object.size.max(lvb.size);
+                object.news(lvb);
+            }
+            None if fresh => object.size_exact = false,
+            None => {}
+        }
+    });
+}
+
+/// A lock is no longer ours: its bytes go, dirty ones too.
+pub(super) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
+    let range = lock_range(lock);
+    edit(w, ino, key, |object| {
+        object.locks.retain(|held| held.cookie != lock.cookie);
+        let last = object.locks.is_empty();
+        let range = if last { ALL } else { range };
+        object.void_fetches(&range);
+        object.pages.cut(&range);
+        if last {
+            object.size_exact = false;
+        }
+    });
+}

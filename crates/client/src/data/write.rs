@@ -1,0 +1,272 @@
+//! Writing: into the cache if memory and space grants allow it, through to the targets otherwise.
+//!
+//! A cached write changes pages, size and times in one attempt, under locks, and is done. A write that must be durable,
+//! goes past the cache, or has no space promised to it is sent at once and answered when the targets have answered, so
+//! that the program hears of an error from the call that caused it.
+
+use core::ops::Range;
+use proto::msg::{LockMode, Lvb, ObjectId, ObjectStateRep, WriteReq};
+use proto::{Bytes, Errno, Opcode};
+
+use super::state::{BUDGET, HOME, Key, edit, evict, file, file_mut, into_clock, node_key};
+use super::striping::{FILE_SIZE_MAX, Striping};
+use super::{IoFlags, WriteAt, access, flush, leave, step, steps};
+use crate::cx::{Cx, Run, Stop};
+use crate::imports::Dest;
+use crate::op::Memo;
+
+/// One request's worth of a write.
+#[derive(Clone, Debug)]
+struct Part {
+    key: Key,
+    dest: Dest,
+    range: Range<u64>,
+    data: Bytes,
+}
+
+/// See [`super::write`].
+pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
+    if data.is_empty() {
+        return Ok(0);
+    }
+    if cx.memo(steps::THROUGH).is_some() {
+        return through_go_on(cx, ino, data, flags);
+    }
+    let given = match at {
+        WriteAt::Append => None,
+        WriteAt::Offset(offset) if offset >= FILE_SIZE_MAX => return Err(Errno::EFBIG.into()),
+        WriteAt::Offset(offset) => Some(offset),
+    };
+    let (resident, offset) = loop {
+        let range = given.map_or(0..u64::MAX, |offset| offset..end_of(offset, data));
+        let resident = access::lock(cx, ino, LockMode::Pw, &range)?;
+        let offset = match given {
+            Some(offset) => offset,
+            None => access::size(cx, ino)?,
+        };
+        if offset >= FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        if !resident || end_of(offset, data) <= leave::limit(cx, ino) {
+            break (resident, offset);
+        }
+        cx.unlock(steps::HOME_LOCK);
+        leave::leave(cx, ino)?;
+    };
+    let data = data.slice(..(end_of(offset, data) - offset) as usize);
+    access::wait_turn(cx, ino)?;
+    let parts = cut(cx, ino, resident, offset, &data);
+    if flags.sync || flags.direct {
+        return through(cx, ino, offset, &parts, &data, flags);
+    }
+    let length = data.len() as u64;
+    if cx.w.data.unwritten > 0 && cx.w.data.unwritten + length > cx.w.options.max_dirty {
+        stdx::mark!("data.write_waits_for_memory");
+        flush::make_room(cx.w);
+        return Err(cx.wait(BUDGET));
+    }
+    if let Some(dest) = without_grant(cx, &parts) {
+        if flush::push_lane(cx.w, dest) {
+            return Err(cx.wait(BUDGET));
+        }
+        stdx::mark!("data.write_without_grant");
+        return through(cx, ino, offset, &parts, &data, flags);
+    }
+    let now = cx.wall_ns();
+    for part in &parts {
+        put(cx, ino, part, now);
+    }
+    if let Some(file) = file_mut(cx.w, ino) {
+        file.kernel_pages = true;
+    }
+    flush::after_write(cx.w, ino);
+    Ok(data.len() as u32)
+}
+
+fn end_of(offset: u64, data: &Bytes) -> u64 {
+    offset.saturating_add(data.len() as u64).min(FILE_SIZE_MAX)
+}
+
+/// The write as one run per object and row.
+fn cut(cx: &Cx<'_>, ino: u64, resident: bool, offset: u64, data: &Bytes) -> Vec<Part> {
+    let Some(file) = file(cx.w, ino) else { return Vec::new() };
+    let striping = if resident { Striping::WHOLE } else { file.striping };
+    let range = offset..offset + data.len() as u64;
+    let part = |piece: super::striping::Piece| {
+        let key = if resident { HOME } else { piece.stripe };
+        let from = (piece.file_offset - offset) as usize;
+        Some(Part {
+            key,
+            dest: file.object(key)?.dest,
+            range: piece.object_offset..piece.object_offset + piece.length,
+            data: data.slice(from..from + piece.length as usize),
+        })
+    };
+    striping.pieces(&range).filter_map(part).collect()
+}
+
+/// A target that has not promised space for its part of the write.
+fn without_grant(cx: &Cx<'_>, parts: &[Part]) -> Option<Dest> {
+    let mut needs: smallvec::SmallVec<[(Dest, u64); 4]> = smallvec::SmallVec::new();
+    for part in parts {
+        match needs.iter_mut().find(|(dest, _)| *dest == part.dest) {
+            Some((_, need)) => *need += part.data.len() as u64,
+            None => needs.push((part.dest, part.data.len() as u64)),
+        }
+    }
+    needs.into_iter().find(|(dest, need)| flush::grant_left(cx.w, *dest) < *need).map(|(dest, _)| dest)
+}
+
+/// Puts a part into the cache.
+fn put(cx: &mut Cx<'_>, ino: u64, part: &Part, now_ns: i64) {
+    edit(cx.w, ino, part.key, |object| {
+        object.void_fetches(&part.range);
+        object.pages.write(part.range.start, part.data.clone());
+        object.size = object.size.max(part.range.end);
+        object.touch(now_ns);
+    });
+}
+
+/// Begins to send a write: nothing older of its bytes may be on its way, and nothing newer is sent before it is done.
+fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes, flags: IoFlags) -> Run<u32> {
+    for part in parts {
+        flush::start(cx.w, ino, part.key, &part.range, false);
+    }
+    let busy = |part: &Part| {
+        file(cx.w, ino).and_then(|f| f.object(part.key)).is_some_and(|o| o.pages.unwritten_in(&part.range))
+    };
+    if parts.iter().any(busy) {
+        return Err(cx.wait(node_key(ino)));
+    }
+    let op = cx.op.id;
+    cx.w.data.mark_op(op, ino);
+    cx.op.committed = true;
+    cx.set_memo(steps::THROUGH, offset);
+    for (part, number) in requests(cx, parts).iter().zip(0..) {
+        let id = cx.w.data.new_id();
+        cx.set_memo(step(steps::THROUGH_ID, number), id);
+        edit(cx.w, ino, part.key, |object| object.pages.begin(id, part.range.clone()));
+        send(cx, ino, part, number, flags);
+    }
+    through_go_on(cx, ino, data, flags)
+}
+
+/// The parts, none longer than a request may be.
+fn requests(cx: &Cx<'_>, parts: &[Part]) -> Vec<Part> {
+    let mut all = Vec::new();
+    for part in parts {
+        let max = u64::from(cx.w.imports.get(part.dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size).max(4096));
+        let mut at = part.range.start;
+        while at < part.range.end {
+            let end = part.range.end.min((at / max + 1) * max);
+            let from = (at - part.range.start) as usize;
+            let data = part.data.slice(from..from + (end - at) as usize);
+            all.push(Part { key: part.key, dest: part.dest, range: at..end, data });
+            at = end;
+        }
+    }
+    all
+}
+
+fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
+    let now = cx.wall_ns();
+    let (uid, gid) = super::owner(cx.w, ino);
+    let Some(object) = file(cx.w, ino).and_then(|f| f.object(part.key)) else { return };
+    let mut lvb = object.lvb();
+    lvb.size = part.range.end;
+    lvb.ctime_ns = lvb.ctime_ns.max(now);
+    lvb.mtime_ns = lvb.ctime_ns;
+    let request = WriteReq {
+        object: ObjectId { fid: object.resource.fid, stripe: object.resource.stripe },
+        offset: part.range.start,
+        lock: object.covering(LockMode::Pw, &part.range).map_or(0, |lock| lock.handle),
+        lvb: Some(lvb),
+        uid,
+        gid,
+        grant_used: flush::use_grant(cx.w, part.dest, part.data.len() as u64),
+        sync: flags.sync,
+    };
+    cx.set_memo(step(steps::THROUGH_GRANT, number), request.grant_used);
+    let bulk = part.data.clone();
+    let _ = cx.start_rpc(step(steps::THROUGH_SENT, number), part.dest, Opcode::ObjWrite, |_, _| (request, bulk));
+}
+
+/// Waits for the answers to all parts. What was written before the first error counts.
+fn through_go_on(cx: &mut Cx<'_>, ino: u64, data: &Bytes, flags: IoFlags) -> Run<u32> {
+    let offset = cx.memo(steps::THROUGH).unwrap_or(0);
+    let data = data.slice(..(end_of(offset, data) - offset) as usize);
+    let resident = matches!(cx.op.memo(steps::HOME_LOCK), Some(Memo::Lock { .. }));
+    let parts = cut(cx, ino, resident, offset, &data);
+    let parts = requests(cx, &parts);
+    let answered =
+        |number| matches!(cx.op.memo(step(steps::THROUGH_SENT, number)), Some(Memo::Reply(_) | Memo::Failed(_)));
+    if !(0..parts.len() as u64).all(answered) {
+        return Err(Stop::Wait);
+    }
+    let mut written = 0;
+    let mut failed = None;
+    let now = cx.wall_ns();
+    for (part, number) in parts.iter().zip(0..) {
+        let id = cx.memo(step(steps::THROUGH_ID, number)).unwrap_or(0);
+        let grant = cx.memo(step(steps::THROUGH_GRANT, number)).unwrap_or(0);
+        let (result, header) = match cx.op.memo(step(steps::THROUGH_SENT, number)) {
+            Some(Memo::Reply(reply)) => (
+                Errno::from_status(reply.header.status)
+                    .and_then(|()| reply.frame().decode::<ObjectStateRep>().map_err(|_| Errno::EPROTO)),
+                Some(reply.header),
+            ),
+            Some(Memo::Failed(errno)) => (Err(*errno), None),
+            _ => (Err(Errno::EIO), None),
+        };
+        flush::answered(cx.w, part.dest, grant, header.as_ref(), result.as_ref().ok(), part.data.len() as u64);
+        if let Some(header) = &header {
+            edit(cx.w, ino, part.key, |object| object.transno = object.transno.max(header.transno));
+        }
+        match result {
+            Ok(rep) => {
+                if failed.is_none() {
+                    written += part.data.len() as u32;
+                }
+                settle(cx, ino, part, id, &rep.lvb.unwrap_or_default(), flags, now);
+            }
+            Err(errno) => {
+                failed.get_or_insert(errno);
+                edit(cx.w, ino, part.key, |object| {
+                    object.pages.end(id);
+                    object.pages.cut_clean(&part.range);
+                    object.size_exact = false;
+                });
+            }
+        }
+    }
+    cx.w.wake(node_key(ino));
+    evict(cx.w);
+    match failed {
+        Some(errno) if written == 0 => Err(errno.into()),
+        _ => Ok(written),
+    }
+}
+
+/// A part is written: the cache takes it over, under the lock.
+fn settle(cx: &mut Cx<'_>, ino: u64, part: &Part, id: u64, lvb: &Lvb, flags: IoFlags, now_ns: i64) {
+    let mark = cx.w.data.new_id();
+    let cached = edit(cx.w, ino, part.key, |object| {
+        object.pages.end(id);
+        object.void_fetches(&part.range);
+        object.pages.cut_clean(&part.range);
+        object.size = object.size.max(part.range.end);
+        object.touch(now_ns);
+        object.news(lvb);
+        let covered = object.covering(LockMode::Pr, &part.range).is_some();
+        if covered && !flags.direct {
+            object.pages.fill(part.range.start, &part.data, mark);
+        }
+        covered && !flags.direct
+    });
+    if cached == Some(true) {
+        into_clock(cx.w, ino, part.key, part.range.clone(), mark);
+        if let Some(file) = file_mut(cx.w, ino) {
+            file.kernel_pages = true;
+        }
+    }
+}

@@ -1,1 +1,164 @@
 //! What replies bring goes into the caches here, when they arrive: locks first, then what they cover.
+//!
+//! Attributes carry the transno of the object's last change as their version: of two copies the greater one is the
+//! newer, so replies may overtake each other. An older copy than the one that is known is dropped, but the lock that
+//! came with it still covers the newer one: our own changes do not call our own locks back.
+
+use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, ObjectRep, ReaddirRep, bits};
+use proto::{Errno, Frame, Opcode};
+use std::sync::Arc;
+
+use crate::data;
+use crate::imports::{Dest, Opened, Pending};
+use crate::locks;
+use crate::op::{Body, Memo, OpState, Reply};
+use crate::world::World;
+
+/// Decodes a reply and puts what it brings into the caches. `op` is who sent the request, if it is still there.
+pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, op: Option<&mut OpState>) -> Memo {
+    let body = if frame.header.status < 0 { Ok(Body::Raw(frame.body.clone())) } else { decode(pending.opcode, &frame) };
+    let body = match body {
+        Ok(body) => body,
+        Err(_) => {
+            give_up(w, dest, pending);
+            w.log(format!("{}: reply to {} does not decode", w.target_name(dest), pending.opcode.name()));
+            return Memo::Failed(Errno::EPROTO);
+        }
+    };
+    let mut memo = None;
+    match &body {
+        Body::Object(rep) => {
+            grants(w, dest, &pending.wants, &rep.locks);
+            object(w, rep);
+            if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
+                let opened = Opened { handle: rep.handle, fid: attr.fid, body: body.clone() };
+                w.imports.opens.insert((dest, frame.header.xid), opened);
+            }
+        }
+        Body::Readdir(rep) => {
+            grants(w, dest, &pending.wants, &rep.locks);
+            for entry in &rep.entries {
+                if let Some(grant) = &entry.lock {
+                    locks::granted(w, dest, grant, None);
+                }
+                if let Some(attr) = &entry.attr {
+                    apply(w, attr, true);
+                }
+            }
+            if let Some(attr) = &rep.attr {
+                apply(w, attr, true);
+            }
+            give_up_run(w, dest, pending.want_run);
+        }
+        Body::Xattrs(rep) => grants(w, dest, &pending.wants, &rep.locks),
+        Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, op),
+        Body::Raw(_) => give_up(w, dest, pending),
+    }
+    memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk }))
+}
+
+fn decode(opcode: Opcode, frame: &Frame) -> Result<Body, prost::DecodeError> {
+    Ok(match opcode {
+        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsClose => {
+            Body::Object(Arc::new(frame.decode::<ObjectRep>()?))
+        }
+        Opcode::MdsReaddir => Body::Readdir(Arc::new(frame.decode::<ReaddirRep>()?)),
+        Opcode::MdsGetxattr => Body::Xattrs(Arc::new(frame.decode::<GetxattrRep>()?)),
+        Opcode::LdlmEnqueue => Body::Enqueue(frame.decode::<EnqueueRep>()?),
+        _ => Body::Raw(frame.body.clone()),
+    })
+}
+
+/// A request will not bring the locks that it wanted.
+pub(crate) fn give_up(w: &mut World, dest: Dest, pending: &Pending) {
+    if let Some(target) = w.imports.get_mut(dest) {
+        for cookie in &pending.wants {
+            target.locks.unexpect(*cookie);
+        }
+    }
+    give_up_run(w, dest, pending.want_run);
+}
+
+/// What is left of a run of cookies was not granted.
+fn give_up_run(w: &mut World, dest: Dest, (first, count): (u64, u32)) {
+    if let Some(target) = w.imports.get_mut(dest) {
+        for cookie in first..first + u64::from(count) {
+            target.locks.unexpect(cookie);
+        }
+    }
+}
+
+fn grants(w: &mut World, dest: Dest, wants: &[u64], grants: &[LockGrant]) {
+    for grant in grants {
+        locks::granted(w, dest, grant, None);
+    }
+    if let Some(target) = w.imports.get_mut(dest) {
+        for cookie in wants {
+            if !grants.iter().any(|grant| grant.cookie == *cookie) {
+                target.locks.unexpect(*cookie);
+            }
+        }
+    }
+}
+
+/// A granted lock is pinned for the operation that asked for it at once: a callback may follow in the same read.
+fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, op: Option<&mut OpState>) -> Option<Memo> {
+    let cookie = *pending.wants.first()?;
+    let Some(grant) = &rep.grant else {
+        give_up(w, dest, pending);
+        return None;
+    };
+    let target = w.imports.get_mut(dest)?;
+    let now = w.now;
+    let action = target.locks.granted(grant, now);
+    let lock = target.locks.get(grant.cookie);
+    let pinned = op.is_some() && grant.cookie == cookie && lock.is_some() && target.locks.hold(cookie);
+    let _ = action;
+    if let Some(lock) = lock {
+        locks::refresh_bits(w, dest, &lock.resource);
+        if locks::is_data(&lock) {
+            data::lock_granted(w, dest, &lock, rep.lvb.as_ref());
+        }
+    }
+    locks::pump(w, dest);
+    pinned.then_some(Memo::Lock { dest, cookie })
+}
+
+/// Attributes that came with an answer about an object.
+fn object(w: &mut World, rep: &ObjectRep) {
+    if let Some(attr) = &rep.attr {
+        apply(w, attr, true);
+        if !rep.symlink.is_empty()
+            && let Some(node) = w.nodes.get_mut(attr.fid.ino())
+        {
+            node.symlink = Some(rep.symlink.clone());
+        }
+    }
+    for attr in [&rep.parent_attr, &rep.source_parent_attr, &rep.replaced_attr].into_iter().flatten() {
+        apply(w, attr, false);
+    }
+}
+
+/// Attributes came in; unless `make`, only a node that is known takes them.
+fn apply(w: &mut World, attr: &Attr, make: bool) {
+    let ino = attr.fid.ino();
+    if w.nodes.get(ino).is_none() && !make {
+        return;
+    }
+    let node = w.nodes.obtain(attr.fid);
+    let newer = node.attr.as_ref().is_none_or(|known| known.version <= attr.version);
+    if newer {
+        node.attr = Some(attr.clone());
+        if attr.nlink == 0 {
+            node.unlinked = true;
+        }
+        if node.atime_ns.is_some_and(|atime| atime <= attr.atime_ns) {
+            node.atime_ns = None;
+        }
+    }
+    node.attr_covered = node.has(bits::UPDATE);
+    node.xattr_covered = node.has(bits::XATTR);
+    if newer && node.is_regular() {
+        data::attr_arrived(w, ino, attr);
+    }
+}

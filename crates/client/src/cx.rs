@@ -45,6 +45,11 @@ pub struct Held {
     pub handle: u64,
 }
 
+/// Whether a request of this kind changes something, so that the operation can no longer end without effect.
+fn modifies(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::MdsReint | Opcode::MdsClose | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr)
+}
+
 /// One attempt.
 pub struct Cx<'a> {
     /// Everything that operations share.
@@ -77,6 +82,35 @@ impl Cx<'_> {
     /// Whether `step` was begun by an earlier attempt.
     pub fn began(&self, step: Step) -> bool {
         self.op.memo(step).is_some()
+    }
+
+    /// Whether the answer of `step` was there in an earlier attempt, so that it was put to use then. The attempt that sees
+    /// it first is told `false`, once.
+    pub fn replied(&mut self, step: Step) -> bool {
+        match self.op.memo(step) {
+            Some(Memo::Reply(_)) => !self.op.first_use(step),
+            _ => false,
+        }
+    }
+
+    /// The answer of `step`, if it is there.
+    pub fn answer(&self, step: Step) -> Option<Result<&Reply, Errno>> {
+        match self.op.memo(step) {
+            Some(Memo::Reply(reply)) => Some(match Errno::from_status(reply.header.status) {
+                Ok(()) => Ok(reply),
+                Err(errno) => Err(errno),
+            }),
+            Some(Memo::Failed(errno)) => Some(Err(*errno)),
+            _ => None,
+        }
+    }
+
+    /// The header of the answer of `step`.
+    pub fn reply_header(&self, step: Step) -> Option<proto::Header> {
+        match self.op.memo(step) {
+            Some(Memo::Reply(reply)) => Some(reply.header),
+            _ => None,
+        }
     }
 
     /// A number that an earlier attempt kept.
@@ -119,16 +153,10 @@ impl Cx<'_> {
         if self.op.memo(step).is_none() {
             let (body, bulk) = request(self.w, self.op);
             self.op.set_memo(step, Memo::Sent(dest));
+            self.op.committed |= modifies(opcode);
             self.w.send(self.op.id, step, dest, opcode, body.encode_to_vec().into(), bulk);
         }
-        match self.op.memo(step) {
-            Some(Memo::Reply(reply)) => Some(match Errno::from_status(reply.header.status) {
-                Ok(()) => Ok(reply),
-                Err(errno) => Err(errno),
-            }),
-            Some(Memo::Failed(errno)) => Some(Err(*errno)),
-            _ => None,
-        }
+        self.answer(step)
     }
 
     /// One request and its reply.

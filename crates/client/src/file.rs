@@ -50,16 +50,12 @@ pub struct OpenFile {
     pub cred: Arc<Cred>,
     /// Where it is open.
     pub dest: Dest,
-    /// The server's handle; 0 for a directory.
-    pub handle: u64,
-    /// The request that opened it.
+    /// The request that opened it: names it in `Imports::opens`. 0 for a directory.
     pub open_xid: Xid,
     /// See `data::error_mark`.
     pub error_mark: u32,
     /// The open was lost (eviction): everything through it fails.
     pub dead: bool,
-    /// POSIX record locks were set through the node by this owner, so flush has work.
-    pub locked: bool,
     /// Directories: the run of entries being read.
     pub stream: Option<Box<Stream>>,
 }
@@ -85,6 +81,8 @@ pub struct Stream {
     pub after: u64,
     /// Nothing follows them.
     pub end: bool,
+    /// A listing from the start has used it.
+    pub used: bool,
 }
 
 /// What a close needs to know when it is sent.
@@ -96,8 +94,6 @@ pub struct Closing {
     pub fid: Fid,
     /// Where.
     pub dest: Dest,
-    /// The server's handle.
-    pub handle: u64,
     /// The request that opened it.
     pub open_xid: Xid,
 }
@@ -145,6 +141,12 @@ impl Files {
         let file = self.slots.get_mut(index)?.take()?;
         self.free.push(index as u32);
         Some(file)
+    }
+
+    /// Closes all.
+    pub fn take_all(&mut self) -> Vec<OpenFile> {
+        self.free.clear();
+        core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
     /// All, in the order of their slots.

@@ -1,15 +1,24 @@
-//! The set of targets that the client talks to: for each an import (session) and the locks held there.
+//! The set of targets that the client talks to: for each an import (session) and the locks held there; and what happens
+//! when a session is interrupted, replayed or lost.
 
 use bytes::Bytes;
 use dlm::client::{LockCache, Settings};
+use prost::Message;
+use proto::msg::{
+    BlCallback, CancelReq, EnqueueRep, GlCallback, GlReply, LockMode, ObjectRep, OpenOp, Policy, Reint, ReintReq,
+};
 use proto::{Errno, Frame, Nid, Opcode, Xid};
+use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
+use rpc::{Link, Slot};
 use smallvec::SmallVec;
-use stdx::Map;
+use std::collections::VecDeque;
+use stdx::{Instant, Map};
 
-use crate::api::{ConnId, Options};
+use crate::api::{ConnId, Effect, Options};
 use crate::cx::Step;
-use crate::op::OpId;
+use crate::op::{OpId, Task, WaitKey};
 use crate::world::World;
+use crate::{data, locks};
 
 /// A target by its role.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,6 +42,10 @@ pub struct Pending {
     pub opcode: Opcode,
     /// Locks that it wants.
     pub wants: SmallVec<[u64; 3]>,
+    /// A run of further ones: the first cookie, and how many.
+    pub want_run: (u64, u32),
+    /// It opens something: its body is kept for replay.
+    pub open_body: Option<Bytes>,
 }
 
 /// A target.
@@ -41,22 +54,48 @@ pub struct Target {
     pub dest: Dest,
     /// Its name, `adamant-OST0001`.
     pub name: String,
-    /// Where it is.
-    pub nids: Vec<Nid>,
     /// How often it was started, as the MGS knows it.
     pub instance: u64,
     /// Locks.
     pub locks: LockCache,
     /// Files up to this size live there (metadata targets), in bytes.
     pub dom_size: u32,
-    /// Space granted by it (object targets), in bytes.
+    /// Space that it granted when it was connected (object targets), in bytes.
     pub grant: u64,
+    /// Rises with every connect that brought a new grant.
+    pub grant_epoch: u32,
     /// Largest read or write, in bytes.
     pub brw_size: u32,
+    /// The session.
+    pub import: Import,
+    /// Unused locks that are kept.
+    pub lru_size: usize,
     /// Requests without a reply.
-    pub pending: Map<Xid, Pending>,
-    /// The connection in use.
-    pub conn: Option<ConnId>,
+    pending: Map<RequestId, Pending>,
+    touched: bool,
+}
+
+impl Target {
+    /// Whether requests pass now.
+    pub fn is_full(&self) -> bool {
+        self.import.state() == State::Full
+    }
+
+    /// Requests without a reply.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+}
+
+/// What is kept of an open so that it can be replayed.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The server's present handle.
+    pub handle: u64,
+    /// What was opened.
+    pub fid: proto::Fid,
+    /// The request's body as it was sent.
+    pub body: Bytes,
 }
 
 /// All targets.
@@ -64,33 +103,55 @@ pub struct Target {
 pub struct Imports {
     list: Vec<Target>,
     index: Map<Dest, usize>,
-    next_conn: u64,
+    touched: VecDeque<usize>,
+    /// Opens by the request that made them.
+    pub opens: Map<(Dest, Xid), Opened>,
 }
 
-impl Imports {
-    /// Only the MGS is known at first.
-    pub fn new(options: &Options) -> Imports {
-        let mut imports = Imports { list: Vec::new(), index: Map::default(), next_conn: 1 };
-        imports.add(Dest::Mgs, "MGS".to_owned(), options.mgs.clone(), 0);
-        imports
-    }
+/// Bits of a [`ConnId`] that are the import's own number.
+const LINK_BITS: u32 = 40;
 
-    /// A further target.
-    pub fn add(&mut self, dest: Dest, name: String, nids: Vec<Nid>, instance: u64) {
-        let target = Target {
+impl Imports {
+    /// A further target; it is dialled at once.
+    pub fn add(&mut self, options: &Options, now: Instant, dest: Dest, name: String, nids: Vec<Nid>, instance: u64) {
+        let index = self.list.len();
+        let mut config = Config::new(options.uuid, name.clone(), nids.clone(), options.seed ^ (index as u64) << 32);
+        config.description = options.description.clone();
+        config.read_only = options.read_only;
+        config.first_xid = (options.seed & 0xffff_ffff) << 20;
+        config.request_timeout = options.request_timeout;
+        config.soft = options.soft;
+        // The MGS keeps nothing of a client.
+        config.lightweight = dest == Dest::Mgs;
+        let mut import = Import::new(config, now);
+        if instance != 0 {
+            import.handle(now, ImportEvent::Target { nids, instance });
+        }
+        self.list.push(Target {
             dest,
             name,
-            nids,
             instance,
-            locks: LockCache::new(Settings::default()),
+            locks: LockCache::new(Settings { lru_size: options.max_nodes.saturating_mul(2), ..Settings::default() }),
             dom_size: 0,
             grant: 0,
+            grant_epoch: 0,
             brw_size: proto::connect::BRW_SIZE_MAX,
+            import,
+            lru_size: options.max_nodes.saturating_mul(2),
             pending: Map::default(),
-            conn: None,
-        };
-        self.index.insert(dest, self.list.len());
-        self.list.push(target);
+            touched: false,
+        });
+        self.index.insert(dest, index);
+        self.touch(index);
+    }
+
+    fn touch(&mut self, index: usize) {
+        if let Some(target) = self.list.get_mut(index)
+            && !target.touched
+        {
+            target.touched = true;
+            self.touched.push_back(index);
+        }
     }
 
     /// A target.
@@ -101,6 +162,13 @@ impl Imports {
     /// The same, to change.
     pub fn get_mut(&mut self, dest: Dest) -> Option<&mut Target> {
         self.list.get_mut(*self.index.get(&dest)?)
+    }
+
+    /// Something was told to the import of this target: it has effects.
+    pub fn touch_dest(&mut self, dest: Dest) {
+        if let Some(&index) = self.index.get(&dest) {
+            self.touch(index);
+        }
     }
 
     /// All, in the order in which they became known.
@@ -115,6 +183,23 @@ impl Imports {
         all.sort_unstable();
         all
     }
+
+    /// Roles of all targets, in the order in which they became known.
+    pub fn dests(&self) -> Vec<Dest> {
+        self.list.iter().map(|target| target.dest).collect()
+    }
+}
+
+/// The slot that a request takes.
+///
+/// A write of a resident file is what a lock callback waits for, so it must never wait behind a change that may itself
+/// wait for a lock: it goes with the closes.
+fn slot(dest: Dest, opcode: Opcode) -> Slot {
+    match (dest, opcode) {
+        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) => Slot::Modify,
+        (Dest::Mdt(_), Opcode::MdsClose | Opcode::ObjWrite) => Slot::Close,
+        _ => Slot::None,
+    }
 }
 
 /// Sends a request.
@@ -128,7 +213,39 @@ pub(crate) fn submit(
     bulk: Bytes,
     wants: SmallVec<[u64; 3]>,
 ) {
-    let _ = (w, op, step, dest, opcode, body, bulk, wants);
+    let now = w.now;
+    let Some(&index) = w.imports.index.get(&dest) else {
+        w.fail_step(op, step, Errno::EIO);
+        return;
+    };
+    let target = &mut w.imports.list[index];
+    let opening = core::mem::take(&mut w.opening);
+    let want_run = core::mem::take(&mut w.want_run);
+    let open_body = opening.then(|| body.clone());
+    let outgoing = Outgoing {
+        opcode,
+        keep_open: opening,
+        body,
+        bulk,
+        slot: slot(dest, opcode),
+        no_resend: false,
+        // A lock that is asked back is flushed first, also while the target recovers.
+        during_recovery: false,
+        timeout: None,
+    };
+    let id = target.import.submit(now, outgoing);
+    target.pending.insert(id, Pending { op, step, opcode, wants, want_run, open_body });
+    w.imports.touch(index);
+}
+
+/// Something that needs no reply: cancels, answers to glimpses.
+pub(crate) fn tell(w: &mut World, dest: Dest, opcode: Opcode, body: &impl Message) {
+    let now = w.now;
+    if let Some(target) = w.imports.get_mut(dest) {
+        let outgoing = Outgoing { during_recovery: true, ..Outgoing::new(opcode, body) };
+        target.import.submit(now, outgoing);
+        w.imports.touch_dest(dest);
+    }
 }
 
 /// A reply or a failure for an operation.
@@ -138,4 +255,264 @@ pub(crate) enum Arrived {
     Reply(Pending, Frame),
     /// Never to be answered.
     Failed(Pending, Errno),
+}
+
+fn with_link(w: &mut World, conn: ConnId, event: impl FnOnce(Link) -> ImportEvent) {
+    let index = (conn.0 >> LINK_BITS) as usize;
+    let now = w.now;
+    if let Some(target) = w.imports.list.get_mut(index) {
+        target.import.handle(now, event(Link(conn.0 & ((1 << LINK_BITS) - 1))));
+        w.imports.touch(index);
+    }
+}
+
+/// A connection is there.
+pub(crate) fn dialled(w: &mut World, conn: ConnId) {
+    with_link(w, conn, ImportEvent::Dialled);
+}
+
+/// A connection could not be made.
+pub(crate) fn dial_failed(w: &mut World, conn: ConnId, reason: String) {
+    if conn.0 >> LINK_BITS == 0 {
+        crate::config::mgs_not_reached(w, &reason);
+    }
+    with_link(w, conn, |link| ImportEvent::DialFailed(link, reason));
+}
+
+/// A frame came in.
+pub(crate) fn frame(w: &mut World, conn: ConnId, frame: Frame) {
+    with_link(w, conn, |link| ImportEvent::Frame(link, frame));
+}
+
+/// A connection is gone.
+pub(crate) fn closed(w: &mut World, conn: ConnId) {
+    with_link(w, conn, ImportEvent::Closed);
+}
+
+/// The configuration says where a target is.
+pub(crate) fn moved(w: &mut World, dest: Dest, nids: Vec<Nid>, instance: u64) {
+    let now = w.now;
+    if let Some(target) = w.imports.get_mut(dest) {
+        target.instance = instance;
+        target.import.handle(now, ImportEvent::Target { nids, instance });
+        w.imports.touch_dest(dest);
+    }
+}
+
+/// Time passed.
+pub(crate) fn tick(w: &mut World) {
+    let now = w.now;
+    for index in 0..w.imports.list.len() {
+        let target = &mut w.imports.list[index];
+        if target.import.deadline().is_some_and(|at| at <= now) {
+            target.import.handle(now, ImportEvent::Tick);
+            w.imports.touch(index);
+        }
+        if w.imports.list[index].locks.deadline().is_some_and(|at| at <= now) {
+            w.imports.list[index].locks.tick(now);
+            let dest = w.imports.list[index].dest;
+            locks::pump(w, dest);
+        }
+    }
+}
+
+/// When [`tick`] wants to be called.
+pub(crate) fn deadline(w: &World) -> Option<Instant> {
+    w.imports.list.iter().flat_map(|target| [target.import.deadline(), target.locks.deadline()]).flatten().min()
+}
+
+/// Carries out what imports want, up to the next thing that concerns an operation.
+pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
+    while let Some(&index) = w.imports.touched.front() {
+        let target = &mut w.imports.list[index];
+        let dest = target.dest;
+        let Some(effect) = target.import.poll() else {
+            target.touched = false;
+            w.imports.touched.pop_front();
+            continue;
+        };
+        let conn = |link: Link| ConnId((index as u64) << LINK_BITS | link.0);
+        match effect {
+            ImportEffect::Dial { link, nids } => w.effect(Effect::Dial { conn: conn(link), nids }),
+            ImportEffect::Send { link, frame } => w.effect(Effect::Send { conn: conn(link), frame }),
+            ImportEffect::Hangup(link) => w.effect(Effect::Hangup { conn: conn(link) }),
+            ImportEffect::Reply { id, result, .. } => {
+                if let Some(pending) = target.pending.remove(&id) {
+                    return Some(match result {
+                        Ok(frame) => (dest, Arrived::Reply(pending, frame)),
+                        Err(errno) => (dest, Arrived::Failed(pending, errno)),
+                    });
+                }
+            }
+            ImportEffect::Notice(frame) => notice(w, dest, &frame),
+            ImportEffect::Full { reply, fresh: _ } => {
+                target.dom_size = reply.dom_size;
+                target.grant = reply.grant;
+                target.grant_epoch = target.grant_epoch.wrapping_add(1);
+                if reply.brw_size > 0 {
+                    target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
+                }
+                if dest == Dest::Mgs {
+                    w.spawn(Task::Config);
+                }
+                w.wake(WaitKey::Target(dest));
+            }
+            ImportEffect::Away => prepare_replay(w, dest),
+            ImportEffect::ReplayLocks => {
+                let now = w.now;
+                let target = &mut w.imports.list[index];
+                let requests = target.locks.all_for_replay();
+                target.import.locks_to_replay(now, requests);
+            }
+            ImportEffect::LockReplayed { cookie, reply } => lock_replayed(w, dest, cookie, &reply),
+            ImportEffect::Replayed { xid, reply } => replayed(w, dest, xid, &reply),
+            ImportEffect::Evicted => evicted(w, dest),
+            ImportEffect::Refused { errno, reason } => crate::config::refused(w, dest, errno, &reason),
+            ImportEffect::Disconnected => w.wake(WaitKey::Drained),
+            ImportEffect::Log(line) => w.log(line),
+        }
+    }
+    None
+}
+
+/// Before a replay can happen, each open says what it opened: it may have been created or renamed since.
+///
+/// A body that is appended to another is merged into it when it is decoded: so the amendment is put behind the request.
+fn prepare_replay(w: &mut World, dest: Dest) {
+    let imports = &mut w.imports;
+    let Some(&index) = imports.index.get(&dest) else { return };
+    let mut xids: Vec<Xid> = imports.opens.keys().filter(|(d, _)| *d == dest).map(|(_, xid)| *xid).collect();
+    xids.sort_unstable();
+    for xid in xids {
+        let Some(opened) = imports.opens.get(&(dest, xid)) else { continue };
+        let layout = w.nodes.get(opened.fid.ino()).and_then(|node| node.attr.as_ref()).and_then(|a| a.layout.clone());
+        let amendment = ReintReq {
+            op: Some(Reint::Open(OpenOp {
+                old_handle: opened.handle,
+                opened_fid: Some(opened.fid),
+                layout,
+                ..OpenOp::default()
+            })),
+            ..ReintReq::default()
+        };
+        let mut body = opened.body.to_vec();
+        let _ = amendment.encode(&mut body);
+        imports.list[index].import.amend(xid, body.into());
+    }
+}
+
+/// A server tells something by itself.
+fn notice(w: &mut World, dest: Dest, frame: &Frame) {
+    let result = match Opcode::from_raw(frame.header.opcode) {
+        Some(Opcode::LdlmBlCallback) => frame.decode::<BlCallback>().map(|callback| {
+            if let Some(target) = w.imports.get_mut(dest) {
+                target.locks.blocking(&callback);
+            }
+            locks::pump(w, dest);
+        }),
+        Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| {
+            let lvb = data::glimpse(w, &callback.resource);
+            let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
+            tell(w, dest, Opcode::LdlmGlReply, &reply);
+        }),
+        Some(Opcode::MgsConfigChanged) => {
+            w.spawn(Task::Config);
+            Ok(())
+        }
+        _ => Ok(()),
+    };
+    if result.is_err() {
+        let line = format!("{}: a notice that does not decode (opcode {})", w.target_name(dest), frame.header.opcode);
+        w.log(line);
+    }
+}
+
+/// Gives locks back.
+pub(crate) fn cancel(w: &mut World, dest: Dest, handles: Vec<u64>) {
+    tell(w, dest, Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() });
+}
+
+fn lock_replayed(w: &mut World, dest: Dest, cookie: u64, reply: &Frame) {
+    let grant =
+        if reply.header.status < 0 { None } else { reply.decode::<EnqueueRep>().ok().and_then(|rep| rep.grant) };
+    let Some(target) = w.imports.get_mut(dest) else { return };
+    match grant {
+        Some(grant) => target.locks.replayed(&grant),
+        None if reply.header.status >= 0 => {
+            // A record lock: it has no grant.
+            let resource = proto::msg::Resource::flock(proto::Fid::NONE);
+            target.locks.replayed(&proto::msg::LockGrant {
+                handle: 0,
+                cookie,
+                resource,
+                policy: Some(Policy::Flock(proto::msg::Flock::default())),
+                mode: LockMode::Pr as i32,
+            });
+        }
+        None => {
+            stdx::mark!("lock_not_replayed");
+            if let Some(lock) = target.locks.lost(cookie) {
+                locks::lost(w, dest, &lock);
+            }
+        }
+    }
+    locks::pump(w, dest);
+}
+
+/// An open was replayed: it has a new handle, or is no more.
+fn replayed(w: &mut World, dest: Dest, xid: Xid, reply: &Frame) {
+    if !w.imports.opens.contains_key(&(dest, xid)) {
+        return;
+    }
+    let rep = if reply.header.status < 0 { None } else { reply.decode::<ObjectRep>().ok() };
+    match rep {
+        Some(rep) if rep.handle != 0 => {
+            if let Some(opened) = w.imports.opens.get_mut(&(dest, xid)) {
+                opened.handle = rep.handle;
+            }
+        }
+        Some(_) => {}
+        None => {
+            stdx::mark!("open_not_replayed");
+            w.imports.opens.remove(&(dest, xid));
+            for file in w.files.iter_mut() {
+                if file.dest == dest && file.open_xid == xid {
+                    file.dead = true;
+                }
+            }
+        }
+    }
+}
+
+/// All state at a target is lost: locks, what they covered, open files.
+fn evicted(w: &mut World, dest: Dest) {
+    stdx::mark!("evicted");
+    let line = format!("{}: this client was evicted; its open files there are lost", w.target_name(dest));
+    w.log(line);
+    let Some(target) = w.imports.get_mut(dest) else { return };
+    let held = target.locks.drop_all();
+    for lock in held {
+        locks::lost(w, dest, &lock);
+    }
+    w.imports.opens.retain(|(d, _), _| *d != dest);
+    for file in w.files.iter_mut() {
+        if file.dest == dest && file.open_xid != Xid(0) {
+            file.dead = true;
+        }
+    }
+    if let Dest::Mdt(_) = dest {
+        // Versions begin anew if the target's history does.
+        for ino in w.nodes.inos() {
+            if let Some(node) = w.nodes.get_mut(ino) {
+                node.attr_covered = false;
+                if let Some(attr) = &mut node.attr {
+                    attr.version = 0;
+                }
+                if let Some(dir) = &mut node.dir {
+                    **dir = crate::names::Directory::default();
+                }
+            }
+        }
+        w.sequences = crate::world::Sequences::default();
+    }
 }

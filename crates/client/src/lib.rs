@@ -47,6 +47,7 @@ mod names;
 mod node;
 mod op;
 mod ops;
+mod params;
 mod world;
 
 pub use api::{Answer, Call, CallId, ConnId, Effect, Event, FileHandle, Invalidation, Options, Stat};

@@ -1,7 +1,7 @@
 //! Locks as operations and callbacks use them, over `dlm`'s cache of each target.
 
 use dlm::client::{GrantAction, HeldLock, LockCacheEvent};
-use proto::msg::{EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
+use proto::msg::{CancelReq, EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
 use proto::{Bytes, Errno, Opcode};
 
 use crate::api::{Effect, Invalidation};
@@ -135,22 +135,38 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     }
     let Some(target) = w.imports.get_mut(dest) else { return };
     let held = target.locks.bits_held(resource);
+    let now = w.now;
+    if held == 0 && w.nodes.get(resource.fid.ino()).is_none() {
+        return;
+    }
     let node = w.nodes.obtain(resource.fid);
     let lost = node.bits & !held;
+    let gained = held & !node.bits;
     node.bits = held;
+    // What was learned without the lock is not covered by it later: gaining counts like losing.
+    if (lost | gained) & bits::UPDATE != 0 {
+        w.epochs = w.epochs.wrapping_add(1);
+        node.update_epoch = w.epochs;
+    }
+    if (lost | gained) & bits::LOOKUP != 0 {
+        w.epochs = w.epochs.wrapping_add(1);
+        node.lookup_epoch = w.epochs;
+    }
     if lost & bits::UPDATE != 0 {
         node.attr_covered = false;
-        node.update_epoch = node.update_epoch.wrapping_add(1);
+        node.update_losses = if now.since(node.update_lost).as_secs() > 2 { 1 } else { node.update_losses + 1 };
+        node.update_lost = now;
         if let Some(dir) = &mut node.dir {
             dir.listing = None;
+            dir.building = None;
             dir.complete_epoch = None;
         }
     }
     if lost & bits::XATTR != 0 {
         node.xattrs = None;
+        node.xattr_covered = false;
     }
     if lost & bits::LOOKUP != 0 {
-        node.lookup_epoch = node.lookup_epoch.wrapping_add(1);
         if node.ino != 1 {
             node.stale = node.lookups > 0;
             for (parent, name) in core::mem::take(&mut node.kernel_names) {
@@ -170,9 +186,50 @@ pub(crate) fn pump(w: &mut World, dest: Dest) {
                 refresh_bits(w, dest, &lock.resource);
                 w.spawn(Task::Callback { dest, cookie: lock.cookie });
             }
-            Some(LockCacheEvent::Cancel(handles)) => {
-                let _ = handles;
-            }
+            Some(LockCacheEvent::Cancel(handles)) => crate::imports::cancel(w, dest, handles),
         }
+    }
+}
+
+/// Gives every lock on a resource back.
+pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
+    if let Some(target) = w.imports.get_mut(dest) {
+        target.locks.cancel_resource(resource);
+    }
+    pump(w, dest);
+}
+
+/// A lock is gone without having been given back: what it covered is worthless.
+pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
+    if lock.resource.kind() == ResourceKind::Inode && w.nodes.get(lock.resource.fid.ino()).is_some() {
+        refresh_bits(w, dest, &lock.resource);
+    }
+    if is_data(lock) {
+        data::lock_lost(w, dest, lock);
+    }
+    let ino = lock.resource.fid.ino();
+    if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
+        let length = if is_data(lock) { u64::MAX } else { 0 };
+        w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset: 0, length }));
+    }
+}
+
+/// A record lock that is being waited for is not wanted any more.
+pub(crate) fn abandon_record(w: &mut World, dest: Dest, cookie: u64) {
+    let request = CancelReq { handles: Vec::new(), waiting_cookies: vec![cookie] };
+    crate::imports::tell(w, dest, Opcode::LdlmCancel, &request);
+}
+
+/// Bounds the locks that nothing uses; `clear`: gives them all back now.
+pub(crate) fn limit(w: &mut World, dest: Dest, size: usize, clear: bool) {
+    let Some(target) = w.imports.get_mut(dest) else { return };
+    let usual = target.lru_size;
+    target.locks.set_settings(dlm::client::Settings { lru_size: size, ..Default::default() });
+    if !clear {
+        target.lru_size = size;
+    }
+    pump(w, dest);
+    if clear && let Some(target) = w.imports.get_mut(dest) {
+        target.locks.set_settings(dlm::client::Settings { lru_size: usual, ..Default::default() });
     }
 }

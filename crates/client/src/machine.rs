@@ -1,25 +1,92 @@
 //! The machine: events in, attempts, effects out.
+//!
+//! Operations live in slots that are used again (their memo's memory too); an [`OpId`] carries the slot's generation, so
+//! that a late reply or wake-up of a finished operation finds nobody.
 
-use stdx::Instant;
+use proto::msg::Cred;
+use proto::{Errno, Frame};
+use std::sync::Arc;
+use stdx::{Instant, Map};
 
-use crate::api::{Effect, Event, Options};
+use crate::api::{Answer, Call, CallId, Effect, Event, Options};
+use crate::cx::{Cx, Stop};
+use crate::imports::{self, Arrived, Pending};
+use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
+use crate::{absorb, config, data, locks, ops, params};
+
+/// An operation in its slot.
+struct Running {
+    state: OpState,
+    work: Work,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    running: Option<Box<Running>>,
+}
 
 /// A mounted client.
 pub struct Client {
     w: World,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    spare: Vec<Box<Running>>,
+    calls: Map<CallId, OpId>,
+    nobody: Arc<Cred>,
+    last_cred: Arc<Cred>,
 }
 
 impl Client {
     /// A client that begins to mount.
-    pub fn new(options: Options) -> Client {
-        Client { w: World::new(options) }
+    pub fn new(options: Options, now: Instant) -> Client {
+        let nobody = Arc::new(Cred::default());
+        let mut w = World::new(options);
+        w.now = now;
+        let mut client = Client {
+            w,
+            slots: Vec::new(),
+            free: Vec::new(),
+            spare: Vec::new(),
+            calls: Map::default(),
+            last_cred: nobody.clone(),
+            nobody,
+        };
+        config::start(&mut client.w);
+        client.run();
+        client
     }
 
     /// Something happened.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.w.now = now;
-        let _ = event;
+        match event {
+            Event::Call { id, cred, call } => self.call(id, cred, call),
+            Event::Interrupt { id } => self.interrupt(id),
+            Event::Dialled { conn } => imports::dialled(&mut self.w, conn),
+            Event::DialFailed { conn, reason } => imports::dial_failed(&mut self.w, conn, reason),
+            Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
+            Event::Closed { conn } => imports::closed(&mut self.w, conn),
+            Event::Invalidated { token } => self.invalidated(token),
+            Event::WallClock(ns) => self.w.wall_ns = ns,
+            Event::Tick => {}
+            Event::Unmount => {
+                if !self.w.unmounting {
+                    self.w.unmounting = true;
+                    let mut waiting: Vec<CallId> = self.calls.keys().copied().collect();
+                    waiting.sort_unstable();
+                    for call in waiting {
+                        self.interrupt(call);
+                    }
+                    self.w.spawn(Task::Unmount);
+                }
+            }
+        }
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.tick();
+        }
+        self.run();
     }
 
     /// What to do next.
@@ -29,6 +96,193 @@ impl Client {
 
     /// When [`Event::Tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
-        None
+        [imports::deadline(&self.w), data::deadline(&self.w), self.w.timer].into_iter().flatten().min()
+    }
+
+    /// Parameters that match `pattern` (`*` stands for anything), sorted by name.
+    pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
+        params::get(&self.w, pattern)
+    }
+
+    /// Sets a parameter.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is no such parameter. `EINVAL`, `ERANGE`: it cannot have this value. `EPERM`: it is read only.
+    pub fn set_param(&mut self, now: Instant, name: &str, value: &str) -> Result<(), Errno> {
+        self.w.now = now;
+        let result = params::set(&mut self.w, name, value);
+        self.run();
+        result
+    }
+
+    fn tick(&mut self) {
+        imports::tick(&mut self.w);
+        data::tick(&mut self.w);
+        if self.w.timer.is_some_and(|at| at <= self.w.now) {
+            self.w.timer = None;
+            self.w.wake(WaitKey::Timer);
+        }
+    }
+
+    fn call(&mut self, id: CallId, cred: Cred, call: Call) {
+        if self.w.unmounting || self.w.failed {
+            self.w.effect(Effect::Answer { id, result: Err(Errno::ESHUTDOWN) });
+            return;
+        }
+        if *self.last_cred != cred {
+            self.last_cred = Arc::new(cred);
+        }
+        let cred = self.last_cred.clone();
+        let op = self.begin(Some(id), cred, Work::Call(call));
+        self.attempt(op);
+        if self.slots[op.slot as usize].generation == op.generation {
+            self.calls.insert(id, op);
+        }
+    }
+
+    fn begin(&mut self, call: Option<CallId>, cred: Arc<Cred>, work: Work) -> OpId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            (self.slots.len() - 1) as u32
+        });
+        let entry = &mut self.slots[slot as usize];
+        let id = OpId { slot, generation: entry.generation };
+        let running = match self.spare.pop() {
+            Some(mut running) => {
+                running.state.renew(id, call, cred, self.w.wall_ns);
+                running.work = work;
+                running
+            }
+            None => Box::new(Running { state: OpState::new(id, call, cred, self.w.wall_ns), work }),
+        };
+        entry.running = Some(running);
+        self.w.ops_running += 1;
+        id
+    }
+
+    fn state(&mut self, id: OpId) -> Option<&mut OpState> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        slot.running.as_mut().map(|running| &mut running.state)
+    }
+
+    /// One attempt.
+    fn attempt(&mut self, id: OpId) {
+        let Some(slot) = self.slots.get_mut(id.slot as usize) else { return };
+        if slot.generation != id.generation {
+            return;
+        }
+        let Some(mut running) = slot.running.take() else { return };
+        let mut cx = Cx { w: &mut self.w, op: &mut running.state };
+        let result = match &running.work {
+            Work::Call(call) => ops::call(&mut cx, call),
+            Work::Task(task) => ops::task(&mut cx, task).map(|()| Answer::Done),
+        };
+        match result {
+            Err(Stop::Wait) => self.slots[id.slot as usize].running = Some(running),
+            Ok(answer) => self.finish(running, Ok(answer)),
+            Err(Stop::Errno(errno)) => self.finish(running, Err(errno)),
+        }
+    }
+
+    fn finish(&mut self, mut running: Box<Running>, result: Result<Answer, Errno>) {
+        let id = running.state.id;
+        let slot = &mut self.slots[id.slot as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        data::op_ended(&mut self.w, id);
+        locks::release_all(&mut self.w, &running.state);
+        if let Some(call) = running.state.call.take() {
+            self.calls.remove(&call);
+            self.w.effect(Effect::Answer { id: call, result });
+        } else if let (Err(errno), Work::Task(task)) = (result, &running.work) {
+            ops::task_failed(&mut self.w, task, errno);
+        }
+        self.w.ops_running -= 1;
+        if self.w.unmounting {
+            self.w.wake(WaitKey::Drained);
+        }
+        if self.spare.len() < 64 {
+            running.state.clear();
+            running.work = Work::Task(Task::Config);
+            self.spare.push(running);
+        }
+    }
+
+    fn interrupt(&mut self, call: CallId) {
+        let Some(&id) = self.calls.get(&call) else { return };
+        let Some(state) = self.state(id) else { return };
+        state.interrupted = true;
+        if let Some((dest, cookie)) = state.waiting_record {
+            // The server ends the wait; the lock may have been granted already, so its answer decides.
+            locks::abandon_record(&mut self.w, dest, cookie);
+            return;
+        }
+        if state.committed {
+            return;
+        }
+        // Nothing that changes anything was sent: the call can end here.
+        let slot = &mut self.slots[id.slot as usize];
+        let Some(running) = slot.running.take() else { return };
+        self.finish(running, Err(Errno::EINTR));
+    }
+
+    fn invalidated(&mut self, token: u64) {
+        if let Some((id, step)) = self.w.take_token(token)
+            && let Some(state) = self.state(id)
+        {
+            state.set_memo(step, Memo::Number(0));
+            self.w.ready.push_back(id);
+        }
+    }
+
+    /// Runs whoever can run, until nobody can.
+    fn run(&mut self) {
+        loop {
+            if let Some((id, step, errno)) = self.w.failures.pop() {
+                if let Some(state) = self.state(id) {
+                    state.set_memo(step, Memo::Failed(errno));
+                    self.attempt(id);
+                }
+            } else if let Some(id) = self.w.ready.pop_front() {
+                self.attempt(id);
+            } else if let Some(task) = self.w.spawned.pop_front() {
+                let id = self.begin(None, self.nobody.clone(), Work::Task(task));
+                self.attempt(id);
+            } else if let Some((dest, arrived)) = imports::next(&mut self.w) {
+                match arrived {
+                    Arrived::Reply(pending, frame) => self.arrived(dest, pending, frame),
+                    Arrived::Failed(pending, errno) => {
+                        absorb::give_up(&mut self.w, dest, &pending);
+                        if let Some(state) = self.state(pending.op) {
+                            state.set_memo(pending.step, Memo::Failed(errno));
+                            self.attempt(pending.op);
+                        }
+                    }
+                }
+            } else {
+                break;
+            }
+        }
+        if self.w.nodes.candidates() > self.w.options.max_nodes {
+            self.w.evict_nodes();
+        }
+    }
+
+    fn arrived(&mut self, dest: crate::imports::Dest, pending: Pending, frame: Frame) {
+        let mut taken = None;
+        if let Some(slot) = self.slots.get_mut(pending.op.slot as usize)
+            && slot.generation == pending.op.generation
+        {
+            taken = slot.running.take();
+        }
+        let memo = absorb::reply(&mut self.w, dest, &pending, frame, taken.as_mut().map(|running| &mut running.state));
+        if let Some(mut running) = taken {
+            running.state.set_memo(pending.step, memo);
+            self.slots[pending.op.slot as usize].running = Some(running);
+            self.attempt(pending.op);
+        }
     }
 }

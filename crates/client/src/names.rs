@@ -10,8 +10,12 @@
 
 use bytes::Bytes;
 use proto::Fid;
+use proto::msg::{Attr, ObjectRep, Policy, bits};
 use std::sync::Arc;
 use stdx::Map;
+
+use crate::node::{S_IFDIR, S_IFMT};
+use crate::world::World;
 
 /// What a name leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +54,19 @@ pub struct Listing {
     pub bytes: usize,
 }
 
+/// A listing that is being put together from its pieces, all under one unbroken lock.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Building {
+    /// `update_epoch` of the directory.
+    pub epoch: u32,
+    /// Version of the directory when the first piece was read: later own changes are in `names`.
+    pub version: u64,
+    /// Entries so far.
+    pub listing: Listing,
+    /// The cookie after which the next piece begins.
+    pub after: u64,
+}
+
 /// The directory part of a node.
 #[derive(Debug, Default)]
 pub struct Directory {
@@ -59,10 +76,180 @@ pub struct Directory {
     pub complete_epoch: Option<u32>,
     /// The listing and the epoch under which it is exact.
     pub listing: Option<(u32, Arc<Listing>)>,
+    /// A listing that is being put together.
+    pub building: Option<Box<Building>>,
     /// Lookups in a row that found nothing here.
     pub misses: u32,
     /// A listing is being fetched.
     pub fetching: bool,
     /// The directory was too large to be listed, in this epoch.
     pub too_large: Option<u32>,
+}
+
+/// What the cache knows of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It leads here.
+    Child(Fid),
+    /// It does not exist.
+    Nothing,
+    /// Ask the server.
+    Unknown,
+}
+
+/// Most names that a directory keeps without being complete.
+const LOOSE_NAMES_MAX: usize = 8192;
+/// Directory locks that are lost this often in a short time are no longer asked for.
+const CONTENDED: u32 = 4;
+
+impl Directory {
+    /// An entry, unless a newer one is known.
+    fn put(&mut self, name: &Bytes, entry: Entry, current: u32) {
+        if let Some(known) = self.names.get_mut(name) {
+            if known.version > entry.version && (entry.version != 0 || known.dir_epoch == current) {
+                return;
+            }
+            *known = entry;
+            return;
+        }
+        if self.complete_epoch.is_none() && !self.fetching && self.names.len() >= LOOSE_NAMES_MAX {
+            self.names.clear();
+        }
+        self.names.insert(name.clone(), entry);
+    }
+}
+
+impl World {
+    /// What is known of `name` in `parent`, under locks.
+    pub(crate) fn known_name(&self, parent: u64, name: &[u8]) -> Found {
+        let Some(node) = self.nodes.get(parent) else { return Found::Unknown };
+        let Some(dir) = &node.dir else { return Found::Unknown };
+        let covered = node.has(bits::UPDATE);
+        match dir.names.get(name) {
+            Some(entry) => {
+                let by_parent = covered && entry.dir_epoch == node.update_epoch;
+                match entry.fid {
+                    None if by_parent => Found::Nothing,
+                    Some(fid) if by_parent => Found::Child(fid),
+                    Some(fid) => match self.nodes.get(fid.ino()) {
+                        Some(child) if child.has(bits::LOOKUP) && child.lookup_epoch == entry.child_epoch => {
+                            Found::Child(fid)
+                        }
+                        _ => Found::Unknown,
+                    },
+                    None => Found::Unknown,
+                }
+            }
+            None if covered && dir.complete_epoch == Some(node.update_epoch) => Found::Nothing,
+            None => Found::Unknown,
+        }
+    }
+
+    /// The epoch of a directory's names, to be compared when the reply is here.
+    pub(crate) fn directory_epoch(&self, ino: u64) -> u32 {
+        self.nodes.get(ino).map_or(0, |node| node.update_epoch)
+    }
+
+    /// Whether a request about names in this directory should bring its UPDATE lock: it is not here, and not
+    /// being fought for.
+    pub(crate) fn wants_directory_lock(&self, ino: u64) -> bool {
+        self.nodes.get(ino).is_none_or(|node| {
+            !node.has(bits::UPDATE)
+                && (node.update_losses < CONTENDED || self.now.since(node.update_lost).as_millis() > 500)
+        })
+    }
+
+    /// The epoch that a reply about names in `parent` belongs to: the present one if the reply itself brought the lock,
+    /// that of the moment when the request left otherwise.
+    pub(crate) fn reply_epoch(&self, rep: &ObjectRep, parent: u64, sent: u32) -> u32 {
+        let brought = rep.locks.iter().any(|grant| {
+            grant.resource.fid.ino() == parent && matches!(grant.policy, Some(Policy::Bits(b)) if b & bits::UPDATE != 0)
+        });
+        if brought { self.directory_epoch(parent) } else { sent }
+    }
+
+    /// A reply says that `name` leads to `attr.fid`. It was made by change `version`, or seen in that state.
+    pub(crate) fn learn_child(&mut self, parent: u64, name: &Bytes, attr: &Attr, epoch: u32, version: u64) {
+        let child_epoch = match self.nodes.get_mut(attr.fid.ino()) {
+            Some(child) => {
+                if attr.mode & S_IFMT == S_IFDIR {
+                    child.parent = parent;
+                }
+                child.lookup_epoch
+            }
+            None => 0,
+        };
+        let kind = (attr.mode & S_IFMT) >> 12;
+        let entry = Entry { fid: Some(attr.fid), kind, dir_epoch: epoch, child_epoch, version };
+        self.learn(parent, name, entry);
+    }
+
+    /// A reply says that there is no such name.
+    pub(crate) fn learn_absent(&mut self, parent: u64, name: &Bytes, epoch: u32, version: u64) {
+        let entry = Entry { fid: None, kind: 0, dir_epoch: epoch, child_epoch: 0, version };
+        self.learn(parent, name, entry);
+    }
+
+    fn learn(&mut self, parent: u64, name: &Bytes, entry: Entry) {
+        let Some(fid_parent) = Fid::from_ino(parent) else { return };
+        let node = self.nodes.obtain(fid_parent);
+        let current = node.update_epoch;
+        node.dir_mut().put(name, entry, current);
+    }
+
+    /// An own change made (`attr`) or removed (`None`) a name. If the directory's lock was lost on the way, what it
+    /// would cover is not known any more.
+    pub(crate) fn changed_name(&mut self, parent: u64, name: &Bytes, attr: Option<&Attr>, epoch: u32, version: u64) {
+        let Some(node) = self.nodes.get_mut(parent) else { return };
+        let same = node.update_epoch == epoch;
+        let dir = node.dir_mut();
+        if !same {
+            stdx::mark!("directory_lock_lost_on_the_way");
+            dir.complete_epoch = None;
+            dir.building = None;
+            dir.listing = None;
+        } else if attr.is_some() {
+            // The place of the new entry in the order is the server's business.
+            dir.listing = None;
+        }
+        match attr {
+            Some(attr) => self.learn_child(parent, name, attr, epoch, version),
+            None => self.learn_absent(parent, name, epoch, version),
+        }
+    }
+}
+
+impl World {
+    /// The last piece of a listing is here.
+    pub(crate) fn listing_complete(&mut self, ino: u64) {
+        let Some(node) = self.nodes.get_mut(ino) else { return };
+        let Some(dir) = node.dir.as_mut() else { return };
+        let Some(building) = dir.building.take() else { return };
+        let epoch = building.epoch;
+        // What this client changed while the pieces were read is newer than they are.
+        dir.names.retain(|_, entry| entry.dir_epoch == epoch);
+        let disturbed = dir.names.values().any(|entry| entry.version > building.version);
+        let mut names = core::mem::take(&mut dir.names);
+        names.reserve(building.listing.entries.len());
+        for listed in &building.listing.entries {
+            if names.get(&listed.name).is_some_and(|known| known.version > building.version) {
+                continue;
+            }
+            let child_epoch = self.nodes.get(listed.fid.ino()).map_or(0, |child| child.lookup_epoch);
+            let entry = Entry {
+                fid: Some(listed.fid),
+                kind: listed.kind,
+                dir_epoch: epoch,
+                child_epoch,
+                version: building.version,
+            };
+            names.insert(listed.name.clone(), entry);
+        }
+        let Some(dir) = self.nodes.get_mut(ino).and_then(|node| node.dir.as_mut()) else { return };
+        dir.names = names;
+        dir.complete_epoch = Some(epoch);
+        if !disturbed {
+            dir.listing = Some((epoch, Arc::new(building.listing)));
+        }
+    }
 }

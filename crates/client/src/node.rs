@@ -8,7 +8,8 @@ use proto::Fid;
 use proto::msg::{Attr, Xattr, bits};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use stdx::Map;
+use std::sync::Arc;
+use stdx::{Instant, Map};
 
 use crate::data::NodeData;
 use crate::names::Directory;
@@ -33,16 +34,24 @@ pub struct Node {
     pub lookups: u64,
     /// Open files here, those whose close is not sent included.
     pub opens: u32,
+    /// Open files that programs still have.
+    pub handles: u32,
     /// Inode lock bits held (PR or stronger), callbacks excluded.
     pub bits: u64,
-    /// Rises whenever LOOKUP is lost.
+    /// Changes whenever LOOKUP is lost or won; never the same twice in one mount.
     pub lookup_epoch: u32,
-    /// Rises whenever UPDATE is lost.
+    /// Changes whenever UPDATE is lost or won; never the same twice in one mount.
     pub update_epoch: u32,
+    /// How often UPDATE was lost of late.
+    pub update_losses: u32,
+    /// When it was lost last.
+    pub update_lost: Instant,
     /// The newest attributes seen; `None` before the first.
     pub attr: Option<Attr>,
     /// `attr` came in while UPDATE was held and has been covered since.
     pub attr_covered: bool,
+    /// `attr` came in while XATTR was held and has been covered since: `has_xattrs` can be believed.
+    pub xattr_covered: bool,
     /// Names in the kernel may be wrong; the next call by path answers `ESTALE`.
     pub stale: bool,
     /// The object is gone, as far as we know: no link is left.
@@ -54,7 +63,7 @@ pub struct Node {
     /// Directories: names and listing.
     pub dir: Option<Box<Directory>>,
     /// All extended attributes, under XATTR.
-    pub xattrs: Option<Box<[Xattr]>>,
+    pub xattrs: Option<Arc<[Xattr]>>,
     /// Target of a symbolic link: never changes.
     pub symlink: Option<Bytes>,
     /// A newer atime that the server does not know yet.
@@ -72,11 +81,15 @@ impl Node {
             ino: fid.ino(),
             lookups: 0,
             opens: 0,
+            handles: 0,
             bits: 0,
             lookup_epoch: 0,
             update_epoch: 0,
+            update_losses: 0,
+            update_lost: Instant::ZERO,
             attr: None,
             attr_covered: false,
+            xattr_covered: false,
             stale: false,
             unlinked: false,
             parent: 0,

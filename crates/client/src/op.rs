@@ -1,8 +1,9 @@
 //! Operations in progress: their memo, what they wait for, and the kinds of background work.
 
 use bytes::Bytes;
-use proto::msg::{Cred, EnqueueRep, GetxattrRep, ObjectRep, ReaddirRep};
+use proto::msg::{Cred, EnqueueRep, EnqueueReq, GetxattrRep, ObjectRep, ReaddirRep};
 use proto::{Errno, Frame, Header};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::api::{Call, CallId};
@@ -30,14 +31,18 @@ pub enum WaitKey {
     Node(u64),
     /// A lock's pins went to none.
     Unpinned(u64),
-    /// Closes, lock callbacks and other background work went down.
+    /// An operation ended while the client unmounts.
     Drained,
+    /// `World::timer` passed.
+    Timer,
+    /// A directory's listing was fetched.
+    Listing(u64),
     /// The data cache's own, by a number that it chooses.
     Data(u64),
 }
 
 /// Work without a caller.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Task {
     /// Fetch the configuration.
     Config,
@@ -63,6 +68,20 @@ pub enum Task {
     Listing {
         /// Which.
         ino: u64,
+    },
+    /// Give record locks back: a request that `dlm` counts as sent.
+    Unlock {
+        /// Where.
+        dest: Dest,
+        /// What.
+        request: Box<EnqueueReq>,
+    },
+    /// Give back what an owner holds by `flock`.
+    Unflock {
+        /// On what.
+        ino: u64,
+        /// Who.
+        owner: u64,
     },
     /// Unmount.
     Unmount,
@@ -161,18 +180,65 @@ pub struct OpState {
     pub interrupted: bool,
     /// A request that changes something was sent.
     pub committed: bool,
+    /// A record lock that it waits for: where, and our number of the request.
+    pub waiting_record: Option<(Dest, u64)>,
     memo: Vec<(Step, Memo)>,
+    /// Steps whose answer was put to use.
+    used: SmallVec<[Step; 2]>,
 }
 
 impl OpState {
     /// A new one.
     pub fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64) -> OpState {
-        OpState { id, call, cred, wall_ns, interrupted: false, committed: false, memo: Vec::new() }
+        OpState {
+            id,
+            call,
+            cred,
+            wall_ns,
+            interrupted: false,
+            committed: false,
+            waiting_record: None,
+            memo: Vec::new(),
+            used: SmallVec::new(),
+        }
+    }
+
+    /// Another operation takes this one's place and memory.
+    pub(crate) fn renew(&mut self, id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64) {
+        self.id = id;
+        self.call = call;
+        self.cred = cred;
+        self.wall_ns = wall_ns;
+        self.interrupted = false;
+        self.committed = false;
+        self.waiting_record = None;
+        self.memo.clear();
+        self.used.clear();
+    }
+
+    /// The operation is over: what its memo holds is let go.
+    pub(crate) fn clear(&mut self) {
+        self.memo.clear();
+        self.memo.shrink_to(16);
+    }
+
+    /// Whether this is the first attempt, as far as the memo knows.
+    pub fn is_fresh(&self) -> bool {
+        self.memo.is_empty()
     }
 
     /// What happened at `step`.
     pub fn memo(&self, step: Step) -> Option<&Memo> {
         self.memo.iter().find(|(s, _)| *s == step).map(|(_, memo)| memo)
+    }
+
+    /// Whether this is the first time that the answer of `step` is looked at.
+    pub(crate) fn first_use(&mut self, step: Step) -> bool {
+        if self.used.contains(&step) {
+            return false;
+        }
+        self.used.push(step);
+        true
     }
 
     /// Remembers.
@@ -186,6 +252,7 @@ impl OpState {
     /// Forgets.
     pub fn forget(&mut self, step: Step) {
         self.memo.retain(|(s, _)| *s != step);
+        self.used.retain(|s| *s != step);
     }
 
     /// All steps, for the end.

@@ -1,8 +1,8 @@
 //! All state that operations share, and the small services over it: waiting and waking, effects, tokens, numbers.
 
 use bytes::Bytes;
-use proto::msg::{LockGrant, WantLocks};
-use proto::{Fid, Opcode};
+use proto::msg::WantLocks;
+use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use stdx::{Instant, Map, Rng};
@@ -24,6 +24,34 @@ pub struct Sequences {
     pub next: Option<(u64, u32)>,
     /// A request for one is on its way.
     pub asked: bool,
+    /// Why the last request for one failed.
+    pub failed: Option<Errno>,
+}
+
+impl Sequences {
+    /// The next FID.
+    pub(crate) fn take(&mut self) -> Option<Fid> {
+        if self.current.is_none_or(|(_, next, last)| next > last) {
+            self.current = self.next.take().map(|(seq, last)| (seq, 1, last));
+        }
+        let (seq, next, _) = self.current.as_mut()?;
+        let fid = Fid::new(*seq, *next);
+        *next += 1;
+        Some(fid)
+    }
+
+    /// Whether it is time to ask for another sequence.
+    pub(crate) fn wants_more(&self) -> bool {
+        let left = self.current.map_or(0, |(_, next, last)| last.saturating_sub(next));
+        !self.asked && self.next.is_none() && left < 16_384
+    }
+
+    /// A sequence was granted.
+    pub(crate) fn granted(&mut self, seq: u64, width: u32) {
+        self.asked = false;
+        self.failed = None;
+        self.next = Some((seq, width.min(Fid::OID_MAX)));
+    }
 }
 
 /// See the module.
@@ -50,10 +78,28 @@ pub struct World {
     pub mounted: bool,
     /// The mount failed for good; nothing more is tried.
     pub failed: bool,
+    /// The root is being fetched.
+    pub rooting: bool,
+    /// What was last said about an MGS that is not there.
+    pub mgs_trouble: Option<String>,
+    /// Of the configuration that is followed.
+    pub config_version: u64,
     /// No new calls.
     pub unmounting: bool,
+    /// When `WaitKey::Timer` is to be woken.
+    pub timer: Option<Instant>,
+    /// Operations in progress, background work included.
+    pub ops_running: usize,
+    /// The last number given to an epoch of a node.
+    pub(crate) epochs: u32,
+    /// A run of cookies that the request now being made wants.
+    pub(crate) want_run: (u64, u32),
+    /// The request now being made opens something.
+    pub(crate) opening: bool,
     /// Cookies of locks that the request now being made wants.
     pub(crate) wants: SmallVec<[u64; 3]>,
+    /// Steps that failed at once: there is no such target.
+    pub(crate) failures: Vec<(OpId, Step, Errno)>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) ready: VecDeque<OpId>,
     pub(crate) spawned: VecDeque<Task>,
@@ -72,11 +118,20 @@ impl World {
             nodes: Nodes::default(),
             files: Files::default(),
             data: DataState::default(),
-            imports: Imports::new(&options),
+            imports: Imports::default(),
             sequences: Sequences::default(),
             mounted: false,
             failed: false,
+            rooting: false,
+            mgs_trouble: None,
+            config_version: 0,
             unmounting: false,
+            timer: None,
+            ops_running: 0,
+            epochs: 0,
+            want_run: (0, 0),
+            opening: false,
+            failures: Vec::new(),
             wants: SmallVec::new(),
             effects: VecDeque::new(),
             ready: VecDeque::new(),
@@ -136,6 +191,10 @@ impl World {
         self.tokens.remove(&token)
     }
 
+    pub(crate) fn fail_step(&mut self, op: OpId, step: Step, errno: Errno) {
+        self.failures.push((op, step, errno));
+    }
+
     /// Sends a request for an operation. Locks that it wants were noted by [`World::want`].
     pub(crate) fn send(&mut self, op: OpId, step: Step, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
         let wants = core::mem::take(&mut self.wants);
@@ -149,6 +208,19 @@ impl World {
         import.locks.expect(cookie);
         self.wants.push(cookie);
         cookie
+    }
+
+    /// The first of a run of cookies for locks.
+    pub fn want_run(&mut self, dest: Dest, count: u32) -> u64 {
+        let Some(import) = self.imports.get_mut(dest) else { return 0 };
+        let first = import.locks.new_cookie();
+        import.locks.expect(first);
+        for _ in 1..count {
+            let cookie = import.locks.new_cookie();
+            import.locks.expect(cookie);
+        }
+        self.want_run = (first, count);
+        first
     }
 
     /// Wishes for locks: on the object, on its parent, on its data.
@@ -166,10 +238,40 @@ impl World {
         self.effect(Effect::Invalidate(Invalidation::Entry { parent, name }));
     }
 
-    /// Locks came in with a reply.
-    pub(crate) fn granted(&mut self, dest: Dest, grants: &[LockGrant], lvb: Option<&proto::msg::Lvb>) {
-        for grant in grants {
-            crate::locks::granted(self, dest, grant, lvb);
+    /// A target's name, for messages.
+    pub fn target_name(&self, dest: Dest) -> String {
+        self.imports.get(dest).map_or_else(|| format!("{dest:?}"), |target| target.name.clone())
+    }
+
+    /// Wakes [`WaitKey::Timer`] at `at` or earlier.
+    pub fn set_timer(&mut self, at: Instant) {
+        self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+    }
+
+    /// Drops the oldest nodes that nothing needs, down to `max_nodes`; their locks are given back.
+    pub(crate) fn evict_nodes(&mut self) {
+        let goal = self.options.max_nodes - self.options.max_nodes / 16;
+        let mut looked = self.nodes.candidates();
+        while self.nodes.candidates() > goal && looked > 0 {
+            looked -= 1;
+            let Some(ino) = self.nodes.candidate() else { break };
+            if !crate::data::is_clean(self, ino) {
+                self.nodes.keep(ino);
+                continue;
+            }
+            self.drop_node(ino);
+        }
+    }
+
+    /// Forgets a node that neither kernel nor open files refer to.
+    pub(crate) fn drop_node(&mut self, ino: u64) {
+        let Some(node) = self.nodes.get(ino) else { return };
+        let (fid, held) = (node.fid, node.bits);
+        crate::data::drop_node(self, ino);
+        self.nodes.remove(ino);
+        if held != 0 {
+            let dest = self.mdt_of(fid);
+            crate::locks::give_back(self, dest, &proto::msg::Resource::inode(fid));
         }
     }
 }

@@ -1,12 +1,306 @@
 //! The operations, one file per group of calls.
+//!
+//! Step numbers are each operation's own; [`step`] has those that helpers share.
 
-use proto::Errno;
+mod attr;
+mod background;
+mod dir;
+mod info;
+mod io;
+mod lookup;
+mod namespace;
+mod open;
+mod record_lock;
+mod unmount;
+mod xattr;
 
-use crate::api::{Answer, Call};
-use crate::cx::{Cx, Run};
+use proto::msg::{Attr, GetattrReq, bits};
+use proto::{Errno, Fid, Opcode};
+
+use crate::api::{Answer, Call, Stat};
+use crate::cx::{Cx, Run, Stop};
+use crate::data;
+use crate::node::S_IFMT;
+use crate::op::{Task, WaitKey};
+use crate::world::World;
+
+/// Steps of helpers; an operation's own begin at 100.
+pub(crate) mod step {
+    use crate::cx::Step;
+    /// Attributes of a node.
+    pub const ATTR: Step = 1;
+    /// The FID of a new object.
+    pub const NEW_FID: Step = 2;
+    /// `update_epoch` of a directory when the request left.
+    pub const EPOCH: Step = 3;
+    /// The same of a second directory.
+    pub const EPOCH_OTHER: Step = 4;
+    /// Record locks given back.
+    pub const UNLOCK: Step = 7;
+    /// Our number of that request.
+    pub const UNLOCK_COOKIE: Step = 8;
+    /// A run of requests begins here.
+    pub const MANY: Step = 1000;
+    /// Added to the step of a piece of a listing: the epoch when its request left.
+    pub const EPOCHS: Step = 20_000;
+    /// A sequence was waited for.
+    pub const SEQUENCE: Step = 6;
+    /// The request of the operation.
+    pub const MAIN: Step = 5;
+}
 
 /// One attempt of a call.
 pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
-    let _ = (cx, call);
-    Err(Errno::ENOSYS.into())
+    if !cx.w.mounted {
+        if let Call::Forget { .. } = call {
+            return Ok(Answer::Done);
+        }
+        return Err(cx.wait(WaitKey::Mounted));
+    }
+    match call {
+        Call::Lookup { parent, name } => lookup::lookup(cx, *parent, name),
+        Call::Forget { ino, count } => lookup::forget(cx, *ino, *count),
+        Call::Getattr { ino, fh } => attr::getattr(cx, *ino, *fh),
+        Call::Setattr { ino, set } => attr::setattr(cx, *ino, set),
+        Call::Readlink { ino } => attr::readlink(cx, *ino),
+        Call::Access { ino, mask } => attr::access(cx, *ino, *mask),
+        Call::Mknod { parent, name, mode, rdev } => namespace::mknod(cx, *parent, name, *mode, *rdev),
+        Call::Mkdir { parent, name, mode } => namespace::mkdir(cx, *parent, name, *mode),
+        Call::Symlink { parent, name, target } => namespace::symlink(cx, *parent, name, target),
+        Call::Unlink { parent, name } => namespace::unlink(cx, *parent, name, false),
+        Call::Rmdir { parent, name } => namespace::unlink(cx, *parent, name, true),
+        Call::Rename { parent, name, new_parent, new_name, flags } => {
+            namespace::rename(cx, *parent, name, *new_parent, new_name, *flags)
+        }
+        Call::Link { ino, new_parent, new_name } => namespace::link(cx, *ino, *new_parent, new_name),
+        Call::Open { ino, flags } => open::open(cx, *ino, *flags),
+        Call::Create { parent, name, mode, flags } => open::create(cx, *parent, name, *mode, *flags),
+        Call::Flush { fh, lock_owner } => open::flush(cx, *fh, *lock_owner),
+        Call::Release { fh, flock_owner } => open::release(cx, *fh, *flock_owner),
+        Call::Read { fh, offset, length } => io::read(cx, *fh, *offset, *length),
+        Call::Write { fh, ino, offset, data, write_back, kill_priv } => {
+            io::write(cx, *fh, *ino, *offset, data, *write_back, *kill_priv)
+        }
+        Call::Fsync { fh, data_only } => io::fsync(cx, *fh, *data_only),
+        Call::Syncfs => io::syncfs(cx),
+        Call::Fallocate { fh, mode, offset, length } => io::fallocate(cx, *fh, *mode, *offset, *length),
+        Call::Lseek { fh, offset, whence } => io::lseek(cx, *fh, *offset, *whence),
+        Call::Opendir { ino } => dir::opendir(cx, *ino),
+        Call::Readdir { fh, offset, max_bytes, plus } => dir::readdir(cx, *fh, *offset, *max_bytes, *plus),
+        Call::Releasedir { fh } => dir::releasedir(cx, *fh),
+        Call::Fsyncdir { fh } => dir::fsyncdir(cx, *fh),
+        Call::Statfs { .. } => info::statfs(cx),
+        Call::Setxattr { ino, name, value, flags } => xattr::set(cx, *ino, name, value, *flags),
+        Call::Getxattr { ino, name } => xattr::get(cx, *ino, name),
+        Call::Listxattr { ino } => xattr::list(cx, *ino),
+        Call::Removexattr { ino, name } => xattr::remove(cx, *ino, name),
+        Call::Getlk { fh, owner, lock } => record_lock::test(cx, *fh, *owner, lock),
+        Call::Setlk { fh, owner, lock, wait, flock } => record_lock::set(cx, *fh, *owner, lock, *wait, *flock),
+        Call::PathToFid { ino } => info::path_to_fid(*ino),
+        Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
+        Call::GetLayout { ino } => info::get_layout(cx, *ino),
+        Call::SetLayout { ino, stripe_size, count, first } => info::set_layout(cx, *ino, *stripe_size, *count, *first),
+        Call::TargetSpace => info::target_space(cx),
+    }
+}
+
+/// One attempt of background work.
+pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
+    match task {
+        Task::Config => crate::config::follow(cx),
+        Task::Root => crate::config::root(cx),
+        Task::Sequence => background::sequence(cx),
+        Task::Callback { dest, cookie } => background::callback(cx, *dest, *cookie),
+        Task::Close(closing) => background::close(cx, closing),
+        Task::Atime { ino } => background::atime(cx, *ino),
+        Task::Listing { ino } => dir::fetch_listing(cx, *ino),
+        Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
+        Task::Unflock { ino, owner } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, true),
+        Task::Unmount => unmount::unmount(cx),
+        Task::Data(task) => data::run(cx, task),
+    }
+}
+
+/// Background work failed.
+pub(crate) fn task_failed(w: &mut World, task: &Task, errno: Errno) {
+    background::failed(w, task, errno);
+}
+
+/// The FID of a node number.
+pub(crate) fn fid_of(ino: u64) -> Run<Fid> {
+    Fid::from_ino(ino).ok_or(Stop::Errno(Errno::ESTALE))
+}
+
+/// The FID of a node that the kernel came to by a path. The first call after the name may have changed is refused, so
+/// that the kernel looks the name up again.
+pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
+    if cx.op.is_fresh()
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+        && node.stale
+    {
+        node.stale = false;
+        if node.opens == 0 {
+            stdx::mark!("stale_node");
+            return Err(Errno::ESTALE.into());
+        }
+    }
+    fid_of(ino)
+}
+
+/// Refuses a change on a read-only mount.
+pub(crate) fn writable(cx: &Cx<'_>) -> Run<()> {
+    if cx.w.options.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
+}
+
+/// The FID for a new object; the same on every attempt.
+pub(crate) fn new_fid(cx: &mut Cx<'_>) -> Run<Fid> {
+    if let Some(ino) = cx.memo(step::NEW_FID) {
+        return fid_of(ino);
+    }
+    match cx.w.sequences.take() {
+        Some(fid) => {
+            if cx.w.sequences.wants_more() {
+                cx.w.sequences.asked = true;
+                cx.spawn(Task::Sequence);
+            }
+            cx.set_memo(step::NEW_FID, fid.ino());
+            Ok(fid)
+        }
+        None => {
+            if let (true, Some(errno)) = (cx.began(step::SEQUENCE), cx.w.sequences.failed) {
+                return Err(Stop::Errno(errno));
+            }
+            cx.set_memo(step::SEQUENCE, 0);
+            if !cx.w.sequences.asked {
+                cx.w.sequences.asked = true;
+                cx.w.sequences.failed = None;
+                cx.spawn(Task::Sequence);
+            }
+            Err(cx.wait(WaitKey::Sequence))
+        }
+    }
+}
+
+/// An object that is gone is a stale handle to whoever named it by node.
+pub(crate) fn stale_if_gone<T>(result: Run<T>) -> Run<T> {
+    match result {
+        Err(Stop::Errno(Errno::ENOENT)) => Err(Stop::Errno(Errno::ESTALE)),
+        other => other,
+    }
+}
+
+/// The attributes of a node: from the cache if locks cover them, from the server otherwise.
+///
+/// With `data`, of a resident file also its size must be covered or fresh.
+pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
+    let fid = fid_of(ino)?;
+    if !cx.began(step::ATTR)
+        && let Some(node) = cx.w.nodes.get(ino)
+        && let Some(attr) = node.covered_attr()
+        && (!data || !is_resident(attr) || data::stat_cached(cx.w, ino).is_some())
+    {
+        return Ok(attr.clone());
+    }
+    let rep = fetch(cx, fid)?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    // A newer copy may have come in meanwhile.
+    Ok(cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).unwrap_or(attr).clone())
+}
+
+/// Asks the server for the attributes of `fid`, with locks.
+pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg::ObjectRep>> {
+    let dest = cx.w.mdt_of(fid);
+    let cred = cx.op.cred.clone();
+    stale_if_gone(cx.rpc_object(step::ATTR, dest, Opcode::MdsGetattr, |w, _| {
+        let node = w.nodes.get(fid.ino());
+        let object = node.is_none_or(|node| !node.has(bits::CACHE));
+        let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
+        let want = w.want_locks(dest, object, false, data.then_some(false));
+        GetattrReq { fid, want: Some(want), cred: Some((*cred).clone()) }
+    }))
+}
+
+/// A regular file whose data lies on the metadata target.
+pub(crate) fn is_resident(attr: &Attr) -> bool {
+    attr.mode & S_IFMT == crate::node::S_IFREG && attr.layout.as_ref().is_none_or(|layout| layout.resident)
+}
+
+/// What a program sees of a node whose attributes are known: with size and times of its data.
+pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
+    if let Some(stat) = stat_cached(cx.w, ino) {
+        return Ok(stat);
+    }
+    let Some(node) = cx.w.nodes.get(ino) else { return Err(Errno::ESTALE.into()) };
+    let Some(_) = &node.attr else { return Err(Errno::ESTALE.into()) };
+    let data = if node.is_regular() { Some(data::stat(cx, ino)?) } else { None };
+    let node = cx.w.nodes.get(ino).ok_or(Errno::ESTALE)?;
+    let attr = node.attr.as_ref().ok_or(Errno::ESTALE)?;
+    Ok(compose(node, attr, data, node.covered_attr().is_some()))
+}
+
+/// The same if locks cover everything: no request, no waiting.
+pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
+    let node = w.nodes.get(ino)?;
+    let attr = node.covered_attr()?;
+    let data = if node.is_regular() { Some(data::stat_cached(w, ino)?) } else { None };
+    Some(compose(node, attr, data, true))
+}
+
+fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
+    let mut stat = Stat {
+        ino: node.ino,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime_ns: attr.atime_ns,
+        mtime_ns: attr.mtime_ns,
+        ctime_ns: attr.ctime_ns,
+        btime_ns: attr.btime_ns,
+        cacheable: covered,
+        entry_cacheable: node.has(bits::LOOKUP),
+    };
+    if let Some(data) = data {
+        stat.size = data.lvb.size;
+        stat.blocks = data.lvb.blocks;
+        if data.lvb.ctime_ns > stat.ctime_ns {
+            stat.ctime_ns = data.lvb.ctime_ns;
+            stat.mtime_ns = data.lvb.mtime_ns;
+        } else if data.lvb.ctime_ns == stat.ctime_ns {
+            stat.mtime_ns = stat.mtime_ns.max(data.lvb.mtime_ns);
+        }
+        stat.atime_ns = stat.atime_ns.max(data.lvb.atime_ns);
+        stat.cacheable &= data.cacheable;
+    }
+    if let Some(atime) = node.atime_ns {
+        stat.atime_ns = stat.atime_ns.max(atime);
+    }
+    stat
+}
+
+/// Whether `cred` may do `mask` (R 4, W 2, X 1) as far as covered attributes say; `None`: only the server knows.
+pub(crate) fn permitted(w: &World, ino: u64, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
+    let node = w.nodes.get(ino)?;
+    let attr = node.covered_attr()?;
+    if cred.uid == 0 {
+        return if attr.mode & S_IFMT == crate::node::S_IFDIR || mask & 1 == 0 || attr.mode & 0o111 != 0 {
+            Some(true)
+        } else {
+            None
+        };
+    }
+    let granted = if cred.uid == attr.uid {
+        attr.mode >> 6
+    } else if attr.has_xattrs {
+        // There may be an ACL.
+        return None;
+    } else if cred.gid == attr.gid || cred.groups.contains(&attr.gid) {
+        attr.mode >> 3
+    } else {
+        attr.mode
+    };
+    Some(granted & mask == mask)
 }

@@ -1,0 +1,145 @@
+//! Attributes: reading, changing, symbolic links, `access`.
+
+use proto::msg::{Reint, ReintReq, SetattrOp, valid};
+use proto::{Errno, Opcode};
+
+use super::{attributes, fid_of, permitted, stat, stat_cached, step, walk, writable};
+use crate::api::{Answer, FileHandle, SetStat, SetTime};
+use crate::cx::{Cx, Run};
+use crate::data;
+use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+
+/// `Getattr`: without a request if locks cover everything.
+pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<Answer> {
+    if fh.is_none() {
+        walk(cx, ino)?;
+    }
+    if !cx.began(step::ATTR)
+        && let Some(stat) = stat_cached(cx.w, ino)
+    {
+        return Ok(Answer::Attr(stat));
+    }
+    attributes(cx, ino, true)?;
+    Ok(Answer::Attr(stat(cx, ino)?))
+}
+
+/// `Setattr`: one request to the metadata target; a new size then goes to the objects.
+pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
+    let fid = if set.fh.is_none() { walk(cx, ino)? } else { fid_of(ino)? };
+    writable(cx)?;
+    if *set == (SetStat { fh: set.fh, ..SetStat::default() }) {
+        return getattr(cx, ino, set.fh);
+    }
+    let mut regular = false;
+    if let Some(size) = set.size {
+        if size > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        let kind = match cx.w.nodes.get(ino).map(|node| node.kind()) {
+            Some(kind) if kind != 0 => kind,
+            _ => attributes(cx, ino, false)?.mode & S_IFMT,
+        };
+        match kind {
+            S_IFREG => regular = true,
+            S_IFDIR => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        data::before_truncate(cx, ino, size)?;
+    }
+    let dest = cx.w.mdt_of(fid);
+    let now_ns = cx.wall_ns();
+    let mut op = SetattrOp { fid, ..SetattrOp::default() };
+    if let Some(mode) = set.mode {
+        op.valid |= valid::MODE;
+        op.mode = mode & 0o7777;
+    }
+    if let Some(uid) = set.uid {
+        op.valid |= valid::UID;
+        op.uid = uid;
+    }
+    if let Some(gid) = set.gid {
+        op.valid |= valid::GID;
+        op.gid = gid;
+    }
+    if let Some(size) = set.size {
+        op.valid |= valid::SIZE;
+        op.size = size;
+    }
+    match set.atime {
+        Some(SetTime::Now) => {
+            op.valid |= valid::ATIME | valid::ATIME_NOW;
+            op.atime_ns = now_ns;
+        }
+        Some(SetTime::At(ns)) => {
+            op.valid |= valid::ATIME;
+            op.atime_ns = ns;
+        }
+        None => {}
+    }
+    match set.mtime {
+        Some(SetTime::Now) => {
+            op.valid |= valid::MTIME | valid::MTIME_NOW;
+            op.mtime_ns = now_ns;
+        }
+        Some(SetTime::At(ns)) => {
+            op.valid |= valid::MTIME;
+            op.mtime_ns = ns;
+        }
+        None => {}
+    }
+    if let Some(fh) = set.fh
+        && let Some(file) = cx.w.files.get(fh)
+    {
+        if file.dead {
+            return Err(Errno::EIO.into());
+        }
+        if file.writable() {
+            op.handle = cx.w.imports.opens.get(&(file.dest, file.open_xid)).map_or(0, |opened| opened.handle);
+        }
+    }
+    let cred = cx.op.cred.clone();
+    let first = !cx.replied(step::MAIN);
+    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, _| ReintReq {
+        cred: Some((*cred).clone()),
+        now_ns,
+        want: None,
+        op: Some(Reint::Setattr(op)),
+    });
+    super::stale_if_gone(result)?;
+    if first
+        && set.atime.is_some()
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+    {
+        node.atime_ns = None;
+    }
+    if let (true, Some(size)) = (regular, set.size) {
+        data::truncate(cx, ino, size)?;
+    }
+    Ok(Answer::Attr(stat(cx, ino)?))
+}
+
+/// `Readlink`: what a symbolic link says never changes, so it is asked for once.
+pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    if let Some(target) = cx.w.nodes.get(ino).and_then(|node| node.symlink.clone()) {
+        return Ok(Answer::Data(target));
+    }
+    let rep = super::fetch(cx, fid)?;
+    match &rep.attr {
+        Some(attr) if attr.mode & S_IFMT == S_IFLNK => Ok(Answer::Data(rep.symlink.clone())),
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// `Access`: what attributes say. Where an access control list decides, whoever does the thing is told by the server.
+pub(crate) fn access(cx: &mut Cx<'_>, ino: u64, mask: u32) -> Run<Answer> {
+    walk(cx, ino)?;
+    if mask & 2 != 0 {
+        writable(cx)?;
+    }
+    attributes(cx, ino, false)?;
+    match permitted(cx.w, ino, mask, &cx.op.cred) {
+        Some(false) => Err(Errno::EACCES.into()),
+        Some(true) | None => Ok(Answer::Done),
+    }
+}

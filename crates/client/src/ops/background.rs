@@ -1,0 +1,141 @@
+//! Work without a caller: lock callbacks, closes, sequences, access times.
+
+use bytes::Bytes;
+use proto::msg::{CloseReq, ReintReq, SeqAllocRep, SeqAllocReq, SetattrOp, bits, valid};
+use proto::msg::{Policy, Reint, ResourceKind};
+use proto::{Errno, Opcode, Transno};
+
+use super::{fid_of, step};
+use crate::cx::{Cx, Run, Stop};
+use crate::file::Closing;
+use crate::imports::Dest;
+use crate::op::{Task, WaitKey};
+use crate::world::World;
+use crate::{config, data, locks};
+
+/// A further sequence of FIDs.
+pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
+    let frame = cx.rpc(step::MAIN, Dest::Mdt(0), Opcode::SeqAlloc, || (SeqAllocReq {}, Bytes::new()))?;
+    let rep: SeqAllocRep = frame.decode().map_err(|_| Errno::EPROTO)?;
+    cx.w.sequences.granted(rep.seq, rep.width);
+    cx.w.wake(WaitKey::Sequence);
+    Ok(())
+}
+
+/// A lock is to be given back: what it covers is flushed, the kernel's copy dropped, then it goes.
+pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
+    let Some(lock) = cx.w.imports.get(dest).and_then(|target| target.locks.get(cookie)) else { return Ok(()) };
+    let result = (|| {
+        if locks::is_data(&lock) {
+            data::flush_for_lock(cx, dest, &lock)?;
+        }
+        if let (ResourceKind::Inode, Policy::Bits(held)) = (lock.resource.kind(), lock.policy)
+            && held & (bits::UPDATE | bits::LOOKUP | bits::PERM) != 0
+        {
+            cx.invalidate_kernel(step::MAIN, lock.resource.fid.ino(), 0, 0)?;
+        }
+        Ok(())
+    })();
+    if result == Err(Stop::Wait) {
+        return result;
+    }
+    // Whatever happened to the data (an error is told to fsync and close), the lock goes.
+    if let Some(target) = cx.w.imports.get_mut(dest) {
+        target.locks.cleanup_done(cookie);
+    }
+    locks::pump(cx.w, dest);
+    Ok(())
+}
+
+/// The last descriptor of an open is gone.
+pub(crate) fn close(cx: &mut Cx<'_>, closing: &Closing) -> Run<()> {
+    let key = (closing.dest, closing.open_xid);
+    let Some(opened) = cx.w.imports.opens.get(&key) else {
+        closed(cx, closing, Transno(0));
+        return Ok(());
+    };
+    let handle = opened.handle;
+    let atime_ns = cx.w.nodes.get(closing.ino).and_then(|node| node.atime_ns).unwrap_or(0);
+    let fid = closing.fid;
+    let reply = cx.start_rpc(step::MAIN, closing.dest, Opcode::MdsClose, |_, _| {
+        (CloseReq { fid, handle, atime_ns }, Bytes::new())
+    });
+    let (transno, done) = match reply {
+        None => return Err(Stop::Wait),
+        Some(Ok(reply)) => (reply.header.transno, true),
+        Some(Err(_)) => (Transno(0), false),
+    };
+    if done
+        && let Some(node) = cx.w.nodes.get_mut(closing.ino)
+        && node.atime_ns.is_some_and(|atime| atime <= atime_ns)
+    {
+        if let Some(attr) = &mut node.attr {
+            attr.atime_ns = attr.atime_ns.max(atime_ns);
+        }
+        node.atime_ns = None;
+    }
+    closed(cx, closing, transno);
+    Ok(())
+}
+
+fn closed(cx: &mut Cx<'_>, closing: &Closing, transno: Transno) {
+    cx.w.imports.opens.remove(&(closing.dest, closing.open_xid));
+    if let Some(target) = cx.w.imports.get_mut(closing.dest) {
+        target.import.open_closed(closing.open_xid, transno);
+    }
+    if let Some(node) = cx.w.nodes.get_mut(closing.ino) {
+        node.opens = node.opens.saturating_sub(1);
+        if node.opens == 0 && node.lookups == 0 && node.unlinked && data::is_clean(cx.w, closing.ino) {
+            cx.w.drop_node(closing.ino);
+        } else {
+            cx.w.nodes.loosened(closing.ino);
+        }
+    }
+}
+
+/// An access time that no close carries.
+pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let fid = fid_of(ino)?;
+    let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns) else { return Ok(()) };
+    let now_ns = cx.wall_ns();
+    let dest = cx.w.mdt_of(fid);
+    cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
+        cred: Some((*op.cred).clone()),
+        now_ns,
+        want: None,
+        op: Some(Reint::Setattr(SetattrOp {
+            fid,
+            valid: valid::ATIME | valid::HOUSEKEEPING,
+            atime_ns,
+            ..SetattrOp::default()
+        })),
+    })?;
+    if let Some(node) = cx.w.nodes.get_mut(ino)
+        && node.atime_ns == Some(atime_ns)
+    {
+        node.atime_ns = None;
+    }
+    Ok(())
+}
+
+/// Background work failed.
+pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
+    match task {
+        Task::Root => config::root_failed(w, errno),
+        Task::Sequence => {
+            w.sequences.asked = false;
+            w.sequences.failed = Some(errno);
+            w.log(format!("no new FIDs from {}: {errno}", w.target_name(Dest::Mdt(0))));
+            // Who waits asks again.
+            w.wake(WaitKey::Sequence);
+        }
+        Task::Listing { ino } => {
+            if let Some(dir) = w.nodes.get_mut(*ino).and_then(|node| node.dir.as_mut()) {
+                dir.fetching = false;
+            }
+        }
+        Task::Config if !w.mounted => w.log(format!("the MGS gives no configuration: {errno}; trying on")),
+        Task::Unmount => w.log(format!("unmount: {errno}")),
+        _ => {}
+    }
+}

@@ -1,0 +1,311 @@
+//! Directories: listing them, from the cache or in pieces from the server.
+//!
+//! Cookies are the server's, except that `.` has 1 and `..` has 2. A listing that was read from its begin to its end under
+//! one unbroken UPDATE lock is kept, if it is not too large: it answers later listings and every lookup.
+
+use bytes::Bytes;
+use proto::msg::{ReaddirRep, ReaddirReq, SyncReq, WantLocks, bits};
+use proto::{Errno, Opcode, Xid};
+use std::sync::Arc;
+
+use super::lookup::referenced;
+use super::namespace::note_epoch;
+use super::{attributes, fid_of, permitted, stat_cached, step, walk};
+use crate::api::{Answer, DirectoryEntry, FileHandle};
+use crate::cx::{Cx, Run, Step, Stop};
+use crate::file::{OpenFile, Stream, flags as o};
+use crate::names::{Building, Found, Listed, Listing};
+use crate::node::{S_IFDIR, S_IFMT};
+use crate::op::{Body, Task, WaitKey};
+use crate::world::World;
+
+/// Offset of `..`; smaller ones are `.` and the begin.
+const OFFSET_DOTS: u64 = 2;
+/// Bytes of a piece without attributes, about.
+const PIECE_BYTES: u32 = 256 << 10;
+/// Bytes of a piece with attributes.
+const PIECE_BYTES_PLUS: u32 = 128 << 10;
+/// Entries that such a piece can have at most.
+const PIECE_ENTRIES_PLUS: u32 = 1500;
+/// Largest listing that is kept, entries.
+const LISTING_MAX: usize = 128 << 10;
+/// `DT_DIR`.
+const DT_DIR: u32 = 4;
+
+/// `Opendir`: no request if attributes are covered and say yes.
+pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    if attributes(cx, ino, false)?.mode & S_IFMT != S_IFDIR {
+        return Err(Errno::ENOTDIR.into());
+    }
+    let mut stream = None;
+    match permitted(cx.w, ino, 4, &cx.op.cred) {
+        Some(true) => {}
+        Some(false) => return Err(Errno::EACCES.into()),
+        // The server decides: the first piece is read now.
+        None => stream = Some(Box::new(piece(cx, step::MAIN, ino, 0, false)?)),
+    }
+    let cred = cx.op.cred.clone();
+    let dest = cx.w.mdt_of(fid);
+    let node = cx.w.nodes.obtain(fid);
+    node.opens += 1;
+    node.handles += 1;
+    let file =
+        OpenFile { ino, fid, flags: o::DIRECTORY, cred, dest, open_xid: Xid(0), error_mark: 0, dead: false, stream };
+    let fh = cx.w.files.insert(file);
+    Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
+}
+
+/// `Releasedir`.
+pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
+    let Some(file) = cx.w.files.remove(fh) else { return Err(Errno::EBADF.into()) };
+    if let Some(node) = cx.w.nodes.get_mut(file.ino) {
+        node.opens = node.opens.saturating_sub(1);
+        node.handles = node.handles.saturating_sub(1);
+        if node.atime_ns.is_some() && !node.unlinked {
+            cx.spawn(Task::Atime { ino: file.ino });
+        }
+    }
+    cx.w.nodes.loosened(file.ino);
+    Ok(Answer::Done)
+}
+
+/// `Fsyncdir`: names are durable with everything else of the metadata target.
+pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
+    let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
+    let (fid, dest) = (file.fid, file.dest);
+    cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
+    Ok(Answer::Done)
+}
+
+/// Fills the kernel's buffer.
+struct Filler {
+    entries: Vec<DirectoryEntry>,
+    room: usize,
+    plus: bool,
+}
+
+impl Filler {
+    /// Appends an entry, or says that there is no room.
+    fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64) -> bool {
+        let head = if self.plus { 152 } else { 24 };
+        let size = (head + name.len()).next_multiple_of(8);
+        if size > self.room {
+            return false;
+        }
+        self.room -= size;
+        self.entries.push(DirectoryEntry { name: name.clone(), ino, kind, offset, stat: None });
+        true
+    }
+
+    /// Appends what follows `after`; the cookie of the last entry looked at, and whether there is room for more.
+    fn fill(&mut self, w: &World, parent: u64, list: &[Listed], after: u64) -> (u64, bool) {
+        let mut at = after;
+        let begin = list.partition_point(|listed| listed.cookie <= after);
+        for listed in &list[begin..] {
+            let (fid, kind) = match w.known_name(parent, &listed.name) {
+                // Removed here since.
+                Found::Nothing => {
+                    at = listed.cookie;
+                    continue;
+                }
+                Found::Child(fid) if fid != listed.fid => {
+                    let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
+                    (fid, if kind == 0 { listed.kind } else { kind })
+                }
+                _ => (listed.fid, listed.kind),
+            };
+            if !self.push(&listed.name, fid.ino(), kind, listed.cookie) {
+                return (at, false);
+            }
+            at = listed.cookie;
+        }
+        (at, true)
+    }
+}
+
+/// `Readdir`, with and without attributes.
+pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: bool) -> Run<Answer> {
+    let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
+    let ino = file.ino;
+    if offset == 0 && cx.op.is_fresh() {
+        // From the start: what was read for an earlier walk through it is old, unless opendir has just read it.
+        if let Some(file) = cx.w.files.get_mut(fh)
+            && let Some(stream) = &mut file.stream
+            && core::mem::replace(&mut stream.used, true)
+        {
+            file.stream = None;
+        }
+    }
+    let mut filler = Filler { entries: Vec::new(), room: max_bytes as usize, plus };
+    if offset == 0 && !filler.push(&Bytes::from_static(b"."), ino, DT_DIR, 1) {
+        return Err(Errno::EINVAL.into());
+    }
+    if offset < OFFSET_DOTS {
+        let parent = match cx.w.nodes.get(ino).map_or(0, |node| node.parent) {
+            _ if ino == 1 => 1,
+            0 => ino,
+            parent => parent,
+        };
+        filler.push(&Bytes::from_static(b".."), parent, DT_DIR, OFFSET_DOTS);
+    }
+    let mut after = if offset <= OFFSET_DOTS { 0 } else { offset };
+    let mut step = step::MANY;
+    loop {
+        if let Some(listing) = whole(cx.w, ino)
+            && (!plus || has_attributes(cx.w, &listing, after))
+        {
+            filler.fill(cx.w, ino, &listing.entries, after);
+            break;
+        }
+        let stream = cx.w.files.get_mut(fh).and_then(|file| file.stream.take());
+        let usable =
+            stream.filter(|s| s.after <= after && (s.end || s.entries.last().is_some_and(|l| l.cookie > after)));
+        let stream = match usable {
+            Some(stream) => stream,
+            None if !filler.entries.is_empty() && step > step::MANY => break,
+            None => {
+                let stream = piece(cx, step, ino, after, plus)?;
+                step += 1;
+                Box::new(Stream { used: true, ..stream })
+            }
+        };
+        let (at, room) = filler.fill(cx.w, ino, &stream.entries, after);
+        let end = stream.end;
+        after = at;
+        if let Some(file) = cx.w.files.get_mut(fh) {
+            file.stream = Some(stream);
+        }
+        if end || !room {
+            break;
+        }
+    }
+    super::io::accessed(cx, ino);
+    let mut entries = filler.entries;
+    if plus {
+        for entry in &mut entries {
+            if entry.name.as_ref() != b"."
+                && entry.name.as_ref() != b".."
+                && let Some(stat) = stat_cached(cx.w, entry.ino)
+            {
+                entry.stat = Some(referenced(cx.w, stat, ino, &entry.name));
+            }
+        }
+    }
+    Ok(Answer::Entries(entries))
+}
+
+/// The whole listing, if it is here and exact.
+fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
+    let node = w.nodes.get(ino)?;
+    let (epoch, listing) = node.dir.as_ref()?.listing.as_ref()?;
+    (node.has(bits::UPDATE) && *epoch == node.update_epoch).then(|| listing.clone())
+}
+
+/// Whether the entry after `after` has attributes here; the others most likely too.
+fn has_attributes(w: &World, listing: &Listing, after: u64) -> bool {
+    let begin = listing.entries.partition_point(|listed| listed.cookie <= after);
+    listing.entries.get(begin).is_none_or(|listed| stat_cached(w, listed.fid.ino()).is_some())
+}
+
+/// One piece from the server.
+fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<Stream> {
+    let fid = fid_of(ino)?;
+    let dest = cx.w.mdt_of(fid);
+    // Each piece has its own step, and each step its own note of the epoch.
+    let epoch_step = step + step::EPOCHS;
+    note_epoch(cx, epoch_step, ino);
+    let cred = cx.op.cred.clone();
+    let first = !cx.replied(step);
+    let reply = cx.start_rpc(step, dest, Opcode::MdsReaddir, |w, _| {
+        let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::UPDATE)) && w.wants_directory_lock(ino);
+        let cookie = if own { w.want(dest) } else { 0 };
+        let run = if plus { w.want_run(dest, PIECE_ENTRIES_PLUS) } else { 0 };
+        let request = ReaddirReq {
+            fid,
+            after,
+            max_bytes: if plus { PIECE_BYTES_PLUS } else { PIECE_BYTES },
+            plus,
+            want: Some(WantLocks { object_cookie: cookie, ..WantLocks::default() }),
+            cred: Some((*cred).clone()),
+            entry_cookies: run,
+        };
+        (request, Bytes::new())
+    });
+    let rep = match reply {
+        None => return Err(Stop::Wait),
+        Some(Err(errno)) => return Err(errno.into()),
+        Some(Ok(reply)) => match &reply.body {
+            Body::Readdir(rep) => rep.clone(),
+            _ => return Err(Errno::EPROTO.into()),
+        },
+    };
+    let entries: Vec<Listed> = rep
+        .entries
+        .iter()
+        .map(|entry| Listed { name: entry.name.clone(), fid: entry.fid, kind: entry.kind, cookie: entry.cookie })
+        .collect();
+    if first {
+        let brought = rep.locks.iter().any(|grant| grant.resource.fid == fid);
+        let epoch =
+            if brought { cx.w.directory_epoch(ino) } else { cx.memo(epoch_step).map_or(0, |epoch| epoch as u32) };
+        build(cx.w, ino, epoch, after, &entries, &rep);
+    }
+    Ok(Stream { entries, after, end: rep.end, used: false })
+}
+
+/// Puts a piece behind those before it; the last makes the listing whole.
+fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], rep: &ReaddirRep) {
+    let Some(node) = w.nodes.get_mut(ino) else { return };
+    if !node.has(bits::UPDATE) || node.update_epoch != epoch {
+        return;
+    }
+    let version = rep.attr.as_ref().map_or(0, |attr| attr.version);
+    let dir = node.dir_mut();
+    if dir.listing.as_ref().is_some_and(|(known, _)| *known == epoch) {
+        return;
+    }
+    if after == 0 && dir.building.as_ref().is_none_or(|building| building.epoch != epoch || building.after != 0) {
+        dir.building = Some(Box::new(Building { epoch, version, ..Building::default() }));
+    }
+    let Some(building) = &mut dir.building else { return };
+    if building.epoch != epoch || building.after != after {
+        return;
+    }
+    building.listing.entries.extend_from_slice(entries);
+    if let Some(last) = entries.last() {
+        building.after = last.cookie;
+    }
+    if building.listing.entries.len() > LISTING_MAX {
+        stdx::mark!("listing_too_large");
+        dir.building = None;
+        dir.too_large = Some(epoch);
+        return;
+    }
+    if rep.end {
+        w.listing_complete(ino);
+    }
+}
+
+/// Background: fetches the listing of a directory in which names are being looked up in vain.
+pub(crate) fn fetch_listing(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let mut after = 0;
+    let mut step = step::MANY;
+    loop {
+        let stream = piece(cx, step, ino, after, false)?;
+        step += 1;
+        let more = cx.w.nodes.get(ino).and_then(|node| node.dir.as_ref()).is_some_and(|dir| {
+            dir.building.as_ref().is_some_and(|b| stream.entries.last().is_some_and(|last| last.cookie == b.after))
+        });
+        match stream.entries.last() {
+            Some(last) if more && !stream.end => after = last.cookie,
+            _ => break,
+        }
+    }
+    if let Some(dir) = cx.w.nodes.get_mut(ino).and_then(|node| node.dir.as_mut()) {
+        dir.fetching = false;
+        dir.misses = 0;
+    }
+    cx.w.wake(WaitKey::Listing(ino));
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Reading, writing and what makes data durable. The data cache does the work; here are handles, errors and times.
+
+use bytes::Bytes;
+use proto::Errno;
+use proto::Opcode;
+use proto::msg::{Reint, ReintReq, SetattrOp, SyncReq, valid};
+use std::time::Duration;
+
+use super::open::told;
+use super::{attributes, step};
+use crate::api::{Answer, FileHandle, Whence};
+use crate::cx::{Cx, Run, Stop};
+use crate::data::{self, IoFlags, WriteAt};
+use crate::file::{OpenFile, flags as o};
+use crate::imports::Dest;
+
+/// Bits of a mode.
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+
+/// A day: an access time older than this is renewed by any read.
+const DAY_NS: i64 = Duration::from_secs(86_400).as_nanos() as i64;
+
+/// The open file behind a handle, if it still is one.
+fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
+    match cx.w.files.get(fh) {
+        None => Err(Errno::EBADF.into()),
+        Some(file) if file.dead => Err(Errno::EIO.into()),
+        Some(file) => Ok(file),
+    }
+}
+
+fn io_flags(flags: u32) -> IoFlags {
+    IoFlags { direct: flags & o::DIRECT != 0, sync: flags & (o::SYNC | o::DSYNC) != 0 }
+}
+
+/// `Read`.
+pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, length: u32) -> Run<Answer> {
+    let file = live(cx, fh)?;
+    let (ino, flags) = (file.ino, file.flags);
+    if !file.readable() {
+        return Err(Errno::EBADF.into());
+    }
+    let data = data::read(cx, fh, ino, offset, length, io_flags(flags))?;
+    if flags & o::NOATIME == 0 && !data.is_empty() {
+        accessed(cx, ino);
+    }
+    Ok(Answer::Data(data))
+}
+
+/// Relatime: the access time moves if it is not newer than the last change, or is older than a day. It is kept here and
+/// told to the server with the close.
+pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) {
+    if cx.w.options.read_only {
+        return;
+    }
+    let data = data::stat_cached(cx.w, ino);
+    let now = cx.op.wall_ns;
+    let Some(node) = cx.w.nodes.get_mut(ino) else { return };
+    let Some(attr) = &node.attr else { return };
+    let mut changed = attr.mtime_ns.max(attr.ctime_ns);
+    let mut atime = attr.atime_ns.max(node.atime_ns.unwrap_or(i64::MIN));
+    if let Some(data) = data {
+        changed = changed.max(data.lvb.mtime_ns).max(data.lvb.ctime_ns);
+        atime = atime.max(data.lvb.atime_ns);
+    }
+    if (atime <= changed || now - atime > DAY_NS) && now > atime {
+        node.atime_ns = Some(now);
+    }
+}
+
+/// `Write`.
+pub(crate) fn write(
+    cx: &mut Cx<'_>,
+    fh: FileHandle,
+    ino: u64,
+    offset: u64,
+    bytes: &Bytes,
+    write_back: bool,
+    kill_priv: bool,
+) -> Run<Answer> {
+    let (flags, ino) = match live(cx, fh) {
+        Ok(file) if !file.writable() && !write_back => return Err(Errno::EBADF.into()),
+        Ok(file) => (file.flags, if write_back && ino != 0 { ino } else { file.ino }),
+        // A page that a program changed through a mapping may come after its file was closed.
+        Err(Stop::Errno(Errno::EBADF)) if write_back => (o::RDWR, ino),
+        Err(stop) => return Err(stop),
+    };
+    if bytes.is_empty() {
+        return Ok(Answer::Written(0));
+    }
+    let append = flags & o::APPEND != 0 && !write_back;
+    if !append && offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::EFBIG.into());
+    }
+    if kill_priv {
+        drop_set_id(cx, ino)?;
+    }
+    let at = if append { WriteAt::Append } else { WriteAt::Offset(offset) };
+    let flags = if write_back { IoFlags::default() } else { io_flags(flags) };
+    Ok(Answer::Written(data::write(cx, fh, ino, at, bytes, flags)?))
+}
+
+/// Who writes without the privilege to keep them takes set-id bits from the file.
+fn drop_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let mode = attributes(cx, ino, false)?.mode;
+    if !cx.began(step::MAIN) && mode & S_ISUID == 0 && mode & (S_ISGID | S_IXGRP) != S_ISGID | S_IXGRP {
+        return Ok(());
+    }
+    let fid = super::fid_of(ino)?;
+    let dest = cx.w.mdt_of(fid);
+    cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
+        cred: Some((*op.cred).clone()),
+        now_ns: op.wall_ns,
+        want: None,
+        op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
+    })?;
+    Ok(())
+}
+
+/// `Fsync`: data on its targets, then the file itself (its name, size, layout) on the metadata target.
+pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Answer> {
+    let _ = data_only;
+    let file = live(cx, fh)?;
+    let (ino, fid, dest) = (file.ino, file.fid, file.dest);
+    match data::fsync(cx, ino) {
+        Err(Stop::Errno(errno)) => {
+            // Told now, so not again by close.
+            let _ = told(cx, fh, ino);
+            return Err(errno.into());
+        }
+        other => other?,
+    }
+    cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
+    told(cx, fh, ino)?;
+    Ok(Answer::Done)
+}
+
+/// `Syncfs`.
+pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
+    data::sync_all(cx)?;
+    sync_metadata(cx)?;
+    Ok(Answer::Done)
+}
+
+/// Every metadata target makes durable what it told this client.
+pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
+    let mut missing = false;
+    let mut failed = None;
+    for dest in cx.w.imports.dests() {
+        if let Dest::Mdt(index) = dest {
+            let step = step::MANY + u64::from(index);
+            match cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| (SyncReq { fid: None }, Bytes::new())) {
+                None => missing = true,
+                Some(Ok(_)) => {}
+                Some(Err(errno)) => failed = Some(errno),
+            }
+        }
+    }
+    match (missing, failed) {
+        (true, _) => Err(Stop::Wait),
+        (false, Some(errno)) => Err(errno.into()),
+        (false, None) => Ok(()),
+    }
+}
+
+/// `Fallocate`.
+pub(crate) fn fallocate(cx: &mut Cx<'_>, fh: FileHandle, mode: u32, offset: u64, length: u64) -> Run<Answer> {
+    let file = live(cx, fh)?;
+    let ino = file.ino;
+    if !file.writable() {
+        return Err(Errno::EBADF.into());
+    }
+    if length == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::EFBIG.into());
+    }
+    data::fallocate(cx, ino, mode, offset, length)?;
+    Ok(Answer::Done)
+}
+
+/// `Lseek`.
+pub(crate) fn lseek(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, whence: Whence) -> Run<Answer> {
+    let ino = live(cx, fh)?.ino;
+    Ok(Answer::Offset(data::seek(cx, ino, offset, whence)?))
+}

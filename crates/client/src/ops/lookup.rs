@@ -1,0 +1,137 @@
+//! Names to nodes, and the kernel's references to nodes.
+
+use bytes::Bytes;
+use proto::msg::LookupReq;
+use proto::{Errno, Opcode};
+
+use super::{permitted, stat, stat_cached, step, walk};
+use crate::api::{Answer, Stat};
+use crate::cx::{Cx, Run};
+use crate::file::check_name;
+use crate::names::Found;
+use crate::op::Task;
+use crate::world::World;
+
+/// Lookups in a row that find nothing before the whole directory is fetched.
+const MISSES_BEFORE_LISTING: u32 = 2;
+
+/// `Lookup`.
+pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
+    let stat = find(cx, parent, name)?;
+    Ok(Answer::Entry(referenced(cx.w, stat, parent, name)))
+}
+
+/// Counts a reference of the kernel to the node that is being answered, under this name.
+pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
+    if let Some(node) = w.nodes.get_mut(stat.ino) {
+        node.lookups += 1;
+        node.stale = false;
+        if stat.entry_cacheable && !node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) {
+            if node.kernel_names.len() >= 16 {
+                node.kernel_names.remove(0);
+            }
+            node.kernel_names.push((parent, name.clone()));
+        }
+    }
+    stat
+}
+
+/// Attributes of what a name leads to; the errors of `lookup`.
+fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
+    let fid = walk(cx, parent)?;
+    if name.len() > proto::connect::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    if name.as_ref() == b"." {
+        super::attributes(cx, parent, true)?;
+        return stat(cx, parent);
+    }
+    let up = name.as_ref() == b"..";
+    if !up {
+        check_name(name)?;
+    }
+    if !cx.began(step::MAIN) && permitted(cx.w, parent, 1, &cx.op.cred) == Some(true) {
+        match cx.w.known_name(parent, name) {
+            Found::Nothing => {
+                stdx::mark!("lookup_answered_negative");
+                return Err(Errno::ENOENT.into());
+            }
+            Found::Child(child) => {
+                if let Some(stat) = stat_cached(cx.w, child.ino()) {
+                    return Ok(stat);
+                }
+                if cx.began(step::ATTR) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.covered_attr().is_some())
+                {
+                    // The name is sure and so are the attributes; only the data's size is missing.
+                    super::attributes(cx, child.ino(), true)?;
+                    return stat(cx, child.ino());
+                }
+            }
+            Found::Unknown => {}
+        }
+    }
+    let dest = cx.w.mdt_of(fid);
+    let cred = cx.op.cred.clone();
+    if !cx.began(step::MAIN) {
+        let epoch = cx.w.directory_epoch(parent);
+        cx.set_memo(step::EPOCH, u64::from(epoch));
+    }
+    let first = !cx.replied(step::MAIN);
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsLookup, |w, _| {
+        let names = w.wants_directory_lock(parent);
+        let want = w.want_locks(dest, true, names && !up, Some(false));
+        LookupReq { parent: fid, name: name.clone(), want: Some(want), cred: Some((*cred).clone()) }
+    });
+    let rep = rep?;
+    let sent = cx.memo(step::EPOCH).unwrap_or(0) as u32;
+    let epoch = cx.w.reply_epoch(&rep, parent, sent);
+    let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
+    let Some(attr) = &rep.attr else {
+        if first {
+            cx.w.learn_absent(parent, name, epoch, version);
+        }
+        missed(cx, parent);
+        return Err(Errno::ENOENT.into());
+    };
+    if first && !up {
+        cx.w.learn_child(parent, name, attr, epoch, version);
+        if let Some(dir) = cx.w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
+            dir.misses = 0;
+        }
+    }
+    stat(cx, attr.fid.ino())
+}
+
+/// A name was not there. Who looks up several such names is about to make them: with the whole listing here, no further
+/// lookup costs a request.
+fn missed(cx: &mut Cx<'_>, parent: u64) {
+    let Some(node) = cx.w.nodes.get_mut(parent) else { return };
+    let epoch = node.update_epoch;
+    if !node.has(proto::msg::bits::UPDATE) {
+        return;
+    }
+    let dir = node.dir_mut();
+    dir.misses += 1;
+    if dir.misses >= MISSES_BEFORE_LISTING && !dir.fetching && dir.too_large != Some(epoch) {
+        dir.fetching = true;
+        cx.spawn(Task::Listing { ino: parent });
+    }
+}
+
+/// `Forget`.
+pub(crate) fn forget(cx: &mut Cx<'_>, ino: u64, count: u64) -> Run<Answer> {
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups == 0 {
+            node.kernel_names.clear();
+            node.stale = false;
+            let gone = node.unlinked && node.opens == 0;
+            if gone && crate::data::is_clean(cx.w, ino) {
+                cx.w.drop_node(ino);
+            } else {
+                cx.w.nodes.loosened(ino);
+            }
+        }
+    }
+    Ok(Answer::Done)
+}

@@ -1,0 +1,257 @@
+//! Changes of the namespace: one request each, without a lookup first. The caches are changed by what the reply says.
+
+use bytes::Bytes;
+use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, ReintReq, RenameOp, UnlinkOp, bits};
+use proto::{Errno, Fid, Opcode};
+use std::sync::Arc;
+
+use super::{fid_of, new_fid, stat, step, walk, writable};
+use crate::api::Answer;
+use crate::cx::{Cx, Run};
+use crate::data;
+use crate::file::check_name;
+use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::world::World;
+
+/// The parts of a rename's flags.
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+
+/// `Mknod`.
+pub(crate) fn mknod(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64) -> Run<Answer> {
+    let mode = if mode & S_IFMT == 0 { mode | S_IFREG } else { mode };
+    create(cx, parent, name, mode, rdev, &Bytes::new())
+}
+
+/// `Mkdir`.
+pub(crate) fn mkdir(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32) -> Run<Answer> {
+    create(cx, parent, name, S_IFDIR | (mode & 0o7777), 0, &Bytes::new())
+}
+
+/// `Symlink`.
+pub(crate) fn symlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, target: &Bytes) -> Run<Answer> {
+    if target.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
+    if target.len() > proto::connect::SYMLINK_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    create(cx, parent, name, S_IFLNK | 0o777, 0, target)
+}
+
+/// Notes under which epoch the names of a directory are when the request leaves.
+pub(super) fn note_epoch(cx: &mut Cx<'_>, at: crate::cx::Step, ino: u64) {
+    if !cx.began(at) {
+        let epoch = cx.w.directory_epoch(ino);
+        cx.set_memo(at, u64::from(epoch));
+    }
+}
+
+/// The epoch to which a reply about names in `ino` belongs.
+pub(super) fn epoch(cx: &Cx<'_>, at: crate::cx::Step, rep: &ObjectRep, ino: u64) -> u32 {
+    cx.w.reply_epoch(rep, ino, cx.memo(at).unwrap_or(0) as u32)
+}
+
+/// The transno of a change, as far as its reply tells.
+pub(super) fn version(rep: &ObjectRep) -> u64 {
+    let of = |attr: &Option<Attr>| attr.as_ref().map_or(0, |attr| attr.version);
+    of(&rep.attr).max(of(&rep.parent_attr))
+}
+
+fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, target: &Bytes) -> Run<Answer> {
+    let parent_fid = walk(cx, parent)?;
+    check_name(name)?;
+    writable(cx)?;
+    let fid = new_fid(cx)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    note_epoch(cx, step::EPOCH, parent);
+    let first = !cx.replied(step::MAIN);
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        let names = w.wants_directory_lock(parent);
+        let data = (mode & S_IFMT == S_IFREG).then_some(false);
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: Some(w.want_locks(dest, true, names, data)),
+            op: Some(Reint::Create(CreateOp {
+                parent: parent_fid,
+                name: name.clone(),
+                fid,
+                mode,
+                rdev,
+                symlink: target.clone(),
+            })),
+        }
+    });
+    let rep = rep?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if first {
+        let epoch = epoch(cx, step::EPOCH, &rep, parent);
+        made(cx.w, parent, name, attr, epoch, version(&rep));
+        if !target.is_empty()
+            && let Some(node) = cx.w.nodes.get_mut(attr.fid.ino())
+        {
+            node.symlink = Some(target.clone());
+        }
+    }
+    let stat = stat(cx, attr.fid.ino())?;
+    Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, parent, name)))
+}
+
+/// An own change made a name for an object, new or old. A directory that is new here is empty.
+pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, epoch: u32, version: u64) {
+    w.changed_name(parent, name, Some(attr), epoch, version);
+    if attr.mode & S_IFMT == S_IFDIR
+        && let Some(node) = w.nodes.get_mut(attr.fid.ino())
+        && node.has(bits::UPDATE)
+        && node.dir.is_none()
+        && attr.nlink == 2
+    {
+        let epoch = node.update_epoch;
+        node.dir_mut().complete_epoch = Some(epoch);
+    }
+}
+
+/// `Unlink` and `Rmdir`.
+pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) -> Run<Answer> {
+    let parent_fid = walk(cx, parent)?;
+    if rmdir && name.as_ref() == b"." {
+        return Err(Errno::EINVAL.into());
+    }
+    if rmdir && name.as_ref() == b".." {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    check_name(name)?;
+    writable(cx)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    note_epoch(cx, step::EPOCH, parent);
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
+        cred: Some((*op.cred).clone()),
+        now_ns: op.wall_ns,
+        want: None,
+        op: Some(Reint::Unlink(UnlinkOp { parent: parent_fid, name: name.clone(), rmdir })),
+    });
+    let rep = rep?;
+    let epoch = epoch(cx, step::EPOCH, &rep, parent);
+    cx.w.changed_name(parent, name, None, epoch, version(&rep));
+    if let Some(attr) = &rep.attr {
+        unnamed(cx.w, parent, name, attr.fid, attr.nlink);
+    }
+    Ok(Answer::Done)
+}
+
+/// A name of an object is gone; `left` links remain.
+fn unnamed(w: &mut World, parent: u64, name: &Bytes, fid: Fid, left: u32) {
+    let ino = fid.ino();
+    let Some(node) = w.nodes.get_mut(ino) else { return };
+    node.kernel_names.retain(|(p, n)| *p != parent || n != name);
+    let dir = node.is_dir();
+    if left == 0 || dir {
+        node.unlinked = true;
+        node.dir = None;
+        if node.opens == 0 {
+            data::discard(w, ino);
+            if w.nodes.get(ino).is_some_and(|node| node.lookups == 0) {
+                w.drop_node(ino);
+            }
+        }
+    }
+}
+
+/// `Link`.
+pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> Run<Answer> {
+    let parent_fid = walk(cx, new_parent)?;
+    let fid = fid_of(ino)?;
+    check_name(name)?;
+    writable(cx)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    note_epoch(cx, step::EPOCH, new_parent);
+    let first = !cx.replied(step::MAIN);
+    let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        let names = w.wants_directory_lock(new_parent);
+        let object = w.nodes.get(ino).is_none_or(|node| !node.has(bits::CACHE));
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: Some(w.want_locks(dest, object, names, None)),
+            op: Some(Reint::Link(LinkOp { fid, parent: parent_fid, name: name.clone() })),
+        }
+    })?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if first {
+        let epoch = epoch(cx, step::EPOCH, &rep, new_parent);
+        cx.w.changed_name(new_parent, name, Some(attr), epoch, version(&rep));
+    }
+    let stat = stat(cx, ino)?;
+    Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, new_parent, name)))
+}
+
+/// `Rename`.
+pub(crate) fn rename(
+    cx: &mut Cx<'_>,
+    parent: u64,
+    name: &Bytes,
+    new_parent: u64,
+    new_name: &Bytes,
+    flags: u32,
+) -> Run<Answer> {
+    if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+        return Err(Errno::EINVAL.into());
+    }
+    let source_parent = walk(cx, parent)?;
+    let target_parent = walk(cx, new_parent)?;
+    check_name(name)?;
+    check_name(new_name)?;
+    writable(cx)?;
+    let dest = cx.w.mdt_of(source_parent);
+    note_epoch(cx, step::EPOCH, parent);
+    note_epoch(cx, step::EPOCH_OTHER, new_parent);
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
+        cred: Some((*op.cred).clone()),
+        now_ns: op.wall_ns,
+        want: None,
+        op: Some(Reint::Rename(RenameOp {
+            source_parent,
+            source_name: name.clone(),
+            target_parent,
+            target_name: new_name.clone(),
+            flags,
+        })),
+    })?;
+    let from = epoch(cx, step::EPOCH, &rep, parent);
+    let to = epoch(cx, step::EPOCH_OTHER, &rep, new_parent);
+    let Some(moved) = &rep.attr else { return Err(Errno::EPROTO.into()) };
+    let other = rep.replaced_attr.as_ref();
+    let same_object = other.is_some_and(|other| other.fid == moved.fid);
+    if same_object || (parent == new_parent && name == new_name) {
+        return Ok(Answer::Done);
+    }
+    let version = version(&rep);
+    match (flags & RENAME_EXCHANGE != 0, other) {
+        (true, Some(other)) => {
+            cx.w.changed_name(parent, name, Some(other), from, version);
+            renamed(cx.w, other.fid, (new_parent, new_name), (parent, name));
+        }
+        (_, other) => {
+            cx.w.changed_name(parent, name, None, from, version);
+            if let Some(other) = other {
+                unnamed(cx.w, new_parent, new_name, other.fid, other.nlink);
+            }
+        }
+    }
+    cx.w.changed_name(new_parent, new_name, Some(moved), to, version);
+    renamed(cx.w, moved.fid, (parent, name), (new_parent, new_name));
+    Ok(Answer::Done)
+}
+
+/// The kernel moved its entry of an object with our answer.
+fn renamed(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
+    if let Some(node) = w.nodes.get_mut(fid.ino()) {
+        for (parent, name) in &mut node.kernel_names {
+            if *parent == old.0 && name == old.1 {
+                *parent = new.0;
+                *name = new.1.clone();
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Opening, creating, closing.
+//!
+//! An open is one request, with or without create; its locks come with it. A release is answered at once and told to
+//! the server in the background; what a replay of the open needs stays in `Imports::opens` until the close is answered.
+
+use bytes::Bytes;
+use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, bits, disposition};
+use proto::{Errno, Fid, Opcode, Xid};
+use std::sync::Arc;
+
+use super::namespace::{epoch, made, note_epoch, version};
+use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
+use crate::api::{Answer, FileHandle};
+use crate::cx::{Cx, Run, Stop};
+use crate::data;
+use crate::file::{Closing, OpenFile, check_name, flags as o};
+use crate::imports::Dest;
+use crate::node::{S_IFMT, S_IFREG};
+use crate::op::Task;
+
+/// Flags that the server has a use for: the rest is ours or the kernel's.
+const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY;
+
+fn wants_write(flags: u32) -> bool {
+    flags & o::ACCMODE != 0 || flags & o::TRUNC != 0
+}
+
+/// `Open`.
+pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    if wants_write(flags) {
+        writable(cx)?;
+    }
+    let flags = flags & !(o::CREAT | o::EXCL);
+    if flags & o::TRUNC != 0 {
+        attributes(cx, ino, false)?;
+        data::before_truncate(cx, ino, 0)?;
+    }
+    let dest = cx.w.mdt_of(fid);
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.opening = true;
+        let node = w.nodes.get(ino);
+        let object = node.is_none_or(|node| !node.has(bits::CACHE));
+        let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: Some(w.want_locks(dest, object, false, data.then_some(wants_write(flags)))),
+            op: Some(Reint::Open(OpenOp { fid, flags: flags & TOLD, ..OpenOp::default() })),
+        }
+    });
+    let rep = super::stale_if_gone(rep)?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    let fh = opened(cx, dest, attr, flags, &rep)?;
+    Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false })
+}
+
+/// `Create`.
+pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flags: u32) -> Run<Answer> {
+    let parent_fid = walk(cx, parent)?;
+    check_name(name)?;
+    writable(cx)?;
+    let fid = new_fid(cx)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    let flags = flags | o::CREAT;
+    note_epoch(cx, step::EPOCH, parent);
+    let first = !cx.replied(step::MAIN);
+    let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.opening = true;
+        let names = w.wants_directory_lock(parent);
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: Some(w.want_locks(dest, true, names, Some(wants_write(flags)))),
+            op: Some(Reint::Open(OpenOp {
+                parent: Some(parent_fid),
+                name: name.clone(),
+                fid,
+                flags: flags & TOLD,
+                mode: S_IFREG | (mode & 0o7777),
+                ..OpenOp::default()
+            })),
+        }
+    })?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if first {
+        let epoch = epoch(cx, step::EPOCH, &rep, parent);
+        if rep.disposition & disposition::OPEN_CREATE != 0 {
+            made(cx.w, parent, name, attr, epoch, version(&rep));
+        } else {
+            let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
+            cx.w.learn_child(parent, name, attr, epoch, version);
+        }
+    }
+    let created = rep.disposition & disposition::OPEN_CREATE != 0;
+    let ino = attr.fid.ino();
+    // What can still wait or fail comes before the file counts as open.
+    let prepared = (|| {
+        if !created && flags & o::TRUNC != 0 {
+            data::truncate(cx, ino, 0)?;
+        }
+        stat(cx, ino)
+    })();
+    let stat = match prepared {
+        Ok(stat) => stat,
+        Err(Stop::Wait) => return Err(Stop::Wait),
+        Err(stop) => {
+            give_up(cx, dest, attr.fid);
+            return Err(stop);
+        }
+    };
+    let fh = insert(cx, dest, attr.fid, flags);
+    let stat = super::lookup::referenced(cx.w, stat, parent, name);
+    Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false })
+}
+
+fn direct(flags: u32) -> bool {
+    flags & (o::DIRECT | o::APPEND) != 0
+}
+
+fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32, rep: &ObjectRep) -> Run<FileHandle> {
+    let _ = rep;
+    if flags & o::TRUNC != 0 && attr.mode & S_IFMT == S_IFREG {
+        match data::truncate(cx, attr.fid.ino(), 0) {
+            Err(Stop::Errno(errno)) => {
+                give_up(cx, dest, attr.fid);
+                return Err(errno.into());
+            }
+            other => other?,
+        }
+    }
+    Ok(insert(cx, dest, attr.fid, flags))
+}
+
+/// The request that opened.
+fn open_xid(cx: &Cx<'_>) -> Xid {
+    cx.reply_header(step::MAIN).map_or(Xid(0), |header| header.xid)
+}
+
+fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32) -> FileHandle {
+    let ino = fid.ino();
+    let open_xid = open_xid(cx);
+    let error_mark = data::error_mark(cx.w, ino);
+    let node = cx.w.nodes.obtain(fid);
+    node.opens += 1;
+    node.handles += 1;
+    node.stale = false;
+    let cred = cx.op.cred.clone();
+    // An eviction between reply and now has taken the open with it.
+    let dead = !cx.w.imports.opens.contains_key(&(dest, open_xid));
+    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, error_mark, dead, stream: None })
+}
+
+/// The server has opened it, but the call fails: it is closed again.
+fn give_up(cx: &mut Cx<'_>, dest: Dest, fid: Fid) {
+    let open_xid = open_xid(cx);
+    cx.w.nodes.obtain(fid).opens += 1;
+    cx.spawn(Task::Close(Box::new(Closing { ino: fid.ino(), fid, dest, open_xid })));
+}
+
+/// `Flush`: a descriptor was closed. No request unless its owner holds record locks.
+pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Answer> {
+    let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
+    let (ino, fid, dead) = (file.ino, file.fid, file.dead);
+    if !dead {
+        super::record_lock::drop_owner(cx, fid, lock_owner, false)?;
+    }
+    told(cx, fh, ino)?;
+    Ok(Answer::Done)
+}
+
+/// Errors of write-back since this open was last told of some.
+pub(super) fn told(cx: &mut Cx<'_>, fh: FileHandle, ino: u64) -> Run<()> {
+    let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
+    let (mark, result) = data::error_since(cx.w, ino, file.error_mark);
+    if let Some(file) = cx.w.files.get_mut(fh) {
+        file.error_mark = mark;
+    }
+    result.map_err(Stop::Errno)
+}
+
+/// `Release`: answered at once.
+pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>) -> Run<Answer> {
+    let Some(file) = cx.w.files.remove(fh) else { return Err(Errno::EBADF.into()) };
+    if let Some(owner) = flock_owner {
+        cx.spawn(Task::Unflock { ino: file.ino, owner });
+    }
+    let last = match cx.w.nodes.get_mut(file.ino) {
+        Some(node) => {
+            node.handles = node.handles.saturating_sub(1);
+            node.handles == 0 && node.unlinked
+        }
+        None => false,
+    };
+    if last {
+        data::discard(cx.w, file.ino);
+    }
+    cx.spawn(Task::Close(Box::new(Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid })));
+    Ok(Answer::Done)
+}

@@ -1,0 +1,164 @@
+//! Extended attributes: all of a node are fetched at once and kept under its XATTR lock.
+
+use bytes::{Bytes, BytesMut};
+use proto::msg::{GetxattrRep, GetxattrReq, Reint, ReintReq, SetxattrOp, Xattr, bits};
+use proto::{Errno, Fid, Opcode};
+use std::sync::Arc;
+
+use super::{attributes, stat_cached, step, walk, writable};
+use crate::api::Answer;
+use crate::cx::{Cx, Run, Stop};
+use crate::op::Body;
+
+/// All attributes of a node are kept if they are not larger than this, bytes.
+const KEPT_MAX: usize = 64 << 10;
+/// Linux's limit on names.
+const NAME_MAX: usize = 255;
+
+fn check(name: &Bytes) -> Run<()> {
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
+        return Err(Errno::ERANGE.into());
+    }
+    Ok(())
+}
+
+/// Whether it is known under a lock that the node has none: the kernel asks for `security.capability` before each write.
+fn known_none(cx: &Cx<'_>, ino: u64) -> bool {
+    cx.w.nodes.get(ino).is_some_and(|node| {
+        node.xattr_covered && node.has(bits::XATTR) && node.attr.as_ref().is_some_and(|attr| !attr.has_xattrs)
+    })
+}
+
+/// `Getxattr`.
+pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    check(name)?;
+    let Some(all) = all(cx, fid, name)? else { return Err(Errno::ENODATA.into()) };
+    match all.iter().find(|xattr| xattr.name == *name) {
+        Some(xattr) => Ok(Answer::Data(xattr.value.clone())),
+        None => Err(Errno::ENODATA.into()),
+    }
+}
+
+/// `Listxattr`: names of `trusted` ones are for root only.
+pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    let mut names = BytesMut::new();
+    let root = cx.cred().uid == 0;
+    if let Some(all) = all(cx, fid, &Bytes::new())? {
+        for xattr in all.iter() {
+            if root || !xattr.name.starts_with(b"trusted.") {
+                names.extend_from_slice(&xattr.name);
+                names.extend_from_slice(&[0]);
+            }
+        }
+    }
+    Ok(Answer::Data(names.freeze()))
+}
+
+/// The attributes of a node, or at least the one that is asked for; `None`: there are none.
+fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Option<Arc<[Xattr]>>> {
+    let ino = fid.ino();
+    if !cx.began(step::MAIN) {
+        if known_none(cx, ino) {
+            return Ok(None);
+        }
+        if let Some(node) = cx.w.nodes.get(ino)
+            && node.has(bits::XATTR)
+            && let Some(all) = &node.xattrs
+        {
+            return Ok(Some(all.clone()));
+        }
+        // A node about which nothing is known: its attributes may say that there are none.
+        if cx.w.nodes.get(ino).is_none_or(|node| node.attr.is_none()) {
+            attributes(cx, ino, false)?;
+            if known_none(cx, ino) {
+                return Ok(None);
+            }
+        }
+    }
+    let dest = cx.w.mdt_of(fid);
+    let cred = cx.op.cred.clone();
+    let first = !cx.replied(step::MAIN);
+    let rep = fetch(cx, step::MAIN, dest, |w| {
+        let object = w.nodes.get(ino).is_none_or(|node| !node.has(bits::XATTR));
+        let want = w.want_locks(dest, object, false, None);
+        GetxattrReq { fid, name: Bytes::new(), cred: Some((*cred).clone()), all: true, want: Some(want) }
+    });
+    let rep = match rep {
+        Ok(rep) => rep,
+        // Together they are too much for one answer.
+        Err(Stop::Errno(Errno::E2BIG | Errno::ERANGE | Errno::EOVERFLOW)) => {
+            let rep = fetch(cx, step::ATTR, dest, |_| GetxattrReq {
+                fid,
+                name: name.clone(),
+                cred: Some((*cred).clone()),
+                all: false,
+                want: None,
+            })?;
+            return Ok(Some(rep.xattrs.clone().into()));
+        }
+        Err(stop) => return super::stale_if_gone(Err(stop)),
+    };
+    let all: Arc<[Xattr]> = rep.xattrs.clone().into();
+    if first
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+        && node.has(bits::XATTR)
+        && all.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum::<usize>() <= KEPT_MAX
+    {
+        node.xattrs = Some(all.clone());
+    }
+    Ok(Some(all))
+}
+
+fn fetch(
+    cx: &mut Cx<'_>,
+    step: crate::cx::Step,
+    dest: crate::imports::Dest,
+    request: impl FnOnce(&mut crate::world::World) -> GetxattrReq,
+) -> Run<Arc<GetxattrRep>> {
+    match cx.start_rpc(step, dest, Opcode::MdsGetxattr, |w, _| (request(w), Bytes::new())) {
+        None => Err(Stop::Wait),
+        Some(Err(errno)) => Err(errno.into()),
+        Some(Ok(reply)) => match &reply.body {
+            Body::Xattrs(rep) => Ok(rep.clone()),
+            _ => Err(Errno::EPROTO.into()),
+        },
+    }
+}
+
+/// `Setxattr`.
+pub(crate) fn set(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32) -> Run<Answer> {
+    if value.len() > proto::connect::XATTR_SIZE_MAX {
+        return Err(Errno::E2BIG.into());
+    }
+    change(cx, ino, name, value, flags, false)
+}
+
+/// `Removexattr`.
+pub(crate) fn remove(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
+    change(cx, ino, name, &Bytes::new(), 0, true)
+}
+
+fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, remove: bool) -> Run<Answer> {
+    let fid = walk(cx, ino)?;
+    check(name)?;
+    writable(cx)?;
+    let dest = cx.w.mdt_of(fid);
+    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
+        cred: Some((*op.cred).clone()),
+        now_ns: op.wall_ns,
+        want: None,
+        op: Some(Reint::Setxattr(SetxattrOp { fid, name: name.clone(), value: value.clone(), flags, remove })),
+    });
+    let result = super::stale_if_gone(result);
+    if result != Err(Stop::Wait)
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+    {
+        // Fetched again when asked for. The reply's attributes say whether there are any.
+        node.xattrs = None;
+    }
+    result?;
+    let _ = stat_cached(cx.w, ino);
+    Ok(Answer::Done)
+}

@@ -1,0 +1,150 @@
+//! Parameters of a client, under Lustre's names.
+
+use proto::Errno;
+use rpc::client::ImportStatus;
+use std::fmt::Write;
+
+use crate::imports::Dest;
+use crate::world::World;
+
+/// Whether `name` fits `pattern`, in which `*` stands for any run of characters.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => name.is_empty(),
+        Some((b'*', rest)) => (0..=name.len()).any(|skip| fits(rest, &name[skip..])),
+        Some((first, rest)) => name.split_first().is_some_and(|(n, tail)| n == first && fits(rest, tail)),
+    }
+}
+
+fn import_text(name: &str, status: &ImportStatus) -> String {
+    let flags: Vec<&str> = proto::connect::features::NAMES
+        .iter()
+        .filter(|(bit, _)| status.connect_flags & bit != 0)
+        .map(|(_, name)| *name)
+        .collect();
+    let nids: Vec<String> = status.nids.iter().map(ToString::to_string).collect();
+    let mut text = String::new();
+    let _ = writeln!(text, "import:");
+    let _ = writeln!(text, "    name: {name}");
+    let _ = writeln!(text, "    target: {}", status.target);
+    let _ = writeln!(text, "    state: {}", status.state);
+    let _ = writeln!(text, "    connect_flags: [ {} ]", flags.join(", "));
+    let _ = writeln!(text, "    connect_data:");
+    let _ = writeln!(text, "       instance: {}", status.connect_data.instance);
+    let _ = writeln!(text, "       target_version: {}", status.connect_data.server_version);
+    let _ = writeln!(text, "    connection:");
+    let _ = writeln!(text, "       failover_nids: [ {} ]", nids.join(", "));
+    let _ = writeln!(text, "       connection_attempts: {}", status.conn_cnt);
+    let _ = writeln!(text, "       generation: {}", status.generation);
+    let _ = writeln!(text, "    rpcs:");
+    let _ = writeln!(text, "       inflight: {}", status.in_flight);
+    let _ = writeln!(text, "       queued: {}", status.queued);
+    let _ = writeln!(text, "       timeouts: {}", status.timeouts);
+    let _ = writeln!(text, "    transactions:");
+    let _ = writeln!(text, "       last_replay: {}", status.last_replay);
+    let _ = write!(text, "       peer_committed: {}", status.last_committed);
+    text
+}
+
+/// All parameters, sorted by name.
+fn all(w: &World) -> Vec<(String, String)> {
+    let fs = &w.options.fsname;
+    let mut list = vec![
+        (format!("llite.{fs}.fstype"), "adamant".to_owned()),
+        (format!("llite.{fs}.uuid"), w.options.uuid.to_string()),
+        (format!("llite.{fs}.max_cached_mb"), (w.options.max_cached >> 20).to_string()),
+        (format!("llite.{fs}.max_dirty_mb"), (w.options.max_dirty >> 20).to_string()),
+        (format!("llite.{fs}.max_read_ahead_mb"), (w.options.max_read_ahead >> 20).to_string()),
+        (format!("llite.{fs}.max_nodes"), w.options.max_nodes.to_string()),
+        (format!("llite.{fs}.nodes"), w.nodes.len().to_string()),
+        (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
+        (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
+    ];
+    for target in w.imports.iter() {
+        let kind = match target.dest {
+            Dest::Mgs => "mgc",
+            Dest::Mdt(_) => "mdc",
+            Dest::Ost(_) => "osc",
+        };
+        let device = format!("{kind}.{}-{kind}", target.name);
+        let status = target.import.status();
+        list.push((format!("{device}.import"), import_text(&format!("{}-{kind}", target.name), &status)));
+        list.push((format!("{device}.state"), format!("current_state: {}", status.state)));
+        let mut stats = String::new();
+        for (opcode, count) in target.import.counts() {
+            let name = proto::Opcode::from_raw(*opcode).map_or("unknown", proto::Opcode::name);
+            let _ = writeln!(
+                stats,
+                "{name:<24} {} samples [reqs] resent {} replayed {}",
+                count.sent, count.resent, count.replayed
+            );
+        }
+        list.push((format!("{device}.stats"), stats.trim_end().to_owned()));
+        let (held, unused) = target.locks.counts();
+        let space = format!("ldlm.namespaces.{}-{kind}", target.name);
+        list.push((format!("{space}.lock_count"), held.to_string()));
+        list.push((format!("{space}.lock_unused_count"), unused.to_string()));
+        list.push((format!("{space}.lru_size"), target.lru_size.to_string()));
+    }
+    list.sort();
+    list
+}
+
+/// Those that fit.
+pub(crate) fn get(w: &World, pattern: &str) -> Vec<(String, String)> {
+    all(w).into_iter().filter(|(name, _)| fits(pattern.as_bytes(), name.as_bytes())).collect()
+}
+
+/// Sets every parameter that fits `pattern`.
+pub(crate) fn set(w: &mut World, pattern: &str, value: &str) -> Result<(), Errno> {
+    let names: Vec<String> = get(w, pattern).into_iter().map(|(name, _)| name).collect();
+    if names.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    for name in names {
+        set_one(w, &name, value)?;
+    }
+    Ok(())
+}
+
+fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    if last == "lru_size" {
+        let size: usize = if value == "clear" { 0 } else { value.parse().map_err(|_| Errno::EINVAL)? };
+        let dest =
+            w.imports.iter().find(|target| name.contains(&format!(".{}-", target.name))).map(|target| target.dest);
+        if let Some(dest) = dest {
+            crate::locks::limit(w, dest, size, value == "clear");
+        }
+        return Ok(());
+    }
+    let number: u64 = value.parse().map_err(|_| Errno::EINVAL)?;
+    let bytes = number.checked_mul(1 << 20).ok_or(Errno::ERANGE)?;
+    match last {
+        "max_cached_mb" => w.options.max_cached = bytes,
+        "max_dirty_mb" if number > 0 => w.options.max_dirty = bytes,
+        "max_read_ahead_mb" => w.options.max_read_ahead = bytes,
+        "max_nodes" if number >= 16 => w.options.max_nodes = usize::try_from(number).map_err(|_| Errno::ERANGE)?,
+        "max_dirty_mb" | "max_nodes" => return Err(Errno::ERANGE),
+        _ => return Err(Errno::EPERM),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, name, want) in [
+            ("mdc.*.import", "mdc.adamant-MDT0000-mdc.import", true),
+            ("mdc.*.import", "osc.adamant-OST0000-osc.import", false),
+            ("*", "llite.x.y", true),
+            ("llite.*.max*mb", "llite.adamant.max_dirty_mb", true),
+            ("llite", "llite.adamant.uuid", false),
+        ] {
+            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), want, "{pattern} {name}");
+        }
+    }
+}

@@ -1,1 +1,84 @@
-//! lfsck
+//! Checks over the records of targets: does everything that should fit together fit together?
+//!
+//! [`check`] is a pure function from [`Snapshot`]s of a metadata target and its object targets to a list of
+//! [`Inconsistency`]s. It is the simulator's oracle, and what an offline check of a stopped file system runs. It repairs
+//! nothing, and knows nothing of clients: targets must be at rest (no destroy under way, no file half moved) for the checks
+//! between targets to mean something.
+//!
+//! What is checked, and where:
+//!
+//! | between | rule | in |
+//! |---|---|---|
+//! | object index, inodes | each FID leads to the inode that carries it, and back | [`objects`] |
+//! | numbers | counters are ahead of what was allocated; FIDs come from granted sequences and count as used | [`objects`] |
+//! | inodes, their parts | data only for resident files, large attributes as the inode lists them, orphans without names | [`objects`] |
+//! | entries, inodes | each entry leads to an object of its type, chains have no holes, names are unique | [`names`] |
+//! | entries, linkEA | each name is in its object's linkEA, and back | [`names`] |
+//! | directories | link and entry counts; every directory hangs on the root | [`names`] |
+//! | layouts, destroy log, objects | each object belongs to a file that lies there, or is about to be destroyed | [`layout`] |
+
+mod inconsistency;
+pub mod layout;
+pub mod names;
+pub mod objects;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use inconsistency::Inconsistency;
+pub use snapshot::Snapshot;
+
+use proto::Fid;
+use schema::{BadRecord, Inode, Oi, Record};
+use std::collections::BTreeMap;
+use store::Key;
+
+/// A metadata target, decoded as far as all checks need it.
+pub(crate) struct Mdt<'a> {
+    pub(crate) records: &'a Snapshot,
+    /// By local inode number.
+    pub(crate) inodes: BTreeMap<u64, Inode>,
+    /// As the object index has it.
+    pub(crate) index: BTreeMap<Fid, u64>,
+}
+
+impl Mdt<'_> {
+    /// The object of a FID, if the index leads to it.
+    pub(crate) fn object(&self, fid: Fid) -> Option<(u64, &Inode)> {
+        let ino = *self.index.get(&fid)?;
+        self.inodes.get(&ino).filter(|inode| inode.fid == fid).map(|inode| (ino, inode))
+    }
+}
+
+/// All that is wrong with a metadata target and its object targets (by index).
+pub fn check(mdt: &Snapshot, osts: &[(u32, &Snapshot)]) -> Vec<Inconsistency> {
+    let mut found = Vec::new();
+    let inodes = decode::<Inode>(mdt, &mut found).into_iter().collect();
+    let index = decode::<Oi>(mdt, &mut found).into_iter().map(|(fid, oi)| (fid, oi.ino)).collect();
+    let mdt = Mdt { records: mdt, inodes, index };
+    objects::check(&mdt, &mut found);
+    names::check(&mdt, &mut found);
+    layout::check(&mdt, osts, &mut found);
+    found
+}
+
+/// All records of a kind. Those that cannot be read are noted.
+pub(crate) fn decode<R: Record>(records: &Snapshot, found: &mut Vec<Inconsistency>) -> Vec<(R::Id, R)> {
+    let mut out = Vec::new();
+    for (key, body) in records.range(&R::all()) {
+        match (R::parse_key(key), R::decode_record(body)) {
+            (Some(id), Ok(record)) => out.push((id, record)),
+            (None, _) => {
+                let bad = BadRecord { kind: R::KIND, what: "its key names nothing".into() };
+                found.push(Inconsistency::BadRecord { key: Key::new(key), bad });
+            }
+            (_, Err(bad)) => found.push(Inconsistency::BadRecord { key: Key::new(key), bad }),
+        }
+    }
+    out
+}
+
+/// The one record of a kind that has one.
+pub(crate) fn single<R: Record<Id = ()>>(records: &Snapshot) -> Option<R> {
+    records.get(&R::key(&())).and_then(|body| R::decode_record(body).ok())
+}

@@ -1,0 +1,120 @@
+//! What can be wrong.
+
+use core::fmt;
+use proto::Fid;
+use schema::BadRecord;
+use store::Key;
+
+/// Something that does not fit. Each says what was found, where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Inconsistency {
+    /// A record that cannot be read.
+    BadRecord { key: Key, bad: BadRecord },
+    /// A record that every target has is not there.
+    Missing { what: &'static str },
+    /// The object index leads to no inode, or to one with another FID.
+    WrongIndex { fid: Fid, ino: u64, found: Option<Fid> },
+    /// An inode that the object index does not lead to.
+    NotIndexed { fid: Fid, ino: u64 },
+    /// An inode of no type that there is.
+    WrongType { fid: Fid, mode: u32 },
+    /// A FID whose sequence was not granted, or that does not count as used.
+    UnusedFid { fid: Fid },
+    /// A sequence was granted and can be granted again.
+    SequenceTwice { seq: u64 },
+    /// A number that can be given out a second time.
+    NumberAgain { what: &'static str, next: u64, used: u64 },
+    /// An entry in what is no directory.
+    EntryNowhere { dir: u64, name: String },
+    /// An entry whose name does not belong to its cookie, or whose chain has a hole before it.
+    EntryMisplaced { dir: Fid, name: String, cookie: u64 },
+    /// Two entries of one name.
+    NameTwice { dir: Fid, name: String },
+    /// An entry that leads to no object.
+    Dangling { dir: Fid, name: String, fid: Fid },
+    /// An entry with another type than its object.
+    EntryType { dir: Fid, name: String, entry: u32, object: u32 },
+    /// A name that the object's linkEA does not have.
+    LinkMissing { dir: Fid, name: String, fid: Fid },
+    /// A name in an object's linkEA that does not lead to it.
+    LinkStale { fid: Fid, dir: Fid, name: String },
+    /// A link count that is not the number of names (and subdirectories).
+    WrongLinks { fid: Fid, stored: u32, counted: u64 },
+    /// A directory with two names, or whose linkEA is not exactly its one name.
+    DirectoryNames { fid: Fid, names: u64, links: usize },
+    /// An object without a name that is no orphan.
+    Nameless { fid: Fid },
+    /// An orphan that has names, or is not there.
+    FalseOrphan { fid: Fid },
+    /// A directory's count of entries or tombstones.
+    WrongCount { fid: Fid, what: &'static str, stored: u64, counted: u64 },
+    /// A directory that does not hang on the root.
+    Adrift { fid: Fid },
+    /// Data of a resident file that does not fit its inode.
+    WrongData { fid: Fid, bytes: Option<u64>, size: u64, blocks: u64 },
+    /// Data without a resident file.
+    DataNowhere { ino: u64 },
+    /// A large attribute whose inode does not list it, or that an inode lists in vain.
+    WrongXattr { ino: u64, name: String },
+    /// The destroy log has a file that exists.
+    DestroyOfLiving { fid: Fid },
+    /// An object that belongs to no file that lies there, nor is about to be destroyed.
+    OrphanObject { ost: u32, fid: Fid, stripe: u32 },
+    /// Two objects with one data file, or a data file that is doomed or was never given out.
+    WrongFile { ost: u32, file: u64, fid: Fid },
+}
+
+impl fmt::Display for Inconsistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Inconsistency::*;
+        match self {
+            BadRecord { key, bad } => write!(f, "record {key}: {bad}"),
+            Missing { what } => write!(f, "there is no {what}"),
+            WrongIndex { fid, ino, found: Some(found) } => {
+                write!(f, "index: {fid} leads to inode {ino}, which is {found}")
+            }
+            WrongIndex { fid, ino, found: None } => write!(f, "index: {fid} leads to inode {ino}, which is not there"),
+            NotIndexed { fid, ino } => write!(f, "inode {ino} is {fid}, which the index does not lead to"),
+            WrongType { fid, mode } => write!(f, "{fid} has mode {mode:o}, which is no type"),
+            UnusedFid { fid } => write!(f, "{fid} exists, but does not count as used"),
+            SequenceTwice { seq } => write!(f, "sequence 0x{seq:x} was granted and can be granted again"),
+            NumberAgain { what, next, used } => write!(f, "{what}: {next} is next, but {used} is in use"),
+            EntryNowhere { dir, name } => write!(f, "entry '{name}' is in inode {dir}, which is no directory"),
+            EntryMisplaced { dir, name, cookie } => {
+                write!(f, "{dir}/{name} lies at 0x{cookie:x}, where no lookup finds it")
+            }
+            NameTwice { dir, name } => write!(f, "{dir}/{name} is there twice"),
+            Dangling { dir, name, fid } => write!(f, "{dir}/{name} leads to {fid}, which is not there"),
+            EntryType { dir, name, entry, object } => write!(f, "{dir}/{name} has type {entry}, its object {object}"),
+            LinkMissing { dir, name, fid } => write!(f, "{dir}/{name} leads to {fid}, whose linkEA does not know it"),
+            LinkStale { fid, dir, name } => write!(f, "linkEA of {fid} has {dir}/{name}, which does not lead to it"),
+            WrongLinks { fid, stored, counted } => write!(f, "{fid} has link count {stored}, {counted} were counted"),
+            DirectoryNames { fid, names, links } => {
+                write!(f, "directory {fid} has {names} names and {links} in its linkEA")
+            }
+            Nameless { fid } => write!(f, "{fid} has no name and is no orphan"),
+            FalseOrphan { fid } => write!(f, "{fid} is said to be an orphan"),
+            WrongCount { fid, what, stored, counted } => write!(f, "{fid} counts {stored} {what}, there are {counted}"),
+            Adrift { fid } => write!(f, "directory {fid} does not hang on the root"),
+            WrongData { fid, bytes: Some(bytes), size, blocks } => {
+                write!(f, "{fid} has {bytes} bytes of data, but size {size} and {blocks} blocks")
+            }
+            WrongData { fid, bytes: None, size, blocks } => {
+                write!(f, "{fid} has no data record, but size {size} and {blocks} blocks")
+            }
+            DataNowhere { ino } => write!(f, "data of inode {ino}, which is no resident file"),
+            WrongXattr { ino, name } => write!(f, "attribute '{name}' of inode {ino}: list and value do not fit"),
+            DestroyOfLiving { fid } => write!(f, "the destroy log has {fid}, which exists"),
+            OrphanObject { ost, fid, stripe } => {
+                write!(f, "OST{ost:04x} has object {fid} stripe {stripe}, which belongs to no file")
+            }
+            WrongFile { ost, file, fid } => write!(f, "OST{ost:04x}: data file {file} of {fid} is not its own"),
+        }
+    }
+}
+
+/// A name for messages.
+pub(crate) fn text(name: &[u8]) -> String {
+    name.escape_ascii().to_string()
+}

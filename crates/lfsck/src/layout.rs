@@ -1,0 +1,49 @@
+//! Objects on object targets, and the files that they belong to.
+
+use crate::{Inconsistency, Mdt, Snapshot, decode, single};
+use proto::Fid;
+use schema::{DestroyLog, DoomedFile, Object, OstState};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Found = Vec<Inconsistency>;
+
+/// See the module.
+pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found) {
+    let doomed: BTreeMap<Fid, DestroyLog> = decode::<DestroyLog>(mdt.records, found).into_iter().collect();
+    for &fid in doomed.keys() {
+        if mdt.object(fid).is_some() {
+            found.push(Inconsistency::DestroyOfLiving { fid });
+        }
+    }
+    for &(ost, records) in osts {
+        let is_at = |osts: &[u32], stripe: u32| osts.get(stripe as usize) == Some(&ost);
+        let objects = decode::<Object>(records, found);
+        for (key, _) in &objects {
+            let (fid, stripe) = (key.fid, key.stripe.0);
+            let layout = mdt.object(fid).and_then(|(_, inode)| {
+                let may_have_objects = inode.is_file() && (!inode.is_resident() || inode.leaving);
+                inode.layout.as_ref().filter(|_| may_have_objects)
+            });
+            let has_file = layout.is_some_and(|layout| is_at(&layout.osts, stripe));
+            let goes = doomed.get(&fid).is_some_and(|log| is_at(&log.osts, stripe));
+            if !has_file && !goes {
+                found.push(Inconsistency::OrphanObject { ost, fid, stripe });
+            }
+        }
+        check_files(ost, records, &objects, found);
+    }
+}
+
+/// Every data file belongs to one object, and will not be given to another.
+fn check_files(ost: u32, records: &Snapshot, objects: &[(schema::ObjectKey, Object)], found: &mut Found) {
+    let state = single::<OstState>(records).unwrap_or_default();
+    let doomed: BTreeSet<u64> = decode::<DoomedFile>(records, found).into_iter().map(|(file, _)| file).collect();
+    let mut used = BTreeSet::new();
+    for (key, object) in objects.iter().filter(|(_, object)| object.file != 0) {
+        let file = object.file;
+        let new = used.insert(file);
+        if !new || file >= state.next_file || doomed.contains(&file) {
+            found.push(Inconsistency::WrongFile { ost, file, fid: key.fid });
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Names: entries, what they lead to, and how directories hang together.
+
+use crate::inconsistency::text;
+use crate::{Inconsistency, Mdt, decode};
+use proto::Fid;
+use schema::entry::CHAIN_MAX;
+use schema::{Entry, Inode, LinkEa, name_hash};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Found = Vec<Inconsistency>;
+
+/// What the entries of a directory say.
+#[derive(Default)]
+struct Listing {
+    entries: u64,
+    tombstones: u64,
+    subdirs: u64,
+    names: BTreeMap<Vec<u8>, Fid>,
+    cookies: BTreeSet<u64>,
+}
+
+/// See the module.
+pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
+    let (listings, names) = read_entries(mdt, found);
+    check_links(mdt, &listings, found);
+    check_counts(mdt, &listings, &names, found);
+    check_tree(mdt, found);
+}
+
+/// All directories' listings by local inode number, and how many names each object has.
+fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BTreeMap<Fid, u64>) {
+    let mut listings: BTreeMap<u64, Listing> = BTreeMap::new();
+    let mut names: BTreeMap<Fid, u64> = BTreeMap::new();
+    for (key, entry) in decode::<Entry>(mdt.records, found) {
+        let name = text(&entry.name);
+        let Some(dir) = mdt.inodes.get(&key.dir).filter(|inode| inode.is_dir()) else {
+            found.push(Inconsistency::EntryNowhere { dir: key.dir, name });
+            continue;
+        };
+        let dir = dir.fid;
+        let listing = listings.entry(key.dir).or_default();
+        let at = key.cookie % CHAIN_MAX;
+        let reached = at == 0 || listing.cookies.contains(&(key.cookie - 1));
+        listing.cookies.insert(key.cookie);
+        let its_own = entry.is_tombstone() || name_hash(&entry.name) == key.cookie - at;
+        if !reached || !its_own {
+            found.push(Inconsistency::EntryMisplaced { dir, name: name.clone(), cookie: key.cookie });
+        }
+        if entry.is_tombstone() {
+            listing.tombstones += 1;
+            continue;
+        }
+        listing.entries += 1;
+        let fid = entry.object();
+        *names.entry(fid).or_default() += 1;
+        if listing.names.insert(entry.name.to_vec(), fid).is_some() {
+            found.push(Inconsistency::NameTwice { dir, name: name.clone() });
+        }
+        let Some((_, inode)) = mdt.object(fid) else {
+            found.push(Inconsistency::Dangling { dir, name, fid });
+            continue;
+        };
+        listing.subdirs += u64::from(inode.is_dir());
+        if inode.entry_kind() != entry.kind {
+            let (entry, object) = (entry.kind, inode.entry_kind());
+            found.push(Inconsistency::EntryType { dir, name: name.clone(), entry, object });
+        }
+        if !inode.links.contains(dir, &entry.name) && !inode.links.overflow {
+            found.push(Inconsistency::LinkMissing { dir, name, fid });
+        }
+    }
+    (listings, names)
+}
+
+/// What linkEAs say must be what entries say.
+fn check_links(mdt: &Mdt<'_>, listings: &BTreeMap<u64, Listing>, found: &mut Found) {
+    for inode in mdt.inodes.values() {
+        let fid = inode.fid;
+        let LinkEa { links, .. } = &inode.links;
+        for link in links {
+            let listing = mdt.object(link.parent).and_then(|(ino, _)| listings.get(&ino));
+            // An orphan directory still knows where it was, so that its `..` means something.
+            let was_removed = inode.nlink == 0 && inode.is_dir();
+            if !was_removed && listing.and_then(|listing| listing.names.get(&link.name[..])) != Some(&fid) {
+                found.push(Inconsistency::LinkStale { fid, dir: link.parent, name: text(&link.name) });
+            }
+        }
+    }
+}
+
+fn check_counts(mdt: &Mdt<'_>, listings: &BTreeMap<u64, Listing>, names: &BTreeMap<Fid, u64>, found: &mut Found) {
+    let empty = Listing::default();
+    for (ino, inode) in &mdt.inodes {
+        let fid = inode.fid;
+        let names = names.get(&fid).copied().unwrap_or(0);
+        if !inode.is_dir() {
+            if u64::from(inode.nlink) != names {
+                found.push(Inconsistency::WrongLinks { fid, stored: inode.nlink, counted: names });
+            }
+            continue;
+        }
+        let listing = listings.get(ino).unwrap_or(&empty);
+        check_dir(inode, listing, names, found);
+    }
+}
+
+fn check_dir(inode: &Inode, listing: &Listing, names: u64, found: &mut Found) {
+    let fid = inode.fid;
+    let removed = inode.nlink == 0;
+    let counted = if removed { 0 } else { 2 + listing.subdirs };
+    if u64::from(inode.nlink) != counted {
+        found.push(Inconsistency::WrongLinks { fid, stored: inode.nlink, counted });
+    }
+    let wanted = u64::from(fid != Fid::ROOT && !removed);
+    let links = inode.links.links.len();
+    if names != wanted || (links as u64 != wanted && !removed) {
+        found.push(Inconsistency::DirectoryNames { fid, names, links });
+    }
+    let counts =
+        [("entries", inode.dir.entries, listing.entries), ("tombstones", inode.dir.tombstones, listing.tombstones)];
+    for (what, stored, counted) in counts {
+        if stored != counted {
+            found.push(Inconsistency::WrongCount { fid, what, stored, counted });
+        }
+    }
+}
+
+/// Following `..` from any directory ends at the root.
+fn check_tree(mdt: &Mdt<'_>, found: &mut Found) {
+    let mut good: BTreeSet<Fid> = BTreeSet::from([Fid::ROOT]);
+    for inode in mdt.inodes.values().filter(|inode| inode.is_dir() && inode.nlink > 0) {
+        let mut way = BTreeSet::new();
+        let mut fid = inode.fid;
+        while !good.contains(&fid) && way.insert(fid) {
+            match mdt.object(fid) {
+                Some((_, dir)) if dir.is_dir() && dir.nlink > 0 && !dir.links.links.is_empty() => fid = dir.parent(),
+                _ => break,
+            }
+        }
+        if good.contains(&fid) {
+            good.extend(way);
+        } else {
+            found.push(Inconsistency::Adrift { fid: inode.fid });
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Inodes: where they are, what belongs to them, and the numbers they were given.
+
+use crate::inconsistency::text;
+use crate::{Inconsistency, Mdt, decode, single};
+use proto::Fid;
+use schema::inode::{REGION_BITS, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
+use schema::{Header, LargeXattr, MdtState, Orphan, SeqGrant, SmallData};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Found = Vec<Inconsistency>;
+
+/// See the module.
+pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
+    if single::<Header>(mdt.records).is_none() {
+        found.push(Inconsistency::Missing { what: "target header" });
+    }
+    if mdt.object(Fid::ROOT).is_none_or(|(_, root)| !root.is_dir()) {
+        found.push(Inconsistency::Missing { what: "root directory" });
+    }
+    index(mdt, found);
+    numbers(mdt, found);
+    sequences(mdt, found);
+    data(mdt, found);
+    xattrs(mdt, found);
+    orphans(mdt, found);
+}
+
+fn index(mdt: &Mdt<'_>, found: &mut Found) {
+    for (&fid, &ino) in &mdt.index {
+        let there = mdt.inodes.get(&ino).map(|inode| inode.fid);
+        if there != Some(fid) {
+            found.push(Inconsistency::WrongIndex { fid, ino, found: there });
+        }
+    }
+    for (&ino, inode) in &mdt.inodes {
+        let fid = inode.fid;
+        if mdt.index.get(&fid) != Some(&ino) {
+            found.push(Inconsistency::NotIndexed { fid, ino });
+        }
+        let types = [S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK];
+        if !types.contains(&inode.kind()) {
+            found.push(Inconsistency::WrongType { fid, mode: inode.mode });
+        }
+    }
+}
+
+/// No local inode number, and no region of them, can be given out twice.
+fn numbers(mdt: &Mdt<'_>, found: &mut Found) {
+    let next_region = single::<MdtState>(mdt.records).map_or(0, |state| state.next_region);
+    if let Some((&last, _)) = mdt.inodes.last_key_value()
+        && last >> REGION_BITS >= next_region
+    {
+        found.push(Inconsistency::NumberAgain { what: "regions", next: next_region, used: last >> REGION_BITS });
+    }
+    let mut owners = BTreeSet::new();
+    for dir in mdt.inodes.values().filter(|inode| inode.dir.next_ino != 0) {
+        let next = dir.dir.next_ino;
+        let region = (next - 1) >> REGION_BITS;
+        if region >= next_region || !owners.insert(region) {
+            found.push(Inconsistency::NumberAgain { what: "regions of directories", next: next_region, used: region });
+        }
+        if let Some((&used, _)) = mdt.inodes.range(next..(region + 1) << REGION_BITS).next() {
+            found.push(Inconsistency::NumberAgain { what: "local inode numbers", next, used });
+        }
+    }
+}
+
+fn sequences(mdt: &Mdt<'_>, found: &mut Found) {
+    let grants: BTreeMap<u64, SeqGrant> = decode::<SeqGrant>(mdt.records, found).into_iter().collect();
+    for inode in mdt.inodes.values().filter(|inode| inode.fid != Fid::ROOT) {
+        let fid = inode.fid;
+        if !grants.get(&fid.seq).is_some_and(|grant| grant.is_used(fid.oid)) {
+            found.push(Inconsistency::UnusedFid { fid });
+        }
+    }
+    let left = single::<MdtState>(mdt.records).map(|state| state.sequences).unwrap_or_default();
+    for range in left.iter().filter(|range| !range.is_empty()) {
+        found.extend(grants.range(range.start..range.end).map(|(&seq, _)| Inconsistency::SequenceTwice { seq }));
+    }
+}
+
+fn data(mdt: &Mdt<'_>, found: &mut Found) {
+    let bytes: BTreeMap<u64, u64> =
+        decode::<SmallData>(mdt.records, found).into_iter().map(|(ino, data)| (ino, data.0.len() as u64)).collect();
+    for &ino in bytes.keys() {
+        if !mdt.inodes.get(&ino).is_some_and(|inode| inode.is_resident()) {
+            found.push(Inconsistency::DataNowhere { ino });
+        }
+    }
+    for (ino, inode) in mdt.inodes.iter().filter(|(_, inode)| inode.is_file()) {
+        let bytes = bytes.get(ino).copied().filter(|_| inode.is_resident());
+        let fits = match bytes {
+            Some(bytes) => bytes > 0 && bytes <= inode.size && inode.blocks == bytes.div_ceil(512),
+            None => inode.blocks == 0 && (inode.is_resident() || inode.size == 0),
+        };
+        if !fits {
+            let (fid, size, blocks) = (inode.fid, inode.size, inode.blocks);
+            found.push(Inconsistency::WrongData { fid, bytes, size, blocks });
+        }
+    }
+}
+
+fn xattrs(mdt: &Mdt<'_>, found: &mut Found) {
+    let stored: BTreeSet<(u64, Vec<u8>)> =
+        decode::<LargeXattr>(mdt.records, found).into_iter().map(|((ino, name), _)| (ino, name.to_vec())).collect();
+    let mut listed = BTreeSet::new();
+    for (&ino, inode) in &mdt.inodes {
+        for xattr in inode.xattrs.iter().filter(|xattr| xattr.large) {
+            listed.insert((ino, xattr.name.to_vec()));
+        }
+    }
+    let wrong = stored.symmetric_difference(&listed);
+    found.extend(wrong.map(|(ino, name)| Inconsistency::WrongXattr { ino: *ino, name: text(name) }));
+}
+
+fn orphans(mdt: &Mdt<'_>, found: &mut Found) {
+    let orphans: BTreeMap<Fid, Orphan> = decode::<Orphan>(mdt.records, found).into_iter().collect();
+    for (&fid, orphan) in &orphans {
+        if !mdt.object(fid).is_some_and(|(ino, inode)| ino == orphan.ino && inode.nlink == 0) {
+            found.push(Inconsistency::FalseOrphan { fid });
+        }
+    }
+    for inode in mdt.inodes.values().filter(|inode| inode.nlink == 0) {
+        if !orphans.contains_key(&inode.fid) {
+            found.push(Inconsistency::Nameless { fid: inode.fid });
+        }
+    }
+}

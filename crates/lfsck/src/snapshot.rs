@@ -1,0 +1,66 @@
+//! The records of one target at one moment.
+
+use std::collections::BTreeMap;
+use store::{Engine, EngineError, Key, KeyRange, Value};
+
+/// Bodies by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    records: BTreeMap<Key, Value>,
+}
+
+/// Records that one scan asks for.
+const STEP: usize = 4096;
+
+impl Snapshot {
+    /// Of bodies that are already open.
+    pub fn new(records: impl IntoIterator<Item = (Key, Value)>) -> Snapshot {
+        Snapshot { records: records.into_iter().collect() }
+    }
+
+    /// All of an engine that nobody writes to. A damaged record is an error.
+    pub fn of_engine(engine: &dyn Engine) -> Result<Snapshot, EngineError> {
+        let formats = schema::formats();
+        let mut records = BTreeMap::new();
+        let mut range = KeyRange::all();
+        loop {
+            let found = engine.scan(&range, STEP)?;
+            for (key, sealed) in found.records {
+                let body = formats.open(&key, &sealed)?;
+                range.start = key.successor();
+                records.insert(key, body);
+            }
+            if found.complete {
+                return Ok(Snapshot { records });
+            }
+        }
+    }
+
+    /// A body.
+    pub fn get(&self, key: &Key) -> Option<&Value> {
+        self.records.get(key)
+    }
+
+    /// Bodies of a range, in key order.
+    pub fn range(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &Value)> {
+        self.records.range::<Key, _>(&range.start..&range.end)
+    }
+
+    /// Writes a body, or removes it: to see whether a check notices.
+    pub fn set(&mut self, key: Key, body: Option<Value>) {
+        match body {
+            Some(body) => self.records.insert(key, body),
+            None => self.records.remove(&key),
+        };
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}

@@ -1,0 +1,263 @@
+//! A small file system that is in order, and everything that can be wrong with it, one at a time.
+
+use crate::*;
+use bytes::Bytes;
+use proto::msg::Layout;
+use proto::{ClientUuid, StripeIndex};
+use schema::inode::{ROOT_INO, S_IFDIR, S_IFREG};
+use schema::mdt::SeqRange;
+use schema::*;
+use store::Value;
+
+const SEQ: u64 = 0x2_0000_0400;
+const DIR: Fid = Fid::new(SEQ, 1);
+const SMALL: Fid = Fid::new(SEQ, 2);
+const BIG: Fid = Fid::new(SEQ, 3);
+const ORPHAN: Fid = Fid::new(SEQ, 4);
+const GONE: Fid = Fid::new(SEQ, 5);
+const DIR_INO: u64 = 1 << 20;
+const SMALL_INO: u64 = DIR_INO + 1;
+const BIG_INO: u64 = 2 << 20;
+const ORPHAN_INO: u64 = BIG_INO + 1;
+
+struct World {
+    mdt: Snapshot,
+    ost: Snapshot,
+}
+
+impl World {
+    fn check(&self) -> Vec<Inconsistency> {
+        crate::check(&self.mdt, &[(0, &self.ost)])
+    }
+
+    fn put<R: Record>(&mut self, id: R::Id, record: R) {
+        self.mdt.set(R::key(&id), Some(record.encode_record()));
+    }
+
+    fn delete<R: Record>(&mut self, id: R::Id) {
+        self.mdt.set(R::key(&id), None);
+    }
+
+    fn change<R: Record>(&mut self, id: R::Id, change: impl FnOnce(&mut R)) {
+        let key = R::key(&id);
+        let mut record = R::decode_record(self.mdt.get(&key).expect("it is there")).expect("it is whole");
+        change(&mut record);
+        self.mdt.set(key, Some(record.encode_record()));
+    }
+}
+
+fn entry_key(dir: u64, name: &[u8]) -> EntryKey {
+    EntryKey { dir, cookie: name_hash(name) }
+}
+
+fn entry(name: &'static str, fid: Fid, kind: u32, ino: u64) -> Entry {
+    Entry { name: Bytes::from_static(name.as_bytes()), fid: Some(fid), kind, ino }
+}
+
+/// `/`, `/dir`, `/dir/big` (on OST0, two names: `/big2`), `/small`; an orphan; a file that is about to be destroyed.
+fn world() -> World {
+    let mut world = World { mdt: Snapshot::default(), ost: Snapshot::default() };
+    let mut grant = SeqGrant::new(ClientUuid(1));
+    (1..=5).for_each(|oid| grant.mark_used(oid));
+    world.put::<Header>((), Header { name: "fs-MDT0000".into(), ..Header::default() });
+    world.put::<MdtState>((), MdtState { next_region: 3, sequences: vec![SeqRange { start: SEQ + 1, end: SEQ + 9 }] });
+    world.put::<SeqGrant>(SEQ, grant);
+    let dir = |fid, nlink, entries, next_ino, links| Inode {
+        fid,
+        mode: S_IFDIR | 0o755,
+        nlink,
+        dir: DirState { entries, next_ino, tombstones: 0 },
+        links,
+        ..Inode::default()
+    };
+    let file = |fid, nlink, resident, size, links| Inode {
+        fid,
+        mode: S_IFREG | 0o644,
+        nlink,
+        size,
+        blocks: u64::div_ceil(size, 512),
+        layout: Some(Layout { stripe_size: 1 << 20, osts: vec![0], resident, ..Layout::default() }),
+        links,
+        ..Inode::default()
+    };
+    let name = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let mut big_links = LinkEa::one(DIR, name("big"));
+    big_links.add(Fid::ROOT, name("big2"));
+    let inodes = [
+        (ROOT_INO, dir(Fid::ROOT, 3, 3, DIR_INO + 2, LinkEa::default())),
+        (DIR_INO, dir(DIR, 2, 1, BIG_INO + 2, LinkEa::one(Fid::ROOT, name("dir")))),
+        (SMALL_INO, file(SMALL, 1, true, 5, LinkEa::one(Fid::ROOT, name("small")))),
+        (BIG_INO, file(BIG, 2, false, 0, big_links)),
+        (ORPHAN_INO, file(ORPHAN, 0, true, 0, LinkEa::default())),
+    ];
+    for (ino, inode) in inodes {
+        world.put::<Oi>(inode.fid, Oi { ino });
+        world.put::<Inode>(ino, inode);
+    }
+    world.change::<Inode>(SMALL_INO, |inode| {
+        inode.xattrs = vec![InodeXattr { name: name("user.big"), value: Bytes::new(), large: true }];
+    });
+    world.put::<LargeXattr>((SMALL_INO, name("user.big")), LargeXattr(Bytes::from_static(&[1; 300])));
+    world.put::<SmallData>(SMALL_INO, SmallData(name("hello")));
+    world.put::<Orphan>(ORPHAN, Orphan { ino: ORPHAN_INO });
+    world.put::<DestroyLog>(GONE, DestroyLog { osts: vec![0] });
+    let entries = [
+        (ROOT_INO, entry("dir", DIR, 4, DIR_INO)),
+        (ROOT_INO, entry("small", SMALL, 8, SMALL_INO)),
+        (ROOT_INO, entry("big2", BIG, 8, BIG_INO)),
+        (DIR_INO, entry("big", BIG, 8, BIG_INO)),
+    ];
+    for (dir, entry) in entries {
+        world.put::<Entry>(entry_key(dir, &entry.name.clone()), entry);
+    }
+    for (fid, file) in [(BIG, 1), (GONE, 2)] {
+        let key = Object::key(&ObjectKey { fid, stripe: StripeIndex(0) });
+        world.ost.set(key, Some(Object { file, ..Object::default() }.encode_record()));
+    }
+    let state = OstState { next_file: 3, ..OstState::default() };
+    world.ost.set(OstState::key(&()), Some(state.encode_record()));
+    world
+}
+
+#[test]
+fn a_file_system_in_order_has_no_inconsistencies() {
+    assert_eq!(world().check(), []);
+}
+
+/// Something is wrong, and the check says what: its first line is this.
+fn breaks(what: &str, damage: impl FnOnce(&mut World)) {
+    let mut world = world();
+    damage(&mut world);
+    let found: Vec<String> = world.check().iter().map(ToString::to_string).collect();
+    assert!(found.iter().any(|line| line.contains(what)), "expected '{what}', found {found:#?}");
+}
+
+#[test]
+fn what_is_wrong_with_inodes_and_their_index_is_found() {
+    breaks("there is no target header", |w| w.delete::<Header>(()));
+    breaks("there is no root directory", |w| w.delete::<Oi>(Fid::ROOT));
+    breaks("index: [0x200000400:0x2:0x0] leads to inode 1048577, which is not there", |w| w.delete::<Inode>(SMALL_INO));
+    breaks("leads to inode 1, which is [0x200000007:0x1:0x0]", |w| w.put::<Oi>(SMALL, Oi { ino: ROOT_INO }));
+    breaks("inode 1048577 is [0x200000400:0x2:0x0], which the index does not lead to", |w| w.delete::<Oi>(SMALL));
+    breaks("which is no type", |w| w.change::<Inode>(SMALL_INO, |inode| inode.mode = 0o644));
+    breaks("cannot be understood", |w| w.mdt.set(Inode::key(&SMALL_INO), Some(Value::from_static(b"\xff\xff"))));
+    breaks("its key names nothing", |w| w.mdt.set(Key::new(&[0x10, 1]), Some(Value::new())));
+}
+
+#[test]
+fn numbers_that_can_be_given_out_twice_are_found() {
+    breaks("regions: 2 is next, but 2 is in use", |w| w.change::<MdtState>((), |state| state.next_region = 2));
+    breaks("regions of directories", |w| w.change::<Inode>(DIR_INO, |dir| dir.dir.next_ino = DIR_INO + 2));
+    breaks("local inode numbers: 2097153 is next, but 2097153", |w| {
+        w.change::<Inode>(DIR_INO, |dir| dir.dir.next_ino = BIG_INO + 1);
+    });
+    breaks("[0x200000400:0x4:0x0] exists, but does not count as used", |w| {
+        w.change::<SeqGrant>(SEQ, |grant| (grant.high, grant.recent) = (3, 7));
+    });
+    breaks("exists, but does not count as used", |w| w.delete::<SeqGrant>(SEQ));
+    breaks("sequence 0x200000400 was granted and can be granted again", |w| {
+        w.change::<MdtState>((), |state| state.sequences[0].start = SEQ);
+    });
+}
+
+#[test]
+fn what_is_wrong_with_the_parts_of_an_inode_is_found() {
+    breaks("has 6 bytes of data, but size 5", |w| {
+        w.put::<SmallData>(SMALL_INO, SmallData(Bytes::from_static(b"hello!")))
+    });
+    breaks("has no data record, but size 5", |w| w.delete::<SmallData>(SMALL_INO));
+    breaks("data of inode 2097152, which is no resident file", |w| {
+        w.put::<SmallData>(BIG_INO, SmallData(Bytes::from_static(b"x")));
+    });
+    breaks("attribute 'user.big' of inode 1048577", |w| {
+        w.delete::<LargeXattr>((SMALL_INO, Bytes::from_static(b"user.big")));
+    });
+    breaks("attribute 'user.x' of inode 1", |w| {
+        w.put::<LargeXattr>((ROOT_INO, Bytes::from_static(b"user.x")), LargeXattr(Bytes::new()));
+    });
+    breaks("[0x200000400:0x4:0x0] has no name and is no orphan", |w| w.delete::<Orphan>(ORPHAN));
+    breaks("[0x200000400:0x2:0x0] is said to be an orphan", |w| w.put::<Orphan>(SMALL, Orphan { ino: SMALL_INO }));
+}
+
+#[test]
+fn what_is_wrong_with_names_is_found() {
+    breaks("entry 'x' is in inode 1048577, which is no directory", |w| {
+        w.put::<Entry>(entry_key(SMALL_INO, b"x"), entry("x", SMALL, 8, SMALL_INO));
+    });
+    breaks("lies at 0x", |w| w.put::<Entry>(entry_key(ROOT_INO, b"y"), entry("x", SMALL, 8, SMALL_INO)));
+    breaks("where no lookup finds it", |w| {
+        let mut key = entry_key(ROOT_INO, b"x");
+        key.cookie += 1;
+        w.put::<Entry>(key, entry("x", SMALL, 8, SMALL_INO));
+    });
+    breaks("small is there twice", |w| {
+        let mut key = entry_key(ROOT_INO, b"small");
+        key.cookie += 1;
+        w.put::<Entry>(key, entry("small", SMALL, 8, SMALL_INO));
+    });
+    breaks("leads to [0x200000400:0x9:0x0], which is not there", |w| {
+        w.change::<Entry>(entry_key(ROOT_INO, b"small"), |entry| entry.fid = Some(Fid::new(SEQ, 9)));
+    });
+    breaks("small has type 4, its object 8", |w| {
+        w.change::<Entry>(entry_key(ROOT_INO, b"small"), |entry| entry.kind = 4);
+    });
+    breaks("whose linkEA does not know it", |w| {
+        w.change::<Inode>(BIG_INO, |inode| inode.links.remove(DIR, b"big"));
+    });
+    breaks("big2, which does not lead to it", |w| w.delete::<Entry>(entry_key(ROOT_INO, b"big2")));
+    breaks("has link count 3, 2 were counted", |w| w.change::<Inode>(BIG_INO, |inode| inode.nlink = 3));
+    breaks("[0x200000007:0x1:0x0] has link count 2, 3 were counted", |w| {
+        w.change::<Inode>(ROOT_INO, |inode| inode.nlink = 2);
+    });
+    breaks("counts 4 entries, there are 3", |w| w.change::<Inode>(ROOT_INO, |inode| inode.dir.entries = 4));
+    breaks("counts 0 tombstones, there are 1", |w| {
+        w.put::<Entry>(entry_key(ROOT_INO, b"x"), Entry::tombstone());
+    });
+    breaks("directory [0x200000400:0x1:0x0] has 0 names and 1 in its linkEA", |w| {
+        w.delete::<Entry>(entry_key(ROOT_INO, b"dir"));
+    });
+    breaks("directory [0x200000400:0x1:0x0] does not hang on the root", |w| {
+        w.change::<Inode>(DIR_INO, |inode| inode.links = LinkEa::one(DIR, Bytes::from_static(b"dir")));
+    });
+}
+
+#[test]
+fn what_is_wrong_between_targets_is_found() {
+    breaks("the destroy log has [0x200000400:0x3:0x0], which exists", |w| {
+        w.put::<DestroyLog>(BIG, DestroyLog { osts: vec![0] });
+    });
+    breaks("OST0000 has object [0x200000400:0x5:0x0] stripe 0, which belongs to no file", |w| {
+        w.delete::<DestroyLog>(GONE)
+    });
+    let object = |w: &mut World, fid, stripe, file| {
+        let key = Object::key(&ObjectKey { fid, stripe: StripeIndex(stripe) });
+        w.ost.set(key, Some(Object { file, ..Object::default() }.encode_record()));
+    };
+    breaks("object [0x200000400:0x2:0x0] stripe 0, which belongs to no file", |w| object(w, SMALL, 0, 0));
+    breaks("object [0x200000400:0x3:0x0] stripe 1, which belongs to no file", |w| object(w, BIG, 1, 0));
+    breaks("data file 2 of [0x200000400:0x5:0x0] is not its own", |w| object(w, BIG, 0, 2));
+    breaks("data file 7 of [0x200000400:0x3:0x0] is not its own", |w| object(w, BIG, 0, 7));
+    breaks("data file 1 of", |w| w.ost.set(DoomedFile::key(&1), Some(DoomedFile {}.encode_record())));
+}
+
+#[test]
+fn a_file_that_was_about_to_move_may_have_objects() {
+    let mut world = world();
+    world.change::<Inode>(SMALL_INO, |inode| inode.leaving = true);
+    let key = Object::key(&ObjectKey { fid: SMALL, stripe: StripeIndex(0) });
+    world.ost.set(key, Some(Object::default().encode_record()));
+    assert_eq!(world.check(), []);
+}
+
+#[test]
+fn a_snapshot_of_an_engine_is_what_is_in_it() {
+    use store::Engine;
+    let engine = store::MemEngine::new();
+    let mut batch = store::Batch::new();
+    for n in 0..10_000 {
+        batch.put(Orphan::key(&Fid::new(SEQ, n)), Orphan { ino: 1 }.encode_record());
+    }
+    engine.commit(1, &batch.seal(&schema::formats())).expect("it is in memory");
+    let snapshot = Snapshot::of_engine(&engine).expect("it is whole");
+    assert_eq!(snapshot.len(), 10_000);
+}

@@ -30,15 +30,17 @@ pub(super) fn grant_left(w: &World, dest: Dest) -> u64 {
         // Its records are small and it keeps a reserve: it promises nothing, and needs not.
         return u64::MAX;
     }
-    target.grant.saturating_sub(w.data.lane_ref(dest).map_or(0, |lane| lane.dirty))
+    let lane = w.data.lane_ref(dest);
+    target.grant.saturating_sub(lane.map_or(0, |lane| lane.dirty + lane.grant_used))
 }
 
 /// A request with `length` bytes leaves: how much of the grant it uses.
 pub(super) fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
-    let Some(target) = w.imports.get_mut(dest) else { return 0 };
-    let used = length.min(target.grant);
-    target.grant -= used;
-    w.data.lane(dest).grant_used += used;
+    let Some(target) = w.imports.get(dest) else { return 0 };
+    let grant = target.grant;
+    let lane = w.data.lane(dest);
+    let used = length.min(grant.saturating_sub(lane.grant_used));
+    lane.grant_used += used;
     used
 }
 
@@ -53,9 +55,8 @@ pub(super) fn answered(
 ) {
     let lane = w.data.lane(dest);
     lane.grant_used = lane.grant_used.saturating_sub(used);
-    let in_flight = lane.grant_used;
     if let (Some(rep), Some(target)) = (rep, w.imports.get_mut(dest)) {
-        target.grant = rep.grant.saturating_sub(in_flight);
+        target.grant = rep.grant;
     }
     let Some(header) = header else { return };
     w.data.durable(dest, header.last_committed);

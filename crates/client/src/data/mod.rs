@@ -120,6 +120,7 @@ mod steps {
     pub const SEEK: Step = kind(29);
     pub const RECALL: Step = kind(30);
     pub const INVALIDATE: Step = kind(31);
+    pub const CUT_DONE: Step = kind(32);
 }
 
 /// The step number `n` of a kind.

@@ -364,14 +364,6 @@ impl Pages {
         self.finish(id, |_| false)
     }
 
-    /// Request `id` was not executed: its bytes are dirty again. Gives its range.
-    pub fn unwritten(&mut self, id: u64) -> Option<Range<u64>> {
-        self.finish(id, |segment| {
-            segment.state = State::Dirty;
-            true
-        })
-    }
-
     fn finish(&mut self, id: u64, mut keep: impl FnMut(&mut Segment) -> bool) -> Option<Range<u64>> {
         let index = self.writing.iter().position(|(i, _)| *i == id)?;
         let (_, range) = self.writing.swap_remove(index);

@@ -41,8 +41,12 @@ pub(super) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
 
 /// See [`super::truncate`].
 pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
-    let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-    if now.resident() {
+    if cx.memo(steps::CUT_DONE).is_some() {
+        return Ok(());
+    }
+    let prepared = cx.memo(steps::CUT_READY).is_some();
+    let resident = file(cx.w, ino).is_some_and(|f| f.resident());
+    if resident && prepared {
         let now_ns = cx.wall_ns();
         edit(cx.w, ino, HOME, |home| {
             home.void_fetches(&(size..u64::MAX));
@@ -50,38 +54,48 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
             home.size = size;
             home.touch(now_ns);
         });
-        access::end_turn(cx, ino);
+    } else {
+        cut_objects(cx, ino, size, prepared)?;
+        punched(cx, ino)?;
+    }
+    cx.set_memo(steps::CUT_DONE, 1);
+    access::end_turn(cx, ino);
+    Ok(())
+}
+
+/// Cuts pages, and asks for the cut of every object that is not as the new size wants it. Without preparation, the cut of
+/// a resident file is repeated too: writes of ours may have come between.
+fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> {
+    if cx.memo(steps::CUT).is_some() {
         return Ok(());
     }
-    if cx.memo(steps::CUT).is_none() {
-        // Usually done by `before_truncate`; not if the data left the metadata target in between.
-        access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
-        access::take_turn(cx, ino)?;
-        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-        let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
-        let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
-        for key in now.keys() {
-            let cut = now.striping.object_cut(key, size);
-            let Some(object) = now.object(key) else { continue };
-            if object.pages.writing_in(&(cut..u64::MAX)) {
-                return Err(cx.wait(node_key(ino)));
-            }
-            cuts.push((key, cut, object.size > cut || (last == Some(key) && object.size < cut)));
+    // Usually done by `before_truncate`; not if the data left the metadata target in between.
+    access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
+    access::take_turn(cx, ino)?;
+    let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+    let resident = now.resident();
+    let last = size.checked_sub(1).map(|last| if resident { HOME } else { now.striping.locate(last).0 });
+    let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
+    for key in now.keys() {
+        let cut = now.object_range(key, &(0..size)).end;
+        let Some(object) = now.object(key) else { continue };
+        if object.pages.writing_in(&(cut..u64::MAX)) {
+            return Err(cx.wait(node_key(ino)));
         }
-        cx.set_memo(steps::CUT, size);
-        for (key, cut, ask) in cuts {
-            edit(cx.w, ino, key, |object| {
-                object.void_fetches(&(cut..u64::MAX));
-                object.pages.cut(&(cut..u64::MAX));
-            });
-            if ask {
-                punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
-                edit(cx.w, ino, key, |object| object.size = cut);
-            }
+        let wrong = object.size > cut || (last == Some(key) && object.size < cut);
+        cuts.push((key, cut, wrong || (resident && !prepared)));
+    }
+    cx.set_memo(steps::CUT, size);
+    for (key, cut, ask) in cuts {
+        edit(cx.w, ino, key, |object| {
+            object.void_fetches(&(cut..u64::MAX));
+            object.pages.cut(&(cut..u64::MAX));
+        });
+        if ask {
+            punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
+            edit(cx.w, ino, key, |object| object.size = cut);
         }
     }
-    punched(cx, ino)?;
-    access::end_turn(cx, ino);
     Ok(())
 }
 

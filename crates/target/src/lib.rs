@@ -15,12 +15,20 @@
 //! - Nothing is answered from a group that may still be refused: a commit that fails stops the target.
 
 pub mod api;
+mod boot;
+mod commit;
 mod cx;
+mod execute;
 mod machine;
 mod op;
 mod options;
+mod params;
+mod recover;
 pub mod service;
+mod session;
 mod sharing;
+mod stats;
+mod upstream;
 
 pub use api::{ConnId, DataId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 pub use cx::{Cx, ExportInfo};

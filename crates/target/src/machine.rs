@@ -1,130 +1,385 @@
-//! The machine.
+//! The machine: its state, and the three verbs.
+//!
+//! One call of [`Target::handle`] takes an event in and runs everything that can run: requests, operations whose needs are
+//! met, steps of recovery. Nothing in here waits.
+//!
+//! Where to find what: `boot` start-up and stop · `session` connections, arrival, replies, eviction · `execute` attempts ·
+//! `commit` groups · `recover` the recovery window · `upstream` the MGS and other targets · `params` parameters.
 
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use bytes::Bytes;
 use dlm::ExportId;
 use dlm::server::Locks;
 use proto::msg::Config;
-use proto::{Errno, Frame, Opcode, TargetKind, TargetName, Transno};
+use proto::{ClientUuid, Frame, Handle, TargetName, Transno};
+use rpc::server::{Exports, Limits, Window};
 use schema::Header;
-use stdx::Instant;
+use stdx::{Instant, Map};
 use store::{View, ViewConfig};
 
-use crate::api::{DataOp, DataResult, Effect, Event, LogLevel};
-use crate::cx::ExportInfo;
-use crate::op::{Op, Out};
+use crate::api::{ConnId, DataId, DataOp, Effect, Event, LogLevel, Peer};
+use crate::boot::{Loaded, Stage};
+use crate::commit::Commits;
+use crate::cx::{Cx, ExportInfo};
+use crate::op::{Op, Out, Own, Replay, Work};
 use crate::options::Options;
-use crate::service::Service;
+use crate::service::{Service, Task};
 use crate::sharing::Sharing;
+use crate::stats::Stats;
+use crate::upstream::Upstreams;
 
+/// How many operations run in one call, so that an event is never kept waiting for long; the rest runs in the next.
+const TURN: usize = 1024;
+
+/// What a timer is for.
+#[derive(Debug)]
+pub(crate) enum Timer {
+    /// Run this operation again.
+    Wake(u64),
+    /// Begin this task.
+    Spawn(Task),
+}
+
+/// Everything but the service.
 pub(crate) struct Machine {
     pub(crate) now: Instant,
     pub(crate) wall_ns: i64,
+    pub(crate) options: Options,
+    pub(crate) stage: Stage,
     pub(crate) header: Header,
     pub(crate) name: TargetName,
     pub(crate) config: Config,
     pub(crate) view: View,
     pub(crate) locks: Locks,
+    pub(crate) exports: Exports,
+    pub(crate) window: Window,
+    pub(crate) commits: Commits,
+    pub(crate) upstreams: Upstreams,
+    pub(crate) sharing: Sharing,
+    pub(crate) stats: Stats,
+    /// The last transno that was given.
     pub(crate) last_transno: Transno,
     pub(crate) last_committed: Transno,
-    pub(crate) sharing: Sharing,
+    /// What the current attempt has collected.
     pub(crate) out: Out,
+    pub(crate) effects: VecDeque<Effect>,
+    /// Operations that wait.
+    pub(crate) ops: Map<u64, Op>,
+    pub(crate) next_op: u64,
+    /// Operations whose needs may be met.
+    pub(crate) ready: VecDeque<u64>,
+    /// Changes that wait for room in the collecting group.
+    pub(crate) throttled: VecDeque<Op>,
+    /// Requests that wait for the end of recovery.
+    pub(crate) deferred: VecDeque<(Handle, Frame)>,
+    /// Tasks to begin.
+    pub(crate) tasks: VecDeque<Task>,
+    pub(crate) timers: BTreeMap<(Instant, u64), Timer>,
+    pub(crate) next_timer: u64,
+    /// Requests without a reply so far, by when their clients are told to be patient.
+    pub(crate) early: BTreeSet<(Instant, u64, u64)>,
+    pub(crate) early_of: Map<(u64, u64), (Instant, proto::Header)>,
+    /// Pings that are answered when a gate of recovery opens.
+    pub(crate) held_pings: Vec<(Handle, proto::Header)>,
+    /// Data operations in flight: whose, and which of its.
+    pub(crate) data: Map<DataId, (u64, usize)>,
+    pub(crate) next_data: u64,
+    pub(crate) peers: Map<ConnId, Peer>,
+    pub(crate) next_silence_check: Instant,
+    pub(crate) eviction_count: u64,
+    pub(crate) evict_later: Vec<(Handle, String)>,
+    pub(crate) loaded: Option<Loaded>,
 }
 
+/// How often exports are looked at for signs of life.
+pub(crate) const SILENCE_CHECK: Duration = Duration::from_secs(1);
+
 impl Machine {
-    pub(crate) fn export_info(&self, _export: ExportId) -> Option<ExportInfo> {
-        None
+    fn new(options: Options, name: TargetName, last_group: u64, now: Instant) -> Machine {
+        let config = ViewConfig { cache_limit: options.cache_limit, policy: options.commit };
+        let locks = dlm::server::Settings { lock_timeout: options.lock_timeout, ..dlm::server::Settings::default() };
+        Machine {
+            now,
+            wall_ns: 0,
+            stage: Stage::Booting,
+            header: Header::default(),
+            name,
+            config: Config::default(),
+            view: View::new(config, schema::formats(), last_group),
+            locks: Locks::new(0, locks),
+            exports: Exports::new(0, Limits::default()),
+            window: Window::new([], Transno(0), options.recovery_soft, options.recovery_hard),
+            commits: Commits::new(),
+            upstreams: Upstreams::default(),
+            sharing: Sharing::default(),
+            stats: Stats::default(),
+            last_transno: Transno(0),
+            last_committed: Transno(0),
+            out: Out::default(),
+            effects: VecDeque::new(),
+            ops: Map::default(),
+            next_op: 1,
+            ready: VecDeque::new(),
+            throttled: VecDeque::new(),
+            deferred: VecDeque::new(),
+            tasks: VecDeque::new(),
+            timers: BTreeMap::new(),
+            next_timer: 0,
+            early: BTreeSet::new(),
+            early_of: Map::default(),
+            held_pings: Vec::new(),
+            data: Map::default(),
+            next_data: 1,
+            peers: Map::default(),
+            next_silence_check: now,
+            eviction_count: 0,
+            evict_later: Vec::new(),
+            loaded: None,
+            options,
+        }
     }
+
+    pub(crate) fn export_info(&self, export: ExportId) -> Option<ExportInfo> {
+        let export = self.exports.get(Handle(export.0))?;
+        Some(ExportInfo {
+            id: ExportId(export.handle.0),
+            uuid: export.uuid,
+            description: export.description.clone(),
+            lightweight: export.lightweight,
+            read_only: export.read_only,
+        })
+    }
+
     pub(crate) fn export_ids(&self) -> Vec<ExportId> {
-        Vec::new()
+        let mut ids: Vec<ExportId> = self.exports.iter().map(|export| ExportId(export.handle.0)).collect();
+        ids.sort_unstable();
+        ids
     }
+
     pub(crate) fn is_recovering(&self) -> bool {
-        false
+        self.window.is_open()
     }
-    pub(crate) fn data_op(&mut self, _op: &mut Op, _data: DataOp) -> Option<DataResult> {
-        None
+
+    pub(crate) fn log(&mut self, level: LogLevel, line: String) {
+        self.effects.push_back(Effect::Log(level, line));
     }
-    pub(crate) fn upstream_call(
-        &mut self,
-        _op: &mut Op,
-        _target: &TargetName,
-        _opcode: Opcode,
-        _body: Bytes,
-        _bulk: Bytes,
-    ) -> Option<Result<Frame, Errno>> {
-        None
+
+    pub(crate) fn client_name(&self, handle: Handle) -> String {
+        match self.exports.get(handle) {
+            Some(export) if export.description.is_empty() => export.uuid.to_string(),
+            Some(export) => format!("{} ({})", export.description, export.uuid),
+            None => format!("export {handle}"),
+        }
     }
-    pub(crate) fn slept(&mut self, _op: &mut Op, _time: Duration) -> bool {
-        true
+
+    pub(crate) fn new_op(&mut self, export: ExportId, replay: Replay, work: Work) -> Op {
+        let id = self.next_op;
+        self.next_op += 1;
+        Op::new(id, export, replay, work, self.now)
     }
-    pub(crate) fn log(&mut self, _level: LogLevel, _line: String) {}
+
+    pub(crate) fn add_timer(&mut self, at: Instant, timer: Timer) {
+        self.next_timer += 1;
+        self.timers.insert((at, self.next_timer), timer);
+    }
+
+    /// The target must not go on: it stops, and whoever waits for an answer will ask its next start.
+    pub(crate) fn stop(&mut self, reason: String) {
+        if self.stage != Stage::Stopped {
+            self.stage = Stage::Stopped;
+            self.effects.push_back(Effect::Stop { reason });
+        }
+    }
+
+    /// The store's key for the client record, for those who delete it.
+    pub(crate) fn forget_client(&mut self, uuid: ClientUuid) {
+        self.commits.forget(uuid, self.now);
+    }
 }
 
 /// A target: the machine around a service.
 pub struct Target<S: Service> {
-    service: S,
-    #[allow(dead_code)]
-    m: Machine,
+    pub(crate) service: S,
+    pub(crate) m: Machine,
 }
 
 impl<S: Service> Target<S> {
-    /// A target over an engine whose last durable group is `last_group` (its store was made with [`crate::format`]).
+    /// A target over an engine whose last durable group is `last_group` (its store was made with [`crate::format`]). It
+    /// begins to load at once.
     pub fn new(service: S, options: Options, last_group: u64, now: Instant) -> Target<S> {
-        let config = ViewConfig { cache_limit: options.cache_limit, policy: options.commit };
-        let kind = service.kind();
-        let m = Machine {
-            now,
-            wall_ns: 0,
-            header: Header::default(),
-            name: TargetName { fsname: String::new(), kind, index: proto::TargetIndex(0) },
-            config: Config::default(),
-            view: View::new(config, schema::formats(), last_group),
-            locks: Locks::new(0, dlm::server::Settings::default()),
-            last_transno: Transno(0),
-            last_committed: Transno(0),
-            sharing: Sharing::default(),
-            out: Out::default(),
-        };
-        debug_assert!(kind != TargetKind::Mgt || m.name.fsname.is_empty());
-        Target { service, m }
+        let name = options.name.clone().unwrap_or(TargetName {
+            fsname: String::new(),
+            kind: service.kind(),
+            index: proto::TargetIndex(0),
+        });
+        let mut target = Target { service, m: Machine::new(options, name, last_group, now) };
+        target.boot();
+        target
     }
 
     /// Tells what happened.
     pub fn handle(&mut self, now: Instant, event: Event) {
-        let _ = (now, event);
+        self.m.now = now.max(self.m.now);
+        if self.m.stage == Stage::Stopped {
+            return;
+        }
+        match event {
+            Event::Frame { conn, frame } => self.frame(conn, frame),
+            Event::Accepted { conn, peer } => drop(self.m.peers.insert(conn, peer)),
+            Event::Closed { conn } => self.closed(conn),
+            Event::Dialled { conn } => self.m.upstream_dialled(conn),
+            Event::DialFailed { conn, reason } => self.m.upstream_dial_failed(conn, reason),
+            Event::Loaded(done) => {
+                let ready = self.m.view.loaded(done);
+                self.m.ready.extend(ready.into_iter().map(|attempt| attempt.0));
+            }
+            Event::Committed { group } => self.committed(group),
+            Event::CommitFailed { group, reason } => {
+                self.m.view.commit_failed(group);
+                self.m.stop(reason);
+            }
+            Event::DataDone { id, result } => self.m.data_done(id, result),
+            Event::Space(space) => self.m.view.set_space(space),
+            Event::WallClock(ns) => self.m.wall_ns = ns,
+            Event::Tick => {}
+        }
+        self.run();
     }
 
     /// What is to be done next.
     pub fn poll(&mut self) -> Option<Effect> {
-        None
+        self.m.effects.pop_front()
     }
 
     /// When [`Event::Tick`] wants to be told at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        None
+        let m = &self.m;
+        if m.stage == Stage::Stopped {
+            return None;
+        }
+        if !m.ready.is_empty() || !m.tasks.is_empty() && m.tasks_may_run() {
+            return Some(m.now);
+        }
+        let silence = (!m.exports.is_empty()).then_some(m.next_silence_check);
+        [
+            m.locks.deadline(),
+            m.window.deadline(),
+            m.commit_deadline(),
+            m.timers.keys().next().map(|(at, _)| *at),
+            m.early.first().map(|(at, ..)| *at),
+            m.upstreams.deadline(),
+            silence,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Commits everything and stops: [`Effect::Stop`] with an empty reason follows. Clients and their records are kept, so
     /// they reconnect when the target is started again.
     pub fn shutdown(&mut self, now: Instant) {
-        let _ = now;
-    }
-
-    /// Parameters whose path matches `pattern` (`*` matches within a component), with their values, by path.
-    pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
-        let _ = pattern;
-        Vec::new()
-    }
-
-    /// Sets a parameter: `ENOENT` if there is none of that name, `EINVAL` or `ERANGE` for the value, `EACCES` if it can't be set.
-    pub fn set_param(&mut self, now: Instant, name: &str, value: &str) -> Result<(), Errno> {
-        let _ = (now, name, value);
-        Err(Errno::ENOENT)
+        self.m.now = now.max(self.m.now);
+        self.begin_stop();
+        self.run();
     }
 
     /// The service, to look at.
     pub fn service(&self) -> &S {
         &self.service
+    }
+
+    /// The target's name.
+    pub fn name(&self) -> &TargetName {
+        &self.m.name
+    }
+
+    /// Whether the target serves clients that are new to it: started, and not recovering.
+    pub fn is_serving(&self) -> bool {
+        self.m.stage == Stage::Serving && !self.m.is_recovering()
+    }
+
+    /// Runs all that can run.
+    pub(crate) fn run(&mut self) {
+        self.time();
+        let mut turns = 0;
+        loop {
+            self.lock_events();
+            self.m.upstream_effects();
+            let before = turns;
+            while let Some(id) = self.m.ready.pop_front() {
+                turns += 1;
+                self.run_again(id);
+                if turns >= TURN {
+                    break;
+                }
+            }
+            while turns < TURN && self.m.tasks_may_run() {
+                let Some(task) = self.m.tasks.pop_front() else { break };
+                turns += 1;
+                let op = self.m.new_op(ExportId::TARGET, Replay::No, Work::Task(task));
+                self.attempt(op);
+            }
+            let evictions = core::mem::take(&mut self.m.evict_later);
+            let evicted = !evictions.is_empty();
+            for (handle, reason) in evictions {
+                self.evict(handle, &reason);
+            }
+            let upstream = self.upstream_events();
+            let recovery = self.recovery_steps();
+            if (turns == before && !evicted && !upstream && !recovery) || turns >= TURN {
+                break;
+            }
+        }
+        self.lock_events();
+        self.commit_if_due();
+        self.m.upstream_effects();
+        self.m.store_effects();
+    }
+
+    /// What is due by now.
+    fn time(&mut self) {
+        let now = self.m.now;
+        if self.m.locks.deadline().is_some_and(|at| at <= now) {
+            self.m.locks.tick(now);
+        }
+        while let Some(entry) = self.m.timers.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            match entry.remove() {
+                Timer::Wake(op) => self.m.ready.push_back(op),
+                Timer::Spawn(task) => self.m.tasks.push_back(task),
+            }
+        }
+        self.m.early_replies();
+        self.m.upstreams_tick();
+        if self.m.next_silence_check <= now {
+            self.m.next_silence_check = now + SILENCE_CHECK;
+            let timeout = self.m.options.ping_timeout;
+            if now.0 >= timeout.as_nanos() as u64 {
+                for handle in self.m.exports.silent(now - timeout) {
+                    self.evict(handle, &format!("nothing was heard of it for {} s", timeout.as_secs()));
+                }
+            }
+        }
+    }
+
+    /// Calls the service outside of an attempt.
+    pub(crate) fn aside(&mut self, call: impl FnOnce(&mut S, &mut Cx<'_>)) {
+        let mut op = Op::new(0, ExportId::TARGET, Replay::No, Work::Own(Own::Aside), self.m.now);
+        self.m.out.clear();
+        call(&mut self.service, &mut Cx { m: &mut self.m, op: &mut op });
+        self.m.spread_out(None);
+    }
+}
+
+impl Machine {
+    /// Starts a data operation.
+    pub(crate) fn start_data(&mut self, op: u64, index: usize, data: DataOp) {
+        let id = DataId(self.next_data);
+        self.next_data += 1;
+        self.data.insert(id, (op, index));
+        self.effects.push_back(Effect::Data { id, op: data });
     }
 }

@@ -75,12 +75,14 @@ pub(crate) struct Op {
     pub(crate) waits: bool,
     /// Something of it is in the lock manager.
     pub(crate) used_locks: bool,
+    /// Of a reconstructed request: versions before the change.
+    pub(crate) pre_versions: [u64; 4],
     memo: Option<Box<Memo>>,
 }
 
 impl Op {
     pub(crate) fn new(id: u64, export: ExportId, replay: Replay, work: Work, started: Instant) -> Op {
-        Op { id, export, replay, work, started, waits: false, used_locks: false, memo: None }
+        Op { id, export, replay, work, started, waits: false, used_locks: false, pre_versions: [0; 4], memo: None }
     }
 
     pub(crate) fn waiter(&self) -> WaiterId {
@@ -93,6 +95,27 @@ impl Op {
 
     pub(crate) fn memo(&mut self) -> &mut Memo {
         self.memo.get_or_insert_default()
+    }
+
+    /// Data files that it changed.
+    pub(crate) fn dirty_files(&self) -> impl Iterator<Item = u64> {
+        self.memo.iter().flat_map(|memo| &memo.data).filter_map(|(op, result)| match (op, result) {
+            (_, None | Some(DataResult::Failed(_))) => None,
+            (DataOp::Write { file, .. } | DataOp::Truncate { file, .. } | DataOp::Fallocate { file, .. }, _) => {
+                Some(*file)
+            }
+            _ => None,
+        })
+    }
+
+    /// What it is, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match &self.work {
+            Work::Request(request) => format!("request {}", request.opcode.name()),
+            Work::Reconstruct(request, _) => format!("the reconstruction of {}", request.opcode.name()),
+            Work::Task(task) => format!("background work '{}'", task.name()),
+            Work::Own(own) => format!("{own:?}"),
+        }
     }
 }
 

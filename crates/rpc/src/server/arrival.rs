@@ -1,0 +1,209 @@
+//! What to do with a request when it arrives: one decision, in one table.
+
+use proto::Errno;
+
+use super::Phase;
+
+/// What the server still knows of the request's xid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// The reply that was sent.
+    Reply,
+    /// Only the reply record: it was answered before the target restarted.
+    Record,
+}
+
+/// What kind of request it is, as far as recovery cares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Pings, disconnects, lock cancels and glimpse replies: run at once, also during recovery.
+    AnyTime,
+    /// An enqueue that is flagged as a replay.
+    LockReplay,
+    /// Everything else.
+    Normal,
+}
+
+/// What is known of a request when it arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArrivalFacts {
+    /// Its handle names an export.
+    pub known: bool,
+    /// It came over the export's connection and carries that connection's number.
+    pub current: bool,
+    /// Its xid is not 0 and exceeds the highest `last_xid` that the client announced on this connection.
+    pub xid_valid: bool,
+    /// Flag REPLAY.
+    pub replay: bool,
+    /// Flag RESENT.
+    pub resent: bool,
+    /// A request with its xid is queued or in execution.
+    pub executing: bool,
+    /// See [`Found`].
+    pub found: Found,
+    /// See [`Class`].
+    pub class: Class,
+    /// Where the export stands in recovery.
+    pub phase: Phase,
+    /// The target recovers.
+    pub recovering: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// Answer with this error.
+    Refuse(Errno),
+    /// Drop it without a word: its answer goes where its sender no longer is.
+    Drop,
+    /// The first copy is still at work: its answer serves both.
+    Attach,
+    /// Send the first answer again.
+    AnswerAgain,
+    /// Rebuild the first answer from the reply record.
+    Reconstruct,
+    /// Execute it.
+    Execute,
+    /// Queue it in the order of transnos.
+    Replay,
+    /// Execute it as the replay of a lock.
+    ReplayLock,
+    /// Execute it when recovery is over.
+    Defer,
+}
+
+/// The decision table; the first row that fits counts.
+pub fn arrive(facts: &ArrivalFacts) -> Arrival {
+    let f = *facts;
+    // The server does not know this session (any more): the client must connect.
+    if !f.known {
+        return Arrival::Refuse(Errno::ENOTCONN);
+    }
+    // A message of an older connection, late.
+    if !f.current {
+        return Arrival::Drop;
+    }
+    // The client says itself that it has the answer to this xid. Replays are exempt: they were answered.
+    if !f.replay && !f.xid_valid {
+        return Arrival::Refuse(Errno::EPROTO);
+    }
+    if f.executing {
+        return if f.replay || f.resent { Arrival::Attach } else { Arrival::Refuse(Errno::EPROTO) };
+    }
+    if f.replay {
+        return match (f.phase, f.class) {
+            // Replays its requests; a copy whose answer was lost is answered again.
+            (Phase::Requests, Class::Normal) if f.found == Found::Reply => Arrival::AnswerAgain,
+            (Phase::Requests, Class::Normal) => Arrival::Replay,
+            (Phase::Locks, Class::LockReplay) => Arrival::ReplayLock,
+            // It replays, but nobody waits for that: it must connect again and learn what is going on.
+            _ => Arrival::Refuse(Errno::ENOTCONN),
+        };
+    }
+    match f.found {
+        // A known xid without RESENT: the client is confused about its session.
+        Found::Reply | Found::Record if !f.resent => Arrival::Refuse(Errno::ENOTCONN),
+        Found::Reply => Arrival::AnswerAgain,
+        Found::Record if f.recovering => Arrival::Defer,
+        Found::Record => Arrival::Reconstruct,
+        Found::Nothing if f.recovering && f.class != Class::AnyTime => Arrival::Defer,
+        Found::Nothing => Arrival::Execute,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<ArrivalFacts> {
+        let bools = [false, true];
+        let mut all = Vec::new();
+        for bits in 0..1 << 7 {
+            let bit = |n: u32| bools[(bits >> n & 1) as usize];
+            for found in [Found::Nothing, Found::Reply, Found::Record] {
+                for class in [Class::AnyTime, Class::LockReplay, Class::Normal] {
+                    for phase in Phase::ALL {
+                        all.push(ArrivalFacts {
+                            known: bit(0),
+                            current: bit(1),
+                            xid_valid: bit(2),
+                            replay: bit(3),
+                            resent: bit(4),
+                            executing: bit(5),
+                            found,
+                            class,
+                            phase,
+                            recovering: bit(6),
+                        });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn in_no_case_is_a_change_executed_twice() {
+        for facts in all() {
+            let what = arrive(&facts);
+            let runs = matches!(what, Arrival::Execute | Arrival::Replay | Arrival::ReplayLock);
+            if facts.executing {
+                assert!(!runs, "{facts:?}");
+            }
+            if facts.found != Found::Nothing && !facts.replay {
+                assert!(!runs, "{facts:?}");
+            }
+            if facts.found == Found::Reply {
+                assert!(!runs || what == Arrival::ReplayLock, "{facts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_from_a_stranger_or_from_the_past_gets_anywhere() {
+        for facts in all() {
+            let what = arrive(&facts);
+            if !facts.known {
+                assert_eq!(what, Arrival::Refuse(Errno::ENOTCONN), "{facts:?}");
+            } else if !facts.current {
+                assert_eq!(what, Arrival::Drop, "{facts:?}");
+            } else if !facts.xid_valid && !facts.replay {
+                assert_eq!(what, Arrival::Refuse(Errno::EPROTO), "{facts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn during_recovery_only_replays_and_small_things_run() {
+        for facts in all().into_iter().filter(|f| f.recovering) {
+            match arrive(&facts) {
+                Arrival::Execute => assert_eq!(facts.class, Class::AnyTime, "{facts:?}"),
+                Arrival::Reconstruct => panic!("{facts:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_resent_request_always_gets_somewhere() {
+        for facts in all().into_iter().filter(|f| f.known && f.current && f.xid_valid && f.resent && !f.replay) {
+            assert!(!matches!(arrive(&facts), Arrival::Refuse(_) | Arrival::Drop), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn replays_run_only_while_the_server_waits_for_them() {
+        for facts in all().into_iter().filter(|f| f.replay && f.known && f.current && !f.executing) {
+            let what = arrive(&facts);
+            match (facts.phase, facts.class) {
+                (Phase::Requests, Class::Normal) => {
+                    assert!(matches!(what, Arrival::Replay | Arrival::AnswerAgain), "{facts:?}");
+                }
+                (Phase::Locks, Class::LockReplay) => assert_eq!(what, Arrival::ReplayLock, "{facts:?}"),
+                _ => assert_eq!(what, Arrival::Refuse(Errno::ENOTCONN), "{facts:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Connecting: who may, and what becomes of an older session of the same client.
+
+use proto::connect::{BRW_SIZE_MAX, PROTOCOL_VERSION, features};
+use proto::frame::flags;
+use proto::msg::{ConnectRep, ConnectReq};
+use proto::{ClientUuid, Errno, Frame, Handle};
+use stdx::Instant;
+
+use super::Phase;
+use super::exports::{Export, Exports};
+use crate::Link;
+
+/// What the target offers, and what state it is in.
+#[derive(Clone, Debug)]
+pub struct ConnectOffer {
+    /// Its full name.
+    pub target: String,
+    /// How often it was started.
+    pub instance: u64,
+    /// Version of its program.
+    pub server_version: String,
+    /// Features.
+    pub features: u64,
+    /// Keeps no client records: every client is as a server.
+    pub all_lightweight: bool,
+    /// It recovers; the clients still awaited, and the seconds that are left.
+    pub recovering: Option<(usize, u32)>,
+}
+
+impl ConnectOffer {
+    /// An offer of all that this version has.
+    pub fn new(target: String, instance: u64, server_version: String) -> ConnectOffer {
+        ConnectOffer {
+            target,
+            instance,
+            server_version,
+            features: features::SUPPORTED,
+            all_lightweight: false,
+            recovering: None,
+        }
+    }
+}
+
+/// A connection that was refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// For the client's program.
+    pub errno: Errno,
+    /// For a person.
+    pub reason: String,
+    /// Seconds until recovery ends at the latest.
+    pub time_left_s: u32,
+    /// Worth a line in the server's log.
+    pub tell: bool,
+}
+
+/// A connection that was accepted.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Accepted {
+    /// The session.
+    pub handle: Handle,
+    /// A new client: its record must be durable before it is answered (unless lightweight).
+    pub new: bool,
+    /// An older session of this client, whose state is lost; not in the table any more.
+    pub replaced: Option<Handle>,
+    /// An older connection of this session: hang it up.
+    pub old_link: Option<Link>,
+    /// For the reply's header.
+    pub flags: u32,
+    /// The reply; the target may add to it.
+    pub reply: ConnectRep,
+}
+
+/// What became of a connect request.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Connected {
+    /// Refused.
+    No(Refusal),
+    /// Accepted.
+    Yes(Accepted),
+}
+
+fn no(errno: Errno, reason: impl Into<String>) -> Connected {
+    Connected::No(Refusal { errno, reason: reason.into(), time_left_s: 0, tell: true })
+}
+
+impl Exports {
+    /// A connect request arrived over `link`.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        link: Link,
+        address: &str,
+        frame: &Frame,
+        request: &ConnectReq,
+        offer: &ConnectOffer,
+    ) -> Connected {
+        let Ok(uuid) = <[u8; 16]>::try_from(&request.client_uuid[..]) else {
+            return no(Errno::EPROTO, "the connect request has no client uuid of 16 bytes; report this as a bug");
+        };
+        let uuid = ClientUuid(u128::from_be_bytes(uuid));
+        if request.version >> 16 != PROTOCOL_VERSION >> 16 {
+            let (theirs, ours) = (request.version >> 16, PROTOCOL_VERSION >> 16);
+            return no(
+                Errno::EPROTO,
+                format!(
+                    "target '{}' (version {}) speaks protocol version {ours}, the client {theirs}; upgrade the older side",
+                    offer.target, offer.server_version
+                ),
+            );
+        }
+        if request.target != offer.target {
+            return Connected::No(Refusal {
+                errno: Errno::ENODEV,
+                reason: format!(
+                    "target '{}' is not at this address, '{}' is; check the NIDs that were registered",
+                    request.target, offer.target
+                ),
+                time_left_s: 0,
+                tell: false,
+            });
+        }
+        let conn_cnt = frame.header.conn_cnt;
+        let lightweight = request.lightweight || offer.all_lightweight;
+        let presented = frame.header.export;
+        let known = self.by_uuid.get(&uuid).copied();
+        if let Some(export) = known.and_then(|handle| self.table.get(&handle))
+            && export.phase != Phase::Absent
+            && export.link.is_some()
+            && conn_cnt <= export.conn_cnt
+        {
+            // A connect request that was overtaken by a later one.
+            return Connected::No(Refusal {
+                errno: Errno::EALREADY,
+                reason: format!("client {uuid} has a newer connection"),
+                time_left_s: 0,
+                tell: false,
+            });
+        }
+        let accepted = match known.and_then(|handle| self.table.get(&handle)).map(|e| (e.handle, e.phase)) {
+            // Known from before the restart: its recovery begins. It gets a new handle, so it sees that the server was away.
+            Some((handle, Phase::Absent)) => {
+                let export = self.table.get_mut(&handle.0);
+                if let Some(export) = export {
+                    export.phase = if offer.recovering.is_some() { Phase::Requests } else { Phase::Normal };
+                }
+                (handle, false, None, flags::CONNECT_RECOVERING)
+            }
+            // Only the connection was lost.
+            Some((handle, phase)) if handle == presented => {
+                let recovering = if phase == Phase::Normal { 0 } else { flags::CONNECT_RECOVERING };
+                (handle, false, None, flags::CONNECT_RECONNECT | recovering)
+            }
+            // The answer to its connect in this recovery was lost: nothing was replayed yet over a session that it never knew.
+            Some((handle, phase)) if phase != Phase::Normal => {
+                self.start_over(handle);
+                (handle, false, None, flags::CONNECT_RECOVERING)
+            }
+            // A session that the client does not know, or gave up: a new start.
+            Some((handle, _)) => {
+                let generation = self.table.get(&handle.0).map_or(0, |export| export.generation);
+                self.remove(handle);
+                let new = self.add(now, uuid, generation);
+                (new, true, Some(handle), 0)
+            }
+            None => {
+                if let (Some((awaited, left)), false) = (offer.recovering, lightweight) {
+                    return Connected::No(Refusal {
+                        errno: Errno::EBUSY,
+                        reason: format!(
+                            "target '{}' recovers: it waits for {awaited} clients that it knows, for at most {left} s",
+                            offer.target
+                        ),
+                        time_left_s: left,
+                        tell: true,
+                    });
+                }
+                if self.len() >= self.limits.exports {
+                    return no(
+                        Errno::EOVERFLOW,
+                        format!("target '{}' has {} clients, which is its limit", offer.target, self.len()),
+                    );
+                }
+                // Generations are for clients with several slots; see the behaviour of reply records.
+                (self.add(now, uuid, 0), true, None, 0)
+            }
+        };
+        let (handle, new, replaced, mut flag) = accepted;
+        if offer.recovering.is_none() {
+            flag &= !flags::CONNECT_RECOVERING;
+        }
+        let mut old_link = None;
+        if let Some(export) = self.table.get_mut(&handle.0) {
+            old_link = export.link.replace(link).filter(|old| *old != link);
+            export.conn_cnt = conn_cnt;
+            export.last_xid = proto::Xid(0);
+            export.heard = now;
+            export.address = address.to_owned();
+            export.dirty |= (new || export.description != request.description) && !lightweight;
+            export.description.clone_from(&request.description);
+            export.lightweight = lightweight;
+            export.read_only = request.read_only;
+            export.features = request.features & offer.features;
+        }
+        if let Some(old) = old_link {
+            self.by_link.remove(&old);
+        }
+        // A connection serves one session.
+        if let Some(other) = self.by_link.insert(link, handle.0)
+            && other != handle.0
+            && let Some(export) = self.table.get_mut(&other)
+        {
+            export.link = None;
+        }
+        let reply = ConnectRep {
+            features: request.features & offer.features,
+            version: PROTOCOL_VERSION,
+            brw_size: request.brw_size.clamp(4096, BRW_SIZE_MAX),
+            instance: offer.instance,
+            max_mod_rpcs: 0,
+            recovery_time_left_s: offer.recovering.map_or(0, |(_, left)| left),
+            server_version: offer.server_version.clone(),
+            ..ConnectRep::default()
+        };
+        Connected::Yes(Accepted { handle, new, replaced, old_link, flags: flag, reply })
+    }
+
+    fn add(&mut self, now: Instant, uuid: ClientUuid, generation: u32) -> Handle {
+        let handle = self.take_handle();
+        let mut export = Export::new(handle, uuid, self.slot_count(), now);
+        export.generation = generation;
+        self.by_uuid.insert(uuid, handle.0);
+        self.table.insert(handle.0, export);
+        handle
+    }
+
+    /// The replay of a client begins again from its first request.
+    fn start_over(&mut self, handle: Handle) {
+        if let Some(export) = self.table.get_mut(&handle.0) {
+            export.phase = Phase::Requests;
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The table of exports.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proto::frame::flags;
+use proto::{ClientUuid, Frame, Handle, Opcode, Tag, Transno, Xid};
+use stdx::{Instant, Map};
+
+use super::Phase;
+use super::arrival::{Arrival, ArrivalFacts, Class, Found, arrive};
+use crate::{Link, REPLAY_WINDOW};
+
+/// What a peer can make a target hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Exports.
+    pub exports: usize,
+    /// Requests of one export that are queued or in execution; more are answered `EINPROGRESS`, which means "later".
+    pub requests: usize,
+    /// Bytes of those requests.
+    pub bytes: usize,
+    /// Slots for changes. One in this version.
+    pub modify_slots: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { exports: 100_000, requests: 256, bytes: 64 << 20, modify_slots: 1 }
+    }
+}
+
+/// What was answered to the last modifying request of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotRecord {
+    /// The request; 0 is none.
+    pub xid: Xid,
+    /// Its transno.
+    pub transno: Transno,
+    /// Its status.
+    pub status: i32,
+    /// What the operation needs to answer again.
+    pub data: u64,
+    /// Versions before the change.
+    pub pre_versions: [u64; 4],
+}
+
+/// A slot of an export.
+#[derive(Clone, Debug, Default)]
+pub struct SlotState {
+    /// Goes to disk with the change.
+    pub record: SlotRecord,
+    /// The reply of `record.xid`, until the client has it. Not restored after a restart.
+    pub reply: Option<Frame>,
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Export {
+    /// The handle that the client puts in its requests.
+    pub handle: Handle,
+    /// The client.
+    pub uuid: ClientUuid,
+    /// Name for status output.
+    pub description: String,
+    /// No recovery and no record: another server.
+    pub lightweight: bool,
+    /// Asked for no changes.
+    pub read_only: bool,
+    /// Features granted.
+    pub features: u64,
+    /// Order in which clients came.
+    pub generation: u32,
+    /// Its connection.
+    pub link: Option<Link>,
+    /// Where the peer is, for messages.
+    pub address: String,
+    /// Where it stands in recovery.
+    pub phase: Phase,
+    /// When something was last heard of it.
+    pub heard: Instant,
+    /// Its record differs from what the store has.
+    pub dirty: bool,
+    pub(crate) conn_cnt: u32,
+    pub(crate) last_xid: Xid,
+    pub(crate) slots: Vec<SlotState>,
+    executing: Map<Xid, usize>,
+    bytes: usize,
+    pub(crate) replay_answers: VecDeque<Frame>,
+    /// The highest transno replayed in this recovery.
+    pub replayed: Transno,
+}
+
+impl Export {
+    pub(crate) fn new(handle: Handle, uuid: ClientUuid, slots: usize, now: Instant) -> Export {
+        Export {
+            handle,
+            uuid,
+            description: String::new(),
+            lightweight: false,
+            read_only: false,
+            features: 0,
+            generation: 0,
+            link: None,
+            address: String::new(),
+            phase: Phase::Normal,
+            heard: now,
+            dirty: false,
+            conn_cnt: 0,
+            last_xid: Xid(0),
+            slots: vec![SlotState::default(); slots],
+            executing: Map::default(),
+            bytes: 0,
+            replay_answers: VecDeque::new(),
+            replayed: Transno(0),
+        }
+    }
+
+    /// Number of its current connection.
+    pub fn conn_cnt(&self) -> u32 {
+        self.conn_cnt
+    }
+
+    /// Requests queued or in execution.
+    pub fn executing(&self) -> usize {
+        self.executing.len()
+    }
+
+    /// The slots, by tag less one.
+    pub fn slots(&self) -> &[SlotState] {
+        &self.slots
+    }
+
+    /// The highest transno of its reply records.
+    pub fn last_transno(&self) -> Transno {
+        self.slots.iter().map(|slot| slot.record.transno).max().unwrap_or_default()
+    }
+
+    fn slot(&mut self, tag: Tag) -> Option<&mut SlotState> {
+        self.slots.get_mut(usize::from(tag.0).checked_sub(1)?)
+    }
+
+    fn found(&self, header: &proto::Header) -> Found {
+        if header.has(flags::REPLAY) {
+            let answered = self.replay_answers.iter().any(|frame| frame.header.xid == header.xid);
+            return if answered { Found::Reply } else { Found::Nothing };
+        }
+        let Some(slot) = usize::from(header.tag.0).checked_sub(1).and_then(|at| self.slots.get(at)) else {
+            return Found::Nothing;
+        };
+        match &slot.reply {
+            _ if slot.record.xid != header.xid || header.xid.0 == 0 => Found::Nothing,
+            Some(_) => Found::Reply,
+            None => Found::Record,
+        }
+    }
+}
+
+/// All sessions of a target.
+#[derive(Debug)]
+pub struct Exports {
+    pub(crate) limits: Limits,
+    pub(crate) table: Map<u64, Export>,
+    pub(crate) by_uuid: BTreeMap<ClientUuid, u64>,
+    pub(crate) by_link: Map<Link, u64>,
+    pub(crate) next_handle: u64,
+    pub(crate) last_generation: u32,
+}
+
+impl Exports {
+    /// No sessions. Handles are greater than `base`; one that differs at each start makes them unique over restarts.
+    pub fn new(base: u64, limits: Limits) -> Exports {
+        Exports {
+            limits,
+            table: Map::default(),
+            by_uuid: BTreeMap::new(),
+            by_link: Map::default(),
+            next_handle: base + 1,
+            last_generation: 0,
+        }
+    }
+
+    /// A session from a client record, at start: the client is awaited.
+    pub fn restore(
+        &mut self,
+        now: Instant,
+        uuid: ClientUuid,
+        description: String,
+        generation: u32,
+        slots: impl IntoIterator<Item = (Tag, SlotRecord)>,
+    ) -> Handle {
+        let handle = self.take_handle();
+        let mut export = Export::new(handle, uuid, self.slot_count(), now);
+        export.description = description;
+        export.generation = generation;
+        export.phase = Phase::Absent;
+        for (tag, record) in slots {
+            if let Some(slot) = export.slot(tag) {
+                slot.record = record;
+            }
+        }
+        self.last_generation = self.last_generation.max(generation);
+        self.by_uuid.insert(uuid, handle.0);
+        self.table.insert(handle.0, export);
+        handle
+    }
+
+    pub(crate) fn slot_count(&self) -> usize {
+        usize::from(self.limits.modify_slots) + 1
+    }
+
+    pub(crate) fn take_handle(&mut self) -> Handle {
+        let handle = Handle(self.next_handle);
+        self.next_handle += 1;
+        handle
+    }
+
+    /// A session.
+    pub fn get(&self, handle: Handle) -> Option<&Export> {
+        self.table.get(&handle.0)
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut Export> {
+        self.table.get_mut(&handle.0)
+    }
+
+    /// The session of a client.
+    pub fn of_client(&self, uuid: ClientUuid) -> Option<&Export> {
+        self.table.get(self.by_uuid.get(&uuid)?)
+    }
+
+    /// The session that a connection belongs to.
+    pub fn of_link(&self, link: Link) -> Option<Handle> {
+        self.by_link.get(&link).map(|&handle| Handle(handle))
+    }
+
+    /// All sessions, by client.
+    pub fn iter(&self) -> impl Iterator<Item = &Export> {
+        self.by_uuid.values().filter_map(|handle| self.table.get(handle))
+    }
+
+    /// The greatest generation that a client was given.
+    pub fn last_generation(&self) -> u32 {
+        self.last_generation
+    }
+
+    /// How many sessions there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Forgets a session.
+    pub fn remove(&mut self, handle: Handle) -> Option<Export> {
+        let export = self.table.remove(&handle.0)?;
+        if self.by_uuid.get(&export.uuid) == Some(&handle.0) {
+            self.by_uuid.remove(&export.uuid);
+        }
+        if let Some(link) = export.link {
+            self.by_link.remove(&link);
+        }
+        Some(export)
+    }
+
+    /// A connection is gone. Its session stays.
+    pub fn link_closed(&mut self, link: Link) -> Option<Handle> {
+        let handle = self.by_link.remove(&link)?;
+        if let Some(export) = self.table.get_mut(&handle)
+            && export.link == Some(link)
+        {
+            export.link = None;
+        }
+        Some(Handle(handle))
+    }
+
+    /// A request (not a connect) arrived. What it tells by the way (`last_xid`, a sign of life) is noted.
+    pub fn arrive(&mut self, now: Instant, link: Link, frame: &Frame, recovering: bool) -> Arrival {
+        let header = &frame.header;
+        let Some(export) = self.table.get_mut(&header.export.0) else {
+            return Arrival::Refuse(proto::Errno::ENOTCONN);
+        };
+        let current = export.link == Some(link) && header.conn_cnt == export.conn_cnt;
+        let facts = ArrivalFacts {
+            known: true,
+            current,
+            xid_valid: header.xid.0 != 0 && header.xid > export.last_xid,
+            replay: header.has(flags::REPLAY),
+            resent: header.has(flags::RESENT),
+            executing: export.executing.contains_key(&header.xid),
+            found: export.found(header),
+            class: class(header),
+            phase: export.phase,
+            recovering,
+        };
+        let what = arrive(&facts);
+        if current {
+            export.heard = now;
+            if !facts.replay && header.last_xid > export.last_xid {
+                export.last_xid = header.last_xid;
+                for slot in &mut export.slots {
+                    if slot.record.xid <= header.last_xid {
+                        slot.reply = None;
+                    }
+                }
+            }
+        }
+        let starts = matches!(what, Arrival::Execute | Arrival::Replay | Arrival::ReplayLock | Arrival::Reconstruct)
+            || what == Arrival::Defer;
+        if starts
+            && facts.class == Class::Normal
+            && (export.executing.len() >= self.limits.requests || export.bytes >= self.limits.bytes)
+        {
+            stdx::mark!("exports.too_much");
+            return Arrival::Refuse(proto::Errno::EINPROGRESS);
+        }
+        if usize::from(header.tag.0) > export.slots.len() {
+            return Arrival::Refuse(proto::Errno::EPROTO);
+        }
+        what
+    }
+
+    /// A request is queued or in execution from now on.
+    pub fn begin(&mut self, handle: Handle, frame: &Frame) {
+        if let Some(export) = self.table.get_mut(&handle.0) {
+            let bytes = frame.wire_len();
+            export.bytes += bytes;
+            if let Some(old) = export.executing.insert(frame.header.xid, bytes) {
+                export.bytes -= old;
+            }
+        }
+    }
+
+    /// A request is answered.
+    pub fn end(&mut self, handle: Handle, xid: Xid) {
+        if let Some(export) = self.table.get_mut(&handle.0)
+            && let Some(bytes) = export.executing.remove(&xid)
+        {
+            export.bytes -= bytes;
+        }
+    }
+
+    /// A request with a tag made a change. Gives whether the client record differs from the store's only since now.
+    pub fn executed(&mut self, handle: Handle, tag: Tag, record: SlotRecord) -> bool {
+        let Some(export) = self.table.get_mut(&handle.0) else { return false };
+        let lightweight = export.lightweight;
+        let Some(slot) = export.slot(tag) else { return false };
+        if slot.record.xid >= record.xid {
+            // An older request of the slot, which the client has given up, ended after a newer one.
+            return false;
+        }
+        *slot = SlotState { record, reply: None };
+        if lightweight {
+            return false;
+        }
+        !core::mem::replace(&mut export.dirty, true)
+    }
+
+    /// The reply of a request with a tag is ready: it is kept until the client has it.
+    pub fn keep_reply(&mut self, handle: Handle, tag: Tag, reply: &Frame) {
+        let Some(export) = self.table.get_mut(&handle.0) else { return };
+        let wanted = reply.header.xid > export.last_xid;
+        if let Some(slot) = export.slot(tag)
+            && slot.record.xid == reply.header.xid
+            && wanted
+        {
+            slot.reply = Some(reply.clone());
+        }
+    }
+
+    /// The reply of a replay is ready: it is kept until the client must have it.
+    pub fn keep_replay_answer(&mut self, handle: Handle, reply: &Frame) {
+        let Some(export) = self.table.get_mut(&handle.0) else { return };
+        export.replay_answers.push_back(reply.clone());
+        // A client has at most a window of replays without an answer; twice that is on the safe side.
+        while export.replay_answers.len() > 2 * REPLAY_WINDOW {
+            export.replay_answers.pop_front();
+        }
+    }
+
+    /// The first answer to a request that was found.
+    pub fn first_answer(&self, handle: Handle, frame: &Frame) -> Option<Frame> {
+        let export = self.table.get(&handle.0)?;
+        let header = &frame.header;
+        if header.has(flags::REPLAY) {
+            return export.replay_answers.iter().find(|reply| reply.header.xid == header.xid).cloned();
+        }
+        let slot = export.slots.get(usize::from(header.tag.0).checked_sub(1)?)?;
+        slot.reply.clone().filter(|reply| reply.header.xid == header.xid)
+    }
+
+    /// The reply record of a request that was found.
+    pub fn record(&self, handle: Handle, tag: Tag) -> Option<&SlotRecord> {
+        Some(&self.table.get(&handle.0)?.slots.get(usize::from(tag.0).checked_sub(1)?)?.record)
+    }
+
+    /// Sessions of which nothing was heard since `since`, except those that recovery waits for.
+    pub fn silent(&self, since: Instant) -> Vec<Handle> {
+        self.iter().filter(|e| e.phase == Phase::Normal && e.heard < since).map(|e| e.handle).collect()
+    }
+
+    /// Forgets a table of replay answers: recovery is over.
+    pub fn recovery_over(&mut self) {
+        for export in self.table.values_mut() {
+            export.replay_answers = VecDeque::new();
+            export.phase = Phase::Normal;
+        }
+    }
+}
+
+fn class(header: &proto::Header) -> Class {
+    match Opcode::from_raw(header.opcode) {
+        Some(Opcode::Ping | Opcode::Disconnect | Opcode::LdlmCancel | Opcode::LdlmGlReply) => Class::AnyTime,
+        Some(Opcode::LdlmEnqueue) if header.has(flags::REPLAY) => Class::LockReplay,
+        _ => Class::Normal,
+    }
+}

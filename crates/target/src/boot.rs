@@ -1,0 +1,219 @@
+//! Start and stop.
+//!
+//! ```text
+//! load header, clients, configuration ─► count the start (durable) ─► the service's start ─► register ─► serve
+//! ```
+//! A target that was registered before serves at once and registers meanwhile: a file system comes back also if its MGS
+//! does not.
+
+use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
+use rpc::server::{Exports, Limits, SlotRecord, Window};
+use schema::Header;
+use schema::Record;
+use schema::session::{ClientRec, KnownConfig, Progress};
+
+use crate::ExportId;
+use crate::api::{Effect, LogLevel};
+use crate::commit::Then;
+use crate::cx::Cx;
+use crate::machine::{Machine, Target};
+use crate::op::{Own, Replay, Work};
+use crate::options::check_features;
+use crate::service::{Service, Stop};
+
+/// How far the target is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Stage {
+    /// Loads what it must know.
+    Booting,
+    /// Makes the new start durable.
+    Counting,
+    /// The service starts.
+    Starting,
+    /// Waits for the MGS's first word.
+    Registering,
+    /// Clients are served, or recover.
+    Serving,
+    /// Commits what there is; takes nothing more.
+    Stopping,
+    /// Over.
+    Stopped,
+}
+
+/// What the store says at start.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    header: Option<Header>,
+    progress: Progress,
+    config: KnownConfig,
+    clients: Vec<(ClientUuid, ClientRec)>,
+}
+
+impl Cx<'_> {
+    /// The machine's own first attempt.
+    pub(crate) fn boot(&mut self) -> Result<(), Stop> {
+        let header = self.get::<Header>(&());
+        let progress = self.get::<Progress>(&());
+        let config = self.get::<KnownConfig>(&());
+        let clients = self.scan::<ClientRec>(&ClientRec::all(), usize::MAX);
+        self.m.loaded = Some(Loaded {
+            header: header?,
+            progress: progress?.unwrap_or_default(),
+            config: config?.unwrap_or_default(),
+            clients: clients?,
+        });
+        Ok(())
+    }
+}
+
+impl<S: Service> Target<S> {
+    pub(crate) fn boot(&mut self) {
+        let op = self.m.new_op(ExportId::TARGET, Replay::No, Work::Own(Own::Boot));
+        self.attempt(op);
+        self.m.store_effects();
+    }
+
+    /// The store's records are there.
+    pub(crate) fn booted(&mut self) {
+        let Some(loaded) = self.m.loaded.take() else { return };
+        if let Err(reason) = self.m.take_over(loaded, self.service.kind()) {
+            self.m.stop(reason);
+            return;
+        }
+        self.m.stage = Stage::Counting;
+        self.m.header_dirty();
+        let group = self.m.newest_group();
+        if let Some(then) = self.m.when_durable(group, Then::Counted) {
+            self.then(then);
+        }
+    }
+
+    /// The start is durable.
+    pub(crate) fn counted(&mut self) {
+        if self.m.stage == Stage::Counting {
+            self.m.stage = Stage::Starting;
+            let op = self.m.new_op(ExportId::TARGET, Replay::No, Work::Own(Own::Start));
+            self.attempt(op);
+        }
+    }
+
+    /// The service has started.
+    pub(crate) fn started(&mut self) {
+        if self.m.stage != Stage::Starting {
+            return;
+        }
+        if self.service.kind() == TargetKind::Mgt {
+            self.serve();
+            return;
+        }
+        self.m.stage = Stage::Registering;
+        let first = !self.m.header.registered;
+        if let Err(reason) = self.m.connect_mgs() {
+            if first {
+                self.m.stop(reason);
+                return;
+            }
+            self.m.log(LogLevel::Warn, reason);
+        }
+        if !first {
+            self.serve();
+        }
+    }
+
+    /// Clients may come.
+    pub(crate) fn serve(&mut self) {
+        if self.m.stage >= Stage::Serving {
+            return;
+        }
+        self.m.stage = Stage::Serving;
+        self.m.effects.push_back(Effect::Serving { name: self.m.name.clone() });
+        if self.m.config.version != 0 {
+            self.apply_config_params();
+            self.aside(|service, cx| service.configured(cx));
+        }
+        if self.m.is_recovering() {
+            let known = self.m.window.status().known;
+            let line = format!("waits for {known} clients that it knew before it stopped");
+            self.m.log(LogLevel::Info, line);
+        } else {
+            self.aside(|service, cx| service.recovered(cx));
+        }
+    }
+
+    /// Everything is to be made durable, then the target stops.
+    pub(crate) fn begin_stop(&mut self) {
+        match self.m.stage {
+            Stage::Stopping | Stage::Stopped => {}
+            Stage::Booting => self.m.stop(String::new()),
+            _ => {
+                self.m.stage = Stage::Stopping;
+                let group = self.m.newest_group();
+                if let Some(then) = self.m.when_durable(group, Then::Stop) {
+                    self.then(then);
+                }
+            }
+        }
+    }
+}
+
+impl Machine {
+    pub(crate) fn boot_error(&self, errno: Errno) -> String {
+        format!("target '{}' cannot read its first records ({errno}): see the lines above", self.name)
+    }
+
+    /// Checks what was loaded and makes it this target's state.
+    fn take_over(&mut self, loaded: Loaded, kind: TargetKind) -> Result<(), String> {
+        let Loaded { header, progress, config, clients } = loaded;
+        let Some(mut header) = header else {
+            return Err("there is no target in this store: make one with 'adamant mkfs'".to_owned());
+        };
+        check_features(&header)?;
+        let name: TargetName = header.name.parse().map_err(|error| format!("the target's header is wrong: {error}"))?;
+        if name.kind != kind {
+            return Err(format!("the store holds target '{name}', which is of another kind: name the right directory"));
+        }
+        if let Some(wanted) = &self.options.name
+            && *wanted != name
+        {
+            return Err(format!("the store holds target '{name}', not '{wanted}': name the right directory"));
+        }
+        header.mount_count += 1;
+        let instance = header.mount_count;
+        self.exports = Exports::new(instance << 32, Limits::default());
+        self.locks = dlm::server::Locks::new(instance << 40, self.locks.settings());
+        self.last_transno = Transno(progress.last_transno);
+        let recover = !self.options.abort_recovery && kind != TargetKind::Mgt;
+        let mut known = Vec::new();
+        for (uuid, record) in clients {
+            let slots = record.slots.iter().filter_map(|slot| {
+                let mut pre_versions = [0; 4];
+                for (to, from) in pre_versions.iter_mut().zip(&slot.pre_versions) {
+                    *to = *from;
+                }
+                let tag = Tag(u16::try_from(slot.tag).ok()?);
+                let (xid, transno) = (Xid(slot.xid), Transno(slot.transno));
+                Some((tag, SlotRecord { xid, transno, status: slot.result, data: slot.data, pre_versions }))
+            });
+            let slots: Vec<_> = slots.collect();
+            let highest = slots.iter().map(|(_, slot)| slot.transno).max().unwrap_or_default();
+            self.last_transno = self.last_transno.max(highest);
+            if recover {
+                known.push(self.exports.restore(self.now, uuid, record.description, record.generation, slots));
+            } else {
+                self.forget_client(uuid);
+            }
+        }
+        self.last_committed = self.last_transno;
+        self.commits.set_progress(self.last_transno);
+        let (soft, hard) = (self.options.recovery_soft, self.options.recovery_hard);
+        self.window = Window::new(known, self.last_committed, soft, hard);
+        if !self.window.is_open() {
+            header.epoch = header.epoch.max(self.last_transno.epoch()) + 1;
+            self.last_transno = Transno::start_of(header.epoch);
+        }
+        self.config = config.config.unwrap_or_default();
+        self.name = name;
+        self.header = header;
+        Ok(())
+    }
+}

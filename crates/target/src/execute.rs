@@ -1,0 +1,461 @@
+//! Running operations: attempts, what follows from their acceptance, and waking those that wait.
+
+use core::time::Duration;
+
+use dlm::ExportId;
+use dlm::server::LockEvent;
+use proto::frame::flags;
+use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
+use rpc::server::SlotRecord;
+use store::Room;
+
+use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
+use crate::boot::Stage;
+use crate::commit::Then;
+use crate::cx::Cx;
+use crate::machine::{Machine, Target, Timer};
+use crate::op::{Op, Own, Replay, Work};
+use crate::service::{Executed, Reply, Request, Service, Stop};
+
+/// What one change can write at most, as far as the reservation of space knows: records, and bytes beside the request's own.
+const CHANGE_RECORDS: usize = 24;
+const CHANGE_BYTES: usize = 128 << 10;
+
+/// Whether requests of this kind change something.
+fn modifies(header: &Header) -> bool {
+    use Opcode::*;
+    header.tag.0 != 0
+        || matches!(
+            Opcode::from_raw(header.opcode),
+            Some(ObjWrite | ObjPunch | ObjSetattr | ObjDestroy | MgsRegister | MgsSetParam | MgsSeqRange | SeqAlloc)
+        )
+}
+
+/// Whether there is room for a change.
+enum Gate {
+    Open,
+    Later,
+    Full,
+}
+
+impl<S: Service> Target<S> {
+    /// Executes a request that arrived.
+    pub(crate) fn execute(&mut self, handle: Handle, frame: Frame, replay: Replay) {
+        let Some(opcode) = Opcode::from_raw(frame.header.opcode) else {
+            let header = frame.header;
+            self.m.refuse(handle, &header, Errno::EOPNOTSUPP);
+            return;
+        };
+        let export = ExportId(handle.0);
+        let work = Work::Request(Request { export, opcode, frame });
+        let op = self.m.new_op(export, replay, work);
+        self.attempt(op);
+    }
+
+    /// Answers a request again that was executed before the target restarted.
+    pub(crate) fn reconstruct(&mut self, handle: Handle, frame: Frame, record: &SlotRecord) {
+        let Some(opcode) = Opcode::from_raw(frame.header.opcode) else { return };
+        stdx::mark!("target.reconstruct");
+        let export = ExportId(handle.0);
+        let executed = Executed { transno: record.transno, status: record.status, record: record.data };
+        self.m.stats.reconstructed += 1;
+        let work = Work::Reconstruct(Request { export, opcode, frame }, executed);
+        let mut op = self.m.new_op(export, Replay::No, work);
+        op.pre_versions = record.pre_versions;
+        self.attempt(op);
+    }
+
+    /// Runs an operation that waited.
+    pub(crate) fn run_again(&mut self, id: u64) {
+        if let Some(op) = self.m.ops.remove(&id) {
+            self.attempt(op);
+        }
+    }
+
+    fn gate(&self, op: &Op) -> Gate {
+        let Work::Request(request) = &op.work else { return Gate::Open };
+        let header = &request.frame.header;
+        if !modifies(header) || matches!(op.replay, Replay::Committed(_)) {
+            return Gate::Open;
+        }
+        if self.m.view.over_limit() {
+            return Gate::Later;
+        }
+        let bytes = request.frame.body.len() + request.frame.bulk.len().min(256 << 10) + CHANGE_BYTES;
+        match self.m.view.room(CHANGE_RECORDS, bytes, false) {
+            Room::Yes => Gate::Open,
+            Room::AfterCommit => Gate::Later,
+            Room::No if self.service.may_use_reserve(request) => {
+                match self.m.view.room(CHANGE_RECORDS, CHANGE_BYTES, true) {
+                    Room::Yes => Gate::Open,
+                    Room::AfterCommit => Gate::Later,
+                    Room::No => Gate::Full,
+                }
+            }
+            Room::No => Gate::Full,
+        }
+    }
+
+    /// One attempt.
+    pub(crate) fn attempt(&mut self, mut op: Op) {
+        match self.gate(&op) {
+            Gate::Open => {}
+            Gate::Later => {
+                stdx::mark!("target.throttled");
+                self.m.want_commit();
+                self.m.patience(&op);
+                self.m.throttled.push_back(op);
+                return;
+            }
+            Gate::Full => {
+                self.failed(op, Errno::ENOSPC);
+                return;
+            }
+        }
+        op.waits = false;
+        self.m.out.clear();
+        self.m.view.begin(op.attempt());
+        let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));
+        let mut cx = Cx { m: &mut self.m, op: &mut op };
+        let result = match &work {
+            Work::Request(request) => self.service.attempt(&mut cx, request),
+            Work::Reconstruct(request, executed) => self.service.reconstruct(&mut cx, request, executed),
+            Work::Task(task) => self.service.task(&mut cx, task).map(|()| Reply::default()),
+            Work::Own(Own::Boot) => cx.boot().map(|()| Reply::default()),
+            Work::Own(Own::Start) => self.service.start(&mut cx).map(|()| Reply::default()),
+            Work::Own(Own::Aside) => Ok(Reply::default()),
+        };
+        op.work = work;
+        match result {
+            Ok(reply) => self.accept(op, reply),
+            Err(Stop::Errno(errno)) => self.failed(op, errno),
+            Err(Stop::Wait) => {
+                self.m.view.abandon();
+                if !op.waits && self.m.view.misses(op.attempt()).is_empty() {
+                    let line = format!("{} waits for nothing: report this as a bug", op.describe());
+                    self.m.log(LogLevel::Error, line);
+                    self.failed(op, Errno::EIO);
+                    return;
+                }
+                self.m.patience(&op);
+                self.m.ops.insert(op.id, op);
+            }
+        }
+    }
+
+    /// An attempt that changed nothing and never will.
+    fn failed(&mut self, mut op: Op, errno: Errno) {
+        self.m.view.abandon();
+        self.m.end_op(&op);
+        match core::mem::replace(&mut op.work, Work::Own(Own::Aside)) {
+            Work::Request(request) => {
+                let mut header = reply_header(&request.frame.header);
+                header.status = -errno.raw();
+                let frame = Frame { header, ..Frame::default() };
+                self.m.answered(&op, &request.frame.header, &frame);
+                self.m.send_reply(Handle(op.export.0), frame);
+            }
+            Work::Reconstruct(request, _) => {
+                // What was done stays done; its answer cannot be rebuilt.
+                let line = format!(
+                    "the answer to {} of {} cannot be rebuilt ({errno}): the client is evicted",
+                    request.opcode.name(),
+                    self.m.client_name(Handle(op.export.0))
+                );
+                self.m.log(LogLevel::Error, line);
+                self.m.evict_later.push((Handle(op.export.0), "a lost answer cannot be given again".into()));
+            }
+            Work::Task(task) => {
+                let line = format!("background work '{}' failed: {errno}", task.name());
+                self.m.log(LogLevel::Warn, line);
+            }
+            Work::Own(Own::Boot) => self.m.stop(self.m.boot_error(errno)),
+            Work::Own(Own::Start) => {
+                let name = &self.m.name;
+                self.m.stop(format!("target '{name}' could not be started ({errno}): see the lines above"));
+            }
+            Work::Own(Own::Aside) => {}
+        }
+    }
+
+    /// An attempt whose changes stand.
+    fn accept(&mut self, mut op: Op, mut reply: Reply) {
+        let now = self.m.now;
+        let handle = Handle(op.export.0);
+        let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));
+        let only_memory = matches!(op.replay, Replay::Committed(_)) || matches!(work, Work::Reconstruct(..));
+        let group = if only_memory {
+            self.m.view.abandon();
+            None
+        } else {
+            self.m.view.accept(now)
+        };
+        self.m.end_op(&op);
+        for file in op.dirty_files() {
+            self.m.commits.dirty_file(file);
+        }
+        let pre_versions = self.m.out.pre_versions;
+        let (mut hold, mut hold_for) = (self.m.out.hold, self.m.out.hold_for);
+        let frame = match &work {
+            Work::Request(request) => {
+                let asked = &request.frame.header;
+                let lightweight = self.m.exports.get(handle).is_none_or(|export| export.lightweight);
+                let mut header = reply_header(asked);
+                header.pre_versions = pre_versions;
+                let change = !only_memory && (asked.tag.0 != 0 || self.m.out.wants_transno || group.is_some());
+                if change {
+                    let transno = self.m.take_transno(op.replay);
+                    let record =
+                        SlotRecord { xid: asked.xid, transno, status: reply.status, data: reply.record, pre_versions };
+                    self.m.progress_dirty();
+                    if asked.tag.0 != 0 && self.m.exports.executed(handle, asked.tag, record) {
+                        self.m.export_dirty(handle);
+                    }
+                    if lightweight {
+                        // Its client keeps nothing for replay: the change must be durable when it is answered.
+                        hold = true;
+                    } else {
+                        header.transno = transno;
+                    }
+                    let group = group.unwrap_or_else(|| self.m.view.collecting_group());
+                    let changed = core::mem::take(&mut self.m.out.changed);
+                    for key in &changed {
+                        self.m.sharing.changed(*key, op.export, group);
+                    }
+                    self.m.out.changed = changed;
+                } else if let Replay::Committed(transno) = op.replay {
+                    header.transno = transno;
+                }
+                Some((asked, header))
+            }
+            Work::Reconstruct(request, executed) => {
+                let mut header = reply_header(&request.frame.header);
+                header.transno = executed.transno;
+                header.pre_versions = op.pre_versions;
+                Some((&request.frame.header, header))
+            }
+            Work::Task(_) | Work::Own(_) => {
+                if group.is_some()
+                    && self.m.out.wants_transno
+                    && !self.m.is_recovering()
+                    && self.m.stage == Stage::Serving
+                {
+                    self.m.take_transno(Replay::No);
+                }
+                None
+            }
+        };
+        self.m.spread_out(Some(&op));
+        if let Work::Request(request) = &work {
+            self.m.out.clear();
+            self.service.accepted(&mut Cx { m: &mut self.m, op: &mut op }, request, &mut reply);
+            hold |= self.m.out.hold;
+            self.m.spread_out(Some(&op));
+        }
+        match &work {
+            Work::Own(Own::Boot) => self.booted(),
+            Work::Own(Own::Start) => self.started(),
+            _ => {}
+        }
+        let Some((asked, mut header)) = frame else { return };
+        header.status = reply.status;
+        let frame = Frame { header, body: reply.body, bulk: reply.bulk };
+        self.m.answered(&op, asked, &frame);
+        if hold {
+            hold_for = hold_for.max(self.m.newest_group());
+        }
+        if hold_for > self.m.view.durable_group() {
+            stdx::mark!("target.held");
+            self.m.patience_for(handle, asked);
+            if let Some(then) = self.m.when_durable(hold_for, Then::Reply(handle, frame)) {
+                self.then(then);
+            }
+        } else {
+            self.m.send_reply(handle, frame);
+        }
+    }
+
+    /// What the lock manager wants.
+    pub(crate) fn lock_events(&mut self) {
+        while let Some(event) = self.m.locks.poll() {
+            let m = &mut self.m;
+            match event {
+                LockEvent::Blocking { export, callback } => m.notice(export, Opcode::LdlmBlCallback, &callback),
+                LockEvent::Glimpse { export, callback } => m.notice(export, Opcode::LdlmGlCallback, &callback),
+                LockEvent::Granted { waiter, grant, .. } => {
+                    if let Some(op) = m.ops.get_mut(&waiter.0) {
+                        op.memo().enqueued = Some(Ok(grant));
+                        m.ready.push_back(waiter.0);
+                    }
+                }
+                LockEvent::Refused { waiter, errno } => {
+                    if let Some(op) = m.ops.get_mut(&waiter.0) {
+                        op.memo().enqueued = Some(Err(errno));
+                        m.ready.push_back(waiter.0);
+                    }
+                }
+                LockEvent::Ready { waiter } | LockEvent::GlimpseDone { waiter } => m.ready.push_back(waiter.0),
+                LockEvent::Overdue { export } => {
+                    let reason = format!(
+                        "it did not give a lock back within {} s of being asked",
+                        m.options.lock_timeout.as_secs()
+                    );
+                    self.evict(Handle(export.0), &reason);
+                }
+            }
+        }
+    }
+}
+
+/// The header of a reply, but for its status, transno and versions.
+pub(crate) fn reply_header(asked: &Header) -> Header {
+    Header {
+        opcode: asked.opcode,
+        tag: asked.tag,
+        flags: flags::REPLY | (asked.flags & flags::REPLAY),
+        conn_cnt: asked.conn_cnt,
+        export: asked.export,
+        xid: asked.xid,
+        ..Header::default()
+    }
+}
+
+impl Machine {
+    fn take_transno(&mut self, replay: Replay) -> Transno {
+        let transno = match replay {
+            Replay::Fresh(transno) | Replay::Committed(transno) => transno,
+            Replay::No => Transno(self.last_transno.0 + 1),
+        };
+        self.last_transno = self.last_transno.max(transno);
+        transno
+    }
+
+    /// A request has its answer: it is remembered where it must be, and counted.
+    fn answered(&mut self, op: &Op, asked: &Header, reply: &Frame) {
+        let handle = Handle(op.export.0);
+        if op.replay != Replay::No {
+            self.exports.keep_replay_answer(handle, reply);
+            if let Replay::Fresh(transno) = op.replay {
+                if let Some(export) = self.exports.get_mut(handle) {
+                    export.replayed = export.replayed.max(transno);
+                }
+                self.window.executed(self.now);
+            }
+        }
+        if asked.tag.0 != 0 && reply.header.status >= 0 {
+            self.exports.keep_reply(handle, asked.tag, reply);
+        }
+        self.stats.count(asked.opcode, self.now.since(op.started));
+    }
+
+    /// An operation is over, one way or another.
+    pub(crate) fn end_op(&mut self, op: &Op) {
+        self.view.finish(op.attempt());
+        if op.used_locks {
+            self.locks.release(self.now, op.waiter());
+        }
+    }
+
+    /// Carries out what an accepted attempt, or a call aside, has collected.
+    pub(crate) fn spread_out(&mut self, op: Option<&Op>) {
+        let _ = op;
+        for (at, task) in core::mem::take(&mut self.out.spawned) {
+            match at {
+                Some(at) => self.add_timer(at, Timer::Spawn(task)),
+                None => self.tasks.push_back(task),
+            }
+        }
+        for (export, opcode, body) in core::mem::take(&mut self.out.notices) {
+            self.notice_bytes(export, opcode, body);
+        }
+        for (export, reason) in core::mem::take(&mut self.out.evicted) {
+            self.evict_later.push((Handle(export.0), reason));
+        }
+    }
+
+    /// Tasks run while the target serves and no replay may still come.
+    pub(crate) fn tasks_may_run(&self) -> bool {
+        self.stage == Stage::Serving && !self.is_recovering() && !self.view.over_limit()
+    }
+
+    // --- needs ---
+
+    /// The result of a data operation, if it is there; it is started if need be.
+    pub(crate) fn data_op(&mut self, op: &mut Op, data: DataOp) -> Option<DataResult> {
+        let id = op.id;
+        let memo = op.memo();
+        if let Some((_, result)) = memo.data.iter().find(|(known, _)| same(known, &data)) {
+            return result.clone();
+        }
+        let index = memo.data.len();
+        memo.data.push((data.clone(), None));
+        self.start_data(id, index, data);
+        None
+    }
+
+    pub(crate) fn data_done(&mut self, id: DataId, result: DataResult) {
+        if self.synced(id, &result) {
+            return;
+        }
+        let Some((op, index)) = self.data.remove(&id) else { return };
+        if let Some(waiting) = self.ops.get_mut(&op) {
+            if let Some((_, slot)) = waiting.memo().data.get_mut(index) {
+                *slot = Some(result);
+            }
+            self.ready.push_back(op);
+        }
+    }
+
+    /// Whether the operation has slept for so long.
+    pub(crate) fn slept(&mut self, op: &mut Op, time: Duration) -> bool {
+        let (id, now) = (op.id, self.now);
+        match op.memo().sleep {
+            Some(at) => at <= now,
+            None => {
+                op.memo().sleep = Some(now + time);
+                self.add_timer(now + time, Timer::Wake(id));
+                false
+            }
+        }
+    }
+
+    /// Ends the operations of an export that is gone.
+    pub(crate) fn cancel_ops(&mut self, handle: Handle) {
+        let mut gone: Vec<u64> = self.ops.iter().filter(|(_, op)| op.export.0 == handle.0).map(|(id, _)| *id).collect();
+        gone.sort_unstable();
+        let mut ops: Vec<Op> = gone.into_iter().filter_map(|id| self.ops.remove(&id)).collect();
+        for op in core::mem::take(&mut self.throttled) {
+            if op.export.0 == handle.0 {
+                ops.push(op);
+            } else {
+                self.throttled.push_back(op);
+            }
+        }
+        for op in ops {
+            self.end_op(&op);
+            if matches!(op.replay, Replay::Fresh(_)) {
+                self.window.executed(self.now);
+            }
+        }
+        self.deferred.retain(|(whose, _)| *whose != handle);
+        self.held_pings.retain(|(whose, _)| *whose != handle);
+    }
+
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+}
+
+/// Whether two data operations are the same. Written bytes are compared by where they lie: a request's do not move.
+fn same(a: &DataOp, b: &DataOp) -> bool {
+    match (a, b) {
+        (
+            DataOp::Write { file, offset, data },
+            DataOp::Write { file: other_file, offset: other_offset, data: other },
+        ) => {
+            (file, offset, data.len()) == (other_file, other_offset, other.len())
+                && (data.as_ptr() == other.as_ptr() || data == other)
+        }
+        _ => a == b,
+    }
+}

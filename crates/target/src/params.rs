@@ -1,0 +1,271 @@
+//! Parameters of every target, by Lustre's names.
+
+use core::fmt::Write;
+use core::time::Duration;
+
+use proto::{Errno, Handle, TargetKind};
+use rpc::server::WindowState;
+use stdx::Instant;
+
+use crate::machine::{Machine, Target};
+use crate::service::Service;
+
+/// Whether `path` matches `pattern`: `*` stands for any characters within a component, `?` for one.
+fn matches(pattern: &str, path: &str) -> bool {
+    fn go(pattern: &[u8], path: &[u8]) -> bool {
+        match (pattern.split_first(), path.split_first()) {
+            (None, None) => true,
+            (Some((b'*', rest)), _) => {
+                let mut at = 0;
+                loop {
+                    if go(rest, &path[at..]) {
+                        return true;
+                    }
+                    match path.get(at) {
+                        None | Some(b'.') => return false,
+                        Some(_) => at += 1,
+                    }
+                }
+            }
+            (Some((b'?', rest)), Some((c, path))) => *c != b'.' && go(rest, path),
+            (Some((a, rest)), Some((b, path))) => a == b && go(rest, path),
+            _ => false,
+        }
+    }
+    go(pattern.as_bytes(), path.as_bytes())
+}
+
+fn kind_word(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Mgt => "mgs",
+        TargetKind::Mdt => "mdt",
+        TargetKind::Ost => "obdfilter",
+    }
+}
+
+impl Machine {
+    fn recovery_status(&self) -> String {
+        let s = self.window.status();
+        let secs = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => b.since(a).as_secs(),
+            _ => 0,
+        };
+        let mut text = String::new();
+        let word = match s.state {
+            WindowState::Inactive => "INACTIVE",
+            WindowState::WaitingForClients => "WAITING_FOR_CLIENTS",
+            WindowState::Complete => "COMPLETE",
+            _ => "RECOVERING",
+        };
+        let _ = writeln!(text, "status: {word}");
+        match s.state {
+            WindowState::Inactive => {}
+            WindowState::Complete => {
+                let _ = writeln!(text, "recovery_duration: {}", secs(s.started, s.ended));
+                let _ = writeln!(text, "completed_clients: {}/{}", s.completed, s.known);
+                let _ = writeln!(text, "evicted_clients: {}", s.evicted);
+                let _ = writeln!(text, "replayed_requests: {}", s.replayed_requests);
+                let _ = writeln!(text, "last_transno: {}", self.last_transno);
+                let _ = writeln!(text, "VBR: DISABLED");
+                let _ = writeln!(text, "IR: ENABLED");
+            }
+            _ => {
+                let left = s.deadline.map_or(self.options.recovery_soft, |at| at.since(self.now)).as_secs();
+                let _ = writeln!(text, "time_remaining: {left}");
+                let _ = writeln!(text, "connected_clients: {}/{}", s.connected, s.known);
+                let _ = writeln!(text, "req_replay_clients: {}", s.req_replay_clients);
+                let _ = writeln!(text, "lock_repay_clients: {}", s.lock_replay_clients);
+                let _ = writeln!(text, "completed_clients: {}", s.completed);
+                let _ = writeln!(text, "evicted_clients: {}", s.evicted);
+                let _ = writeln!(text, "replayed_requests: {}", s.replayed_requests);
+                let _ = writeln!(text, "queued_requests: {}", s.queued);
+                let _ = writeln!(text, "next_transno: {}", s.next_transno);
+            }
+        }
+        text
+    }
+
+    fn own_params(&self, kind: TargetKind) -> Vec<(String, String)> {
+        let name = &self.name;
+        let base = format!("{}.{name}", kind_word(kind));
+        let locks = self.locks.counters();
+        let mut all: Vec<(String, String)> = [
+            ("commit_on_sharing", u8::from(!self.sharing.off).to_string()),
+            ("commit_interval_ms", self.options.commit.interval.as_millis().to_string()),
+            ("dirty_bytes", self.view.dirty_bytes().to_string()),
+            ("cache_bytes", self.view.cache_bytes().to_string()),
+            ("evict_client", String::new()),
+            ("eviction_count", self.eviction_count.to_string()),
+            ("instance", self.header.mount_count.to_string()),
+            ("last_committed", self.last_committed.to_string()),
+            ("num_exports", self.exports.len().to_string()),
+            ("recovery_status", self.recovery_status()),
+            ("recovery_time_hard", self.options.recovery_hard.as_secs().to_string()),
+            ("recovery_time_soft", self.options.recovery_soft.as_secs().to_string()),
+            ("stats", self.stats.text()),
+            ("uuid", self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
+        ]
+        .into_iter()
+        .map(|(path, value)| (format!("{base}.{path}"), value))
+        .collect();
+        for export in self.exports.iter() {
+            let at = format!("{base}.exports.{}", export.uuid);
+            all.push((format!("{at}.uuid"), export.uuid.to_string()));
+            all.push((format!("{at}.nid"), export.address.clone()));
+            all.push((format!("{at}.description"), export.description.clone()));
+        }
+        let space = format!("ldlm.namespaces.{name}");
+        all.push((format!("{space}.lock_count"), (locks.granted + locks.records).to_string()));
+        all.push((format!("{space}.resource_count"), locks.resources.iter().sum::<u64>().to_string()));
+        all.push((format!("{space}.lock_timeout"), self.options.lock_timeout.as_secs().to_string()));
+        for (other, status) in self.upstreams.status() {
+            let text = format!(
+                "target: {other}\nstate: {}\nconnection_attempts: {}\ninflight: {}\n",
+                status.state, status.conn_cnt, status.in_flight
+            );
+            all.push((format!("osp.{name}-{other}.import"), text));
+        }
+        all
+    }
+}
+
+fn number<T: core::str::FromStr>(value: &str) -> Result<T, Errno> {
+    value.trim().parse().map_err(|_| Errno::EINVAL)
+}
+
+impl<S: Service> Target<S> {
+    /// Parameters whose path matches `pattern` (`*` matches within a component), with their values, by path.
+    pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
+        let mut all = self.m.own_params(self.service.kind());
+        all.extend(self.service.params(&self.m.name.to_string()));
+        all.retain(|(path, _)| matches(pattern, path));
+        all.sort();
+        all
+    }
+
+    /// Sets a parameter: `ENOENT` if there is none of that name, `EINVAL` or `ERANGE` for the value, `EACCES` if it can't be
+    /// set.
+    pub fn set_param(&mut self, now: Instant, name: &str, value: &str) -> Result<(), Errno> {
+        self.m.now = now.max(self.m.now);
+        let result = self.set(name, value);
+        self.run();
+        result
+    }
+
+    fn set(&mut self, path: &str, value: &str) -> Result<(), Errno> {
+        let base = format!("{}.{}.", kind_word(self.service.kind()), self.m.name);
+        if let Some(own) = path.strip_prefix(&base)
+            && let Some(result) = self.set_own(own, value)
+        {
+            return result;
+        }
+        if path == format!("ldlm.namespaces.{}.lock_timeout", self.m.name) {
+            let seconds: u64 = number(value)?;
+            if !(1..=3600).contains(&seconds) {
+                return Err(Errno::ERANGE);
+            }
+            self.m.options.lock_timeout = Duration::from_secs(seconds);
+            let settings =
+                dlm::server::Settings { lock_timeout: Duration::from_secs(seconds), ..self.m.locks.settings() };
+            self.m.locks.set_settings(settings);
+            return Ok(());
+        }
+        let mut result = None;
+        self.aside(|service, cx| result = service.set_param(cx, path, value));
+        match result {
+            Some(result) => result,
+            None if self.get_params(path).is_empty() => Err(Errno::ENOENT),
+            None => Err(Errno::EACCES),
+        }
+    }
+
+    /// `None`: not one of the machine's.
+    fn set_own(&mut self, name: &str, value: &str) -> Option<Result<(), Errno>> {
+        let m = &mut self.m;
+        let seconds = |value: &str| match number::<u64>(value)? {
+            seconds @ 1..=86400 => Ok(Duration::from_secs(seconds)),
+            _ => Err(Errno::ERANGE),
+        };
+        let result = match name {
+            "recovery_time_soft" => seconds(value).map(|time| m.options.recovery_soft = time),
+            "recovery_time_hard" => seconds(value).map(|time| m.options.recovery_hard = time),
+            "commit_on_sharing" => match value.trim() {
+                on @ ("0" | "1") => {
+                    m.sharing.off = on == "0";
+                    Ok(())
+                }
+                _ => Err(Errno::EINVAL),
+            },
+            "commit_interval_ms" => match number::<u64>(value) {
+                Ok(ms @ 1..=60_000) => {
+                    m.options.commit.interval = Duration::from_millis(ms);
+                    m.view.set_policy(m.options.commit);
+                    Ok(())
+                }
+                Ok(_) => Err(Errno::ERANGE),
+                Err(errno) => Err(errno),
+            },
+            "stats" => {
+                m.stats.clear();
+                Ok(())
+            }
+            "evict_client" => {
+                let wanted = value.trim();
+                let wanted = wanted.strip_prefix("uuid:").unwrap_or(wanted);
+                let found: Vec<Handle> = m
+                    .exports
+                    .iter()
+                    .filter(|export| {
+                        export.uuid.to_string() == wanted
+                            || wanted.strip_prefix("nid:") == Some(export.address.as_str())
+                    })
+                    .map(|export| export.handle)
+                    .collect();
+                for handle in &found {
+                    self.evict(*handle, "an administrator asked for it");
+                }
+                if found.is_empty() { Err(Errno::ENOENT) } else { Ok(()) }
+            }
+            "abort_recovery" => {
+                self.abort_recovery();
+                Ok(())
+            }
+            _ => return None,
+        };
+        let (soft, hard) = (self.m.options.recovery_soft, self.m.options.recovery_hard);
+        self.m.window.set_times(soft, hard);
+        Some(result)
+    }
+
+    /// Persistent parameters that the MGS told, as far as they are this target's.
+    pub(crate) fn apply_config_params(&mut self) {
+        let wanted: Vec<(String, String)> =
+            self.m.config.params.iter().map(|param| (param.path.clone(), param.value.clone())).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let own = self.get_params("*.*.*");
+        let deeper = self.get_params("*.*.*.*");
+        for (pattern, value) in wanted {
+            for (path, old) in own.iter().chain(&deeper) {
+                if matches(&pattern, path) && *old != value {
+                    let _ = self.set(path, &value);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stays_within_its_component() {
+        assert!(matches("mdt.*.num_exports", "mdt.fs-MDT0000.num_exports"));
+        assert!(matches("mdt.fs-*.exports.*.uuid", "mdt.fs-MDT0000.exports.ab-cd.uuid"));
+        assert!(!matches("mdt.*.uuid", "mdt.fs-MDT0000.exports.ab-cd.uuid"));
+        assert!(matches("m?t.*.*", "mdt.a.b"));
+        assert!(!matches("mdt.*", "mdt"));
+    }
+}

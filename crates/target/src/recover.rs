@@ -1,0 +1,97 @@
+//! The recovery window at work; what it decides is in [`rpc::server::Window`].
+
+use proto::frame::flags;
+use proto::{Handle, Transno};
+use rpc::server::{Phase, Step};
+
+use crate::api::LogLevel;
+use crate::boot::Stage;
+use crate::commit::Then;
+use crate::machine::{Machine, Target};
+use crate::op::Replay;
+use crate::service::Service;
+
+impl<S: Service> Target<S> {
+    /// Does what recovery allows by now. Gives whether there was anything.
+    pub(crate) fn recovery_steps(&mut self) -> bool {
+        if !self.m.window.is_open() || self.m.stage != Stage::Serving {
+            return false;
+        }
+        let mut any = false;
+        while let Some(step) = self.m.window.step(self.m.now) {
+            any = true;
+            match step {
+                Step::Evict(handle) => self.evict(handle, "it did not come back, or did not replay, in time"),
+                Step::OpenLocks => {
+                    self.m.move_phases(Phase::RequestsDone, Phase::Locks);
+                    self.m.answer_pings(flags::REQ_REPLAY_DONE);
+                }
+                Step::Finish => self.finish_recovery(),
+            }
+        }
+        while let Some((handle, frame)) = self.m.window.next_replay() {
+            any = true;
+            let transno = frame.header.transno;
+            self.execute(handle, frame, Replay::Fresh(transno));
+        }
+        any
+    }
+
+    fn finish_recovery(&mut self) {
+        let m = &mut self.m;
+        m.header.epoch = m.header.epoch.max(m.last_transno.epoch()) + 1;
+        m.header_dirty();
+        let group = m.newest_group();
+        if let Some(then) = m.when_durable(group, Then::Epoch) {
+            self.then(then);
+        }
+    }
+
+    /// The new epoch is durable: the target serves.
+    pub(crate) fn recovery_over(&mut self) {
+        if !self.m.window.is_open() {
+            return;
+        }
+        stdx::mark!("target.recovered");
+        self.m.window.finished(self.m.now);
+        self.m.last_transno = self.m.last_transno.max(Transno::start_of(self.m.header.epoch));
+        self.m.exports.recovery_over();
+        let status = self.m.window.status();
+        let line = format!(
+            "recovery is over: {} clients came back, {} were evicted, {} requests were done again",
+            status.completed, status.evicted, status.replayed_requests
+        );
+        self.m.log(LogLevel::Info, line);
+        self.m.answer_pings(flags::LOCK_REPLAY_DONE | flags::REQ_REPLAY_DONE);
+        self.aside(|service, cx| service.recovered(cx));
+        for (handle, frame) in core::mem::take(&mut self.m.deferred) {
+            self.begin_deferred(handle, frame);
+        }
+    }
+
+    /// Gives up on all clients that recovery still waits for.
+    pub(crate) fn abort_recovery(&mut self) {
+        for handle in self.m.window.abort() {
+            self.evict(handle, "recovery was aborted");
+        }
+    }
+}
+
+impl Machine {
+    fn move_phases(&mut self, from: Phase, to: Phase) {
+        let all: Vec<Handle> = self.exports.iter().filter(|e| e.phase == from).map(|e| e.handle).collect();
+        for handle in all {
+            self.set_phase(handle, to);
+        }
+    }
+
+    /// Answers the pings that waited for a gate.
+    fn answer_pings(&mut self, flags: u32) {
+        let (now, later) = core::mem::take(&mut self.held_pings).into_iter().partition(|(_, header)| header.has(flags));
+        self.held_pings = later;
+        let now: Vec<_> = now;
+        for (handle, header) in now {
+            self.done(handle, &header);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Connections and sessions: what arrives, what leaves, who is given up.
+
+use core::time::Duration;
+
+use dlm::ExportId;
+use prost::Message;
+use proto::frame::flags;
+use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply};
+use proto::{Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
+use rpc::Link;
+use rpc::server::{Arrival, ConnectOffer, Connected, Phase, Refusal, Replayed};
+
+use crate::api::{ConnId, Effect, LogLevel};
+use crate::boot::Stage;
+use crate::commit::Then;
+use crate::execute::reply_header;
+use crate::machine::{Machine, Target};
+use crate::op::{Op, Replay, Work};
+use crate::service::{Request, Service};
+
+/// Shortest time after which a client is told to be patient.
+const PATIENCE_MIN: Duration = Duration::from_millis(500);
+
+impl<S: Service> Target<S> {
+    /// A frame came in.
+    pub(crate) fn frame(&mut self, conn: ConnId, frame: Frame) {
+        if conn.0 & ConnId::DIALLED != 0 {
+            self.m.upstream_frame(conn, frame);
+            return;
+        }
+        if frame.header.has(flags::REPLY) || self.m.stage == Stage::Stopping {
+            return;
+        }
+        if frame.header.opcode == Opcode::Connect as u16 {
+            self.connect(conn, &frame);
+            return;
+        }
+        let recovering = self.m.is_recovering();
+        let handle = frame.header.export;
+        match self.m.exports.arrive(self.m.now, Link(conn.0), &frame, recovering) {
+            Arrival::Drop => stdx::mark!("target.dropped"),
+            Arrival::Attach => stdx::mark!("target.attached"),
+            Arrival::Refuse(errno) => {
+                let mut header = reply_header(&frame.header);
+                header.status = -errno.raw();
+                header.last_committed = self.m.last_committed;
+                self.m.effects.push_back(Effect::Send { conn, frame: Frame { header, ..Frame::default() } });
+            }
+            Arrival::AnswerAgain => {
+                stdx::mark!("target.answer_again");
+                if let Some(reply) = self.m.exports.first_answer(handle, &frame) {
+                    self.m.stats.answered_again += 1;
+                    self.m.send_reply(handle, reply);
+                }
+            }
+            Arrival::Defer => {
+                self.m.exports.begin(handle, &frame);
+                self.m.patience_for(handle, &frame.header);
+                self.m.deferred.push_back((handle, frame));
+            }
+            what => {
+                self.m.exports.begin(handle, &frame);
+                self.m.locks.progress(self.m.now, ExportId(handle.0));
+                self.begin(what, handle, frame);
+            }
+        }
+    }
+
+    /// A request that is to be executed in some way.
+    fn begin(&mut self, what: Arrival, handle: Handle, frame: Frame) {
+        match what {
+            Arrival::Reconstruct => {
+                let record = self.m.exports.record(handle, frame.header.tag).copied().unwrap_or_default();
+                self.reconstruct(handle, frame, &record);
+            }
+            Arrival::Replay => self.replay(handle, frame),
+            Arrival::ReplayLock => {
+                self.m.window.lock_executed(self.m.now);
+                self.execute(handle, frame, Replay::No);
+            }
+            _ => match Opcode::from_raw(frame.header.opcode) {
+                Some(Opcode::Ping) => self.ping(handle, &frame.header),
+                Some(Opcode::Disconnect) => self.disconnect(handle, &frame.header),
+                Some(Opcode::LdlmCancel) => {
+                    if let Ok(request) = frame.decode::<CancelReq>() {
+                        self.m.locks.cancel(self.m.now, ExportId(handle.0), &request);
+                    }
+                    self.m.done(handle, &frame.header);
+                }
+                Some(Opcode::LdlmGlReply) => {
+                    if let Ok(request) = frame.decode::<GlReply>() {
+                        self.m.locks.glimpse_reply(self.m.now, ExportId(handle.0), &request);
+                    }
+                    self.m.done(handle, &frame.header);
+                }
+                _ => self.execute(handle, frame, Replay::No),
+            },
+        }
+    }
+
+    /// A request that waited for the end of recovery.
+    pub(crate) fn begin_deferred(&mut self, handle: Handle, frame: Frame) {
+        let Some(export) = self.m.exports.get(handle) else { return };
+        let tag = frame.header.tag;
+        let known = export.slots().get(usize::from(tag.0).wrapping_sub(1)).map(|slot| slot.record);
+        match known {
+            Some(record) if record.xid == frame.header.xid => self.begin(Arrival::Reconstruct, handle, frame),
+            _ => self.begin(Arrival::Execute, handle, frame),
+        }
+    }
+
+    fn replay(&mut self, handle: Handle, frame: Frame) {
+        let header = frame.header;
+        let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
+        self.m.patience_for(handle, &header);
+        match self.m.window.replay(handle, frame.clone(), replayed) {
+            Replayed::Queued => {}
+            Replayed::Committed => {
+                let Some(opcode) = Opcode::from_raw(header.opcode) else {
+                    self.m.refuse(handle, &header, Errno::EOPNOTSUPP);
+                    return;
+                };
+                let request = Request { export: ExportId(handle.0), opcode, frame };
+                if self.service.replays_committed(&request) {
+                    let replay = Replay::Committed(header.transno);
+                    let op = self.m.new_op(request.export, replay, Work::Request(request));
+                    self.attempt(op);
+                } else {
+                    let mut reply = reply_header(&header);
+                    reply.transno = header.transno;
+                    self.m.send_reply(handle, Frame { header: reply, ..Frame::default() });
+                }
+            }
+            Replayed::Answered => {
+                let mut reply = reply_header(&header);
+                reply.transno = header.transno;
+                self.m.send_reply(handle, Frame { header: reply, ..Frame::default() });
+            }
+            Replayed::Conflict => {
+                let line = format!(
+                    "{} replays transno {}, which another client's change has: refused",
+                    self.m.client_name(handle),
+                    header.transno
+                );
+                self.m.log(LogLevel::Error, line);
+                self.m.refuse(handle, &header, Errno::EOVERFLOW);
+            }
+        }
+    }
+
+    fn ping(&mut self, handle: Handle, header: &Header) {
+        let now = self.m.now;
+        let recovering = self.m.exports.get(handle).is_some_and(|export| export.phase != Phase::Normal);
+        let answer = if !recovering {
+            true
+        } else if header.has(flags::REQ_REPLAY_DONE) {
+            let open = self.m.window.requests_done(now, handle);
+            self.m.set_phase(handle, if open { Phase::Locks } else { Phase::RequestsDone });
+            open
+        } else if header.has(flags::LOCK_REPLAY_DONE) {
+            self.m.set_phase(handle, Phase::LocksDone);
+            self.m.window.locks_done(now, handle)
+        } else {
+            true
+        };
+        if answer {
+            self.m.done(handle, header);
+        } else {
+            self.m.patience_for(handle, header);
+            self.m.held_pings.push((handle, *header));
+        }
+    }
+
+    fn disconnect(&mut self, handle: Handle, header: &Header) {
+        let link = self.m.exports.get(handle).and_then(|export| export.link);
+        self.drop_export(handle);
+        let Some(link) = link else { return };
+        let mut reply = reply_header(header);
+        reply.last_committed = self.m.last_committed;
+        // A client that is gone replays nothing: what it did must be durable when it goes.
+        let group = self.m.newest_group();
+        let frame = Frame { header: reply, ..Frame::default() };
+        if let Some(then) = self.m.when_durable(group, Then::Say(ConnId(link.0), frame)) {
+            self.then(then);
+        }
+    }
+
+    fn connect(&mut self, conn: ConnId, frame: &Frame) {
+        let asked = frame.header;
+        let refuse = |m: &mut Machine, refusal: Refusal| {
+            let mut header = reply_header(&asked);
+            header.status = -refusal.errno.raw();
+            let body = ConnectRep {
+                recovery_time_left_s: refusal.time_left_s,
+                reason: refusal.reason,
+                instance: m.header.mount_count,
+                ..ConnectRep::default()
+            };
+            let frame = Frame { header, body: body.encode_to_vec().into(), ..Frame::default() };
+            m.effects.push_back(Effect::Send { conn, frame });
+        };
+        let quiet = |errno, reason: String| Refusal { errno, reason, time_left_s: 0, tell: false };
+        if self.m.stage != Stage::Serving {
+            let reason = format!("target '{}' starts", self.m.name);
+            refuse(&mut self.m, quiet(Errno::EAGAIN, reason));
+            return;
+        }
+        let Ok(request) = frame.decode::<ConnectReq>() else {
+            refuse(&mut self.m, quiet(Errno::EPROTO, "the connect request cannot be read".to_owned()));
+            return;
+        };
+        let now = self.m.now;
+        let mut offer =
+            ConnectOffer::new(self.m.name.to_string(), self.m.header.mount_count, self.m.options.version.clone());
+        offer.all_lightweight = self.service.kind() == TargetKind::Mgt;
+        offer.recovering = self.m.window.time_left(now);
+        let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
+        match self.m.exports.connect(now, Link(conn.0), &address, frame, &request, &offer) {
+            Connected::No(refusal) => {
+                if refusal.tell {
+                    let line = format!("refused {} from {address}: {}", request.description, refusal.reason);
+                    self.m.log(LogLevel::Warn, line);
+                }
+                refuse(&mut self.m, refusal);
+            }
+            Connected::Yes(mut accepted) => {
+                let handle = accepted.handle;
+                if let Some(old) = accepted.replaced {
+                    self.export_is_gone(old);
+                }
+                if let Some(old) = accepted.old_link {
+                    self.m.effects.push_back(Effect::Hangup { conn: ConnId(old.0) });
+                }
+                let id = ExportId(handle.0);
+                self.aside(|service, cx| service.connected(cx, id, &request, &mut accepted.reply));
+                let (phase, lightweight, dirty) = match self.m.exports.get(handle) {
+                    Some(export) => (export.phase, export.lightweight, export.dirty),
+                    None => return,
+                };
+                if phase != Phase::Normal {
+                    self.m.window.connected(now, handle);
+                }
+                let mut header = reply_header(&asked);
+                header.flags |= accepted.flags;
+                header.export = handle;
+                header.last_committed = self.m.last_committed;
+                let body = accepted.reply.encode_to_vec().into();
+                let reply = Frame { header, body, ..Frame::default() };
+                if dirty && !lightweight {
+                    self.m.export_dirty(handle);
+                }
+                let reply = if accepted.new && !lightweight {
+                    let group = self.m.newest_group();
+                    self.m.when_durable(group, Then::Say(conn, reply))
+                } else {
+                    Some(Then::Say(conn, reply))
+                };
+                if let Some(then) = reply {
+                    self.then(then);
+                }
+                self.m.locks.resend_callbacks(now, id);
+            }
+        }
+    }
+
+    /// A connection is gone.
+    pub(crate) fn closed(&mut self, conn: ConnId) {
+        if conn.0 & ConnId::DIALLED != 0 {
+            self.m.upstream_closed(conn);
+            return;
+        }
+        self.m.peers.remove(&conn);
+        self.m.exports.link_closed(Link(conn.0));
+    }
+
+    /// Gives a client up.
+    pub(crate) fn evict(&mut self, handle: Handle, reason: &str) {
+        let Some(export) = self.m.exports.get(handle) else { return };
+        stdx::mark!("target.evict");
+        let link = export.link;
+        let line = format!("evicts {}: {reason}", self.m.client_name(handle));
+        self.m.log(LogLevel::Warn, line);
+        self.m.eviction_count += 1;
+        self.drop_export(handle);
+        // So it comes back at once and learns of it.
+        if let Some(link) = link {
+            self.m.effects.push_back(Effect::Hangup { conn: ConnId(link.0) });
+        }
+    }
+
+    /// Ends a session and forgets its client.
+    fn drop_export(&mut self, handle: Handle) {
+        if let Some(export) = self.m.exports.remove(handle)
+            && !export.lightweight
+        {
+            self.m.forget_client(export.uuid);
+        }
+        self.export_is_gone(handle);
+    }
+
+    /// What hangs on a session that is not in the table any more.
+    fn export_is_gone(&mut self, handle: Handle) {
+        self.m.cancel_ops(handle);
+        self.m.window.gone(handle);
+        self.m.locks.export_gone(self.m.now, ExportId(handle.0));
+        let from = (handle.0, 0);
+        let mut waiting: Vec<(u64, u64)> = self.m.early_of.keys().filter(|(h, _)| *h == from.0).copied().collect();
+        waiting.sort_unstable();
+        for (_, xid) in waiting {
+            self.m.no_patience(handle, xid);
+        }
+        self.aside(|service, cx| service.export_gone(cx, ExportId(handle.0)));
+    }
+}
+
+impl Machine {
+    pub(crate) fn set_phase(&mut self, handle: Handle, phase: Phase) {
+        if let Some(export) = self.exports.get_mut(handle) {
+            export.phase = phase;
+        }
+    }
+
+    /// Sends a reply to wherever its export is connected now; if it is not, the client will ask again.
+    pub(crate) fn send_reply(&mut self, handle: Handle, mut frame: Frame) {
+        self.exports.end(handle, frame.header.xid);
+        self.no_patience(handle, frame.header.xid.0);
+        let Some(export) = self.exports.get(handle) else { return };
+        let Some(link) = export.link else {
+            stdx::mark!("target.reply_nowhere");
+            return;
+        };
+        frame.header.conn_cnt = export.conn_cnt();
+        frame.header.last_committed = self.last_committed;
+        self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
+    }
+
+    /// Success, and nothing to say.
+    pub(crate) fn done(&mut self, handle: Handle, asked: &Header) {
+        let header = reply_header(asked);
+        self.send_reply(handle, Frame { header, ..Frame::default() });
+    }
+
+    pub(crate) fn refuse(&mut self, handle: Handle, asked: &Header, errno: Errno) {
+        let mut header = reply_header(asked);
+        header.status = -errno.raw();
+        self.send_reply(handle, Frame { header, ..Frame::default() });
+    }
+
+    /// Tells a client something, if it is connected.
+    pub(crate) fn notice(&mut self, export: ExportId, opcode: Opcode, body: &impl Message) {
+        self.notice_bytes(export, opcode, body.encode_to_vec().into());
+    }
+
+    pub(crate) fn notice_bytes(&mut self, export: ExportId, opcode: Opcode, body: bytes::Bytes) {
+        let Some(export) = self.exports.get(Handle(export.0)) else { return };
+        let Some(link) = export.link else { return };
+        let header = Header {
+            opcode: opcode as u16,
+            conn_cnt: export.conn_cnt(),
+            export: export.handle,
+            last_committed: self.last_committed,
+            ..Header::default()
+        };
+        self.effects
+            .push_back(Effect::Send { conn: ConnId(link.0), frame: Frame { header, body, ..Frame::default() } });
+    }
+
+    // --- patience ---
+
+    /// The operation waits: if it is a request, its client will be told to be patient.
+    pub(crate) fn patience(&mut self, op: &Op) {
+        if let Work::Request(request) | Work::Reconstruct(request, _) = &op.work {
+            self.patience_for(Handle(op.export.0), &request.frame.header);
+        }
+    }
+
+    /// The request is not answered yet: its client will be told to be patient, again and again, before its time is up.
+    pub(crate) fn patience_for(&mut self, handle: Handle, asked: &Header) {
+        let key = (handle.0, asked.xid.0);
+        if self.early_of.contains_key(&key) || asked.timeout_ms == 0 {
+            return;
+        }
+        let half = Duration::from_millis(u64::from(asked.timeout_ms / 2)).max(PATIENCE_MIN);
+        let at = self.now + half;
+        self.early.insert((at, key.0, key.1));
+        self.early_of.insert(key, (at, *asked));
+    }
+
+    fn no_patience(&mut self, handle: Handle, xid: u64) {
+        if self.early_of.is_empty() {
+            return;
+        }
+        if let Some((at, _)) = self.early_of.remove(&(handle.0, xid)) {
+            self.early.remove(&(at, handle.0, xid));
+        }
+    }
+
+    pub(crate) fn early_replies(&mut self) {
+        while let Some(&(at, handle, xid)) = self.early.first() {
+            if at > self.now {
+                break;
+            }
+            self.early.remove(&(at, handle, xid));
+            let Some((_, asked)) = self.early_of.remove(&(handle, xid)) else { continue };
+            let Some(export) = self.exports.get(Handle(handle)) else { continue };
+            if let Some(link) = export.link {
+                stdx::mark!("target.early_reply");
+                let mut header = reply_header(&asked);
+                header.flags |= flags::EARLY;
+                header.timeout_ms = asked.timeout_ms;
+                header.conn_cnt = export.conn_cnt();
+                header.last_committed = self.last_committed;
+                let frame = Frame { header, ..Frame::default() };
+                self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
+            }
+            self.patience_for(Handle(handle), &asked);
+        }
+    }
+}

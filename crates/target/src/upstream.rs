@@ -1,0 +1,337 @@
+//! Other targets that this one talks to: the MGS, and those that the service asks.
+//!
+//! The imports are lightweight: no recovery on the other side, requests arrive at least once, and what they changed is
+//! durable there when it is answered.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use proto::msg::{Config, ConfigGetReq, RegisterRep, RegisterReq};
+use proto::{ClientUuid, Errno, Frame, Nid, Opcode, TargetIndex, TargetKind, TargetName};
+use rpc::Link;
+use rpc::client::{self, Import, ImportEffect, ImportEvent, Outgoing, RequestId};
+use stdx::{Instant, Map};
+
+use crate::api::{ConnId, Effect, LogLevel};
+use crate::boot::Stage;
+use crate::machine::{Machine, Target};
+use crate::op::{Call, Op};
+use crate::service::Service;
+
+const INDEX_SHIFT: u32 = 32;
+
+/// Whom an answer is for.
+#[derive(Debug)]
+enum For {
+    Op { op: u64, call: usize },
+    Register,
+    Config,
+}
+
+/// Something that the service, or the whole target, has to learn.
+#[derive(Debug)]
+enum News {
+    /// The MGS is there (again).
+    Mgs,
+    Registered(Result<Frame, Errno>),
+    Config(Result<Frame, Errno>),
+}
+
+struct Upstream {
+    name: TargetName,
+    import: Import,
+    calls: Map<RequestId, For>,
+}
+
+/// All imports of the target.
+#[derive(Default)]
+pub(crate) struct Upstreams {
+    list: Vec<Upstream>,
+    /// When each wants to be told the time.
+    deadlines: Vec<Instant>,
+    by_name: BTreeMap<TargetName, usize>,
+    /// Imports with something to say.
+    active: Vec<usize>,
+    news: VecDeque<News>,
+    registered: bool,
+    config_asked: bool,
+    config_changed: bool,
+}
+
+impl Upstreams {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.iter().min().copied().filter(|at| *at != Instant::FAR)
+    }
+
+    /// Name and `import` figures of each.
+    pub(crate) fn status(&self) -> impl Iterator<Item = (&TargetName, client::ImportStatus)> {
+        self.by_name.values().filter_map(|index| self.list.get(*index)).map(|up| (&up.name, up.import.status()))
+    }
+}
+
+fn mgs() -> TargetName {
+    TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: TargetIndex(0) }
+}
+
+fn parse_nids<'a>(nids: impl IntoIterator<Item = &'a String>) -> Vec<Nid> {
+    nids.into_iter().filter_map(|nid| nid.parse().ok()).collect()
+}
+
+impl Machine {
+    /// Begins to talk to the MGS; a sentence if it is not known where that is.
+    pub(crate) fn connect_mgs(&mut self) -> Result<(), String> {
+        let nids = match self.options.mgs.is_empty() {
+            true => parse_nids(&self.header.mgs_nids),
+            false => self.options.mgs.clone(),
+        };
+        if nids.is_empty() {
+            return Err(format!("target '{}' does not know where its MGS is: give --mgsnode", self.name));
+        }
+        self.add_upstream(mgs(), nids);
+        Ok(())
+    }
+
+    fn add_upstream(&mut self, name: TargetName, nids: Vec<Nid>) -> usize {
+        let index = self.upstreams.list.len();
+        // Another identity at each start: nothing that it asked before is confused with what it asks now.
+        let own = <[u8; 16]>::try_from(&self.header.uuid[..]).map_or(0, u128::from_be_bytes);
+        let uuid = own ^ u128::from(self.header.mount_count) << 64 ^ (index as u128 + 1);
+        let seed = self.options.seed ^ index as u64;
+        let config = client::Config {
+            description: self.name.to_string(),
+            lightweight: true,
+            request_timeout: self.options.request_timeout,
+            ..client::Config::new(ClientUuid(uuid), name.to_string(), nids, seed)
+        };
+        let import = Import::new(config, self.now);
+        self.upstreams.list.push(Upstream { name: name.clone(), import, calls: Map::default() });
+        self.upstreams.deadlines.push(Instant::FAR);
+        self.upstreams.by_name.insert(name, index);
+        self.upstreams.active.push(index);
+        index
+    }
+
+    fn upstream_event(&mut self, conn: ConnId, event: impl FnOnce(Link) -> ImportEvent) {
+        let index = ((conn.0 & !ConnId::DIALLED) >> INDEX_SHIFT) as usize;
+        let link = Link(conn.0 & ((1 << INDEX_SHIFT) - 1));
+        if let Some(up) = self.upstreams.list.get_mut(index) {
+            up.import.handle(self.now, event(link));
+            self.upstreams.active.push(index);
+        }
+    }
+
+    pub(crate) fn upstream_dialled(&mut self, conn: ConnId) {
+        self.upstream_event(conn, ImportEvent::Dialled);
+    }
+
+    pub(crate) fn upstream_dial_failed(&mut self, conn: ConnId, reason: String) {
+        self.upstream_event(conn, |link| ImportEvent::DialFailed(link, reason));
+    }
+
+    pub(crate) fn upstream_closed(&mut self, conn: ConnId) {
+        self.upstream_event(conn, ImportEvent::Closed);
+    }
+
+    pub(crate) fn upstream_frame(&mut self, conn: ConnId, frame: Frame) {
+        self.upstream_event(conn, |link| ImportEvent::Frame(link, frame));
+    }
+
+    pub(crate) fn upstreams_tick(&mut self) {
+        for index in 0..self.upstreams.deadlines.len() {
+            if self.upstreams.deadlines[index] <= self.now {
+                self.upstreams.list[index].import.handle(self.now, ImportEvent::Tick);
+                self.upstreams.active.push(index);
+            }
+        }
+    }
+
+    /// The answer to a call, if it is there; the call is made if need be.
+    pub(crate) fn upstream_call(
+        &mut self,
+        op: &mut Op,
+        target: &TargetName,
+        opcode: Opcode,
+        body: Bytes,
+        bulk: Bytes,
+    ) -> Option<Result<Frame, Errno>> {
+        let id = op.id;
+        let memo = op.memo();
+        let known = memo.calls.iter().find(|c| c.opcode == opcode && c.target == *target && c.body == body);
+        if let Some(call) = known {
+            return call.answer.clone();
+        }
+        let index = match self.upstreams.by_name.get(target) {
+            Some(&index) => index,
+            None => {
+                let full = target.to_string();
+                let Some(entry) = self.config.targets.iter().find(|entry| entry.target == full) else {
+                    return Some(Err(Errno::ENODEV));
+                };
+                let nids = parse_nids(&entry.nids);
+                self.add_upstream(target.clone(), nids)
+            }
+        };
+        let call = memo.calls.len();
+        memo.calls.push(Call { target: target.clone(), opcode, body: body.clone(), answer: None });
+        let out = Outgoing { body, bulk, ..Outgoing::new(opcode, &proto::msg::Empty {}) };
+        self.submit_upstream(index, out, For::Op { op: id, call });
+        None
+    }
+
+    fn submit_upstream(&mut self, index: usize, out: Outgoing, whom: For) {
+        let Some(up) = self.upstreams.list.get_mut(index) else { return };
+        let id = up.import.submit(self.now, out);
+        up.calls.insert(id, whom);
+        self.upstreams.active.push(index);
+    }
+
+    /// Carries out what the imports want.
+    pub(crate) fn upstream_effects(&mut self) {
+        while let Some(index) = self.upstreams.active.pop() {
+            while let Some(effect) = self.upstreams.list.get_mut(index).and_then(|up| up.import.poll()) {
+                self.upstream_effect(index, effect);
+            }
+            if let (Some(up), Some(at)) = (self.upstreams.list.get(index), self.upstreams.deadlines.get_mut(index)) {
+                *at = up.import.deadline().unwrap_or(Instant::FAR);
+            }
+        }
+    }
+
+    fn upstream_effect(&mut self, index: usize, effect: ImportEffect) {
+        let conn = |link: Link| ConnId(ConnId::DIALLED | (index as u64) << INDEX_SHIFT | link.0);
+        let is_mgs = self.upstreams.by_name.get(&mgs()) == Some(&index);
+        match effect {
+            ImportEffect::Dial { link, nids } => self.push(Effect::Dial { conn: conn(link), nids }),
+            ImportEffect::Send { link, frame } => self.push(Effect::Send { conn: conn(link), frame }),
+            ImportEffect::Hangup(link) => self.push(Effect::Hangup { conn: conn(link) }),
+            ImportEffect::Reply { id, result, .. } => {
+                let whom = self.upstreams.list.get_mut(index).and_then(|up| up.calls.remove(&id));
+                match whom {
+                    Some(For::Op { op, call }) => {
+                        if let Some(waiting) = self.ops.get_mut(&op) {
+                            if let Some(slot) = waiting.memo().calls.get_mut(call) {
+                                slot.answer = Some(result);
+                            }
+                            self.ready.push_back(op);
+                        }
+                    }
+                    Some(For::Register) => self.upstreams.news.push_back(News::Registered(result)),
+                    Some(For::Config) => self.upstreams.news.push_back(News::Config(result)),
+                    None => {}
+                }
+            }
+            ImportEffect::Full { .. } if is_mgs => self.upstreams.news.push_back(News::Mgs),
+            ImportEffect::Notice(frame) if is_mgs && frame.header.opcode == Opcode::MgsConfigChanged as u16 => {
+                self.ask_config();
+            }
+            ImportEffect::ReplayLocks => {
+                if let Some(up) = self.upstreams.list.get_mut(index) {
+                    up.import.locks_to_replay(self.now, Vec::new());
+                }
+            }
+            ImportEffect::Refused { reason, .. } => self.log(LogLevel::Error, reason),
+            ImportEffect::Log(line) => self.log(LogLevel::Info, line),
+            _ => {}
+        }
+    }
+
+    fn ask_config(&mut self) {
+        let Some(&index) = self.upstreams.by_name.get(&mgs()) else { return };
+        if core::mem::replace(&mut self.upstreams.config_asked, true) {
+            // The answer under way may be older than what we were just told of.
+            self.upstreams.config_changed = true;
+            return;
+        }
+        let body = ConfigGetReq { fsname: self.name.fsname.clone() };
+        self.submit_upstream(index, Outgoing::new(Opcode::MgsConfigGet, &body), For::Config);
+    }
+
+    fn register(&mut self) {
+        let Some(&index) = self.upstreams.by_name.get(&mgs()) else { return };
+        let body = RegisterReq {
+            target: self.name.to_string(),
+            target_uuid: self.header.uuid.clone(),
+            nids: self.options.nids.iter().map(Nid::to_string).collect(),
+            instance: self.header.mount_count,
+            first: !self.header.registered,
+        };
+        let out = Outgoing { timeout: Some(Duration::from_secs(30)), ..Outgoing::new(Opcode::MgsRegister, &body) };
+        self.submit_upstream(index, out, For::Register);
+    }
+
+    /// The configuration says where the other targets are.
+    fn move_upstreams(&mut self) {
+        let targets = self.config.targets.clone();
+        for entry in targets {
+            let Ok(name) = entry.target.parse::<TargetName>() else { continue };
+            let Some(&index) = self.upstreams.by_name.get(&name) else { continue };
+            if let Some(up) = self.upstreams.list.get_mut(index) {
+                let event = ImportEvent::Target { nids: parse_nids(&entry.nids), instance: entry.instance };
+                up.import.handle(self.now, event);
+                self.upstreams.active.push(index);
+            }
+        }
+    }
+}
+
+impl<S: Service> Target<S> {
+    /// Takes in what other targets said. Gives whether there was anything.
+    pub(crate) fn upstream_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(news) = self.m.upstreams.news.pop_front() {
+            any = true;
+            match news {
+                News::Mgs if self.m.upstreams.registered => self.m.ask_config(),
+                News::Mgs => self.m.register(),
+                News::Registered(result) => self.registered(result),
+                News::Config(result) => self.config_told(result),
+            }
+        }
+        any
+    }
+
+    fn registered(&mut self, result: Result<Frame, Errno>) {
+        let Ok(frame) = result else { return };
+        if let Err(errno) = Errno::from_status(frame.header.status) {
+            let reason = frame.decode::<RegisterRep>().map(|reply| reply.reason).unwrap_or_default();
+            self.m.stop(match reason.is_empty() {
+                true => format!("the MGS refused to register target '{}': {errno}", self.m.name),
+                false => reason,
+            });
+            return;
+        }
+        self.m.upstreams.registered = true;
+        if !self.m.header.registered {
+            self.m.header.registered = true;
+            self.m.header_dirty();
+        }
+        self.m.ask_config();
+    }
+
+    fn config_told(&mut self, result: Result<Frame, Errno>) {
+        self.m.upstreams.config_asked = false;
+        let config = match result {
+            Ok(frame) if frame.header.status == 0 => frame.decode::<Config>().ok(),
+            _ => None,
+        };
+        if let Some(config) = config
+            && config != self.m.config
+        {
+            self.m.config = config;
+            self.m.config_dirty();
+            self.m.move_upstreams();
+            if self.m.stage >= Stage::Serving {
+                self.apply_config_params();
+                self.aside(|service, cx| service.configured(cx));
+            }
+        }
+        if core::mem::take(&mut self.m.upstreams.config_changed) {
+            self.m.ask_config();
+        }
+        // The first word of the MGS is there, and what it knows.
+        if self.m.stage == Stage::Registering {
+            self.serve();
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! A file system of real processes: one server process for each target, one process for each mount.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::process::{self, Background};
+use crate::story::{Story, is_mounted, say, take_away};
+use crate::{adamant, process::describe};
+
+/// How long a process may take until it serves, or until a mount is there.
+const START_BOUND: Duration = Duration::from_secs(30);
+/// How long a process may take to end when it is asked to.
+const END_BOUND: Duration = Duration::from_secs(20);
+
+/// What a cluster is to have.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Object targets.
+    pub osts: u32,
+    /// Mounts.
+    pub mounts: usize,
+    /// Options of each mount, `max_dirty_mb=1`.
+    pub mount_options: Vec<&'static str>,
+    /// Options of each server, `-o`, `recovery_time_soft=5`.
+    pub serve_arguments: Vec<&'static str>,
+    /// Where a target lives, if not in the story's folder.
+    pub places: Vec<(Which, PathBuf)>,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { osts: 2, mounts: 1, mount_options: Vec::new(), serve_arguments: Vec::new(), places: Vec::new() }
+    }
+}
+
+impl Shape {
+    /// So many mounts.
+    pub fn mounts(count: usize) -> Shape {
+        Shape { mounts: count, ..Shape::default() }
+    }
+}
+
+/// One of the targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// The configuration.
+    Mgt,
+    /// The metadata.
+    Mdt,
+    /// Data.
+    Ost(u32),
+}
+
+impl std::fmt::Display for Which {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Which::Mgt => f.write_str("mgt"),
+            Which::Mdt => f.write_str("mdt0"),
+            Which::Ost(index) => write!(f, "ost{index}"),
+        }
+    }
+}
+
+struct Server {
+    which: Which,
+    place: PathBuf,
+    nid: String,
+    process: Option<Background>,
+}
+
+struct Mounted {
+    place: PathBuf,
+    process: Option<Background>,
+}
+
+/// A running file system. Drop it before its [`Story`]: declare it after.
+pub struct Cluster {
+    /// Its name.
+    pub fsname: String,
+    folder: PathBuf,
+    shape: Shape,
+    servers: Vec<Server>,
+    mounts: Vec<Mounted>,
+    starts: u32,
+}
+
+impl Cluster {
+    /// Makes, serves and mounts it.
+    #[track_caller]
+    pub fn start(story: &Story, shape: Shape) -> Cluster {
+        let mut cluster = Cluster::stopped(story, shape);
+        for index in 0..cluster.servers.len() {
+            cluster.launch(index);
+        }
+        for index in 0..cluster.servers.len() {
+            cluster.await_service(index);
+        }
+        for index in 0..cluster.mounts.len() {
+            cluster.mount_again(index);
+        }
+        cluster
+    }
+
+    /// Makes the targets; nothing runs.
+    #[track_caller]
+    pub fn stopped(story: &Story, shape: Shape) -> Cluster {
+        let fsname = story.fsname();
+        let folder = story.folder().join(&fsname);
+        let mut all = vec![Which::Mgt, Which::Mdt];
+        all.extend((0..shape.osts).map(Which::Ost));
+        let servers: Vec<Server> = all
+            .into_iter()
+            .map(|which| Server {
+                which,
+                place: shape.places.iter().find(|(name, _)| *name == which).map_or_else(
+                    || folder.join(which.to_string()),
+                    |(_, place)| place.clone(),
+                ),
+                nid: free_nid(),
+                process: None,
+            })
+            .collect();
+        std::fs::create_dir_all(folder.join("log")).expect("a folder");
+        for server in &servers {
+            let place = server.place.display().to_string();
+            let mgs = servers[0].nid.as_str();
+            match server.which {
+                Which::Mgt => adamant(["mkfs", "--mgs", &place]).ok(),
+                Which::Mdt => {
+                    adamant(["mkfs", "--fsname", &fsname, "--mdt", "--index", "0", "--mgsnode", mgs, &place]).ok()
+                }
+                Which::Ost(index) => {
+                    let index = index.to_string();
+                    adamant(["mkfs", "--fsname", &fsname, "--ost", "--index", &index, "--mgsnode", mgs, &place]).ok()
+                }
+            };
+        }
+        let mounts = (0..shape.mounts)
+            .map(|index| Mounted { place: folder.join(format!("mnt{index}")), process: None })
+            .collect();
+        Cluster { fsname, folder, shape, servers, mounts, starts: 0 }
+    }
+
+    /// The folder of a mount.
+    pub fn mount(&self, index: usize) -> &Path {
+        &self.mounts[index].place
+    }
+
+    /// The folders of the mounts.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        self.mounts.iter().map(|mount| mount.place.clone()).collect()
+    }
+
+    /// What is given to mount(8): `127.0.0.1:7988:/fs`.
+    pub fn source(&self) -> String {
+        format!("{}:/{}", self.nid(Which::Mgt), self.fsname)
+    }
+
+    /// Where a target listens.
+    pub fn nid(&self, which: Which) -> &str {
+        &self.server(which).nid
+    }
+
+    /// Where a target lives.
+    pub fn place(&self, which: Which) -> &Path {
+        &self.server(which).place
+    }
+
+    /// The name of a target: `fs-OST0000`.
+    pub fn target_name(&self, which: Which) -> String {
+        match which {
+            Which::Mgt => "MGS".to_owned(),
+            Which::Mdt => format!("{}-MDT0000", self.fsname),
+            Which::Ost(index) => format!("{}-OST{index:04x}", self.fsname),
+        }
+    }
+
+    /// All targets.
+    pub fn targets(&self) -> Vec<Which> {
+        self.servers.iter().map(|server| server.which).collect()
+    }
+
+    fn server(&self, which: Which) -> &Server {
+        self.servers.iter().find(|server| server.which == which).expect("such a target")
+    }
+
+    fn index(&self, which: Which) -> usize {
+        self.servers.iter().position(|server| server.which == which).expect("such a target")
+    }
+
+    fn log(&mut self, name: &str) -> PathBuf {
+        self.starts += 1;
+        self.folder.join("log").join(format!("{name}.{}", self.starts))
+    }
+
+    fn launch(&mut self, index: usize) {
+        let log = self.log(&self.servers[index].which.to_string());
+        let server = &self.servers[index];
+        let mut words = vec!["serve".to_owned(), "--listen".to_owned(), server.nid.clone()];
+        words.extend(self.shape.serve_arguments.iter().map(ToString::to_string));
+        words.push(server.place.display().to_string());
+        let process = Background::start(&server.which.to_string(), &words, log);
+        self.servers[index].process = Some(process);
+    }
+
+    #[track_caller]
+    fn await_service(&mut self, index: usize) {
+        let start = Instant::now();
+        let server = &mut self.servers[index];
+        let process = server.process.as_mut().expect("a running server");
+        while !process.log_text().contains(" serves at ") {
+            if let Some(status) = process.ended() {
+                panic!("{} ended with {}:\n{}", server.which, describe(status), process.log_text());
+            }
+            assert!(start.elapsed() < START_BOUND, "{} does not serve:\n{}", server.which, process.log_text());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends a server as a power cut would.
+    #[track_caller]
+    pub fn kill9(&mut self, which: Which) {
+        let index = self.index(which);
+        self.servers[index].process.take().expect("a running server").kill9();
+    }
+
+    /// Ends a server as an administrator would.
+    #[track_caller]
+    pub fn stop(&mut self, which: Which) {
+        let index = self.index(which);
+        let mut process = self.servers[index].process.take().expect("a running server");
+        process.terminate();
+        let status = process.wait(END_BOUND).unwrap_or_else(|| panic!("{which} does not end:\n{}", process.log_text()));
+        assert!(status.success(), "{which} ended with {}:\n{}", describe(status), process.log_text());
+    }
+
+    /// Starts a server again.
+    #[track_caller]
+    pub fn restart(&mut self, which: Which) {
+        let index = self.index(which);
+        self.launch(index);
+        self.await_service(index);
+    }
+
+    /// Starts a server with these arguments, which is to fail; gives what it said.
+    pub fn restart_fails(&self, which: Which, arguments: &[&str]) -> crate::Outcome {
+        let server = self.server(which);
+        let place = server.place.display().to_string();
+        adamant(["serve", "--listen", &server.nid])
+            .args(arguments)
+            .arg(&place)
+            .within(Duration::from_secs(20))
+            .run()
+    }
+
+    /// Whether a server's process lives.
+    pub fn is_alive(&mut self, which: Which) -> bool {
+        let index = self.index(which);
+        self.servers[index].process.as_mut().is_some_and(|process| process.ended().is_none())
+    }
+
+    /// What a server said since it was started last.
+    pub fn server_log(&self, which: Which) -> String {
+        self.server(which).process.as_ref().map(Background::log_text).unwrap_or_default()
+    }
+
+    /// What a mount said since it was started last.
+    pub fn mount_log(&self, index: usize) -> String {
+        self.mounts[index].process.as_ref().map(Background::log_text).unwrap_or_default()
+    }
+
+    /// The number of a mount's process.
+    pub fn mount_pid(&self, index: usize) -> u32 {
+        self.mounts[index].process.as_ref().map_or(0, Background::pid)
+    }
+
+    /// Mounts, where it is not mounted.
+    #[track_caller]
+    pub fn mount_again(&mut self, index: usize) {
+        let log = self.log(&format!("mnt{index}"));
+        let source = self.source();
+        let mount = &mut self.mounts[index];
+        std::fs::create_dir_all(&mount.place).expect("a folder");
+        let mut words = vec!["mount".to_owned(), "--foreground".to_owned()];
+        if !self.shape.mount_options.is_empty() {
+            words.extend(["-o".to_owned(), self.shape.mount_options.join(",")]);
+        }
+        words.extend([source, mount.place.display().to_string()]);
+        let mut process = Background::start(&format!("mnt{index}"), &words, log);
+        let start = Instant::now();
+        while !is_mounted(&mount.place) {
+            if let Some(status) = process.ended() {
+                panic!("the mount ended with {}:\n{}", describe(status), process.log_text());
+            }
+            assert!(start.elapsed() < START_BOUND, "no mount:\n{}", process.log_text());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        mount.process = Some(process);
+    }
+
+    /// Unmounts as umount(8) does, and waits until the process has written everything back and ended.
+    #[track_caller]
+    pub fn unmount(&mut self, index: usize) {
+        let mount = &mut self.mounts[index];
+        let mut process = mount.process.take().expect("a mount");
+        let start = Instant::now();
+        while let Err(error) = rustix::mount::unmount(&mount.place, rustix::mount::UnmountFlags::empty()) {
+            assert!(
+                error == rustix::io::Errno::BUSY && start.elapsed() < Duration::from_secs(10),
+                "umount {}: {error}",
+                mount.place.display()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let status = process.wait(END_BOUND).unwrap_or_else(|| {
+            panic!("the process of the mount does not end after umount:\n{}", process.log_text());
+        });
+        assert!(status.success(), "the mount ended with {}:\n{}", describe(status), process.log_text());
+    }
+
+    /// Ends a mount as a power cut would.
+    #[track_caller]
+    pub fn kill9_mount(&mut self, index: usize) {
+        let mount = &mut self.mounts[index];
+        mount.process.take().expect("a mount").kill9();
+        take_away(&mount.place);
+    }
+
+    /// Ends everything as a power cut would.
+    pub fn kill9_all(&mut self) {
+        for index in 0..self.mounts.len() {
+            if self.mounts[index].process.is_some() {
+                self.kill9_mount(index);
+            }
+        }
+        for server in &mut self.servers {
+            if let Some(mut process) = server.process.take() {
+                process.kill9();
+            }
+        }
+    }
+
+    /// Starts whatever does not run.
+    #[track_caller]
+    pub fn start_all(&mut self) {
+        let missing: Vec<usize> = (0..self.servers.len()).filter(|at| self.servers[*at].process.is_none()).collect();
+        for index in &missing {
+            self.launch(*index);
+        }
+        for index in missing {
+            self.await_service(index);
+        }
+        for index in 0..self.mounts.len() {
+            if self.mounts[index].process.is_none() {
+                self.mount_again(index);
+            }
+        }
+    }
+
+    /// A parameter of one of this file system's processes.
+    #[track_caller]
+    pub fn parameter(&self, name: &str) -> String {
+        adamant(["lctl", "get_param", "-n", name]).ok().trim_end().to_owned()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        let mut complaints = Vec::new();
+        for mount in &mut self.mounts {
+            let Some(mut process) = mount.process.take() else { continue };
+            let died = process.ended();
+            let unmounted = rustix::mount::unmount(&mount.place, rustix::mount::UnmountFlags::empty()).is_ok();
+            let patience = if failed { Duration::from_secs(1) } else { END_BOUND };
+            if !unmounted || process.wait(patience).is_none() {
+                take_away(&mount.place);
+                process.kill9();
+                complaints.push(format!("{} did not end by itself", mount.place.display()));
+            }
+            if let Some(status) = died {
+                complaints.push(format!("the process of {} had ended with {}", mount.place.display(), describe(status)));
+            }
+        }
+        for server in &mut self.servers {
+            let Some(process) = server.process.as_mut() else { continue };
+            if let Some(status) = process.ended() {
+                complaints.push(format!("{} had ended with {}", server.which, describe(status)));
+            }
+            process.terminate();
+        }
+        for server in &mut self.servers {
+            let Some(mut process) = server.process.take() else { continue };
+            if process.wait(if failed { Duration::from_secs(1) } else { END_BOUND }).is_none() {
+                process.kill9();
+                complaints.push(format!("{} did not end by itself", server.which));
+            }
+        }
+        if failed {
+            self.show_logs();
+        }
+        for complaint in &complaints {
+            say(complaint);
+        }
+        if !failed && !complaints.is_empty() {
+            self.show_logs();
+            panic!("the processes did not end as they should: {}", complaints.join("; "));
+        }
+        if !failed {
+            self.look_for_panics();
+        }
+    }
+}
+
+impl Cluster {
+    fn logs(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.folder.join("log")).into_iter().flatten().flatten();
+        let mut list: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        list.sort();
+        list
+    }
+
+    fn show_logs(&self) {
+        for log in self.logs() {
+            let text = process::log_tail(&log, 25);
+            if !text.is_empty() {
+                say(&format!("--- {}\n{text}", log.display()));
+            }
+        }
+    }
+
+    /// A thread that panicked without anybody noticing is a failure too.
+    fn look_for_panics(&self) {
+        for log in self.logs() {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            assert!(!text.contains("panicked at"), "{}:\n{}", log.display(), process::log_tail(&log, 40));
+        }
+    }
+}
+
+/// An address that nobody listens at, below the range that the kernel takes for outgoing connections.
+pub fn free_nid() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (std::process::id().wrapping_mul(97).wrapping_add(number)) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port as u16)).is_ok() {
+            return format!("127.0.0.1:{port}");
+        }
+    }
+}

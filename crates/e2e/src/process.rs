@@ -1,0 +1,125 @@
+//! Processes in the background, each with a log, each ended by its number.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+/// A process in the background.
+#[derive(Debug)]
+pub struct Background {
+    child: Child,
+    /// Where its standard error goes.
+    pub log: PathBuf,
+    name: String,
+}
+
+/// Processes that run now, for [`crate::story`], which ends them when a story hangs.
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Numbers of the processes that run now.
+pub fn running() -> Vec<u32> {
+    RUNNING.lock().map(|list| list.clone()).unwrap_or_default()
+}
+
+impl Background {
+    /// Starts the binary under test.
+    #[track_caller]
+    pub fn start(name: &str, arguments: &[String], log: PathBuf) -> Background {
+        let file = File::options().create(true).append(true).open(&log).expect("its log");
+        let child = Command::new(crate::binary())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("its log"))
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        if let Ok(mut list) = RUNNING.lock() {
+            list.push(child.id());
+        }
+        Background { child, log, name: name.to_owned() }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait().ok().flatten();
+        if status.is_some() {
+            self.forget();
+        }
+        status
+    }
+
+    /// Ends it without a word, as a power cut would. Returns when it is gone.
+    pub fn kill9(&mut self) {
+        let _ = self.child.kill();
+        if self.wait(Duration::from_secs(10)).is_none() {
+            eprintln!("{} (process {}) does not die: it hangs in the kernel", self.name, self.pid());
+        }
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            if start.elapsed() > bound {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What it logged.
+    pub fn log_text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    fn forget(&self) {
+        if let Ok(mut list) = RUNNING.lock() {
+            list.retain(|pid| *pid != self.child.id());
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.kill9();
+        }
+        self.forget();
+    }
+}
+
+/// A status in words.
+pub fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "no status".to_owned(),
+    }
+}
+
+/// The end of a log, for a failure.
+pub fn log_tail(path: &Path, lines: usize) -> String {
+    let text = String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

@@ -1,0 +1,128 @@
+//! System calls that the standard library and rustix lack a safe form of: record locks on ranges, shared mappings.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// A lock of `fcntl(2)` on a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordLock {
+    /// Many may hold it.
+    Shared,
+    /// One holds it.
+    Exclusive,
+    /// Gives it back.
+    Unlock,
+}
+
+fn describe(kind: RecordLock, start: i64, length: i64) -> libc::flock {
+    let kind = match kind {
+        RecordLock::Shared => libc::F_RDLCK,
+        RecordLock::Exclusive => libc::F_WRLCK,
+        RecordLock::Unlock => libc::F_UNLCK,
+    };
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: length,
+        l_pid: 0,
+    }
+}
+
+#[allow(unsafe_code)]
+fn control(file: &File, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and the structure outlives the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(lock)) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Takes or gives back a lock, at once or not at all.
+///
+/// # Errors
+/// `EAGAIN` if another holds it.
+pub fn try_lock(file: &File, kind: RecordLock, start: i64, length: i64) -> io::Result<()> {
+    control(file, libc::F_SETLK, &mut describe(kind, start, length))
+}
+
+/// Waits for a lock.
+///
+/// # Errors
+/// `EDEADLK`.
+pub fn wait_lock(file: &File, kind: RecordLock, start: i64, length: i64) -> io::Result<()> {
+    control(file, libc::F_SETLKW, &mut describe(kind, start, length))
+}
+
+/// The range of a lock that is in the way of an exclusive one, if any.
+///
+/// # Errors
+/// As the file system has them.
+pub fn lock_in_the_way(file: &File, start: i64, length: i64) -> io::Result<Option<(i64, i64)>> {
+    let mut lock = describe(RecordLock::Exclusive, start, length);
+    control(file, libc::F_GETLK, &mut lock)?;
+    Ok((lock.l_type != libc::F_UNLCK as libc::c_short).then_some((lock.l_start, lock.l_len)))
+}
+
+/// A shared mapping of a file.
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut libc::c_void,
+    length: usize,
+}
+
+impl Mapping {
+    /// Maps the first `length` bytes, to read and to write.
+    ///
+    /// # Errors
+    /// As `mmap(2)`.
+    #[allow(unsafe_code)]
+    pub fn new(file: &File, length: usize) -> io::Result<Mapping> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so nothing that exists is touched.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { address, length })
+    }
+
+    /// Copies out. The file must reach that far, or the program ends with SIGBUS.
+    #[allow(unsafe_code)]
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= self.length);
+        // SAFETY: within the mapping; the bytes may change under us, but each is read once, and any value is valid.
+        unsafe { std::ptr::copy_nonoverlapping(self.address.cast::<u8>().add(offset), out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Copies in. The file must reach that far.
+    #[allow(unsafe_code)]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.length);
+        // SAFETY: within the mapping, which nothing in this process refers to.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address.cast::<u8>().add(offset), bytes.len()) }
+    }
+
+    /// `msync(2)` with `MS_SYNC`.
+    ///
+    /// # Errors
+    /// What writing back failed with.
+    #[allow(unsafe_code)]
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the mapping is ours.
+        if unsafe { libc::msync(self.address, self.length, libc::MS_SYNC) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody uses it any more.
+        unsafe { libc::munmap(self.address, self.length) };
+    }
+}

@@ -1,0 +1,155 @@
+//! `adamant up`, `down`, `status`: from nothing to a mounted file system, and back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use e2e::command::shell;
+use e2e::{Story, adamant, needs_root, trees};
+
+/// A file system that `up` made; `down` at the end, whatever happens.
+struct Up {
+    dir: PathBuf,
+    mount: PathBuf,
+}
+
+impl Up {
+    fn new(folder: &Path) -> Up {
+        Up { dir: folder.join("data"), mount: folder.join("mnt") }
+    }
+
+    fn arguments(&self, verb: &str) -> Vec<String> {
+        let mut words = vec![verb.to_owned(), "--dir".to_owned(), self.dir.display().to_string()];
+        if verb == "up" {
+            words.extend(["--mount".to_owned(), self.mount.display().to_string()]);
+        }
+        words
+    }
+
+    #[track_caller]
+    fn up(&self) -> e2e::Outcome {
+        adamant(self.arguments("up")).run()
+    }
+
+    #[track_caller]
+    fn down(&self) -> String {
+        adamant(self.arguments("down")).ok()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = "server.log";
+            eprintln!("--- {log}\n{}", e2e::process::log_tail(&self.dir.join(log), 40));
+            let name = format!("mount{}.log", self.mount.display().to_string().replace('/', "-"));
+            let log = Path::new("/run/adamant").join(&name);
+            eprintln!("--- {name}\n{}", e2e::process::log_tail(&log, 40));
+            e2e::story::take_away(&self.mount);
+        }
+        let _ = adamant(self.arguments("down")).within(Duration::from_secs(30)).run();
+    }
+}
+
+/// The first thing that anybody does: it must work, and at once.
+#[test]
+fn from_nothing_to_a_mounted_file_system() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("from nothing to a mounted file system", Duration::from_secs(90));
+    let fs = Up::new(story.folder());
+
+    let first = fs.up();
+    assert!(first.took < Duration::from_secs(2), "up took {:?}", first.took);
+    story.note(&format!("up from nothing: {:.2?}", first.took));
+    let said = first.ok();
+    assert!(said.contains("made") && said.contains("adamant down"), "it says what it did and how to go on: {said}");
+
+    let file = fs.mount.join("file");
+    fs::write(&file, "hello").unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "hello");
+    let listed: Vec<_> = fs::read_dir(&fs.mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(listed, ["file"]);
+    fs::remove_file(&file).unwrap();
+    assert!(!file.exists());
+
+    trees::make(&story.folder().join("tree"), 1, 150).unwrap();
+    shell(&format!("cp -a {}/tree {}/copy", story.folder().display(), fs.mount.display())).ok();
+    trees::assert_equal(&story.folder().join("tree"), &fs.mount.join("copy"));
+
+    // Again: nothing to do, and it says so without an error.
+    let second = fs.up().ok();
+    assert!(!second.contains("made "), "{second}");
+    trees::assert_equal(&story.folder().join("tree"), &fs.mount.join("copy"));
+
+    let status = adamant(["status", "--dir", fs.dir.to_str().unwrap()]).ok();
+    for name in ["MGS", "adamant-MDT0000", "adamant-OST0000", "adamant-OST0001", "adamant-client"] {
+        assert!(status.contains(name), "{name} is missing:\n{status}");
+    }
+    let json = adamant(["status", "--json", "--dir", fs.dir.to_str().unwrap()]).ok();
+    let list: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(list.as_array().is_some_and(|rows| rows.len() == 5), "{json}");
+
+    // The data stays while nothing runs.
+    let said = fs.down();
+    assert!(said.contains("unmounted") && said.contains("stopped"), "{said}");
+    assert!(!fs.mount.join("copy").exists());
+    assert!(fs.down().contains("nothing runs"));
+    assert_eq!(adamant(["status", "--dir", fs.dir.to_str().unwrap()]).run().code, Some(1));
+    let again = fs.up();
+    assert!(again.took < Duration::from_secs(2), "the second start took {:?}", again.took);
+    again.ok();
+    trees::assert_equal(&story.folder().join("tree"), &fs.mount.join("copy"));
+
+    shell(&format!("rm -r {}/copy", fs.mount.display())).ok();
+    assert_eq!(fs::read_dir(&fs.mount).unwrap().count(), 0);
+    fs.down();
+}
+
+/// A second file system on the same machine does not disturb the first, although both bear the same name.
+#[test]
+fn two_file_systems_of_one_name() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("two file systems of one name", Duration::from_secs(60));
+    let (one, two) = (Up::new(&story.folder().join("one")), Up::new(&story.folder().join("two")));
+    one.up().ok();
+    two.up().ok();
+    fs::write(one.mount.join("which"), "one").unwrap();
+    fs::write(two.mount.join("which"), "two").unwrap();
+    two.down();
+    assert_eq!(fs::read_to_string(one.mount.join("which")).unwrap(), "one");
+    two.up().ok();
+    assert_eq!(fs::read_to_string(two.mount.join("which")).unwrap(), "two");
+}
+
+/// In a container the process stays in front and ends cleanly when it is told to.
+#[test]
+fn in_the_foreground_until_it_is_told_to_stop() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("up in the foreground", Duration::from_secs(60));
+    let fs = Up::new(story.folder());
+    let mut arguments = fs.arguments("up");
+    arguments.push("--foreground".to_owned());
+    for round in 0..2 {
+        let log = story.folder().join(format!("up.{round}"));
+        let mut process = e2e::process::Background::start("up", &arguments, log);
+        let start = std::time::Instant::now();
+        while !e2e::story::is_mounted(&fs.mount) {
+            assert!(process.ended().is_none() && start.elapsed() < Duration::from_secs(20), "{}", process.log_text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if round == 1 {
+            assert_eq!(fs::read_to_string(fs.mount.join("kept")).unwrap(), "yes");
+        }
+        fs::write(fs.mount.join("kept"), "yes").unwrap();
+        process.terminate();
+        let status = process.wait(Duration::from_secs(20)).expect("it ends");
+        assert!(status.success(), "{}", process.log_text());
+        assert!(!e2e::story::is_mounted(&fs.mount));
+    }
+}

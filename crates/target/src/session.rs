@@ -217,6 +217,9 @@ impl<S: Service> Target<S> {
         let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
         match self.m.exports.connect(now, Link(conn.0), &address, frame, &request, &offer) {
             Connected::No(refusal) => {
+                if refusal.errno == Errno::EBUSY {
+                    self.m.window.knocked(now);
+                }
                 if refusal.tell {
                     let line = format!("refused {} from {address}: {}", request.description, refusal.reason);
                     self.m.log(LogLevel::Warn, line);

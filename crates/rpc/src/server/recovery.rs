@@ -191,6 +191,16 @@ impl Window {
         self.extend(now);
     }
 
+    /// A client that the target does not know wants in: time runs from now on if it did not yet, so that nobody waits for ever
+    /// for clients that may all be gone.
+    pub fn knocked(&mut self, now: Instant) {
+        if self.is_open() && self.started.is_none() {
+            self.started = Some(now);
+            self.deadline = now + self.soft;
+            self.state = WindowState::Connecting;
+        }
+    }
+
     /// Something went on: those who are still missing get the soft time again, within the hard limit.
     fn extend(&mut self, now: Instant) {
         if let Some(started) = self.started {

@@ -154,6 +154,7 @@ impl Cx<'_> {
             let (body, bulk) = request(self.w, self.op);
             self.op.set_memo(step, Memo::Sent(dest));
             self.op.committed |= modifies(opcode);
+            self.w.urgent = self.op.has_pins();
             self.w.send(self.op.id, step, dest, opcode, body.encode_to_vec().into(), bulk);
         }
         self.answer(step)

@@ -192,12 +192,15 @@ impl Imports {
 
 /// The slot that a request takes.
 ///
-/// A write of a resident file is what a lock callback waits for, so it must never wait behind a change that may itself
-/// wait for a lock: it goes with the closes.
-fn slot(dest: Dest, opcode: Opcode) -> Slot {
+/// A change may wait on the server for a lock that another client has pinned while *its* change waits for one of ours: so
+/// what is done under a pinned lock, and the write of a resident file that a lock callback waits for, must never wait
+/// behind an ordinary change. It goes with the closes. (Under its lock it has nobody to wait for but holders of
+/// attributes, who give them back without needing a slot.)
+fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
     match (dest, opcode) {
-        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) => Slot::Modify,
         (Dest::Mdt(_), Opcode::MdsClose | Opcode::ObjWrite) => Slot::Close,
+        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) if urgent => Slot::Close,
+        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) => Slot::Modify,
         _ => Slot::None,
     }
 }
@@ -220,6 +223,7 @@ pub(crate) fn submit(
     };
     let target = &mut w.imports.list[index];
     let opening = core::mem::take(&mut w.opening);
+    let urgent = core::mem::take(&mut w.urgent);
     let want_run = core::mem::take(&mut w.want_run);
     let open_body = opening.then(|| body.clone());
     let outgoing = Outgoing {
@@ -227,9 +231,8 @@ pub(crate) fn submit(
         keep_open: opening,
         body,
         bulk,
-        slot: slot(dest, opcode),
+        slot: slot(dest, opcode, urgent),
         no_resend: false,
-        // A lock that is asked back is flushed first, also while the target recovers.
         during_recovery: false,
         timeout: None,
     };
@@ -411,9 +414,7 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
             locks::pump(w, dest);
         }),
         Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| {
-            let lvb = data::glimpse(w, &callback.resource);
-            let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
-            tell(w, dest, Opcode::LdlmGlReply, &reply);
+            glimpse(w, dest, &callback);
         }),
         Some(Opcode::MgsConfigChanged) => {
             w.spawn(Task::Config);
@@ -424,6 +425,26 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
     if result.is_err() {
         let line = format!("{}: a notice that does not decode (opcode {})", w.target_name(dest), frame.header.opcode);
         w.log(line);
+    }
+}
+
+/// Somebody asks what the data of an object looks like that this client holds under a lock. If no program here has the file
+/// open the lock goes back then, so that it is not asked for again.
+fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
+    let ino = callback.resource.fid.ino();
+    let node = w.nodes.get(ino);
+    // The access time is the metadata target's business, but for a newer one that it was not told.
+    let atime_ns = node.and_then(|node| node.atime_ns).unwrap_or(i64::MIN);
+    let closed = node.is_none_or(|node| node.handles == 0);
+    let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
+    let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
+    tell(w, dest, Opcode::LdlmGlReply, &reply);
+    if closed && let Some(target) = w.imports.get_mut(dest) {
+        if let Some(lock) = target.locks.by_handle(callback.handle) {
+            stdx::mark!("glimpsed_lock_given_back");
+            target.locks.give_back(lock.cookie);
+        }
+        locks::pump(w, dest);
     }
 }
 

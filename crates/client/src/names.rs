@@ -203,7 +203,11 @@ impl World {
         let Some(node) = self.nodes.get_mut(parent) else { return };
         let same = node.update_epoch == epoch;
         let dir = node.dir_mut();
-        if !same {
+        // A reply that was rebuilt after a restart says less: nothing about its time either.
+        if version == 0 {
+            dir.names.remove(name);
+        }
+        if !same || version == 0 {
             stdx::mark!("directory_lock_lost_on_the_way");
             dir.complete_epoch = None;
             dir.building = None;
@@ -213,6 +217,7 @@ impl World {
             dir.listing = None;
         }
         match attr {
+            _ if version == 0 => {}
             Some(attr) => self.learn_child(parent, name, attr, epoch, version),
             None => self.learn_absent(parent, name, epoch, version),
         }

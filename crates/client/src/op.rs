@@ -249,6 +249,11 @@ impl OpState {
         }
     }
 
+    /// Whether it has locks pinned.
+    pub(crate) fn has_pins(&self) -> bool {
+        self.memo.iter().any(|(_, memo)| matches!(memo, Memo::Lock { .. }))
+    }
+
     /// Forgets.
     pub fn forget(&mut self, step: Step) {
         self.memo.retain(|(s, _)| *s != step);

@@ -94,6 +94,8 @@ pub struct World {
     pub(crate) epochs: u32,
     /// A run of cookies that the request now being made wants.
     pub(crate) want_run: (u64, u32),
+    /// The operation that makes a request has locks pinned.
+    pub(crate) urgent: bool,
     /// The request now being made opens something.
     pub(crate) opening: bool,
     /// Cookies of locks that the request now being made wants.
@@ -130,6 +132,7 @@ impl World {
             ops_running: 0,
             epochs: 0,
             want_run: (0, 0),
+            urgent: false,
             opening: false,
             failures: Vec::new(),
             wants: SmallVec::new(),

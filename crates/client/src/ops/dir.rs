@@ -26,7 +26,7 @@ const PIECE_BYTES: u32 = 256 << 10;
 /// Bytes of a piece with attributes.
 const PIECE_BYTES_PLUS: u32 = 128 << 10;
 /// Entries that such a piece can have at most.
-const PIECE_ENTRIES_PLUS: u32 = 1500;
+const PIECE_ENTRIES_PLUS: u32 = 1024;
 /// Largest listing that is kept, entries.
 const LISTING_MAX: usize = 128 << 10;
 /// `DT_DIR`.
@@ -226,7 +226,7 @@ fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<S
             after,
             max_bytes: if plus { PIECE_BYTES_PLUS } else { PIECE_BYTES },
             plus,
-            want: Some(WantLocks { object_cookie: cookie, ..WantLocks::default() }),
+            want: Some(WantLocks { parent_cookie: cookie, ..WantLocks::default() }),
             cred: Some((*cred).clone()),
             entry_cookies: run,
         };

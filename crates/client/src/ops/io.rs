@@ -60,10 +60,9 @@ pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) {
     let Some(node) = cx.w.nodes.get_mut(ino) else { return };
     let Some(attr) = &node.attr else { return };
     let mut changed = attr.mtime_ns.max(attr.ctime_ns);
-    let mut atime = attr.atime_ns.max(node.atime_ns.unwrap_or(i64::MIN));
+    let atime = attr.atime_ns.max(node.atime_ns.unwrap_or(i64::MIN));
     if let Some(data) = data {
         changed = changed.max(data.lvb.mtime_ns).max(data.lvb.ctime_ns);
-        atime = atime.max(data.lvb.atime_ns);
     }
     if (atime <= changed || now - atime > DAY_NS) && now > atime {
         node.atime_ns = Some(now);

@@ -272,7 +272,6 @@ fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, 
         } else if data.lvb.ctime_ns == stat.ctime_ns {
             stat.mtime_ns = stat.mtime_ns.max(data.lvb.mtime_ns);
         }
-        stat.atime_ns = stat.atime_ns.max(data.lvb.atime_ns);
         stat.cacheable &= data.cacheable;
     }
     if let Some(atime) = node.atime_ns {

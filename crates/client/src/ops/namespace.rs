@@ -220,7 +220,12 @@ pub(crate) fn rename(
     })?;
     let from = epoch(cx, step::EPOCH, &rep, parent);
     let to = epoch(cx, step::EPOCH_OTHER, &rep, new_parent);
-    let Some(moved) = &rep.attr else { return Err(Errno::EPROTO.into()) };
+    let Some(moved) = &rep.attr else {
+        // Rebuilt after a restart: it was done, more is not known.
+        cx.w.changed_name(parent, name, None, from, 0);
+        cx.w.changed_name(new_parent, new_name, None, to, 0);
+        return Ok(Answer::Done);
+    };
     let other = rep.replaced_attr.as_ref();
     let same_object = other.is_some_and(|other| other.fid == moved.fid);
     if same_object || (parent == new_parent && name == new_name) {

@@ -81,7 +81,9 @@ fn add_attrs(cx: &mut Cx<'_>, request: &ReaddirReq, entries: &mut [DirEntry], hi
         }
         if request.entry_cookies != 0 {
             let cookie = request.entry_cookies.wrapping_add(at as u64);
-            entry.lock = cx.try_grant(resource, LockMode::Pr, bits::CACHE, bits::LOOKUP, cookie);
+            // With the size of a resident file, so that the attributes can be kept.
+            let wanted = if inode.is_resident() { bits::CACHE | bits::DOM } else { bits::CACHE };
+            entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookie);
         }
         entry.attr = Some(inode.attr());
     }

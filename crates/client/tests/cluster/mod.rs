@@ -1,0 +1,627 @@
+//! A whole cluster in one thread: real targets over stores in memory, client machines, lossless links, and a clock that
+//! moves only when nothing else can.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::api::{Answer, Call, CallId, Effect, Event, FileHandle, Invalidation, Options, Stat};
+use client::{Client, ConnId};
+use mdt::Mdt;
+use mgt::Mgt;
+use ost::Ost;
+use ost::mem_data::MemData;
+use proto::msg::Cred;
+use proto::{ClientUuid, Errno, Frame, Nid, Opcode};
+use stdx::{Instant, Rng};
+use store::{Engine, MemEngine};
+use target::{Format, Peer, Service, Target};
+
+/// Any target.
+trait Machine {
+    fn handle(&mut self, now: Instant, event: target::Event);
+    fn poll(&mut self) -> Option<target::Effect>;
+    fn deadline(&self) -> Option<Instant>;
+}
+
+impl<S: Service> Machine for Target<S> {
+    fn handle(&mut self, now: Instant, event: target::Event) {
+        Target::handle(self, now, event);
+    }
+    fn poll(&mut self) -> Option<target::Effect> {
+        Target::poll(self)
+    }
+    fn deadline(&self) -> Option<Instant> {
+        Target::deadline(self)
+    }
+}
+
+struct Server {
+    name: String,
+    nid: Nid,
+    machine: Option<Box<dyn Machine>>,
+    engine: MemEngine,
+    data: MemData,
+    in_flight: VecDeque<u64>,
+    starts: u64,
+    pub serving: bool,
+}
+
+/// A client and what its kernel and programs see.
+pub struct Node {
+    pub machine: Client,
+    pub answers: BTreeMap<CallId, Result<Answer, Errno>>,
+    pub mounted: bool,
+    pub failed: Option<String>,
+    pub unmounted: bool,
+    pub invalidations: Vec<Invalidation>,
+    /// Invalidations are not answered until this is false again.
+    pub slow_kernel: bool,
+    tokens: VecDeque<u64>,
+    alive: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Who {
+    Server(usize),
+    Node(usize),
+}
+
+type End = (Who, u64);
+
+pub struct Cluster {
+    servers: Vec<Server>,
+    pub nodes: Vec<Node>,
+    pub now: Instant,
+    links: BTreeMap<End, End>,
+    wire: VecDeque<(End, Frame)>,
+    next_conn: u64,
+    next_call: u64,
+    pub log: Vec<String>,
+    /// Requests of clients by opcode.
+    pub requests: BTreeMap<&'static str, u64>,
+    /// Groups wait to become durable while this is set.
+    pub slow_media: bool,
+    rng: Rng,
+}
+
+pub fn cred(uid: u32) -> Cred {
+    Cred { uid, gid: uid, groups: Vec::new(), umask: 0o022, capabilities: if uid == 0 { u64::MAX } else { 0 } }
+}
+
+pub fn name(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+impl Cluster {
+    /// An MGT, an MDT and some OSTs, serving.
+    pub fn new(osts: usize) -> Cluster {
+        let mut cluster = Cluster {
+            servers: Vec::new(),
+            nodes: Vec::new(),
+            now: Instant::ZERO + Duration::from_secs(1),
+            links: BTreeMap::new(),
+            wire: VecDeque::new(),
+            next_conn: 1,
+            next_call: 1,
+            log: Vec::new(),
+            requests: BTreeMap::new(),
+            slow_media: false,
+            rng: Rng::new(7),
+        };
+        cluster.add_server("MGS");
+        cluster.start(0);
+        for index in 0..osts {
+            let server = cluster.add_server(&format!("fs-OST{index:04x}"));
+            cluster.start(server);
+        }
+        let mdt = cluster.add_server("fs-MDT0000");
+        cluster.start(mdt);
+        cluster.until(|c| c.servers.iter().all(|server| server.serving));
+        cluster
+    }
+
+    fn add_server(&mut self, name: &str) -> usize {
+        let engine = MemEngine::new();
+        let mgs: Vec<Nid> = vec!["unix:MGS".parse().unwrap()];
+        let format = Format {
+            name: name.parse().unwrap(),
+            uuid: self.servers.len() as u128 + 1,
+            mgs,
+            version: "test".into(),
+            wall_ns: 1,
+        };
+        let batch = if name.contains("MDT") { mdt::format(&format) } else { target::format(&format) };
+        engine.commit(1, &batch.seal(&schema::formats())).unwrap();
+        self.servers.push(Server {
+            name: name.to_owned(),
+            nid: format!("unix:{name}").parse().unwrap(),
+            machine: None,
+            engine,
+            data: MemData::new(),
+            in_flight: VecDeque::new(),
+            starts: 0,
+            serving: false,
+        });
+        self.servers.len() - 1
+    }
+
+    pub fn server(&self, name: &str) -> usize {
+        self.servers.iter().position(|server| server.name == name).unwrap()
+    }
+
+    /// Starts a target's program.
+    pub fn start(&mut self, at: usize) {
+        let now = self.now;
+        let server = &mut self.servers[at];
+        server.starts += 1;
+        let options = target::Options {
+            name: server.name.parse().ok(),
+            nids: vec![server.nid.clone()],
+            mgs: vec!["unix:MGS".parse().unwrap()],
+            seed: server.starts * 100 + at as u64,
+            ..target::Options::default()
+        };
+        let last = server.engine.last_group().unwrap();
+        let mut machine: Box<dyn Machine> = if server.name == "MGS" {
+            Box::new(Target::new(Mgt::new(), options, last, now))
+        } else if server.name.contains("MDT") {
+            Box::new(Target::new(Mdt::new(mdt::Settings::default()), options, last, now))
+        } else {
+            Box::new(Target::new(Ost::new(), options, last, now))
+        };
+        machine.handle(now, target::Event::Space(server.engine.space().unwrap()));
+        machine.handle(now, target::Event::WallClock(wall(now)));
+        server.machine = Some(machine);
+        self.run();
+    }
+
+    /// kill -9, and what was not durable is lost.
+    pub fn kill(&mut self, at: usize) {
+        let mut rng = self.rng.fork();
+        let server = &mut self.servers[at];
+        server.machine = None;
+        server.serving = false;
+        server.in_flight.clear();
+        server.engine.crash(&mut rng);
+        server.data.crash(&mut rng);
+        let ends: Vec<End> = self.links.keys().filter(|(who, _)| *who == Who::Server(at)).copied().collect();
+        for end in ends {
+            self.break_link(end);
+        }
+        self.run();
+    }
+
+    pub fn restart(&mut self, name: &str) {
+        let at = self.server(name);
+        self.kill(at);
+        self.start(at);
+    }
+
+    /// Breaks a link; both ends that live are told.
+    fn break_link(&mut self, end: End) {
+        let Some(other) = self.links.remove(&end) else { return };
+        self.links.remove(&other);
+        self.wire.retain(|(to, _)| *to != end && *to != other);
+        for (who, conn) in [end, other] {
+            self.tell_closed(who, conn);
+        }
+    }
+
+    fn tell_closed(&mut self, who: Who, conn: u64) {
+        let now = self.now;
+        match who {
+            Who::Server(at) => {
+                if let Some(machine) = &mut self.servers[at].machine {
+                    machine.handle(now, target::Event::Closed { conn: target::ConnId(conn) });
+                }
+            }
+            Who::Node(at) => {
+                if self.nodes[at].alive {
+                    self.nodes[at].machine.handle(now, Event::Closed { conn: ConnId(conn) });
+                }
+            }
+        }
+    }
+
+    /// Cuts every connection of a client.
+    pub fn cut(&mut self, node: usize) {
+        let ends: Vec<End> = self.links.keys().filter(|(who, _)| *who == Who::Node(node)).copied().collect();
+        for end in ends {
+            self.break_link(end);
+        }
+    }
+
+    /// The client's machine is gone without a word.
+    pub fn die(&mut self, node: usize) {
+        self.nodes[node].alive = false;
+        self.cut(node);
+    }
+
+    pub fn options(number: u64) -> Options {
+        Options {
+            uuid: ClientUuid(1000 + u128::from(number)),
+            seed: 1000 + number,
+            fsname: "fs".into(),
+            mgs: vec!["unix:MGS".parse().unwrap()],
+            description: format!("client:test:{number}"),
+            read_only: false,
+            max_dirty: 64 << 20,
+            max_cached: 64 << 20,
+            max_read_ahead: 4 << 20,
+            max_nodes: 10_000,
+            soft: None,
+            request_timeout: Duration::from_secs(10),
+            write_back_after: Duration::from_secs(5),
+        }
+    }
+
+    /// A client that begins to mount.
+    pub fn begin_mount(&mut self, options: Options) -> usize {
+        let mut machine = Client::new(options, self.now);
+        machine.handle(self.now, Event::WallClock(wall(self.now)));
+        self.nodes.push(Node {
+            machine,
+            answers: BTreeMap::new(),
+            mounted: false,
+            failed: None,
+            unmounted: false,
+            invalidations: Vec::new(),
+            slow_kernel: false,
+            tokens: VecDeque::new(),
+            alive: true,
+        });
+        self.run();
+        self.nodes.len() - 1
+    }
+
+    pub fn mount(&mut self) -> usize {
+        let number = self.nodes.len() as u64;
+        let node = self.begin_mount(Cluster::options(number));
+        self.until(|c| c.nodes[node].mounted);
+        node
+    }
+
+    /// Everything that can happen without time.
+    pub fn run(&mut self) {
+        loop {
+            let mut moved = false;
+            for at in 0..self.servers.len() {
+                while let Some(effect) = self.servers[at].machine.as_mut().and_then(|machine| machine.poll()) {
+                    moved = true;
+                    self.server_effect(at, effect);
+                }
+                if !self.slow_media
+                    && let Some(group) = self.servers[at].in_flight.pop_front()
+                {
+                    self.servers[at].engine.make_durable(group);
+                    self.tell(at, target::Event::Committed { group });
+                    moved = true;
+                }
+            }
+            for at in 0..self.nodes.len() {
+                while self.nodes[at].alive
+                    && let Some(effect) = self.nodes[at].machine.poll()
+                {
+                    moved = true;
+                    self.node_effect(at, effect);
+                }
+                if !self.nodes[at].slow_kernel
+                    && let Some(token) = self.nodes[at].tokens.pop_front()
+                {
+                    self.nodes[at].machine.handle(self.now, Event::Invalidated { token });
+                    moved = true;
+                }
+            }
+            if let Some(((who, conn), frame)) = self.wire.pop_front() {
+                moved = true;
+                match who {
+                    Who::Server(at) => self.tell(at, target::Event::Frame { conn: target::ConnId(conn), frame }),
+                    Who::Node(at) => {
+                        self.nodes[at].machine.handle(self.now, Event::Frame { conn: ConnId(conn), frame })
+                    }
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn tell(&mut self, at: usize, event: target::Event) {
+        if let Some(machine) = &mut self.servers[at].machine {
+            machine.handle(self.now, event);
+        }
+    }
+
+    /// Time passes, to the next deadline at most.
+    pub fn step(&mut self) {
+        let mut next = self.now + Duration::from_secs(1);
+        for server in &self.servers {
+            next = server.machine.as_ref().and_then(|machine| machine.deadline()).map_or(next, |at| at.min(next));
+        }
+        for node in self.nodes.iter().filter(|node| node.alive) {
+            next = node.machine.deadline().map_or(next, |at| at.min(next));
+        }
+        self.now = next.max(self.now + Duration::from_millis(1));
+        let now = self.now;
+        for at in 0..self.servers.len() {
+            self.tell(at, target::Event::WallClock(wall(now)));
+            self.tell(at, target::Event::Tick);
+        }
+        for node in self.nodes.iter_mut().filter(|node| node.alive) {
+            node.machine.handle(now, Event::WallClock(wall(now)));
+            node.machine.handle(now, Event::Tick);
+        }
+        self.run();
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    pub fn until(&mut self, done: impl Fn(&Cluster) -> bool) {
+        self.run();
+        for _ in 0..5_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("it never happens; log: {:#?}", self.log);
+    }
+
+    fn dial(&mut self, from: End, nids: &[Nid]) -> Result<(), String> {
+        let to = self.servers.iter().position(|server| server.machine.is_some() && nids.contains(&server.nid));
+        let Some(to) = to else { return Err("nobody is there".to_owned()) };
+        let conn = self.next_conn;
+        self.next_conn += 1;
+        let other = (Who::Server(to), conn);
+        self.links.insert(from, other);
+        self.links.insert(other, from);
+        let peer = Peer { address: "test".into(), uid: Some(0), local: true };
+        self.tell(to, target::Event::Accepted { conn: target::ConnId(conn), peer });
+        Ok(())
+    }
+
+    fn server_effect(&mut self, at: usize, effect: target::Effect) {
+        let me = Who::Server(at);
+        match effect {
+            target::Effect::Send { conn, frame } => {
+                if let Some(other) = self.links.get(&(me, conn.0)) {
+                    self.wire.push_back((*other, frame));
+                }
+            }
+            target::Effect::Hangup { conn } => self.break_link((me, conn.0)),
+            target::Effect::Dial { conn, nids } => {
+                let event = match self.dial((me, conn.0), &nids) {
+                    Ok(()) => target::Event::Dialled { conn },
+                    Err(reason) => target::Event::DialFailed { conn, reason },
+                };
+                self.tell(at, event);
+            }
+            target::Effect::Load(load) => {
+                let done = load.run(&self.servers[at].engine);
+                self.tell(at, target::Event::Loaded(done));
+            }
+            target::Effect::Commit(group) => {
+                let server = &mut self.servers[at];
+                server.engine.begin_commit(group.number(), group.seal()).unwrap();
+                server.in_flight.push_back(group.number());
+            }
+            target::Effect::Data { id, op } => {
+                let result = self.servers[at].data.run(&op);
+                self.tell(at, target::Event::DataDone { id, result });
+            }
+            target::Effect::Serving { .. } => self.servers[at].serving = true,
+            target::Effect::Log(level, line) => self.log.push(format!("{} {level:?}: {line}", self.servers[at].name)),
+            target::Effect::Stop { reason } => {
+                panic!("{} stops: {reason}; log: {:#?}", self.servers[at].name, self.log)
+            }
+        }
+    }
+
+    fn node_effect(&mut self, at: usize, effect: Effect) {
+        let me = Who::Node(at);
+        match effect {
+            Effect::Dial { conn, nids } => {
+                let event = match self.dial((me, conn.0), &nids) {
+                    Ok(()) => Event::Dialled { conn },
+                    Err(reason) => Event::DialFailed { conn, reason },
+                };
+                self.nodes[at].machine.handle(self.now, event);
+            }
+            Effect::Send { conn, frame } => {
+                if let Some(opcode) = Opcode::from_raw(frame.header.opcode) {
+                    *self.requests.entry(opcode.name()).or_default() += 1;
+                }
+                if let Some(other) = self.links.get(&(me, conn.0)) {
+                    self.wire.push_back((*other, frame));
+                }
+            }
+            Effect::Hangup { conn } => {
+                // No `Closed` follows for the client.
+                if let Some(other) = self.links.remove(&(me, conn.0)) {
+                    self.links.remove(&other);
+                    self.wire.retain(|(to, _)| *to != other);
+                    self.tell_closed(other.0, other.1);
+                }
+            }
+            Effect::Answer { id, result } => {
+                assert!(self.nodes[at].answers.insert(id, result).is_none(), "a call is answered once");
+            }
+            Effect::Invalidate(what) => {
+                if let Invalidation::Inode { token, .. } = &what
+                    && *token != 0
+                {
+                    self.nodes[at].tokens.push_back(*token);
+                }
+                self.nodes[at].invalidations.push(what);
+            }
+            Effect::Mounted => self.nodes[at].mounted = true,
+            Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
+            Effect::Unmounted => self.nodes[at].unmounted = true,
+            Effect::Log(line) => self.log.push(format!("client {at}: {line}")),
+        }
+    }
+
+    // --- what programs do ---
+
+    pub fn send_as(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        let now = self.now;
+        let machine = &mut self.nodes[node].machine;
+        machine.handle(now, Event::WallClock(wall(now) + id.0 as i64));
+        machine.handle(now, Event::Call { id, cred, call });
+        self.run();
+        id
+    }
+
+    pub fn send(&mut self, node: usize, call: Call) -> CallId {
+        self.send_as(node, cred(0), call)
+    }
+
+    pub fn answered(&self, node: usize, id: CallId) -> bool {
+        self.nodes[node].answers.contains_key(&id)
+    }
+
+    pub fn answer(&mut self, node: usize, id: CallId) -> Result<Answer, Errno> {
+        self.until(|c| c.answered(node, id));
+        self.nodes[node].answers.remove(&id).unwrap()
+    }
+
+    pub fn call_as(&mut self, node: usize, uid: u32, call: Call) -> Result<Answer, Errno> {
+        let id = self.send_as(node, cred(uid), call);
+        self.answer(node, id)
+    }
+
+    /// A call, to its end. Requests are counted from zero.
+    pub fn call(&mut self, node: usize, call: Call) -> Result<Answer, Errno> {
+        self.requests.clear();
+        self.call_as(node, 0, call)
+    }
+
+    /// Requests that the last [`Cluster::call`] sent, lock callbacks' and background ones included.
+    pub fn sent(&self) -> u64 {
+        self.requests.values().sum()
+    }
+
+    pub fn lookup(&mut self, node: usize, parent: u64, text: &str) -> Result<Stat, Errno> {
+        // As the kernel: a stale handle on the way means to look again.
+        for _ in 0..2 {
+            match self.call(node, Call::Lookup { parent, name: name(text) }) {
+                Err(Errno::ESTALE) => {}
+                Ok(Answer::Entry(stat)) => return Ok(stat),
+                Ok(other) => panic!("{other:?}"),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// The number of a path's node.
+    pub fn walk(&mut self, node: usize, path: &str) -> Result<u64, Errno> {
+        let mut ino = 1;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            ino = self.lookup(node, ino, part)?.ino;
+        }
+        Ok(ino)
+    }
+
+    pub fn getattr(&mut self, node: usize, ino: u64) -> Result<Stat, Errno> {
+        for _ in 0..2 {
+            match self.call(node, Call::Getattr { ino, fh: None }) {
+                Err(Errno::ESTALE) => {}
+                Ok(Answer::Attr(stat)) => return Ok(stat),
+                Ok(other) => panic!("{other:?}"),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    pub fn mkdir(&mut self, node: usize, parent: u64, text: &str) -> Result<Stat, Errno> {
+        match self.call(node, Call::Mkdir { parent, name: name(text), mode: 0o755 })? {
+            Answer::Entry(stat) => Ok(stat),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn create(&mut self, node: usize, parent: u64, text: &str) -> Result<(Stat, FileHandle), Errno> {
+        let call = Call::Create { parent, name: name(text), mode: 0o644, flags: 0o2 };
+        match self.call(node, call)? {
+            Answer::Created { stat, fh, .. } => Ok((stat, fh)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn open(&mut self, node: usize, ino: u64, flags: u32) -> Result<FileHandle, Errno> {
+        for _ in 0..2 {
+            match self.call(node, Call::Open { ino, flags }) {
+                Err(Errno::ESTALE) => {}
+                Ok(Answer::Opened { fh, .. }) => return Ok(fh),
+                Ok(other) => panic!("{other:?}"),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    pub fn write(&mut self, node: usize, fh: FileHandle, offset: u64, data: &[u8]) -> Result<u32, Errno> {
+        let data = Bytes::copy_from_slice(data);
+        match self.call(node, Call::Write { fh, ino: 0, offset, data, write_back: false, kill_priv: false })? {
+            Answer::Written(count) => Ok(count),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn read(&mut self, node: usize, fh: FileHandle, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        match self.call(node, Call::Read { fh, offset, length })? {
+            Answer::Data(data) => Ok(data),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn close(&mut self, node: usize, fh: FileHandle) -> Result<(), Errno> {
+        self.call(node, Call::Flush { fh, lock_owner: 1 })?;
+        self.call(node, Call::Release { fh, flock_owner: None }).map(drop)
+    }
+
+    pub fn unlink(&mut self, node: usize, parent: u64, text: &str) -> Result<(), Errno> {
+        self.call(node, Call::Unlink { parent, name: name(text) }).map(drop)
+    }
+
+    /// All names of a directory in their order, read in small pieces.
+    pub fn list(&mut self, node: usize, ino: u64, plus: bool) -> Result<Vec<String>, Errno> {
+        let fh = match self.call(node, Call::Opendir { ino })? {
+            Answer::Opened { fh, .. } => fh,
+            other => panic!("{other:?}"),
+        };
+        let mut names = Vec::new();
+        let mut offset = 0;
+        self.requests.clear();
+        loop {
+            let id = self.send(node, Call::Readdir { fh, offset, max_bytes: 4096, plus });
+            let entries = match self.answer(node, id)? {
+                Answer::Entries(entries) => entries,
+                other => panic!("{other:?}"),
+            };
+            let Some(last) = entries.last() else { break };
+            offset = last.offset;
+            names.extend(entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
+        }
+        let sent = self.requests.clone();
+        self.call(node, Call::Releasedir { fh })?;
+        self.requests = sent;
+        Ok(names)
+    }
+}
+
+fn wall(now: Instant) -> i64 {
+    1_700_000_000_000_000_000 + now.0 as i64
+}

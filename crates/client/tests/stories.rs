@@ -1,0 +1,262 @@
+//! Stories of programs on clients, against real targets.
+
+mod cluster;
+
+use client::api::{Answer, Call, SetStat, SetTime};
+use cluster::{Cluster, name};
+use proto::Errno;
+
+#[test]
+fn a_mount_knows_the_root_and_stats_it_without_a_request() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let stat = c.getattr(a, 1).unwrap();
+    assert_eq!((stat.ino, stat.mode & 0o170_000, stat.nlink), (1, 0o040_000, 2));
+    assert!(stat.cacheable);
+    assert_eq!(c.sent(), 0);
+}
+
+#[test]
+fn a_new_directory_answers_lookups_itself_and_a_create_is_one_request() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap();
+    assert_eq!(c.sent(), 1);
+    assert_eq!(c.lookup(a, dir.ino, "f"), Err(Errno::ENOENT));
+    assert_eq!(c.sent(), 0);
+    let (stat, fh) = c.create(a, dir.ino, "f").unwrap();
+    assert_eq!(c.sent(), 1, "{:?}", c.requests);
+    assert_eq!(stat.mode, 0o100_644);
+    c.requests.clear();
+    assert_eq!(c.lookup(a, dir.ino, "f").unwrap().ino, stat.ino);
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+    assert_eq!(c.getattr(a, stat.ino).unwrap().size, 0);
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+    c.close(a, fh).unwrap();
+    c.unlink(a, dir.ino, "f").unwrap();
+    assert_eq!(c.requests.get("mds_reint"), Some(&1));
+    assert_eq!(c.lookup(a, dir.ino, "f"), Err(Errno::ENOENT));
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+}
+
+#[test]
+fn names_and_attributes_are_coherent_between_two_clients() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    assert_eq!(c.lookup(b, dir, "f"), Err(Errno::ENOENT));
+    let (f, fh) = c.create(a, dir, "f").unwrap();
+    assert_eq!(c.lookup(b, dir, "f").unwrap().ino, f.ino);
+    c.close(a, fh).unwrap();
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    c.call(b, Call::Setattr { ino: f.ino, set }).unwrap();
+    assert_eq!(c.getattr(a, f.ino).unwrap().mode, 0o100_600);
+    c.call(b, Call::Rename { parent: dir, name: name("f"), new_parent: 1, new_name: name("g"), flags: 0 }).unwrap();
+    assert_eq!(c.lookup(a, dir, "f"), Err(Errno::ENOENT));
+    assert_eq!(c.lookup(a, 1, "g").unwrap().ino, f.ino);
+    c.unlink(a, 1, "g").unwrap();
+    assert_eq!(c.lookup(b, 1, "g"), Err(Errno::ENOENT));
+    assert_eq!(c.list(b, dir, false).unwrap(), [".", ".."]);
+}
+
+#[test]
+fn errors_are_those_of_posix() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let d = c.mkdir(a, 1, "d").unwrap().ino;
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    assert_eq!(c.mkdir(a, 1, "d"), Err(Errno::EEXIST));
+    assert_eq!(c.unlink(a, 1, "d"), Err(Errno::EISDIR));
+    assert_eq!(c.call(a, Call::Rmdir { parent: 1, name: name("f") }), Err(Errno::ENOTDIR));
+    assert_eq!(c.unlink(a, 1, "nothing"), Err(Errno::ENOENT));
+    assert_eq!(c.mkdir(a, 1, &"x".repeat(256)), Err(Errno::ENAMETOOLONG));
+    assert_eq!(c.lookup(a, 1, &"x".repeat(256)), Err(Errno::ENAMETOOLONG));
+    assert_eq!(c.lookup(a, f.ino, "x"), Err(Errno::ENOTDIR));
+    assert_eq!(c.call(a, Call::Opendir { ino: f.ino }), Err(Errno::ENOTDIR));
+    c.create(a, d, "x").unwrap();
+    assert_eq!(c.call(a, Call::Rmdir { parent: 1, name: name("d") }), Err(Errno::ENOTEMPTY));
+    assert_eq!(c.call(a, Call::Readlink { ino: f.ino }), Err(Errno::EINVAL));
+    assert_eq!(c.call_as(a, 5, Call::Create { parent: 1, name: name("y"), mode: 0o644, flags: 1 }), Err(Errno::EACCES));
+    let excl = Call::Create { parent: 1, name: name("f"), mode: 0o644, flags: 0o201 };
+    assert_eq!(c.call(a, excl), Err(Errno::EEXIST));
+    c.close(a, fh).unwrap();
+    assert_eq!(c.call(a, Call::Read { fh, offset: 0, length: 1 }), Err(Errno::EBADF));
+}
+
+#[test]
+fn links_symlinks_devices_and_renames() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    let linked = c.call(a, Call::Link { ino: f.ino, new_parent: 1, new_name: name("g") }).unwrap();
+    let Answer::Entry(stat) = linked else { panic!() };
+    assert_eq!((stat.ino, stat.nlink), (f.ino, 2));
+    let Answer::Entry(link) = c.call(a, Call::Symlink { parent: 1, name: name("s"), target: name("f/../g") }).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(link.size, 6);
+    assert_eq!(c.call(a, Call::Readlink { ino: link.ino }), Ok(Answer::Data(name("f/../g"))));
+    assert_eq!(c.sent(), 0);
+    let Answer::Entry(pipe) = c.call(a, Call::Mknod { parent: 1, name: name("p"), mode: 0o010_644, rdev: 0 }).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(pipe.mode, 0o010_644);
+    // Over a name that exists: one name less.
+    c.call(a, Call::Rename { parent: 1, name: name("s"), new_parent: 1, new_name: name("g"), flags: 0 }).unwrap();
+    assert_eq!(c.getattr(a, f.ino).unwrap().nlink, 1);
+    assert_eq!(c.sent(), 0);
+    assert_eq!(c.lookup(a, 1, "g").unwrap().ino, link.ino);
+    let noreplace = Call::Rename { parent: 1, name: name("p"), new_parent: 1, new_name: name("g"), flags: 1 };
+    assert_eq!(c.call(a, noreplace), Err(Errno::EEXIST));
+    c.call(a, Call::Rename { parent: 1, name: name("p"), new_parent: 1, new_name: name("g"), flags: 2 }).unwrap();
+    assert_eq!(c.lookup(a, 1, "p").unwrap().ino, link.ino);
+    assert_eq!(c.lookup(a, 1, "g").unwrap().ino, pipe.ino);
+    let mut names = c.list(a, 1, false).unwrap();
+    names.sort();
+    assert_eq!(names, [".", "..", "f", "g", "p"]);
+}
+
+#[test]
+fn a_listing_is_read_once_and_then_answers_by_itself() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for i in 0..500 {
+        let mknod = Call::Mknod { parent: dir, name: name(&format!("file{i}")), mode: 0o100_644, rdev: 0 };
+        c.call(a, mknod).unwrap();
+    }
+    for plus in [false, true] {
+        let names = c.list(b, dir, plus).unwrap();
+        assert_eq!(names.len(), 502, "plus {plus}");
+        assert_eq!(&names[..2], [".", ".."]);
+        let mut sorted = names.clone();
+        sorted.sort();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 502);
+    }
+    let names = c.list(b, dir, true).unwrap();
+    assert_eq!(names.len(), 502);
+    assert_eq!(c.requests.get("mds_readpage"), None, "{:?}", c.requests);
+    assert_eq!(c.lookup(b, dir, "nothing"), Err(Errno::ENOENT));
+    assert_eq!(c.sent(), 0);
+    let file = c.lookup(b, dir, "file7").unwrap();
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+    assert_eq!(c.getattr(b, file.ino).unwrap().ino, file.ino);
+    assert_eq!(c.sent(), 0);
+    c.unlink(a, dir, "file7").unwrap();
+    assert_eq!(c.lookup(b, dir, "file7"), Err(Errno::ENOENT));
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 501);
+}
+
+#[test]
+fn times_are_set_and_seen() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    let set = SetStat { atime: Some(SetTime::At(5)), mtime: Some(SetTime::At(7)), ..SetStat::default() };
+    let Answer::Attr(stat) = c.call(a, Call::Setattr { ino: f.ino, set }).unwrap() else { panic!() };
+    assert_eq!((stat.atime_ns, stat.mtime_ns), (5, 7));
+    let seen = c.lookup(b, 1, "f").unwrap();
+    assert_eq!((seen.atime_ns, seen.mtime_ns), (5, 7));
+    assert!(seen.ctime_ns > f.ctime_ns);
+    c.close(a, fh).unwrap();
+}
+
+#[test]
+fn extended_attributes_come_once_and_none_cost_nothing() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    let get = |ino, n: &str| Call::Getxattr { ino, name: name(n) };
+    assert_eq!(c.call(a, get(f.ino, "security.capability")), Err(Errno::ENODATA));
+    assert_eq!(c.sent(), 0);
+    let set = |flags| Call::Setxattr { ino: f.ino, name: name("user.a"), value: name("1"), flags };
+    assert_eq!(c.call(a, set(2)), Err(Errno::ENODATA));
+    c.call(a, set(0)).unwrap();
+    assert_eq!(c.call(a, set(1)), Err(Errno::EEXIST));
+    assert_eq!(c.call(a, get(f.ino, "user.a")), Ok(Answer::Data(name("1"))));
+    assert_eq!(c.call(a, get(f.ino, "user.a")), Ok(Answer::Data(name("1"))));
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+    assert_eq!(c.call(a, Call::Listxattr { ino: f.ino }), Ok(Answer::Data(name("user.a\0"))));
+    c.lookup(b, 1, "f").unwrap();
+    c.call(b, Call::Removexattr { ino: f.ino, name: name("user.a") }).unwrap();
+    assert_eq!(c.call(a, get(f.ino, "user.a")), Err(Errno::ENODATA));
+    c.close(a, fh).unwrap();
+}
+
+#[test]
+fn small_files_are_written_and_read_by_both() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    assert_eq!(c.write(a, fh, 0, b"hello"), Ok(5));
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 5);
+    assert_eq!(c.getattr(b, f.ino).unwrap().size, 5, "asked of the writer");
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    assert_eq!(&c.read(b, theirs, 0, 100).unwrap()[..], b"hello");
+    assert_eq!(c.write(b, theirs, 5, b" world"), Ok(6));
+    assert_eq!(&c.read(a, fh, 0, 100).unwrap()[..], b"hello world");
+    c.close(a, fh).unwrap();
+    c.close(b, theirs).unwrap();
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 11);
+}
+
+#[test]
+fn large_files_go_to_objects() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i / 1000) as u8).collect();
+    for (at, piece) in data.chunks(100_000).enumerate() {
+        assert_eq!(c.write(a, fh, at as u64 * 100_000, piece), Ok(100_000));
+    }
+    assert_eq!(c.getattr(b, f.ino).unwrap().size, 3_000_000);
+    let theirs = c.open(b, f.ino, 0).unwrap();
+    for at in (0..3_000_000).step_by(500_000) {
+        assert_eq!(c.read(b, theirs, at as u64, 1000).unwrap(), data[at..at + 1000]);
+    }
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let set = SetStat { size: Some(1000), ..SetStat::default() };
+    let Answer::Attr(stat) = c.call(b, Call::Setattr { ino: f.ino, set }).unwrap() else { panic!() };
+    assert_eq!(stat.size, 1000);
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 1000);
+    assert_eq!(c.read(a, fh, 500, 1000).unwrap(), data[500..1000]);
+}
+
+#[test]
+fn space_paths_and_layouts() {
+    let mut c = Cluster::new(2);
+    let a = c.mount();
+    let d = c.mkdir(a, 1, "d").unwrap().ino;
+    let (f, _) = c.create(a, d, "f").unwrap();
+    let Answer::Space { blocks, files, .. } = c.call(a, Call::Statfs { ino: 1 }).unwrap() else { panic!() };
+    assert!(blocks > 0 && files > 0);
+    let Answer::Fid(fid) = c.call(a, Call::PathToFid { ino: f.ino }).unwrap() else { panic!() };
+    assert_eq!(c.call(a, Call::FidToPath { fid }), Ok(Answer::Paths(vec![name("d/f")])));
+    let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: f.ino }).unwrap() else { panic!() };
+    assert!(layout.resident);
+    c.call(a, Call::SetLayout { ino: d, stripe_size: 1 << 20, count: 2, first: -1 }).unwrap();
+    let (g, _) = c.create(a, d, "g").unwrap();
+    let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: g.ino }).unwrap() else { panic!() };
+    assert_eq!(layout.osts.len(), 2);
+    let Answer::Targets(targets) = c.call(a, Call::TargetSpace).unwrap() else { panic!() };
+    assert_eq!(targets.len(), 3);
+}
+
+#[test]
+fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"12345").unwrap();
+    c.close(a, fh).unwrap();
+    assert_eq!(c.lookup(b, 1, "f").unwrap().size, 5);
+    assert_eq!(c.getattr(b, f.ino).unwrap().size, 5);
+    assert_eq!(c.getattr(b, f.ino).unwrap().size, 5);
+    assert_eq!(c.sent(), 0);
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 5);
+}

@@ -142,7 +142,7 @@ impl Service for Ost {
             ("filestotal", figures.files.to_string()),
             ("filesfree", figures.files_free.to_string()),
             ("tot_granted", self.grants.total().to_string()),
-            ("stats", self.stats.text()),
+            ("brw_stats", self.stats.text()),
         ];
         all.into_iter().map(|(path, value)| (format!("obdfilter.{name}.{path}"), value)).collect()
     }

@@ -261,10 +261,9 @@ fn torn(old: &File, new: &File, rng: &mut Rng) -> File {
             after.pages.insert(number, page.clone());
         }
     }
-    let size = after.size;
-    after.size = u64::MAX / 2;
-    after.zero(size, size.div_ceil(PAGE) * PAGE);
-    after.size = size;
+    // Behind its end a file has nothing.
+    after.pages.retain(|number, _| number * PAGE < after.size);
+    after.zero(after.size, after.size.div_ceil(PAGE) * PAGE);
     after
 }
 

@@ -1,4 +1,4 @@
-//! Counts of what the target did, for `obdfilter.*.stats`.
+//! Counts of what the target did, for `obdfilter.*.brw_stats`.
 
 use core::fmt::Write;
 

@@ -85,13 +85,13 @@ impl World {
         }
     }
 
-    /// A target, or (like one) a client.
-    pub fn node(&mut self, lightweight: bool) -> usize {
+    /// A target or a client: all are lightweight here.
+    pub fn node(&mut self) -> usize {
         let number = self.nodes.len();
         let nid: Nid = "unix:mgs".parse().unwrap();
         let uuid = ClientUuid(100 + number as u128);
         let mut config = rpc::client::Config::new(uuid, "MGS".into(), vec![nid], number as u64);
-        config.lightweight = lightweight;
+        config.lightweight = true;
         let import = Import::new(config, self.now);
         self.nodes.push(Node { import, link: None, replies: BTreeMap::new(), notices: vec![], full: false });
         self.until(|world| world.nodes[number].full);

@@ -388,8 +388,8 @@ fn parameters_have_lustres_names() {
     };
     assert_eq!(value("kbytestotal"), (2000 * 1024).to_string());
     assert_eq!(value("tot_granted"), GRANT_FIRST.to_string());
-    assert!(value("stats").contains("write_bytes"));
-    for name in ["kbytesfree", "kbytesavail", "filestotal", "filesfree", "num_exports"] {
+    assert!(value("brw_stats").contains("write_bytes"));
+    for name in ["stats", "kbytesfree", "kbytesavail", "filestotal", "filesfree", "num_exports"] {
         value(name);
     }
     assert!(world.now > Instant::ZERO);

@@ -11,12 +11,13 @@ use proto::msg::{
     ObjGetattrReq, ObjSyncReq, ObjectId, ObjectStateRep, Policy, PunchKind, PunchReq, ReadReq, Resource, SeekRep,
     SeekReq, StatfsRep, StatfsReq, WriteReq,
 };
-use proto::{ClientUuid, Errno, Fid, Frame, Nid, Opcode, TargetKind};
+use proto::{ClientUuid, Errno, Fid, Frame, Nid, Opcode};
 use rpc::Link;
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId};
+use schema::{Header, Record};
 use stdx::{Instant, Rng};
 use store::{Engine, MemEngine, Space};
-use target::{ConnId, Effect, Event, Format, Options, Peer, Target};
+use target::{ConnId, Effect, Event, Options, Peer, Target};
 
 use crate::Ost;
 use crate::mem_data::MemData;
@@ -68,9 +69,17 @@ pub fn object(oid: u32) -> ObjectId {
 impl World {
     pub fn new(seed: u64) -> World {
         let engine = MemEngine::new();
-        let name = NAME.parse().unwrap();
-        let format = Format { name, uuid: 7, mgs: Vec::new(), version: "test".into(), wall_ns: 1 };
-        engine.commit(1, &target::format(&format).seal(&schema::formats())).unwrap();
+        // It has registered before, so it serves without an MGS.
+        let header = Header {
+            name: NAME.into(),
+            uuid: vec![7; 16].into(),
+            mgs_nids: vec!["unix:mgs".into()],
+            registered: true,
+            ..Header::default()
+        };
+        let mut batch = store::Batch::new();
+        batch.put(Header::key(&()), header.encode_record());
+        engine.commit(1, &batch.seal(&schema::formats())).unwrap();
         let mut world = World {
             target: None,
             engine,
@@ -496,9 +505,5 @@ impl World {
         for _ in 0..20 {
             self.step();
         }
-    }
-
-    pub fn kind(&self) -> Option<TargetKind> {
-        self.target.as_ref().map(|target| target::Service::kind(target.service()))
     }
 }

@@ -106,9 +106,8 @@ fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), Strin
         wall_ns: clock::wall_ns(),
     };
     let batch = match new.name.kind {
-        TargetKind::Mgt => mgt::format(&format),
+        TargetKind::Mgt | TargetKind::Ost => target::format(&format),
         TargetKind::Mdt => mdt::format(&format),
-        TargetKind::Ost => ost::format(&format),
     };
     let records = batch.seal(&schema::formats());
     engine.commit(1, &records).map_err(|error| error.to_string())
@@ -358,7 +357,7 @@ fn start_target(
             Target::new(mgt::Mgt::new(), settings, last_group, now)
         }),
         TargetKind::Mdt => spawn(label, nid, listener, admission, engine, data, move |now| {
-            Target::new(mdt::Mdt::new(), settings, last_group, now)
+            Target::new(mdt::Mdt::new(mdt::Settings::default()), settings, last_group, now)
         }),
         TargetKind::Ost => spawn(label, nid, listener, admission, engine, data, move |now| {
             Target::new(ost::Ost::new(), settings, last_group, now)

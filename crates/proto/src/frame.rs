@@ -86,7 +86,7 @@ pub struct Header {
     pub transno: Transno,
     /// No reply with an equal or lower xid is missing.
     pub last_xid: Xid,
-    /// Reply: everything up to here is durable.
+    /// Reply: everything up to here is durable. Replay: the transno of the replay that the client sent before it.
     pub last_committed: Transno,
     /// Milliseconds, see the layout.
     pub timeout_ms: u32,

@@ -28,6 +28,8 @@ pub mod service;
 mod session;
 mod sharing;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod upstream;
 
 pub use api::{ConnId, DataId, DataOp, DataResult, Effect, Event, LogLevel, Peer};

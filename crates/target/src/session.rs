@@ -111,6 +111,10 @@ impl<S: Service> Target<S> {
 
     fn replay(&mut self, handle: Handle, frame: Frame) {
         let header = frame.header;
+        if !self.m.exports.in_sequence(handle, &header) {
+            self.m.exports.end(handle, header.xid);
+            return;
+        }
         let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
         self.m.patience_for(handle, &header);
         match self.m.window.replay(handle, frame.clone(), replayed) {

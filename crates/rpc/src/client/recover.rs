@@ -29,8 +29,8 @@ pub(crate) struct Recovery {
     pub(crate) progress: Progress,
     /// The last request that was sent for replay.
     cursor: Transno,
-    /// Sent for replay, not answered.
-    replaying: BTreeMap<Transno, Xid>,
+    /// Sent for replay, not answered; with the one that was sent before it.
+    replaying: BTreeMap<Transno, (Xid, Transno)>,
     locks: VecDeque<EnqueueReq>,
     locks_given: bool,
     locks_in_flight: usize,
@@ -97,15 +97,15 @@ impl Import {
         match self.recovery.progress {
             Progress::Requests => {
                 self.set_state(State::Replay);
-                let again: Vec<Transno> = self.recovery.replaying.keys().copied().collect();
-                for transno in again {
+                let again: Vec<_> = self.recovery.replaying.iter().map(|(at, (_, before))| (*at, *before)).collect();
+                for (transno, before) in again {
                     // What became durable meanwhile needs no replay; its answer is not missed.
                     let frame =
                         self.replay.after(Transno(transno.0 - 1)).filter(|f| f.header.transno == transno).cloned();
                     match frame {
                         Some(mut frame) => {
                             frame.header.flags |= flags::RESENT;
-                            self.send_replay(frame);
+                            self.send_replay(frame, before);
                         }
                         None => drop(self.recovery.replaying.remove(&transno)),
                     }
@@ -130,9 +130,9 @@ impl Import {
     fn replay_some(&mut self) {
         while self.recovery.replaying.len() < REPLAY_WINDOW {
             let Some(frame) = self.replay.after(self.recovery.cursor).cloned() else { break };
-            self.recovery.cursor = frame.header.transno;
-            self.recovery.replaying.insert(frame.header.transno, frame.header.xid);
-            self.send_replay(frame);
+            let before = core::mem::replace(&mut self.recovery.cursor, frame.header.transno);
+            self.recovery.replaying.insert(frame.header.transno, (frame.header.xid, before));
+            self.send_replay(frame, before);
         }
         if self.recovery.replaying.is_empty() {
             self.recovery.stop_clock();
@@ -142,7 +142,9 @@ impl Import {
         }
     }
 
-    fn send_replay(&mut self, frame: Frame) {
+    /// Each replay names the one before it, so that the server notices if one is missing.
+    fn send_replay(&mut self, mut frame: Frame, before: Transno) {
+        frame.header.last_committed = before;
         self.count(frame.header.opcode).replayed += 1;
         let timeout = self.config.request_timeout;
         self.recovery.deadline = self.now + timeout;
@@ -152,7 +154,7 @@ impl Import {
     /// Gives whether the reply is one to a replay.
     pub(crate) fn replay_answered(&mut self, reply: &Frame) -> bool {
         let xid = reply.header.xid;
-        let Some((&transno, _)) = self.recovery.replaying.iter().find(|(_, replaying)| **replaying == xid) else {
+        let Some((&transno, _)) = self.recovery.replaying.iter().find(|(_, (replaying, _))| *replaying == xid) else {
             return false;
         };
         let more = match reply.header.has(flags::EARLY) {

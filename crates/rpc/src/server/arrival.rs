@@ -89,8 +89,9 @@ pub fn arrive(facts: &ArrivalFacts) -> Arrival {
     if !f.replay && !f.xid_valid {
         return Arrival::Refuse(Errno::EPROTO);
     }
+    // Sent again, or doubled on the way.
     if f.executing {
-        return if f.replay || f.resent { Arrival::Attach } else { Arrival::Refuse(Errno::EPROTO) };
+        return Arrival::Attach;
     }
     if f.replay {
         return match (f.phase, f.class) {

@@ -88,6 +88,8 @@ pub struct Export {
     pub(crate) replay_answers: VecDeque<Frame>,
     /// The highest transno replayed in this recovery.
     pub replayed: Transno,
+    /// The last replay that arrived with none missing before it.
+    pub(crate) replay_chain: Transno,
 }
 
 impl Export {
@@ -112,6 +114,7 @@ impl Export {
             bytes: 0,
             replay_answers: VecDeque::new(),
             replayed: Transno(0),
+            replay_chain: Transno(0),
         }
     }
 
@@ -369,6 +372,18 @@ impl Exports {
         {
             slot.reply = Some(reply.clone());
         }
+    }
+
+    /// Whether all replays that the client sent before this one have arrived. If not, it is to be dropped: the order over all
+    /// clients rests on the order of each, and the client will send both again.
+    pub fn in_sequence(&mut self, handle: Handle, header: &proto::Header) -> bool {
+        let Some(export) = self.table.get_mut(&handle.0) else { return false };
+        if header.last_committed > export.replay_chain {
+            stdx::mark!("exports.replay_missing");
+            return false;
+        }
+        export.replay_chain = export.replay_chain.max(header.transno);
+        true
     }
 
     /// The reply of a replay is ready: it is kept until the client must have it.

@@ -105,6 +105,10 @@ impl Service for Ost {
         sweep::go_on(self, cx);
     }
 
+    fn refused(&mut self, request: &Request) {
+        self.files.abort((request.export, request.xid()));
+    }
+
     fn may_use_reserve(&self, request: &Request) -> bool {
         matches!(request.opcode, Opcode::ObjDestroy)
     }

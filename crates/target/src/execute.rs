@@ -108,6 +108,9 @@ impl<S: Service> Target<S> {
                 return;
             }
             Gate::Full => {
+                if let Work::Request(request) = &op.work {
+                    self.service.refused(request);
+                }
                 self.failed(op, Errno::ENOSPC);
                 return;
             }

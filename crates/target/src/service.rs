@@ -199,6 +199,12 @@ pub trait Service {
         let _ = (cx, request, reply);
     }
 
+    /// The machine refused the request because there is no room for changes; it may have been attempted before. What an
+    /// attempt noted in memory about work under way is to be forgotten.
+    fn refused(&mut self, request: &Request) {
+        let _ = request;
+    }
+
     /// The request was executed and its change is durable, but the target restarted and the reply is lost: answer it
     /// again without doing anything again. An attempt that writes nothing. (A lost reply of a target that did not restart
     /// is sent again as it was; nobody asks the service.)

@@ -12,6 +12,7 @@ use super::world::World;
 const OBJECTS: u64 = 5;
 const SLOT: u64 = 1000;
 const SLOTS: u64 = 16;
+const SEEDS: u64 = 100;
 
 #[derive(Clone, Default, PartialEq, Debug)]
 struct Model {
@@ -45,6 +46,7 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut world = World::new(seed);
         let (client, mdt) = (world.client(), world.mdt());
+        world.slow_data = seed % 2 == 1;
         Run {
             world,
             rng: Rng::new(seed ^ 0xabcd),
@@ -200,7 +202,7 @@ impl Run {
 
 #[test]
 fn a_random_history_is_the_models() {
-    for seed in 0..40 {
+    for seed in 0..SEEDS {
         let outcome = std::panic::catch_unwind(|| Run::new(seed).go());
         if let Err(panic) = outcome {
             eprintln!("seed {seed}");

@@ -301,6 +301,28 @@ fn bytes_of_a_lost_write_do_not_show_when_the_object_grows_over_them() {
 }
 
 #[test]
+fn a_file_whose_first_write_was_under_way_is_removed_after_the_crash() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        let (a, b) = (world.client(), world.client());
+        world.stalled = Some(1);
+        let req = world.write_req(a, 1, 0);
+        world.send_write(a, &req, b"its object will not have a record");
+        world.write(b, 2, 0, b"durable").unwrap();
+        world.sync(b);
+        assert_eq!(world.data.files(), [1, 2]);
+        world.die(a);
+        world.crash();
+        assert_eq!(&world.read(b, 2, 0, 99).unwrap()[..], b"durable");
+        world.settle();
+        assert_eq!(world.data.files(), [2], "seed {seed}");
+        world.write(b, 3, 0, b"next").unwrap();
+        world.sync(b);
+        assert_eq!(world.data.files(), [2, 3]);
+    }
+}
+
+#[test]
 fn a_missing_data_file_is_an_error_that_names_it() {
     let mut world = World::new(1);
     let a = world.client();

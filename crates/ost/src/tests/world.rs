@@ -17,7 +17,7 @@ use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId
 use schema::{Header, Record};
 use stdx::{Instant, Rng};
 use store::{Engine, MemEngine, Space};
-use target::{ConnId, Effect, Event, Options, Peer, Target};
+use target::{ConnId, DataId, DataOp, Effect, Event, Options, Peer, Target};
 
 use crate::Ost;
 use crate::mem_data::MemData;
@@ -52,6 +52,11 @@ pub struct World {
     /// Groups are handed to the medium, and are durable only when this is false again.
     pub slow_medium: bool,
     pub space: Option<Space>,
+    /// Data operations take their time: those of one file keep their order, others overtake each other.
+    pub slow_data: bool,
+    /// Nothing is heard of operations on this file.
+    pub stalled: Option<u64>,
+    data_queue: Vec<(DataId, DataOp)>,
     in_flight: VecDeque<u64>,
     conns: BTreeMap<u64, usize>,
     next_conn: u64,
@@ -64,6 +69,20 @@ pub fn fid(oid: u32) -> Fid {
 
 pub fn object(oid: u32) -> ObjectId {
     ObjectId { fid: fid(oid), stripe: 0 }
+}
+
+fn files_of(op: &DataOp) -> Vec<u64> {
+    match op {
+        DataOp::Read { file, .. }
+        | DataOp::Write { file, .. }
+        | DataOp::Truncate { file, .. }
+        | DataOp::Fallocate { file, .. }
+        | DataOp::Seek { file, .. }
+        | DataOp::Remove { file }
+        | DataOp::Stat { file } => vec![*file],
+        DataOp::Sync { files } => files.clone(),
+        DataOp::List { .. } => Vec::new(),
+    }
 }
 
 impl World {
@@ -90,6 +109,9 @@ impl World {
             log: Vec::new(),
             slow_medium: false,
             space: None,
+            slow_data: false,
+            stalled: None,
+            data_queue: Vec::new(),
             in_flight: VecDeque::new(),
             conns: BTreeMap::new(),
             next_conn: 1,
@@ -125,6 +147,10 @@ impl World {
     pub fn kill(&mut self) {
         self.target = None;
         self.in_flight.clear();
+        for (_, op) in core::mem::take(&mut self.data_queue) {
+            self.data.run(&op);
+        }
+        self.stalled = None;
         let mut rng = self.rng.fork();
         self.engine.crash(&mut rng);
         self.data.crash(&mut rng);
@@ -215,10 +241,26 @@ impl World {
                 self.tell(Event::Committed { group });
                 moved = true;
             }
+            if !self.data_queue.is_empty() && (!moved || self.rng.chance(1, 3)) {
+                self.one_data_operation();
+                moved = true;
+            }
             if !moved {
                 return;
             }
         }
+    }
+
+    fn one_data_operation(&mut self) {
+        let picked = self.rng.below(self.data_queue.len() as u64) as usize;
+        let files = files_of(&self.data_queue[picked].1);
+        let clash = |(_, op): &(DataId, DataOp)| files_of(op).iter().any(|file| files.contains(file));
+        let first = self.data_queue.iter().position(clash).unwrap_or(picked);
+        // A sync of many files may clash with an older one that clashes with yet another.
+        let first = if matches!(self.data_queue[first].1, DataOp::Sync { .. }) { 0 } else { first };
+        let (id, op) = self.data_queue.remove(first);
+        let result = self.data.run(&op);
+        self.tell(Event::DataDone { id, result });
     }
 
     /// Time passes, to the next deadline at most.
@@ -274,6 +316,10 @@ impl World {
             Effect::Commit(group) => {
                 self.engine.begin_commit(group.number(), group.seal()).unwrap();
                 self.in_flight.push_back(group.number());
+            }
+            Effect::Data { id, op } if self.slow_data => self.data_queue.push((id, op)),
+            Effect::Data { op, .. } if self.stalled.is_some_and(|file| files_of(&op).contains(&file)) => {
+                self.data.run(&op);
             }
             Effect::Data { id, op } => {
                 let result = self.data.run(&op);

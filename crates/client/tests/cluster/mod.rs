@@ -2,6 +2,8 @@
 //! moves only when nothing else can.
 #![allow(dead_code)]
 
+pub mod kernel;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

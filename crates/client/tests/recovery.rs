@@ -1,0 +1,238 @@
+//! Servers that die, connections that break, clients that are given up.
+
+mod cluster;
+
+use std::time::Duration;
+
+use client::api::{Answer, Call, Event, Options, RecordLock, RecordLockKind, SetStat};
+use cluster::{Cluster, cred, name};
+use proto::Errno;
+
+#[test]
+fn what_was_answered_is_there_after_the_server_died() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    c.slow_media = true;
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let mut open = Vec::new();
+    for i in 0..20 {
+        open.push(c.create(a, dir, &format!("f{i}")).unwrap());
+    }
+    c.unlink(a, dir, "f3").unwrap();
+    c.call(a, Call::Rename { parent: dir, name: name("f4"), new_parent: 1, new_name: name("g"), flags: 0 }).unwrap();
+    c.restart("fs-MDT0000");
+    c.slow_media = false;
+    let names = {
+        let mut names = c.list(b, dir, false).unwrap_or_default();
+        if names.is_empty() {
+            let dir = c.walk(b, "d").unwrap();
+            names = c.list(b, dir, false).unwrap();
+        }
+        names
+    };
+    assert_eq!(names.len(), 2 + 18, "{:?} {:#?}", names, c.log);
+    assert_eq!(c.lookup(b, 1, "g").unwrap().ino, open[4].0.ino);
+    // Open files go on, the one without a name too.
+    for (stat, fh) in &open {
+        assert_eq!(c.write(a, *fh, 0, b"data"), Ok(4), "{stat:?}");
+        c.call(a, Call::Fsync { fh: *fh, data_only: false }).unwrap();
+        assert_eq!(&c.read(a, *fh, 0, 10).unwrap()[..], b"data");
+        c.close(a, *fh).unwrap();
+    }
+    c.pass(Duration::from_secs(3));
+    assert_eq!(c.lookup(b, 1, "g").unwrap().size, 4);
+}
+
+#[test]
+fn a_restart_in_the_midst_of_a_call_is_only_a_pause() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    let id = c.send(a, Call::Mkdir { parent: 1, name: name("d"), mode: 0o755 });
+    c.pass(Duration::from_secs(2));
+    assert!(!c.answered(a, id));
+    c.start(at);
+    assert!(matches!(c.answer(a, id), Ok(Answer::Entry(_))));
+    let dir = c.lookup(a, 1, "d").unwrap().ino;
+    c.cut(a);
+    c.create(a, dir, "f").unwrap();
+    assert_eq!(c.list(a, dir, false).unwrap().len(), 3);
+}
+
+#[test]
+fn data_that_was_not_durable_is_sent_again_to_a_target_that_restarts() {
+    let mut c = Cluster::new(2);
+    let a = c.mount();
+    c.call(a, Call::SetLayout { ino: 1, stripe_size: 64 << 10, count: 2, first: 0 }).unwrap();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    let data: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
+    c.slow_media = true;
+    for (at, piece) in data.chunks(50_000).enumerate() {
+        let id = c.send(a, Call::Write {
+            fh,
+            ino: 0,
+            offset: at as u64 * 50_000,
+            data: piece.to_vec().into(),
+            write_back: false,
+            kill_priv: false,
+        });
+        // The file leaves the metadata target only when its objects are durable.
+        c.slow_media = false;
+        c.answer(a, id).unwrap();
+        c.slow_media = true;
+    }
+    c.pass(Duration::from_secs(6));
+    c.restart("fs-OST0000");
+    c.restart("fs-OST0001");
+    c.slow_media = false;
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let b = c.mount();
+    let f = c.lookup(b, 1, "f").unwrap();
+    assert_eq!(f.size, 1_000_000);
+    let theirs = c.open(b, f.ino, 0).unwrap();
+    for at in (0..1_000_000).step_by(100_000) {
+        assert_eq!(c.read(b, theirs, at as u64, 100_000).unwrap(), data[at..at + 100_000], "at {at}");
+    }
+}
+
+fn lock(kind: RecordLockKind, start: u64, end: u64) -> RecordLock {
+    RecordLock { start, end, kind, pid: 1 }
+}
+
+#[test]
+fn record_locks_wait_are_interrupted_and_survive_a_restart() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, ours) = c.create(a, 1, "f").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    let set = |fh, owner, kind, wait| Call::Setlk { fh, owner, lock: lock(kind, 0, 9), wait, flock: false };
+    c.call(a, set(ours, 1, RecordLockKind::Exclusive, false)).unwrap();
+    assert_eq!(c.call(b, set(theirs, 1, RecordLockKind::Shared, false)), Err(Errno::EAGAIN));
+    let Answer::Lock(found) =
+        c.call(b, Call::Getlk { fh: theirs, owner: 1, lock: lock(RecordLockKind::Shared, 0, u64::MAX) }).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!((found.kind, found.start, found.end), (RecordLockKind::Exclusive, 0, 9));
+    // Interrupted while it waits.
+    let id = c.send(b, set(theirs, 1, RecordLockKind::Shared, true));
+    assert!(!c.answered(b, id));
+    let now = c.now;
+    c.nodes[b].machine.handle(now, Event::Interrupt { id });
+    assert_eq!(c.answer(b, id), Err(Errno::EINTR));
+    // The server dies; the lock is still ours.
+    c.restart("fs-MDT0000");
+    assert_eq!(c.call(b, set(theirs, 1, RecordLockKind::Shared, false)), Err(Errno::EAGAIN));
+    // Waits, and gets it when the other closes.
+    let id = c.send(b, set(theirs, 1, RecordLockKind::Shared, true));
+    assert!(!c.answered(b, id));
+    c.call(a, Call::Flush { fh: ours, lock_owner: 1 }).unwrap();
+    c.answer(b, id).unwrap();
+    // flock is another world, and goes with the last descriptor.
+    let flock = |fh, owner| Call::Setlk {
+        fh,
+        owner,
+        lock: lock(RecordLockKind::Exclusive, 0, u64::MAX),
+        wait: false,
+        flock: true,
+    };
+    c.call(a, flock(ours, 7)).unwrap();
+    assert_eq!(c.call(b, flock(theirs, 7)), Err(Errno::EAGAIN));
+    c.call(a, Call::Release { fh: ours, flock_owner: Some(7) }).unwrap();
+    c.call(b, flock(theirs, 7)).unwrap();
+}
+
+#[test]
+fn a_client_that_was_silent_is_evicted_and_starts_anew() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"lost").unwrap();
+    // Its kernel hangs: the lock is not given back in time.
+    c.nodes[a].slow_kernel = true;
+    let id = c.send(b, Call::Open { ino: f.ino, flags: 0 });
+    let _ = c.answer(b, id);
+    let id = c.send(b, Call::Setattr { ino: f.ino, set: SetStat { mode: Some(0o600), ..SetStat::default() } });
+    assert!(c.answer(b, id).is_ok());
+    c.nodes[a].slow_kernel = false;
+    c.pass(Duration::from_secs(30));
+    assert_eq!(c.call(a, Call::Read { fh, offset: 0, length: 10 }), Err(Errno::EIO), "{:#?}", c.log);
+    assert_eq!(c.getattr(a, f.ino).unwrap().mode, 0o100_600);
+    let again = c.open(a, f.ino, 0).unwrap();
+    c.read(a, again, 0, 10).unwrap();
+    c.close(a, again).unwrap();
+    c.create(a, 1, "g").unwrap();
+}
+
+#[test]
+fn unmount_leaves_nothing_behind_and_everything_durable() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"kept").unwrap();
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Unmount);
+    c.until(|c| c.nodes[a].unmounted);
+    c.restart("fs-MDT0000");
+    let b = c.mount();
+    let f = c.lookup(b, 1, "f").unwrap();
+    assert_eq!(f.size, 4);
+    let id = c.send(a, Call::Getattr { ino: 1, fh: None });
+    assert_eq!(c.answer(a, id), Err(Errno::ESHUTDOWN));
+}
+
+#[test]
+fn a_mount_that_cannot_be_says_why() {
+    let mut c = Cluster::new(0);
+    let a = c.begin_mount(Options { fsname: "other".into(), ..Cluster::options(1) });
+    c.until(|c| c.nodes[a].failed.is_some());
+    assert_eq!(
+        c.nodes[a].failed.as_deref(),
+        Some("the MGS at unix:MGS knows no file system 'other'; check the name")
+    );
+    let wrong = Options { mgs: vec!["unix:nowhere".parse().unwrap()], soft: Some(Duration::from_secs(1)), ..Cluster::options(2) };
+    let b = c.begin_mount(wrong.clone());
+    c.until(|c| c.nodes[b].failed.is_some());
+    assert!(c.nodes[b].failed.as_deref().unwrap().starts_with("cannot reach the MGS at unix:nowhere: nobody is there"));
+    let patient = c.begin_mount(Options { soft: None, ..wrong });
+    c.pass(Duration::from_secs(20));
+    assert!(c.nodes[patient].failed.is_none() && !c.nodes[patient].mounted);
+    let at = c.server("MGS");
+    c.kill(at);
+    let late = c.begin_mount(Cluster::options(4));
+    c.pass(Duration::from_secs(5));
+    c.start(at);
+    c.until(|c| c.nodes[late].mounted);
+}
+
+#[test]
+fn a_soft_mount_gives_up() {
+    let mut c = Cluster::new(0);
+    let node = c.begin_mount(Options { soft: Some(Duration::from_secs(5)), ..Cluster::options(1) });
+    c.until(|c| c.nodes[node].mounted);
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    assert_eq!(c.call(node, Call::Mkdir { parent: 1, name: name("d"), mode: 0o755 }), Err(Errno::EIO));
+    c.start(at);
+    c.pass(Duration::from_secs(10));
+    c.mkdir(node, 1, "e").unwrap();
+}
+
+#[test]
+fn a_read_that_waits_for_a_server_can_be_interrupted() {
+    let mut c = Cluster::new(0);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    let id = c.send_as(b, cred(0), Call::Getattr { ino: dir, fh: None });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(b, id));
+    let now = c.now;
+    c.nodes[b].machine.handle(now, Event::Interrupt { id });
+    assert_eq!(c.answer(b, id), Err(Errno::EINTR));
+    c.start(at);
+    c.getattr(b, dir).unwrap();
+}

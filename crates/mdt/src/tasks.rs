@@ -5,6 +5,8 @@
 //! - **Destroys.** A file's objects on object targets are removed when the file's removal is durable: the destroy log has a
 //!   record from the group of the unlink on, and loses it when all targets have answered, which they do when it is durable
 //!   there. Doing it twice does no harm.
+//! - **Moves.** A file whose data is about to be copied to object targets is marked, so that objects of a move that was never
+//!   finished go with the file.
 //! - **Sequences.** A range is fetched from the MGS before the last one is used up.
 
 use crate::ops::seq_alloc;
@@ -15,7 +17,7 @@ use core::time::Duration;
 use proto::msg::{DestroyReq, ObjectId};
 use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
 use schema::{DestroyLog, Inode, MdtState, Orphan, Record};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::KeyRange;
 use target::{Cx, ExportId, LogLevel, Stop, Task};
 
@@ -66,6 +68,8 @@ struct RemoveOrphans(Vec<Fid>);
 struct DestroyWalk(Option<Fid>);
 /// Removes the objects of these files.
 struct Destroy(Vec<Fid>);
+/// Marks a file as about to move.
+struct MarkLeaving(Fid);
 /// Fetches sequences.
 struct Fetch;
 
@@ -127,6 +131,9 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(Destroy(fids)) = task.get::<Destroy>() {
         return destroy(mdt, cx, fids);
     }
+    if let Some(MarkLeaving(fid)) = task.get() {
+        return leaving(mdt, cx, *fid);
+    }
     if task.get::<Fetch>().is_some() {
         return fetch(mdt, cx);
     }
@@ -178,19 +185,45 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
 
 fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<(), Stop> {
     let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP)?;
-    // Some may be of this start, and so not durable: they wait for what is durable next.
-    let transno = cx.transno();
-    for (fid, _) in &found {
-        mdt.destroys.add(transno, *fid);
+    // What was logged since the start waits to be durable already; the rest was durable before.
+    let known: BTreeSet<Fid> = mdt.destroys.waiting.iter().map(|(_, fid)| *fid).collect();
+    for (fid, _) in found.iter().filter(|(fid, _)| !known.contains(fid)) {
+        mdt.destroys.waiting.push_front((Transno(0), *fid));
     }
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("destroys", DestroyWalk(Some(*last)))),
         _ => {}
     }
+    mdt.start_destroys(cx);
     Ok(())
 }
 
+/// Asks every target for its part; the log is cleared when all have answered.
 fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
+    let failed = match ask_targets(cx, fids) {
+        Ok(failed) => failed,
+        Err(Stop::Wait) => return Err(Stop::Wait),
+        Err(Stop::Errno(errno)) => Some((cx.name().clone(), errno)),
+    };
+    match failed {
+        None => {
+            fids.iter().for_each(|fid| cx.delete::<DestroyLog>(fid));
+            mdt.destroys.in_flight -= 1;
+        }
+        Some((name, errno)) => {
+            cx.log(
+                LogLevel::Warn,
+                format!("target '{name}' did not remove objects ({errno}): tried again in a minute"),
+            );
+            cx.spawn_after(Duration::from_secs(60), Task::new("destroy", Destroy(fids.to_vec())));
+        }
+    }
+    mdt.start_destroys(cx);
+    Ok(())
+}
+
+/// Who did not do it, if anybody.
+fn ask_targets(cx: &mut Cx<'_>, fids: &[Fid]) -> Result<Option<(TargetName, Errno)>, Stop> {
     let mut of_target: BTreeMap<u32, Vec<ObjectId>> = BTreeMap::new();
     for &fid in fids {
         let Some(log) = cx.get::<DestroyLog>(&fid)? else { continue };
@@ -209,22 +242,25 @@ fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
             Err(Stop::Errno(errno)) => failed = Some((name, errno)),
         }
     }
-    if waits {
-        return Err(Stop::Wait);
-    }
-    mdt.destroys.in_flight -= 1;
-    match failed {
-        None => fids.iter().for_each(|fid| cx.delete::<DestroyLog>(fid)),
-        Some((name, errno)) => {
-            cx.log(
-                LogLevel::Warn,
-                format!("target '{name}' did not remove objects ({errno}): tried again in a minute"),
-            );
-            mdt.destroys.in_flight += 1;
-            cx.spawn_after(Duration::from_secs(60), Task::new("destroy", Destroy(fids.to_vec())));
+    if waits { Err(Stop::Wait) } else { Ok(failed) }
+}
+
+/// See [`MarkLeaving`]; nobody needs to wait for it.
+pub fn mark_leaving(cx: &mut Cx<'_>, fid: Fid) {
+    cx.spawn(Task::new("leaving", MarkLeaving(fid)));
+}
+
+/// A file that was made when no object target was known is also told where to go.
+fn leaving(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
+    if let Some(mut node) = tree::find(cx, fid)?
+        && node.inode.is_resident()
+    {
+        node.inode.leaving = true;
+        if mdt.lacks_osts(&node.inode) {
+            mdt.choose_osts(&mut node.inode);
         }
+        node.put(cx);
     }
-    mdt.start_destroys(cx);
     Ok(())
 }
 

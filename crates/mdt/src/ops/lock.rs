@@ -1,7 +1,7 @@
 //! `LdlmEnqueue`: locks on inodes and record locks. Granting and waiting is the lock manager's; here only what a metadata
 //! target adds to it.
 
-use crate::{Mdt, grants, tree};
+use crate::{Mdt, grants, tasks, tree};
 use proto::Errno;
 use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, Resource, ResourceKind, bits};
 use target::{Cx, Reply, Stop};
@@ -16,7 +16,6 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
         (Ok(ResourceKind::Flock), Some(Policy::Flock(_))) => 0,
         _ => return Err(Errno::EPROTO.into()),
     };
-    let is_replay = request.granted_handle != 0 || cx.is_replay();
     if request.glimpse {
         let node = tree::node(cx, resource.fid)?;
         let mut lvb = grants::lvb(&node.inode);
@@ -25,23 +24,15 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
         }
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
     }
-    // Before it waits for long: is there such an object at all?
-    if !is_replay && resource.kind == ResourceKind::Inode as i32 {
-        tree::node(cx, resource.fid)?;
-    }
     let mut reply = cx.enqueue(request)?;
     if wanted & bits::DOM != 0
         && reply.grant.is_some()
-        && let Some(mut node) = tree::find(cx, resource.fid)?
+        && let Some(node) = tree::find(cx, resource.fid)?
     {
         reply.lvb = Some(grants::lvb(&node.inode));
         let moves = request.mode == LockMode::Ex as i32 && wanted & bits::LAYOUT != 0;
-        if moves && !is_replay && node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
-            node.inode.leaving = true;
-            if mdt.lacks_osts(&node.inode) {
-                mdt.choose_osts(&mut node.inode);
-            }
-            node.put(cx);
+        if moves && node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
+            tasks::mark_leaving(cx, resource.fid);
         }
     }
     mdt.stats.count("ldlm_enqueue");

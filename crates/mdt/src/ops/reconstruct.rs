@@ -12,9 +12,8 @@
 //! Nothing is written here: what the request changed is durable already.
 
 use crate::{Mdt, grants, tree};
-use proto::Fid;
-use proto::Opcode;
 use proto::msg::{Attr, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq, disposition};
+use proto::{Errno, Fid, Opcode};
 use schema::inode::S_IFREG;
 use target::{Cx, Executed, Reply, Request, Stop};
 
@@ -26,7 +25,7 @@ pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: 
         Opcode::ObjPunch => state(cx, request.decode::<PunchReq>()?.object.fid)?,
         _ => Reply::new(&ObjectRep::default()),
     };
-    Ok(Reply { status: executed.status, ..reply }.with_record(executed.record))
+    Ok(reply.with_record(executed.record))
 }
 
 fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed) -> Result<Reply, Stop> {
@@ -54,8 +53,11 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
     let done = executed.record as u32;
     let node = match op.parent {
         Some(parent) if done & disposition::OPEN_CREATE == 0 => {
-            let parent = tree::dir(cx, parent)?;
-            match mdt.place(cx, parent.ino, &op.name)?.entry {
+            let entry = match tree::find(cx, parent)? {
+                Some(parent) => mdt.place(cx, parent.ino, &op.name)?.entry,
+                None => None,
+            };
+            match entry {
                 Some(entry) => Some(tree::of_entry(cx, &entry)?),
                 None => None,
             }
@@ -63,7 +65,7 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
         _ => tree::find(cx, op.fid)?,
     };
     // Opened, then lost with the server, then removed by somebody else: there is nothing to give a handle for.
-    let Some(node) = node else { return Err(proto::Errno::ESTALE.into()) };
+    let Some(node) = node else { return Ok(Reply { status: -Errno::ESTALE.raw(), ..Reply::default() }) };
     let attr = grants::fresh_attr(cx, &node)?;
     let handle = mdt.open_handle(cx, node.fid(), op);
     Ok(Reply::new(&ObjectRep { attr: Some(attr), handle, disposition: done, ..ObjectRep::default() }))

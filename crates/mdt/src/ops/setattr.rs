@@ -1,6 +1,7 @@
 //! Mode, owner, times, size.
 
 use crate::ops::{Change, data};
+use crate::params::DOM_SIZE_MAX;
 use crate::{Mdt, attrs, grants, tree};
 use proto::Errno;
 use proto::msg::{ObjectRep, SetattrOp, bits, valid};
@@ -54,10 +55,11 @@ fn bits_of(before: &schema::Inode, after: &schema::Inode, sized: bool) -> u64 {
 }
 
 impl Mdt {
-    /// Whether a resident file may have this size here. `EFBIG`: it must move to object targets first.
+    /// Whether a resident file may have this size here. `EFBIG`: it must move to object targets first. Clients keep to the
+    /// limit that they were told when they connected, which the setting may have left since: here only the greatest counts.
     pub(crate) fn check_growth(&self, inode: &schema::Inode, size: u64) -> Result<(), Errno> {
         match () {
-            () if size <= inode.size.max(u64::from(self.settings.dom_size)) => Ok(()),
+            () if size <= inode.size.max(u64::from(DOM_SIZE_MAX)) => Ok(()),
             () if self.osts.is_empty() => Err(Errno::ENOSPC),
             () => Err(Errno::EFBIG),
         }

@@ -9,6 +9,9 @@ use proto::msg::{GetxattrRep, GetxattrReq, Xattr};
 use schema::{InodeXattr, LargeXattr};
 use target::{Cx, Reply, Stop};
 
+/// Most that one answer brings of all attributes together, in bytes; more is `E2BIG`, and they are asked for one by one.
+const ALL_MAX: usize = 512 << 10;
+
 /// See the module. `all` is for the cache of a client, which applies the rules of [`crate::xattrs`] to each reader itself.
 pub fn getxattr(cx: &mut Cx<'_>, request: &GetxattrReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
@@ -38,7 +41,12 @@ fn all(cx: &mut Cx<'_>, node: &Node) -> Result<Vec<Xattr>, Stop> {
     for xattr in &node.inode.xattrs {
         found.push(value(cx, node, xattr).map(|value| Xattr { name: xattr.name.clone(), value }));
     }
-    found.into_iter().collect()
+    let found: Vec<Xattr> = found.into_iter().collect::<Result<_, Stop>>()?;
+    let bytes: usize = found.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
+    if bytes > ALL_MAX {
+        return Err(Errno::E2BIG.into());
+    }
+    Ok(found)
 }
 
 /// The value of an attribute, wherever it lies.

@@ -1,0 +1,499 @@
+//! Stories: a metadata target over a store in memory, and clients that speak to it in frames.
+
+mod data;
+mod names;
+mod random;
+mod recovery;
+mod rights;
+
+use crate::{Mdt, Settings, format};
+use bytes::Bytes;
+use lfsck::Snapshot;
+use prost::Message;
+use proto::frame::flags;
+use proto::msg::*;
+use proto::{Errno, Fid, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
+use schema::mdt::SeqRange;
+use schema::{Header as TargetHeader, MdtState, Record};
+use std::collections::VecDeque;
+use stdx::Instant;
+use store::{Engine, MemEngine, Space};
+use target::{ConnId, Effect, Event, Format, LogLevel, Options, Peer, Target};
+
+pub const S_IFDIR: u32 = schema::inode::S_IFDIR;
+pub const S_IFREG: u32 = schema::inode::S_IFREG;
+pub const S_IFLNK: u32 = schema::inode::S_IFLNK;
+
+/// A client: what it must remember to speak.
+pub struct Client {
+    uuid: u128,
+    conn: ConnId,
+    export: Handle,
+    conn_cnt: u32,
+    xid: u64,
+    seq: u64,
+    oid: u32,
+    inbox: VecDeque<Frame>,
+    /// Answers callbacks by giving locks back.
+    pub obliging: bool,
+    /// Callbacks that came.
+    pub called_back: Vec<BlCallback>,
+    /// What a glimpse is answered.
+    pub glimpse: Option<Lvb>,
+    /// Answered changes, for replay.
+    pub kept: Vec<Frame>,
+    cookie: u64,
+}
+
+/// A target and its clients.
+pub struct World {
+    engine: MemEngine,
+    target: Option<Target<Mdt>>,
+    now: Instant,
+    pub clients: Vec<Client>,
+    next_conn: u64,
+    pub log: Vec<String>,
+    /// Clock of the programs, which rises with every request.
+    pub time_ns: i64,
+    /// What groups do when they are ready to be written: false keeps them back, as a slow disk does.
+    pub commits: bool,
+    waiting_commits: VecDeque<store::Group>,
+}
+
+pub fn cred(uid: u32) -> Cred {
+    Cred { uid, gid: uid, groups: Vec::new(), umask: 0o022, capabilities: 0 }
+}
+
+impl World {
+    /// A new file system with one client.
+    pub fn new() -> World {
+        let engine = MemEngine::new();
+        let name: proto::TargetName = "fs-MDT0000".parse().expect("a name");
+        let made = Format { name, uuid: 7, mgs: Vec::new(), version: "test".into(), wall_ns: 1 };
+        let mut batch = format(&made);
+        let header = TargetHeader {
+            name: "fs-MDT0000".into(),
+            uuid: Bytes::from_static(&[7; 16]),
+            registered: true,
+            ..TargetHeader::default()
+        };
+        let sequences = vec![SeqRange { start: Fid::SEQ_FIRST, end: Fid::SEQ_FIRST + 1000 }];
+        batch.put(TargetHeader::key(&()), header.encode_record());
+        batch.put(MdtState::key(&()), MdtState { next_region: 1, sequences }.encode_record());
+        engine.commit(1, &batch.seal(&schema::formats())).expect("in memory");
+        let mut world = World {
+            engine,
+            target: None,
+            now: Instant(1),
+            clients: Vec::new(),
+            next_conn: 1,
+            log: Vec::new(),
+            time_ns: 1_000_000,
+            commits: true,
+            waiting_commits: VecDeque::new(),
+        };
+        world.start();
+        world.connect();
+        world
+    }
+
+    pub fn start(&mut self) {
+        let last = self.engine.last_group().expect("in memory");
+        self.target = Some(Target::new(Mdt::new(Settings::default()), Options::default(), last, self.now));
+        let space = Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 20, records: 0 };
+        self.event(Event::Space(space));
+        self.event(Event::WallClock(1));
+        self.pump();
+    }
+
+    /// The server dies; what was not durable is gone. It starts again; clients are not connected.
+    pub fn crash(&mut self) {
+        self.target = None;
+        self.waiting_commits.clear();
+        for client in &mut self.clients {
+            client.inbox.clear();
+        }
+        self.start();
+    }
+
+    pub fn target(&mut self) -> &mut Target<Mdt> {
+        self.target.as_mut().expect("it runs")
+    }
+
+    fn event(&mut self, event: Event) {
+        let now = self.now;
+        self.target().handle(now, event);
+    }
+
+    /// Does what the target wants until it wants nothing.
+    pub fn pump(&mut self) {
+        loop {
+            let Some(effect) = self.target().poll() else { return };
+            match effect {
+                Effect::Send { conn, frame } => self.deliver(conn, frame),
+                Effect::Load(load) => {
+                    let done = load.run(&self.engine);
+                    self.event(Event::Loaded(done));
+                }
+                Effect::Commit(group) => {
+                    self.waiting_commits.push_back(group);
+                    if self.commits {
+                        self.write_groups();
+                    }
+                }
+                Effect::Log(LogLevel::Info, _) | Effect::Serving { .. } | Effect::Hangup { .. } => {}
+                Effect::Log(_, line) if line.contains("MGS") => {}
+                Effect::Log(_, line) => self.log.push(line),
+                Effect::Stop { reason } => panic!("the target stopped: {reason}"),
+                other => panic!("unexpected effect {other:?}"),
+            }
+        }
+    }
+
+    /// The disk writes what waits.
+    pub fn write_groups(&mut self) {
+        while let Some(group) = self.waiting_commits.pop_front() {
+            let number = group.number();
+            group.run(&self.engine).expect("in memory");
+            self.event(Event::Committed { group: number });
+        }
+    }
+
+    /// Time passes until the target has nothing more to do soon.
+    pub fn settle(&mut self) {
+        for _ in 0..50 {
+            self.pump();
+            self.now = self.now + core::time::Duration::from_millis(200);
+            self.event(Event::Tick);
+        }
+        self.pump();
+    }
+
+    fn deliver(&mut self, conn: ConnId, frame: Frame) {
+        let Some(at) = self.clients.iter().position(|client| client.conn == conn) else { return };
+        let client = &mut self.clients[at];
+        if frame.header.has(flags::EARLY) {
+            return;
+        }
+        match Opcode::from_raw(frame.header.opcode) {
+            Some(Opcode::LdlmBlCallback) => {
+                let callback: BlCallback = frame.decode().expect("a callback");
+                client.called_back.push(callback.clone());
+                if client.obliging {
+                    let cancel = CancelReq { handles: vec![callback.handle], waiting_cookies: Vec::new() };
+                    self.send(at, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
+                }
+            }
+            Some(Opcode::LdlmGlCallback) => {
+                let callback: GlCallback = frame.decode().expect("a callback");
+                let answer = GlReply { handle: callback.handle, lvb: client.glimpse, serial: callback.serial };
+                self.send(at, Opcode::LdlmGlReply, Tag(0), &answer, Bytes::new(), 0);
+            }
+            _ => client.inbox.push_back(frame),
+        }
+    }
+
+    /// A further client; gives its number. It has a sequence.
+    pub fn connect(&mut self) -> usize {
+        let at = self.clients.len();
+        self.clients.push(Client {
+            uuid: 100 + at as u128,
+            conn: ConnId(0),
+            export: Handle(0),
+            conn_cnt: 0,
+            xid: 1000,
+            seq: 0,
+            oid: 0,
+            inbox: VecDeque::new(),
+            obliging: true,
+            called_back: Vec::new(),
+            glimpse: None,
+            kept: Vec::new(),
+            cookie: 1,
+        });
+        self.reconnect(at);
+        let reply: SeqAllocRep = self.call(at, Opcode::SeqAlloc, &SeqAllocReq {}).expect("there are some");
+        self.clients[at].seq = reply.seq;
+        at
+    }
+
+    /// Connects, or connects again.
+    pub fn reconnect(&mut self, at: usize) {
+        let conn = ConnId(self.next_conn);
+        self.next_conn += 1;
+        self.event(Event::Accepted { conn, peer: Peer::default() });
+        let client = &mut self.clients[at];
+        let known = client.export;
+        client.conn = conn;
+        client.conn_cnt += 1;
+        client.xid += 1;
+        let request = ConnectReq {
+            client_uuid: Bytes::copy_from_slice(&client.uuid.to_be_bytes()),
+            target: "fs-MDT0000".into(),
+            features: proto::connect::features::SUPPORTED,
+            version: proto::connect::PROTOCOL_VERSION,
+            brw_size: proto::connect::BRW_SIZE_MAX,
+            description: format!("client {at}"),
+            ..ConnectReq::default()
+        };
+        let header = Header {
+            opcode: Opcode::Connect as u16,
+            xid: Xid(client.xid),
+            conn_cnt: client.conn_cnt,
+            export: known,
+            flags: if known.0 == 0 { flags::CONNECT_INITIAL } else { flags::CONNECT_RECONNECT },
+            ..Header::default()
+        };
+        let frame = Frame { header, body: request.encode_to_vec().into(), ..Frame::default() };
+        self.event(Event::Frame { conn, frame });
+        let reply = self.wait(at, self.clients[at].xid).expect("an answer");
+        assert_eq!(reply.header.status, 0, "connect: {:?}", reply.decode::<ConnectRep>());
+        self.clients[at].export = reply.header.export;
+    }
+
+    /// Sends a request; gives its xid.
+    pub fn send(
+        &mut self,
+        at: usize,
+        opcode: Opcode,
+        tag: Tag,
+        body: &impl Message,
+        bulk: Bytes,
+        more_flags: u32,
+    ) -> u64 {
+        let client = &mut self.clients[at];
+        client.xid += 1;
+        let header = Header {
+            opcode: opcode as u16,
+            tag,
+            flags: more_flags,
+            conn_cnt: client.conn_cnt,
+            export: client.export,
+            xid: Xid(client.xid),
+            last_xid: Xid(client.xid - 1),
+            timeout_ms: 100_000,
+            ..Header::default()
+        };
+        let (conn, xid) = (client.conn, client.xid);
+        let frame = Frame { header, body: body.encode_to_vec().into(), bulk };
+        if tag.0 != 0 {
+            client.kept.push(frame.clone());
+        }
+        self.event(Event::Frame { conn, frame });
+        xid
+    }
+
+    /// Sends a kept frame again.
+    pub fn send_again(&mut self, at: usize, mut frame: Frame, more_flags: u32) -> Frame {
+        let client = &self.clients[at];
+        frame.header.flags = more_flags;
+        frame.header.conn_cnt = client.conn_cnt;
+        frame.header.export = client.export;
+        frame.header.last_xid = Xid(0);
+        let (conn, xid) = (client.conn, frame.header.xid.0);
+        self.event(Event::Frame { conn, frame });
+        self.wait(at, xid).expect("an answer")
+    }
+
+    /// The reply to a request, if it comes within some seconds.
+    pub fn wait(&mut self, at: usize, xid: u64) -> Option<Frame> {
+        for _ in 0..100 {
+            self.pump();
+            let inbox = &mut self.clients[at].inbox;
+            if let Some(found) = inbox.iter().position(|frame| frame.header.xid.0 == xid) {
+                return inbox.remove(found);
+            }
+            self.now = self.now + core::time::Duration::from_millis(50);
+            self.event(Event::Tick);
+        }
+        None
+    }
+
+    /// Asks and gets an answer.
+    pub fn ask(
+        &mut self,
+        at: usize,
+        opcode: Opcode,
+        tag: Tag,
+        body: &impl Message,
+        bulk: Bytes,
+    ) -> Result<Frame, Errno> {
+        let xid = self.send(at, opcode, tag, body, bulk, 0);
+        let reply = self.wait(at, xid).unwrap_or_else(|| panic!("no answer to {opcode:?}"));
+        if tag.0 != 0 {
+            let kept = self.clients[at].kept.pop().expect("just kept");
+            if reply.header.status == 0 {
+                let mut kept = kept;
+                kept.header.transno = reply.header.transno;
+                assert!(kept.header.transno > Transno(0), "a change without a transno");
+                self.clients[at].kept.push(kept);
+            }
+        }
+        Errno::from_status(reply.header.status).map(|()| reply)
+    }
+
+    pub fn call<M: Message + Default>(&mut self, at: usize, opcode: Opcode, body: &impl Message) -> Result<M, Errno> {
+        let frame = self.ask(at, opcode, Tag(0), body, Bytes::new())?;
+        Ok(frame.decode().expect("a body"))
+    }
+
+    pub fn reint_as(&mut self, at: usize, cred: Cred, want: WantLocks, op: Reint) -> Result<ObjectRep, Errno> {
+        self.time_ns += 1000;
+        let request = ReintReq { cred: Some(cred), now_ns: self.time_ns, want: Some(want), op: Some(op) };
+        let frame = self.ask(at, Opcode::MdsReint, Tag(1), &request, Bytes::new())?;
+        Ok(frame.decode().expect("a body"))
+    }
+
+    pub fn reint(&mut self, op: Reint) -> Result<ObjectRep, Errno> {
+        self.reint_as(0, cred(0), WantLocks::default(), op)
+    }
+
+    pub fn new_fid(&mut self, at: usize) -> Fid {
+        let client = &mut self.clients[at];
+        client.oid += 1;
+        Fid::new(client.seq, client.oid)
+    }
+
+    pub fn cookie(&mut self, at: usize) -> u64 {
+        self.clients[at].cookie += 1;
+        self.clients[at].cookie
+    }
+
+    // --- calls, as root of client 0 ---
+
+    pub fn create(&mut self, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+        self.create_as(0, cred(0), parent, name, mode)
+    }
+
+    pub fn create_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+        let fid = self.new_fid(at);
+        let symlink = if mode & S_IFLNK == S_IFLNK { Bytes::from_static(b"target") } else { Bytes::new() };
+        let op = CreateOp { parent, name: bytes(name), fid, mode, rdev: 0, symlink };
+        let result = self.reint_as(at, cred, WantLocks::default(), Reint::Create(op));
+        let rep = result.inspect_err(|_| self.clients[at].oid -= 1)?;
+        let attr = rep.attr.expect("attributes");
+        assert_eq!((attr.fid, attr.mode & schema::inode::S_IFMT), (fid, mode & schema::inode::S_IFMT));
+        Ok(fid)
+    }
+
+    pub fn mkdir(&mut self, parent: Fid, name: &str) -> Fid {
+        self.create(parent, name, S_IFDIR | 0o755).expect(name)
+    }
+
+    pub fn mknod(&mut self, parent: Fid, name: &str) -> Fid {
+        self.create(parent, name, S_IFREG | 0o644).expect(name)
+    }
+
+    pub fn lookup(&mut self, parent: Fid, name: &str) -> Option<Attr> {
+        self.lookup_as(0, cred(0), parent, name).expect("root may")
+    }
+
+    pub fn lookup_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str) -> Result<Option<Attr>, Errno> {
+        let request = LookupReq { parent, name: bytes(name), want: None, cred: Some(cred) };
+        self.call::<ObjectRep>(at, Opcode::MdsLookup, &request).map(|rep| rep.attr)
+    }
+
+    pub fn getattr(&mut self, fid: Fid) -> Result<Attr, Errno> {
+        let request = GetattrReq { fid, ..GetattrReq::default() };
+        self.call::<ObjectRep>(0, Opcode::MdsGetattr, &request).map(|rep| rep.attr.expect("attributes"))
+    }
+
+    pub fn unlink(&mut self, parent: Fid, name: &str) -> Result<Attr, Errno> {
+        self.remove_as(0, cred(0), parent, name, false)
+    }
+
+    pub fn rmdir(&mut self, parent: Fid, name: &str) -> Result<Attr, Errno> {
+        self.remove_as(0, cred(0), parent, name, true)
+    }
+
+    pub fn remove_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str, rmdir: bool) -> Result<Attr, Errno> {
+        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir });
+        self.reint_as(at, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
+    }
+
+    pub fn link(&mut self, fid: Fid, parent: Fid, name: &str) -> Result<Attr, Errno> {
+        self.reint(Reint::Link(LinkOp { fid, parent, name: bytes(name) })).map(|rep| rep.attr.expect("attributes"))
+    }
+
+    pub fn rename(&mut self, from: (Fid, &str), to: (Fid, &str), flags: u32) -> Result<ObjectRep, Errno> {
+        self.rename_as(0, cred(0), from, to, flags)
+    }
+
+    pub fn rename_as(
+        &mut self,
+        at: usize,
+        cred: Cred,
+        from: (Fid, &str),
+        to: (Fid, &str),
+        flags: u32,
+    ) -> Result<ObjectRep, Errno> {
+        let op = RenameOp {
+            source_parent: from.0,
+            source_name: bytes(from.1),
+            target_parent: to.0,
+            target_name: bytes(to.1),
+            flags,
+        };
+        self.reint_as(at, cred, WantLocks::default(), Reint::Rename(op))
+    }
+
+    pub fn setattr_as(&mut self, cred: Cred, op: SetattrOp) -> Result<Attr, Errno> {
+        let op = Reint::Setattr(op);
+        self.reint_as(0, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
+    }
+
+    pub fn open(&mut self, at: usize, parent: Fid, name: &str, flags: u32) -> Result<ObjectRep, Errno> {
+        let fid = self.new_fid(at);
+        let op = OpenOp { parent: Some(parent), name: bytes(name), fid, flags, mode: 0o644, ..OpenOp::default() };
+        self.reint_as(at, cred(0), WantLocks::default(), Reint::Open(op))
+    }
+
+    pub fn close(&mut self, at: usize, fid: Fid, handle: u64) -> Result<ObjectRep, Errno> {
+        let frame = self.ask(at, Opcode::MdsClose, Tag(2), &CloseReq { fid, handle, atime_ns: 0 }, Bytes::new())?;
+        Ok(frame.decode().expect("a body"))
+    }
+
+    pub fn readdir(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> Vec<DirEntry> {
+        let mut all: Vec<DirEntry> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |entry| entry.cookie);
+            let request = ReaddirReq { fid, after, max_bytes, plus, cred: Some(cred(0)), entry_cookies: 0, want: None };
+            let rep: ReaddirRep = self.call(0, Opcode::MdsReaddir, &request).expect("root may");
+            assert!(rep.end || !rep.entries.is_empty(), "a listing that does not go on");
+            all.extend(rep.entries);
+            if rep.end {
+                return all;
+            }
+        }
+    }
+
+    pub fn names(&mut self, fid: Fid) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.readdir(fid, false, 1 << 16).iter().map(|entry| String::from_utf8_lossy(&entry.name).into()).collect();
+        names.sort();
+        names
+    }
+
+    /// Everything durable, and in order.
+    pub fn check(&mut self) {
+        self.sync();
+        let snapshot = Snapshot::of_engine(&self.engine).expect("whole");
+        let found: Vec<String> = lfsck::check(&snapshot, &[]).iter().map(ToString::to_string).collect();
+        assert!(found.is_empty(), "{found:#?}");
+        assert!(self.log.is_empty(), "{:#?}", self.log);
+    }
+
+    pub fn sync(&mut self) {
+        self.ask(0, Opcode::MdsSync, Tag(0), &SyncReq { fid: None }, Bytes::new()).expect("sync");
+    }
+
+    pub fn records<R: Record>(&mut self) -> usize {
+        self.sync();
+        let snapshot = Snapshot::of_engine(&self.engine).expect("whole");
+        snapshot.range(&R::all()).count()
+    }
+}
+
+pub fn bytes(name: &str) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}

@@ -1,0 +1,263 @@
+//! Names and what they lead to.
+
+use super::*;
+
+#[test]
+fn objects_come_are_found_and_go() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(dir, "file");
+    w.create(dir, "link", S_IFLNK).unwrap();
+    let attr = w.lookup(dir, "file").unwrap();
+    assert_eq!((attr.fid, attr.nlink, attr.mode, attr.size), (file, 1, S_IFREG | 0o644, 0));
+    assert!(attr.layout.is_some_and(|layout| layout.resident));
+    assert_eq!(w.lookup(dir, "..").unwrap().fid, Fid::ROOT);
+    assert_eq!(w.lookup(Fid::ROOT, "..").unwrap().fid, Fid::ROOT);
+    assert_eq!(w.lookup(dir, ".").unwrap().fid, dir);
+    assert_eq!(w.lookup(dir, "nothing"), None);
+    assert_eq!(w.names(dir), ["file", "link"]);
+    let link = w.lookup(dir, "link").unwrap();
+    let request = GetattrReq { fid: link.fid, ..GetattrReq::default() };
+    let rep: ObjectRep = w.call(0, Opcode::MdsGetattr, &request).unwrap();
+    assert_eq!((&rep.symlink[..], link.size), (&b"target"[..], 6));
+    assert_eq!(w.getattr(Fid::ROOT).unwrap().nlink, 3);
+    w.check();
+
+    assert_eq!(w.rmdir(Fid::ROOT, "dir"), Err(Errno::ENOTEMPTY));
+    assert_eq!(w.rmdir(dir, "file"), Err(Errno::ENOTDIR));
+    assert_eq!(w.unlink(Fid::ROOT, "dir"), Err(Errno::EISDIR));
+    assert_eq!(w.unlink(dir, "nothing"), Err(Errno::ENOENT));
+    assert_eq!(w.unlink(dir, "file").unwrap().nlink, 0);
+    assert_eq!(w.unlink(dir, "link").unwrap().nlink, 0);
+    assert_eq!(w.rmdir(Fid::ROOT, "dir").unwrap().nlink, 0);
+    assert_eq!(w.getattr(file), Err(Errno::ESTALE));
+    assert_eq!(w.create(dir, "more", S_IFREG), Err(Errno::ESTALE));
+    assert_eq!((w.records::<schema::Inode>(), w.records::<schema::Oi>(), w.records::<schema::Entry>()), (1, 1, 0));
+    w.check();
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_in_the_right_order() {
+    let mut w = World::new();
+    let long = "x".repeat(256);
+    assert_eq!(w.create(Fid::ROOT, &long, S_IFREG), Err(Errno::ENAMETOOLONG));
+    assert_eq!(w.unlink(Fid::ROOT, &long), Err(Errno::ENAMETOOLONG));
+    w.mknod(Fid::ROOT, &long[..255]);
+    assert_eq!(w.create(Fid::ROOT, &long[..255], S_IFDIR), Err(Errno::EEXIST));
+    assert_eq!(w.create(Fid::ROOT, "a/b", S_IFREG), Err(Errno::EINVAL));
+    assert_eq!(w.create(Fid::ROOT, "..", S_IFDIR), Err(Errno::EEXIST));
+    assert_eq!(w.rmdir(Fid::ROOT, "."), Err(Errno::EINVAL));
+    assert_eq!(w.rmdir(Fid::ROOT, ".."), Err(Errno::ENOTEMPTY));
+    let file = w.mknod(Fid::ROOT, "file");
+    assert_eq!(w.create(file, "below", S_IFREG), Err(Errno::ENOTDIR));
+    assert_eq!(w.lookup_as(0, cred(0), file, "below"), Err(Errno::ENOTDIR));
+    let op = CreateOp { parent: Fid::ROOT, name: bytes("l"), fid: w.new_fid(0), mode: S_IFLNK, ..CreateOp::default() };
+    assert_eq!(w.reint(Reint::Create(op.clone())), Err(Errno::ENOENT));
+    let long = CreateOp { symlink: Bytes::from(vec![b'x'; 4096]), ..op };
+    assert_eq!(w.reint(Reint::Create(long)), Err(Errno::ENAMETOOLONG));
+    w.check();
+}
+
+#[test]
+fn an_object_has_as_many_names_as_links() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(Fid::ROOT, "a");
+    assert_eq!(w.link(file, dir, "b").unwrap().nlink, 2);
+    assert_eq!(w.link(file, dir, "b"), Err(Errno::EEXIST));
+    assert_eq!(w.link(dir, dir, "c"), Err(Errno::EPERM));
+    assert_eq!(w.link(Fid::new(Fid::SEQ_FIRST, 999), dir, "c"), Err(Errno::ESTALE));
+    w.check();
+    let request = Fid2pathReq { fid: file, cred: Some(cred(0)) };
+    let rep: Fid2pathRep = w.call(0, Opcode::MdsFid2path, &request).unwrap();
+    assert_eq!(rep.paths, [bytes("a"), bytes("dir/b")]);
+    assert_eq!(w.unlink(Fid::ROOT, "a").unwrap().nlink, 1);
+    assert_eq!(w.getattr(file).unwrap().nlink, 1);
+    // More names than the linkEA holds.
+    for i in 0..200 {
+        w.link(file, dir, &format!("a rather long name for a link {i}")).unwrap();
+    }
+    assert_eq!(w.getattr(file).unwrap().nlink, 201);
+    w.check();
+    for i in 0..200 {
+        w.unlink(dir, &format!("a rather long name for a link {i}")).unwrap();
+    }
+    assert_eq!(w.unlink(dir, "b").unwrap().nlink, 0);
+    w.check();
+}
+
+#[test]
+fn a_rename_moves_replaces_and_exchanges() {
+    let mut w = World::new();
+    let (a, b) = (w.mkdir(Fid::ROOT, "a"), w.mkdir(Fid::ROOT, "b"));
+    let file = w.mknod(a, "file");
+    let sub = w.mkdir(a, "sub");
+    let rep = w.rename((a, "file"), (b, "moved"), 0).unwrap();
+    assert_eq!(rep.attr.unwrap().fid, file);
+    assert_eq!((rep.parent_attr.unwrap().fid, rep.source_parent_attr.unwrap().fid), (b, a));
+    assert_eq!((w.lookup(a, "file"), w.lookup(b, "moved").unwrap().fid), (None, file));
+    w.check();
+
+    w.rename((a, "sub"), (b, "sub"), 0).unwrap();
+    assert_eq!(w.lookup(sub, "..").unwrap().fid, b);
+    assert_eq!((w.getattr(a).unwrap().nlink, w.getattr(b).unwrap().nlink), (2, 3));
+    w.check();
+
+    let other = w.mknod(b, "other");
+    assert_eq!(w.rename((b, "moved"), (b, "other"), 1), Err(Errno::EEXIST));
+    let rep = w.rename((b, "moved"), (b, "other"), 0).unwrap();
+    assert_eq!(rep.replaced_attr.map(|attr| (attr.fid, attr.nlink)), Some((other, 0)));
+    assert_eq!(w.getattr(other), Err(Errno::ESTALE));
+    w.check();
+
+    assert_eq!(w.rename((b, "other"), (Fid::ROOT, "none"), 2), Err(Errno::ENOENT));
+    w.rename((b, "other"), (Fid::ROOT, "a"), 2).unwrap();
+    assert_eq!((w.lookup(b, "other").unwrap().fid, w.lookup(Fid::ROOT, "a").unwrap().fid), (a, file));
+    assert_eq!(w.lookup(a, "..").unwrap().fid, b);
+    assert_eq!((w.getattr(Fid::ROOT).unwrap().nlink, w.getattr(b).unwrap().nlink), (3, 4));
+    w.check();
+}
+
+#[test]
+fn a_rename_refuses_what_makes_no_tree() {
+    let mut w = World::new();
+    let a = w.mkdir(Fid::ROOT, "a");
+    let b = w.mkdir(a, "b");
+    let c = w.mkdir(b, "c");
+    w.mknod(Fid::ROOT, "file");
+    assert_eq!(w.rename((Fid::ROOT, "a"), (c, "a"), 0), Err(Errno::EINVAL));
+    assert_eq!(w.rename((Fid::ROOT, "a"), (a, "x"), 0), Err(Errno::EINVAL));
+    assert_eq!(w.rename((b, "c"), (Fid::ROOT, "a"), 0), Err(Errno::ENOTEMPTY));
+    assert_eq!(w.rename((b, "c"), (Fid::ROOT, "a"), 2), Err(Errno::EINVAL));
+    assert_eq!(w.rename((Fid::ROOT, "a"), (Fid::ROOT, "file"), 0), Err(Errno::ENOTDIR));
+    assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "a"), 0), Err(Errno::EISDIR));
+    assert_eq!(w.rename((Fid::ROOT, "none"), (Fid::ROOT, "a"), 0), Err(Errno::ENOENT));
+    assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "x"), 4), Err(Errno::EINVAL));
+    assert_eq!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "x"), 3), Err(Errno::EINVAL));
+    let full = w.mkdir(Fid::ROOT, "full");
+    w.mknod(full, "x");
+    w.mkdir(Fid::ROOT, "empty");
+    assert_eq!(w.rename((Fid::ROOT, "empty"), (Fid::ROOT, "full"), 0), Err(Errno::ENOTEMPTY));
+    assert!(w.rename((Fid::ROOT, "full"), (Fid::ROOT, "empty"), 0).is_ok());
+    // Two names of one object: nothing happens.
+    let file = w.lookup(Fid::ROOT, "file").unwrap().fid;
+    w.link(file, Fid::ROOT, "file2").unwrap();
+    assert!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "file2"), 0).is_ok());
+    assert_eq!(w.names(Fid::ROOT), ["a", "empty", "file", "file2"]);
+    w.check();
+}
+
+#[test]
+fn a_listing_goes_by_cookies_that_stay() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    for i in 0..300 {
+        w.mknod(dir, &format!("f{i:03}"));
+    }
+    let all = w.readdir(dir, false, 1000);
+    assert_eq!(all.len(), 300);
+    assert!(all.windows(2).all(|pair| pair[0].cookie < pair[1].cookie) && all[0].cookie >= 16);
+    assert!(all.iter().all(|entry| entry.kind == 8 && entry.attr.is_none()));
+    let plus = w.readdir(dir, true, 5000);
+    assert!(plus.iter().zip(&all).all(|(a, b)| a.name == b.name && a.attr.as_ref().is_some_and(|x| x.fid == b.fid)));
+    for entry in all.iter().step_by(2) {
+        w.unlink(dir, core::str::from_utf8(&entry.name).unwrap()).unwrap();
+    }
+    let left: Vec<u64> = w.readdir(dir, false, 1 << 16).iter().map(|entry| entry.cookie).collect();
+    let expected: Vec<u64> = all.iter().skip(1).step_by(2).map(|entry| entry.cookie).collect();
+    assert_eq!(left, expected);
+    // Also from a medium that has forgotten nothing, by a server that remembers nothing.
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    assert_eq!(w.readdir(dir, true, 3000).len(), 150);
+    assert_eq!(w.create(dir, core::str::from_utf8(&all[1].name).unwrap(), S_IFREG), Err(Errno::EEXIST));
+    w.mknod(dir, core::str::from_utf8(&all[0].name).unwrap());
+    w.check();
+}
+
+#[test]
+fn numbers_of_inodes_lie_together_by_directory() {
+    let mut w = World::new();
+    let (a, b) = (w.mkdir(Fid::ROOT, "a"), w.mkdir(Fid::ROOT, "b"));
+    for i in 0..10 {
+        w.mknod(a, &format!("{i}"));
+        w.mknod(b, &format!("{i}"));
+    }
+    w.sync();
+    let snapshot = Snapshot::of_engine(&w.engine).unwrap();
+    let mut regions: Vec<u64> = Vec::new();
+    for (key, body) in snapshot.range(&schema::Inode::all()) {
+        let inode = schema::Inode::decode_record(body).unwrap();
+        if inode.is_file() {
+            regions.push(schema::Inode::parse_key(key).unwrap() >> 20);
+        }
+    }
+    assert_eq!(regions, [[2; 10], [3; 10]].concat());
+}
+
+#[test]
+fn a_fid_is_used_once_and_only_by_its_client() {
+    let mut w = World::new();
+    let other = w.connect();
+    let make = |w: &mut World, at: usize, fid: Fid, name: &str| {
+        let op = CreateOp { parent: Fid::ROOT, name: bytes(name), fid, mode: S_IFREG | 0o644, ..CreateOp::default() };
+        w.reint_as(at, cred(0), WantLocks::default(), Reint::Create(op)).map(|_| ())
+    };
+    let fid = w.new_fid(0);
+    assert_eq!(make(&mut w, other, fid, "theirs"), Err(Errno::EPROTO));
+    assert_eq!(make(&mut w, 0, Fid::new(Fid::SEQ_FIRST + 900, 1), "nobodys"), Err(Errno::EPROTO));
+    assert_eq!(make(&mut w, 0, Fid::ROOT, "root"), Err(Errno::EPROTO));
+    assert_eq!(make(&mut w, 0, fid, "mine"), Ok(()));
+    assert_eq!(make(&mut w, 0, fid, "again"), Err(Errno::EPROTO));
+    w.unlink(Fid::ROOT, "mine").unwrap();
+    assert_eq!(make(&mut w, 0, fid, "again"), Err(Errno::EPROTO), "also when the object is gone");
+    assert_ne!(w.clients[0].seq, w.clients[other].seq);
+    w.check();
+}
+
+#[test]
+fn two_names_with_one_hash_live_side_by_side() {
+    // Chains cannot be made by hand, so the records are: the hash is only looked at.
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let first = w.mknod(dir, "first");
+    w.sync();
+    let snapshot = Snapshot::of_engine(&w.engine).unwrap();
+    let all = schema::Entry::all();
+    let entries = snapshot.range(&all);
+    let found = entries
+        .filter_map(|(key, _)| schema::Entry::parse_key(key))
+        .find(|key| key.cookie == schema::name_hash(b"first"));
+    let key = found.unwrap();
+    let mut batch = store::Batch::new();
+    // Another name sits where "first" would be, and "first" behind it.
+    let entry = |name: &str, fid| schema::Entry { name: bytes(name), fid: Some(fid), kind: 8, ino: 0 };
+    batch.put(schema::Entry::key(&key), entry("stranger", first).encode_record());
+    let next = schema::EntryKey { cookie: key.cookie + 1, ..key };
+    batch.put(schema::Entry::key(&next), entry("first", first).encode_record());
+    let group = w.engine.last_group().unwrap() + 1;
+    w.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    assert_eq!(w.lookup(dir, "first").unwrap().fid, first);
+    assert_eq!(w.create(dir, "first", S_IFREG), Err(Errno::EEXIST));
+    w.link(first, Fid::ROOT, "keep").unwrap();
+    w.unlink(dir, "first").unwrap();
+    assert_eq!(w.lookup(dir, "first"), None);
+    w.mknod(dir, "first");
+    assert_eq!(w.readdir(dir, false, 1000).len(), 2);
+}
+
+impl World {
+    /// Says that a client that was reconnected after a crash has nothing more to replay.
+    pub fn recovered(&mut self, at: usize) {
+        for flag in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
+            let xid = self.send(at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flag);
+            let reply = self.wait(at, xid).expect("recovery ends");
+            assert_eq!(reply.header.status, 0);
+        }
+    }
+}

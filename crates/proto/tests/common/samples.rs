@@ -1,0 +1,404 @@
+//! One filled-in value, or several, of every message: each field set, each to a value of its own.
+//!
+//! Numbers of 64 bits lie above 2³², so a field that became narrower no longer compiles. Whoever adds a field sets it
+//! here, and its golden line grows at its end.
+
+use proto::msg::*;
+use proto::{Bytes, Fid};
+
+/// What every message can do.
+pub trait Body: prost::Message + Default + PartialEq + Clone + core::fmt::Debug {}
+impl<M: prost::Message + Default + PartialEq + Clone + core::fmt::Debug> Body for M {}
+
+/// What is done with every sample.
+pub trait Visitor {
+    /// `name` is the message's, with the chosen variant behind a slash where it has a `oneof`.
+    fn visit<M: Body>(&mut self, name: &'static str, sample: M);
+}
+
+/// A number that needs more than 32 bits.
+pub const fn big(n: u64) -> u64 {
+    n << 32 | n
+}
+
+/// The same, negative.
+pub const fn negative(n: i64) -> i64 {
+    -(n << 32 | n)
+}
+
+const fn fid(n: u32) -> Fid {
+    Fid { seq: big(n as u64), oid: n + 1, ver: n + 2 }
+}
+
+fn bytes(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn resource(n: u32) -> Resource {
+    Resource { fid: fid(n), kind: ResourceKind::Flock as i32, stripe: n + 3 }
+}
+
+fn extent(n: u64) -> Extent {
+    Extent { start: big(n), end: big(n + 1) }
+}
+
+fn flock(n: u64) -> Flock {
+    Flock { start: big(n), end: big(n + 1), owner: big(n + 2), pid: n as u32 + 3, is_flock: true }
+}
+
+fn lvb(n: u64) -> Lvb {
+    let time = |k: i64| negative(n as i64 + k);
+    Lvb { size: big(n), blocks: big(n + 1), atime_ns: time(2), mtime_ns: time(3), ctime_ns: time(4) }
+}
+
+fn grant(n: u32, policy: Policy) -> LockGrant {
+    LockGrant {
+        handle: big(u64::from(n)),
+        cookie: big(u64::from(n) + 1),
+        resource: resource(n + 2),
+        policy: Some(policy),
+        mode: LockMode::Pw as i32,
+    }
+}
+
+fn cred(n: u32) -> Cred {
+    Cred { uid: n, gid: n + 1, groups: vec![n + 2, n + 3], umask: n + 4, capabilities: big(u64::from(n) + 5) }
+}
+
+fn layout(n: u32) -> Layout {
+    Layout {
+        stripe_size: n,
+        osts: vec![n + 1, n + 2],
+        resident: true,
+        generation: n + 3,
+        want_count: -1,
+        want_first: -(n as i32),
+    }
+}
+
+fn attr(n: u32) -> Attr {
+    let (number, time) = (|k: u64| big(u64::from(n) + k), |k: i64| negative(i64::from(n) + k));
+    Attr {
+        fid: fid(n),
+        mode: n + 3,
+        uid: n + 4,
+        gid: n + 5,
+        nlink: n + 6,
+        rdev: number(7),
+        size: number(8),
+        blocks: number(9),
+        atime_ns: time(10),
+        mtime_ns: time(11),
+        ctime_ns: time(12),
+        btime_ns: time(13),
+        version: number(14),
+        layout: Some(layout(n + 15)),
+        has_xattrs: true,
+    }
+}
+
+fn want(n: u64) -> WantLocks {
+    WantLocks { object_cookie: big(n), parent_cookie: big(n + 1), data_cookie: big(n + 2), data_write: true }
+}
+
+fn enqueue(policy: Policy) -> EnqueueReq {
+    EnqueueReq {
+        resource: resource(1),
+        mode: LockMode::Cw as i32,
+        cookie: big(5),
+        policy: Some(policy),
+        no_wait: true,
+        glimpse: true,
+        granted_handle: big(6),
+        test: true,
+    }
+}
+
+fn bl_callback(wanted: Policy) -> BlCallback {
+    BlCallback {
+        handle: big(1),
+        cookie: big(2),
+        resource: resource(3),
+        wanted: Some(wanted),
+        wanted_mode: LockMode::Cr as i32,
+    }
+}
+
+fn reint(op: Reint) -> ReintReq {
+    ReintReq { cred: Some(cred(1)), now_ns: negative(7), want: Some(want(8)), op: Some(op) }
+}
+
+fn setattr() -> SetattrOp {
+    SetattrOp {
+        fid: fid(1),
+        valid: 4,
+        mode: 5,
+        uid: 6,
+        gid: 7,
+        size: big(8),
+        atime_ns: negative(9),
+        mtime_ns: negative(10),
+        ctime_ns: negative(11),
+        handle: big(12),
+    }
+}
+
+fn create() -> CreateOp {
+    CreateOp { parent: fid(1), name: bytes("name"), fid: fid(4), mode: 7, rdev: big(8), symlink: bytes("target") }
+}
+
+fn link() -> LinkOp {
+    LinkOp { fid: fid(1), parent: fid(4), name: bytes("name") }
+}
+
+fn unlink() -> UnlinkOp {
+    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true }
+}
+
+fn rename() -> RenameOp {
+    RenameOp {
+        source_parent: fid(1),
+        source_name: bytes("source"),
+        target_parent: fid(4),
+        target_name: bytes("target"),
+        flags: 7,
+    }
+}
+
+fn open() -> OpenOp {
+    OpenOp {
+        parent: Some(fid(1)),
+        name: bytes("name"),
+        fid: fid(4),
+        flags: 7,
+        mode: 8,
+        old_handle: big(9),
+        opened_fid: Some(fid(10)),
+        layout: Some(layout(13)),
+    }
+}
+
+fn setxattr() -> SetxattrOp {
+    SetxattrOp { fid: fid(1), name: bytes("user.name"), value: bytes("value"), flags: 4, remove: true }
+}
+
+fn setlayout() -> SetlayoutOp {
+    SetlayoutOp { fid: fid(1), kind: SetlayoutKind::Leave as i32, layout: Some(layout(4)), lvb: Some(lvb(8)) }
+}
+
+fn dir_entry() -> DirEntry {
+    DirEntry {
+        name: bytes("entry"),
+        fid: fid(1),
+        kind: 4,
+        cookie: big(5),
+        attr: Some(attr(6)),
+        lock: Some(grant(30, Policy::Bits(big(40)))),
+    }
+}
+
+fn xattr() -> Xattr {
+    Xattr { name: bytes("user.name"), value: bytes("value") }
+}
+
+fn object(n: u32) -> ObjectId {
+    ObjectId { fid: fid(n), stripe: n + 3 }
+}
+
+fn target_entry() -> TargetEntry {
+    TargetEntry { target: "target".into(), nids: vec!["nid a".into(), "nid b".into()], instance: big(1) }
+}
+
+fn param() -> Param {
+    Param { path: "path".into(), value: "value".into() }
+}
+
+macro_rules! samples {
+    ($($name:literal = $sample:expr;)*) => {
+        /// Gives every sample to the visitor, in a fixed order.
+        pub fn for_each(visitor: &mut impl Visitor) {
+            $(visitor.visit($name, $sample);)*
+        }
+    };
+}
+
+samples! {
+    "Fid" = fid(1);
+    "ConnectReq" = ConnectReq {
+        client_uuid: bytes("uuid"),
+        target: "target".into(),
+        features: big(1),
+        version: 2,
+        brw_size: 3,
+        lightweight: true,
+        description: "description".into(),
+        first_replay_transno: big(4),
+        read_only: true,
+        grant: big(5),
+    };
+    "ConnectRep" = ConnectRep {
+        features: big(1),
+        version: 2,
+        brw_size: 3,
+        instance: big(4),
+        max_mod_rpcs: 5,
+        recovery_time_left_s: 6,
+        server_version: "version".into(),
+        grant: big(7),
+        dom_size: 8,
+        reason: "reason".into(),
+    };
+    "Empty" = Empty {};
+    "SeqAllocReq" = SeqAllocReq {};
+    "SeqAllocRep" = SeqAllocRep { seq: big(1), width: 2 };
+
+    "Resource" = resource(1);
+    "Extent" = extent(1);
+    "Flock" = flock(1);
+    "Lvb" = lvb(1);
+    "EnqueueReq/bits" = enqueue(Policy::Bits(big(7)));
+    "EnqueueReq/extent" = enqueue(Policy::Extent(extent(7)));
+    "EnqueueReq/flock" = enqueue(Policy::Flock(flock(7)));
+    "LockGrant/bits" = grant(1, Policy::Bits(big(7)));
+    "LockGrant/extent" = grant(1, Policy::Extent(extent(7)));
+    "LockGrant/flock" = grant(1, Policy::Flock(flock(7)));
+    "EnqueueRep" = EnqueueRep {
+        grant: Some(grant(1, Policy::Bits(big(7)))),
+        lvb: Some(lvb(8)),
+        conflict: Some(flock(13)),
+        conflict_mode: LockMode::Nl as i32,
+    };
+    "CancelReq" = CancelReq { handles: vec![big(1), big(2)], waiting_cookies: vec![big(3), big(4)] };
+    "BlCallback/bits" = bl_callback(Policy::Bits(big(7)));
+    "BlCallback/extent" = bl_callback(Policy::Extent(extent(7)));
+    "BlCallback/flock" = bl_callback(Policy::Flock(flock(7)));
+    "GlCallback" = GlCallback { handle: big(1), cookie: big(2), resource: resource(3), serial: big(7) };
+    "GlReply" = GlReply { handle: big(1), lvb: Some(lvb(2)), serial: big(7) };
+
+    "Cred" = cred(1);
+    "Attr" = attr(1);
+    "Layout" = layout(1);
+    "WantLocks" = want(1);
+    "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)) };
+    "LookupReq" = LookupReq { parent: fid(1), name: bytes("name"), want: Some(want(4)), cred: Some(cred(7)) };
+    "ObjectRep" = ObjectRep {
+        attr: Some(attr(1)),
+        parent_attr: Some(attr(31)),
+        locks: vec![grant(61, Policy::Bits(big(67))), grant(68, Policy::Extent(extent(75)))],
+        handle: big(77),
+        disposition: 78,
+        source_parent_attr: Some(attr(79)),
+        replaced_attr: Some(attr(109)),
+        symlink: bytes("symlink"),
+    };
+    "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
+    "ReintReq/create" = reint(Reint::Create(create()));
+    "ReintReq/link" = reint(Reint::Link(link()));
+    "ReintReq/unlink" = reint(Reint::Unlink(unlink()));
+    "ReintReq/rename" = reint(Reint::Rename(rename()));
+    "ReintReq/open" = reint(Reint::Open(open()));
+    "ReintReq/setxattr" = reint(Reint::Setxattr(setxattr()));
+    "ReintReq/setlayout" = reint(Reint::Setlayout(setlayout()));
+    "SetattrOp" = setattr();
+    "CreateOp" = create();
+    "LinkOp" = link();
+    "UnlinkOp" = unlink();
+    "RenameOp" = rename();
+    "OpenOp" = open();
+    "SetxattrOp" = setxattr();
+    "SetlayoutOp" = setlayout();
+    "CloseReq" = CloseReq { fid: fid(1), handle: big(4), atime_ns: negative(5) };
+    "ReaddirReq" = ReaddirReq {
+        fid: fid(1),
+        after: big(4),
+        max_bytes: 5,
+        plus: true,
+        want: Some(want(6)),
+        cred: Some(cred(9)),
+        entry_cookies: big(15),
+    };
+    "DirEntry" = dir_entry();
+    "ReaddirRep" = ReaddirRep {
+        entries: vec![dir_entry(), DirEntry { name: bytes("other"), ..dir_entry() }],
+        end: true,
+        locks: vec![grant(1, Policy::Bits(big(7)))],
+        attr: Some(attr(8)),
+    };
+    "GetxattrReq" = GetxattrReq {
+        fid: fid(1),
+        name: bytes("user.name"),
+        cred: Some(cred(4)),
+        all: true,
+        want: Some(want(10)),
+    };
+    "Xattr" = xattr();
+    "GetxattrRep" = GetxattrRep {
+        xattrs: vec![xattr(), Xattr { name: bytes("user.other"), ..xattr() }],
+        locks: vec![grant(1, Policy::Bits(big(7)))],
+    };
+    "SyncReq" = SyncReq { fid: Some(fid(1)) };
+    "StatfsRep" = StatfsRep {
+        total: big(1),
+        free: big(2),
+        available: big(3),
+        files: big(4),
+        files_free: big(5),
+        grant: big(6),
+    };
+    "Fid2pathReq" = Fid2pathReq { fid: fid(1), cred: Some(cred(4)) };
+    "Fid2pathRep" = Fid2pathRep { paths: vec![bytes("a/b"), bytes("c")] };
+
+    "RegisterReq" = RegisterReq {
+        target: "target".into(),
+        target_uuid: bytes("uuid"),
+        nids: vec!["nid a".into(), "nid b".into()],
+        instance: big(1),
+        first: true,
+    };
+    "RegisterRep" = RegisterRep { config_version: big(1), reason: "reason".into() };
+    "ConfigGetReq" = ConfigGetReq { fsname: "fsname".into() };
+    "TargetEntry" = target_entry();
+    "Param" = param();
+    "Config" = Config {
+        version: big(1),
+        targets: vec![target_entry(), TargetEntry { target: "other".into(), ..target_entry() }],
+        params: vec![param(), Param { path: "other".into(), ..param() }],
+        fsname: "fsname".into(),
+    };
+    "SetParamReq" = SetParamReq { fsname: "fsname".into(), param: Some(param()), delete: true };
+    "SeqRangeReq" = SeqRangeReq { target: "target".into() };
+    "SeqRangeRep" = SeqRangeRep { start: big(1), end: big(2) };
+
+    "ObjectId" = object(1);
+    "ReadReq" = ReadReq { object: object(1), offset: big(5), length: 6, lock: big(7) };
+    "ReadRep" = ReadRep { lvb: Some(lvb(1)) };
+    "WriteReq" = WriteReq {
+        object: object(1),
+        offset: big(5),
+        lock: big(6),
+        lvb: Some(lvb(7)),
+        uid: 12,
+        gid: 13,
+        grant_used: big(14),
+        sync: true,
+    };
+    "ObjectStateRep" = ObjectStateRep { lvb: Some(lvb(1)), grant: big(6) };
+    "ObjGetattrReq" = ObjGetattrReq { object: object(1) };
+    "ObjSetattrReq" = ObjSetattrReq { object: object(1), lvb: Some(lvb(5)), uid: 10, gid: 11 };
+    "PunchReq" = PunchReq {
+        object: object(1),
+        kind: PunchKind::Allocate as i32,
+        start: big(5),
+        length: big(6),
+        keep_size: true,
+        lvb: Some(lvb(7)),
+        lock: big(12),
+        uid: 13,
+        gid: 14,
+    };
+    "SeekReq" = SeekReq { object: object(1), offset: big(5), hole: true };
+    "SeekRep" = SeekRep { offset: big(1) };
+    "ObjSyncReq" = ObjSyncReq { objects: vec![object(1), object(5)] };
+    "DestroyReq" = DestroyReq { objects: vec![object(1), object(5)] };
+    "StatfsReq" = StatfsReq { want_grant: big(1) };
+}

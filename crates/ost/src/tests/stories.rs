@@ -1,3 +1,5 @@
+//! Stories: one behaviour each.
+
 use proto::Errno;
 use proto::Opcode;
 use proto::msg::{Extent, LockMode, Lvb, ObjSetattrReq, ObjectStateRep, PunchKind};

@@ -1,1 +1,249 @@
-//! Stories.
+//! Open files, small data, locks.
+
+use super::*;
+use crate::ops::open::flags as o;
+use proto::msg::{bits, disposition, valid};
+
+fn write(w: &mut World, at: usize, fid: Fid, offset: u64, data: &[u8], lock: u64) -> Result<Lvb, Errno> {
+    w.time_ns += 1000;
+    let lvb = Lvb { mtime_ns: w.time_ns, ctime_ns: w.time_ns, ..Lvb::default() };
+    let object = ObjectId { fid, stripe: 0 };
+    let request = WriteReq { object, offset, lock, lvb: Some(lvb), ..WriteReq::default() };
+    let reply = w.ask(at, Opcode::ObjWrite, Tag(1), &request, Bytes::copy_from_slice(data))?;
+    Ok(reply.decode::<ObjectStateRep>().unwrap().lvb.unwrap())
+}
+
+fn read(w: &mut World, at: usize, fid: Fid, offset: u64, length: u32) -> Result<Bytes, Errno> {
+    let request = ReadReq { object: ObjectId { fid, stripe: 0 }, offset, length, lock: 0 };
+    w.ask(at, Opcode::ObjRead, Tag(0), &request, Bytes::new()).map(|frame| frame.bulk)
+}
+
+fn enqueue(w: &mut World, at: usize, fid: Fid, mode: LockMode, wanted: u64) -> EnqueueRep {
+    let cookie = w.cookie(at);
+    let request = EnqueueReq {
+        resource: Resource::inode(fid),
+        mode: mode as i32,
+        cookie,
+        policy: Some(Policy::Bits(wanted)),
+        ..EnqueueReq::default()
+    };
+    w.call(at, Opcode::LdlmEnqueue, &request).unwrap()
+}
+
+#[test]
+fn small_files_are_written_and_read_here() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    assert_eq!(read(&mut w, 0, file, 0, 100).unwrap(), "");
+    let lvb = write(&mut w, 0, file, 5, b"hello", 0).unwrap();
+    assert_eq!((lvb.size, lvb.blocks), (10, 1));
+    assert_eq!(read(&mut w, 0, file, 3, 100).unwrap()[..], *b"\0\0hello");
+    let attr = w.getattr(file).unwrap();
+    assert_eq!((attr.size, attr.mtime_ns), (10, w.time_ns));
+    w.check();
+    let cut = |w: &mut World, size| {
+        let op = SetattrOp { fid: file, valid: valid::SIZE, size, ..SetattrOp::default() };
+        w.setattr_as(cred(0), op).map(|attr| (attr.size, attr.blocks))
+    };
+    assert_eq!(cut(&mut w, 7), Ok((7, 1)));
+    assert_eq!(cut(&mut w, 2000), Ok((2000, 1)));
+    assert_eq!(read(&mut w, 0, file, 5, 4).unwrap()[..], *b"he\0\0");
+    assert_eq!(cut(&mut w, 2 << 20), Err(Errno::ENOSPC), "there is no object target");
+    assert_eq!(write(&mut w, 0, file, 1 << 20, b"x", 0), Err(Errno::ENOSPC));
+    w.check();
+    let object = ObjectId { fid: file, stripe: 0 };
+    let mut punch = |kind: PunchKind, start, length, keep_size| {
+        let request = PunchReq { object, kind: kind as i32, start, length, keep_size, ..PunchReq::default() };
+        let frame = w.ask(0, Opcode::ObjPunch, Tag(1), &request, Bytes::new()).unwrap();
+        w.check();
+        frame.decode::<ObjectStateRep>().unwrap().lvb.unwrap().size
+    };
+    assert_eq!(punch(PunchKind::Hole, 5, 1, true), 2000);
+    assert_eq!(punch(PunchKind::Zero, 1000, 5000, true), 2000);
+    assert_eq!(punch(PunchKind::Allocate, 1000, 5000, false), 6000);
+    assert_eq!(punch(PunchKind::Truncate, 6, 0, false), 6);
+    assert_eq!(read(&mut w, 0, file, 5, 9).unwrap()[..], *b"\0");
+    w.unlink(Fid::ROOT, "file").unwrap();
+    assert_eq!(read(&mut w, 0, file, 0, 1), Err(Errno::ESTALE));
+    assert_eq!(w.records::<schema::SmallData>(), 0);
+    w.check();
+}
+
+#[test]
+fn an_open_creates_truncates_or_refuses() {
+    let mut w = World::new();
+    assert_eq!(w.open(0, Fid::ROOT, "file", 0).map(drop), Err(Errno::ENOENT));
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | o::EXCL | 2).unwrap();
+    assert_eq!(rep.disposition, disposition::OPEN_CREATE | disposition::OPEN_OPEN);
+    let fid = rep.attr.unwrap().fid;
+    assert_eq!(w.open(0, Fid::ROOT, "file", o::CREAT | o::EXCL).map(drop), Err(Errno::EEXIST));
+    write(&mut w, 0, fid, 0, b"data", 0).unwrap();
+    let again = w.open(0, Fid::ROOT, "file", o::CREAT).unwrap();
+    assert_eq!(again.disposition, disposition::LOOKUP_POS | disposition::OPEN_OPEN);
+    assert_eq!(again.attr.map(|attr| attr.size), Some(4));
+    assert_ne!(again.handle, rep.handle);
+    let cut = w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
+    assert_eq!(cut.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((0, w.time_ns)));
+    assert_eq!(w.target().service().open_count(), 3);
+    for handle in [rep.handle, again.handle, cut.handle] {
+        assert!(w.close(0, fid, handle).is_ok());
+        assert_eq!(w.close(0, fid, handle).map(drop), Err(Errno::ESTALE));
+    }
+    assert_eq!(w.target().service().open_count(), 0);
+    w.mkdir(Fid::ROOT, "dir");
+    assert_eq!(w.open(0, Fid::ROOT, "dir", o::CREAT).map(drop), Err(Errno::EISDIR));
+    assert_eq!(w.open(0, Fid::ROOT, "file", o::DIRECTORY).map(drop), Err(Errno::ENOTDIR));
+    w.check();
+}
+
+#[test]
+fn a_file_without_a_name_lives_until_its_last_close() {
+    let mut w = World::new();
+    let other = w.connect();
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    let theirs = w.open(other, Fid::ROOT, "file", 0).unwrap();
+    let fid = rep.attr.unwrap().fid;
+    write(&mut w, 0, fid, 0, b"data", 0).unwrap();
+    assert_eq!(w.unlink(Fid::ROOT, "file").unwrap().nlink, 0);
+    w.check();
+    assert_eq!(w.records::<schema::Orphan>(), 1);
+    assert_eq!(read(&mut w, other, fid, 0, 9).unwrap(), "data");
+    assert_eq!(w.link(fid, Fid::ROOT, "back"), Err(Errno::ENOENT));
+    w.close(0, fid, rep.handle).unwrap();
+    assert!(w.getattr(fid).is_ok());
+    w.close(other, fid, theirs.handle).unwrap();
+    assert_eq!(w.getattr(fid), Err(Errno::ESTALE));
+    assert_eq!((w.records::<schema::Orphan>(), w.records::<schema::SmallData>()), (0, 0));
+    w.check();
+}
+
+#[test]
+fn an_ftruncate_needs_the_open_file_and_nothing_else() {
+    let mut w = World::new();
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    let fid = rep.attr.unwrap().fid;
+    let op = SetattrOp { fid, valid: valid::SIZE, size: 10, ..SetattrOp::default() };
+    assert_eq!(w.setattr_as(cred(5), op.clone()), Err(Errno::EACCES));
+    assert!(w.setattr_as(cred(5), SetattrOp { handle: rep.handle, ..op.clone() }).is_ok());
+    assert_eq!(w.setattr_as(cred(5), SetattrOp { handle: rep.handle + 1, ..op }), Err(Errno::EACCES));
+}
+
+#[test]
+fn locks_come_with_replies_and_are_called_back_by_others() {
+    let mut w = World::new();
+    let other = w.connect();
+    let file = w.mknod(Fid::ROOT, "file");
+    let want = WantLocks { object_cookie: 11, parent_cookie: 12, data_cookie: 13, data_write: true };
+    let request = LookupReq { parent: Fid::ROOT, name: bytes("file"), want: Some(want), cred: Some(cred(0)) };
+    let rep: ObjectRep = w.call(0, Opcode::MdsLookup, &request).unwrap();
+    let granted: Vec<(u64, Option<Policy>)> = rep.locks.iter().map(|lock| (lock.cookie, lock.policy)).collect();
+    assert_eq!(
+        granted,
+        [
+            (12, Some(Policy::Bits(bits::UPDATE))),
+            (11, Some(Policy::Bits(bits::CACHE))),
+            (13, Some(Policy::Bits(bits::DOM)))
+        ]
+    );
+    // Its own changes call nothing back.
+    w.setattr_as(cred(0), SetattrOp { fid: file, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() }).unwrap();
+    w.mknod(Fid::ROOT, "more");
+    assert_eq!(w.clients[0].called_back, []);
+    // Another's create takes the directory, its getattr asks how large the file is.
+    w.create_as(other, cred(0), Fid::ROOT, "theirs", S_IFREG).unwrap();
+    let cookies = |w: &World| w.clients[0].called_back.iter().map(|callback| callback.cookie).collect::<Vec<u64>>();
+    assert_eq!(cookies(&w), [12]);
+    w.clients[0].glimpse = Some(Lvb { size: 77, blocks: 1, mtime_ns: 5, ctime_ns: i64::MAX, atime_ns: 0 });
+    let request = GetattrReq { fid: file, ..GetattrReq::default() };
+    let rep: ObjectRep = w.call(other, Opcode::MdsGetattr, &request).unwrap();
+    assert_eq!(rep.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((77, 5)));
+    assert_eq!(cookies(&w), [12]);
+    // Reading takes the data lock, unlinking the rest.
+    read(&mut w, other, file, 0, 10).unwrap();
+    assert_eq!(cookies(&w), [12, 13]);
+    w.remove_as(other, cred(0), Fid::ROOT, "file", false).unwrap();
+    assert_eq!(cookies(&w), [12, 13, 11]);
+    w.check();
+}
+
+#[test]
+fn data_comes_only_under_a_lock_that_is_held() {
+    let mut w = World::new();
+    let other = w.connect();
+    let file = w.mknod(Fid::ROOT, "file");
+    let mine = enqueue(&mut w, 0, file, LockMode::Pw, bits::DOM);
+    let handle = mine.grant.unwrap().handle;
+    assert_eq!(mine.lvb.map(|lvb| lvb.size), Some(0));
+    write(&mut w, 0, file, 0, b"mine", handle).unwrap();
+    assert_eq!(write(&mut w, other, file, 0, b"theirs", 999), Err(Errno::ESTALE));
+    let theirs = enqueue(&mut w, other, file, LockMode::Pr, bits::DOM);
+    assert_eq!(theirs.lvb.map(|lvb| lvb.size), Some(4));
+    assert_eq!(write(&mut w, 0, file, 0, b"late", handle), Err(Errno::ESTALE), "it was called back");
+    w.check();
+}
+
+#[test]
+fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
+    let mut w = World::new();
+    w.sync();
+    // Three object targets are known.
+    let config = Config {
+        version: 1,
+        fsname: "fs".into(),
+        targets: (0..3).map(|i| TargetEntry { target: format!("fs-OST{i:04x}"), ..TargetEntry::default() }).collect(),
+        ..Config::default()
+    };
+    let mut batch = store::Batch::new();
+    let known = schema::session::KnownConfig { config: Some(config) };
+    batch.put(schema::session::KnownConfig::key(&()), known.encode_record());
+    let group = w.engine.last_group().unwrap() + 1;
+    w.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let setlayout = |w: &mut World, fid, kind: SetlayoutKind, layout: Layout, lvb| {
+        let op = SetlayoutOp { fid, kind: kind as i32, layout: Some(layout), lvb };
+        w.reint(Reint::Setlayout(op)).map(|rep| rep.attr.unwrap())
+    };
+    let wish = Layout { stripe_size: 1 << 16, want_count: 2, want_first: 1, ..Layout::default() };
+    setlayout(&mut w, dir, SetlayoutKind::Set, wish.clone(), None).unwrap();
+    let bad = Layout { want_first: 9, ..wish };
+    assert_eq!(setlayout(&mut w, dir, SetlayoutKind::Set, bad, None), Err(Errno::EINVAL));
+    let file = w.mknod(dir, "file");
+    let layout = w.getattr(file).unwrap().layout.unwrap();
+    assert_eq!((layout.stripe_size, &layout.osts[..], layout.resident), (1 << 16, &[1, 2][..], true));
+    let sub = w.mkdir(dir, "sub");
+    assert_eq!(w.getattr(sub).unwrap().layout, w.getattr(dir).unwrap().layout);
+    write(&mut w, 0, file, 0, b"data", 0).unwrap();
+    assert_eq!(write(&mut w, 0, file, 1 << 20, b"x", 0), Err(Errno::EFBIG));
+
+    let left = Layout { resident: false, ..layout.clone() };
+    let now = Lvb { size: 4, mtime_ns: 5, ctime_ns: i64::MAX, ..Lvb::default() };
+    let leave = |w: &mut World, layout: Layout| setlayout(w, file, SetlayoutKind::Leave, layout, Some(now));
+    assert_eq!(leave(&mut w, left.clone()), Err(Errno::ENOLCK));
+    enqueue(&mut w, 0, file, LockMode::Ex, bits::DOM | bits::LAYOUT);
+    let wrong = Layout { generation: 7, ..left.clone() };
+    assert_eq!(leave(&mut w, wrong), Err(Errno::ESTALE));
+    let attr = leave(&mut w, left).unwrap();
+    assert_eq!(attr.layout, Some(Layout { resident: false, generation: layout.generation + 1, ..layout }));
+    assert_eq!((attr.size, attr.blocks, attr.mtime_ns), (0, 0, 5));
+    assert_eq!(w.records::<schema::SmallData>(), 0);
+    assert_eq!(read(&mut w, 0, file, 0, 1), Err(Errno::ESTALE));
+    w.check();
+
+    // Its objects go through the destroy log, which waits for targets that are not there.
+    w.unlink(dir, "file").unwrap();
+    let snapshot = Snapshot::of_engine(&w.engine).unwrap();
+    drop(snapshot);
+    assert_eq!(w.records::<schema::DestroyLog>(), 1);
+    // A file whose move was begun may have objects, one that never moved has none.
+    let (begun, never) = (w.mknod(dir, "begun"), w.mknod(dir, "never"));
+    enqueue(&mut w, 0, begun, LockMode::Ex, bits::DOM | bits::LAYOUT);
+    w.settle();
+    w.unlink(dir, "begun").unwrap();
+    w.unlink(dir, "never").unwrap();
+    assert_eq!(w.records::<schema::DestroyLog>(), 2);
+    assert_eq!(w.getattr(never), Err(Errno::ESTALE));
+}

@@ -40,6 +40,8 @@ pub struct Client {
     pub called_back: Vec<BlCallback>,
     /// What a glimpse is answered.
     pub glimpse: Option<Lvb>,
+    /// The lowest request whose answer is said to be missing.
+    pub missing: Option<u64>,
     /// Answered changes, for replay.
     pub kept: Vec<Frame>,
     cookie: u64,
@@ -141,6 +143,8 @@ impl World {
                         self.write_groups();
                     }
                 }
+                // Nobody answers.
+                Effect::Dial { .. } => {}
                 Effect::Log(LogLevel::Info, _) | Effect::Serving { .. } | Effect::Hangup { .. } => {}
                 Effect::Log(_, line) if line.contains("MGS") => {}
                 Effect::Log(_, line) => self.log.push(line),
@@ -208,6 +212,7 @@ impl World {
             obliging: true,
             called_back: Vec::new(),
             glimpse: None,
+            missing: None,
             kept: Vec::new(),
             cookie: 1,
         });
@@ -270,7 +275,7 @@ impl World {
             conn_cnt: client.conn_cnt,
             export: client.export,
             xid: Xid(client.xid),
-            last_xid: Xid(client.xid - 1),
+            last_xid: Xid(client.missing.unwrap_or(client.xid) - 1),
             timeout_ms: 100_000,
             ..Header::default()
         };

@@ -1,1 +1,188 @@
-//! Stories.
+//! The server dies: what was answered is there once, open files stay open, what nobody wants any more goes.
+
+use super::*;
+use crate::ops::open::flags as o;
+
+impl World {
+    /// Sends what was answered and lost again, in order; the answers.
+    fn replay(&mut self, at: usize) -> Vec<Frame> {
+        let mut kept = self.clients[at].kept.clone();
+        kept.sort_by_key(|frame| frame.header.transno);
+        kept.into_iter().map(|frame| self.send_again(at, frame, flags::REPLAY)).collect()
+    }
+
+    /// What a client's library does with the answer to an open: the replay carries what the server chose.
+    fn fix_open(&mut self, at: usize, rep: &ObjectRep) {
+        let kept = self.clients[at].kept.last_mut().expect("the open");
+        let mut request: ReintReq = kept.decode().expect("a change");
+        let Some(Reint::Open(op)) = &mut request.op else { panic!("not an open") };
+        let attr = rep.attr.as_ref().expect("attributes");
+        op.old_handle = rep.handle;
+        op.opened_fid = Some(attr.fid);
+        op.layout = attr.layout.clone();
+        kept.body = request.encode_to_vec().into();
+    }
+}
+
+impl World {
+    /// The answer to the last change counts as lost.
+    fn loses_last(&mut self, at: usize) -> Frame {
+        let kept = self.clients[at].kept.last().expect("a change").clone();
+        self.clients[at].missing = Some(kept.header.xid.0);
+        kept
+    }
+}
+
+fn statuses(frames: &[Frame]) -> Vec<i32> {
+    frames.iter().map(|frame| frame.header.status).collect()
+}
+
+#[test]
+fn changes_that_were_answered_and_lost_are_done_again_the_same() {
+    let mut w = World::new();
+    w.sync();
+    w.commits = false;
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(dir, "file");
+    w.link(file, Fid::ROOT, "second").unwrap();
+    w.rename((dir, "file"), (Fid::ROOT, "third"), 0).unwrap();
+    let removed = w.mknod(dir, "removed");
+    w.unlink(dir, "removed").unwrap();
+    let rep = w.open(0, dir, "opened", o::CREAT | 2).unwrap();
+    w.fix_open(0, &rep);
+    let opened = rep.attr.clone().unwrap().fid;
+    let before = [w.getattr(dir).unwrap(), w.getattr(file).unwrap(), w.getattr(opened).unwrap()];
+
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    let answers = w.replay(0);
+    assert_eq!(statuses(&answers), [0; 7]);
+    w.recovered(0);
+    let after = [w.getattr(dir).unwrap(), w.getattr(file).unwrap(), w.getattr(opened).unwrap()];
+    assert_eq!(before, after);
+    assert_eq!(w.names(Fid::ROOT), ["dir", "second", "third"]);
+    assert_eq!(w.getattr(removed), Err(Errno::ESTALE));
+    // The close comes with the handle of before.
+    assert_eq!(w.target().service().open_count(), 1);
+    w.close(0, opened, rep.handle).unwrap();
+    assert_eq!(w.target().service().open_count(), 0);
+    w.check();
+}
+
+#[test]
+fn an_open_whose_change_is_durable_is_open_again_and_nothing_else() {
+    let mut w = World::new();
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    w.fix_open(0, &rep);
+    let fid = rep.attr.unwrap().fid;
+    let opens: Vec<Frame> = w.clients[0].kept.clone();
+    w.unlink(Fid::ROOT, "file").unwrap();
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.clients[0].kept = opens;
+    assert_eq!(statuses(&w.replay(0)), [0]);
+    w.recovered(0);
+    w.settle();
+    assert!(w.getattr(fid).is_ok(), "it is open, so it stays");
+    assert_eq!((w.records::<schema::Orphan>(), w.target().service().open_count()), (1, 1));
+    w.close(0, fid, rep.handle).unwrap();
+    assert_eq!(w.getattr(fid), Err(Errno::ESTALE));
+    w.check();
+}
+
+#[test]
+fn what_nobody_opened_again_goes_after_recovery() {
+    let mut w = World::new();
+    for i in 0..300 {
+        let name = format!("f{i}");
+        w.open(0, Fid::ROOT, &name, o::CREAT | 2).unwrap();
+        w.unlink(Fid::ROOT, &name).unwrap();
+    }
+    assert_eq!(w.records::<schema::Orphan>(), 300);
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    w.settle();
+    assert_eq!((w.records::<schema::Orphan>(), w.records::<schema::Inode>()), (0, 1));
+    w.check();
+}
+
+#[test]
+fn a_client_that_disconnects_closes_its_files() {
+    let mut w = World::new();
+    let other = w.connect();
+    let rep = w.open(other, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    w.unlink(Fid::ROOT, "file").unwrap();
+    assert_eq!(w.records::<schema::Orphan>(), 1);
+    let xid = w.send(other, Opcode::Disconnect, Tag(0), &Empty {}, Bytes::new(), 0);
+    assert_eq!(w.wait(other, xid).unwrap().header.status, 0);
+    w.settle();
+    assert_eq!(w.getattr(rep.attr.unwrap().fid), Err(Errno::ESTALE));
+    assert_eq!(w.target().service().open_count(), 0);
+    w.check();
+}
+
+#[test]
+fn a_resent_request_is_not_done_twice() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    w.link(file, Fid::ROOT, "more").unwrap();
+    let kept = w.loses_last(0);
+    // The server remembers its answer.
+    let again = w.send_again(0, kept.clone(), flags::RESENT);
+    assert_eq!(again.header.status, 0);
+    assert_eq!(again.header.transno, kept.header.transno);
+    assert_eq!(w.getattr(file).unwrap().nlink, 2);
+    // Or rebuilds it, if it was started again: there are no locks, but the attributes.
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    let again = w.send_again(0, kept.clone(), flags::RESENT);
+    assert_eq!((again.header.status, again.header.transno), (0, kept.header.transno));
+    assert_eq!(again.decode::<ObjectRep>().unwrap().attr.unwrap().nlink, 2);
+    w.check();
+}
+
+#[test]
+fn a_lost_answer_to_a_create_or_open_is_rebuilt() {
+    let mut w = World::new();
+    let fid = w.mknod(Fid::ROOT, "file");
+    let kept = w.loses_last(0);
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    let rep: ObjectRep = w.send_again(0, kept, flags::RESENT).decode().unwrap();
+    assert_eq!(rep.attr.map(|attr| (attr.fid, attr.nlink)), Some((fid, 1)));
+
+    let first = w.open(0, Fid::ROOT, "opened", o::CREAT | o::EXCL | 2).unwrap();
+    let kept = w.loses_last(0);
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    let rep: ObjectRep = w.send_again(0, kept, flags::RESENT).decode().unwrap();
+    assert_eq!(
+        (rep.disposition, rep.attr.as_ref().map(|attr| attr.fid)),
+        (first.disposition, first.attr.map(|a| a.fid))
+    );
+    assert_eq!(w.target().service().open_count(), 1);
+    assert!(w.close(0, rep.attr.unwrap().fid, rep.handle).is_ok());
+    w.check();
+}
+
+#[test]
+fn sequences_are_durable_before_they_are_given() {
+    let mut w = World::new();
+    w.commits = false;
+    let xid = w.send(0, Opcode::SeqAlloc, Tag(0), &SeqAllocReq {}, Bytes::new(), 0);
+    assert!(w.wait(0, xid).is_none());
+    w.write_groups();
+    w.commits = true;
+    let reply: SeqAllocRep = w.wait(0, xid).unwrap().decode().unwrap();
+    assert_eq!((reply.seq, reply.width), (Fid::SEQ_FIRST + 1, Fid::OID_MAX));
+    w.check();
+}

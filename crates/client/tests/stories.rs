@@ -260,3 +260,20 @@ fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
     assert_eq!(c.sent(), 0);
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 5);
 }
+
+#[test]
+fn an_append_to_a_file_that_was_only_stretched_comes_after_its_hole() {
+    for osts in 1..3 {
+        let mut c = Cluster::new(osts);
+        let a = c.mount();
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.close(a, fh).unwrap();
+        let set = SetStat { size: Some(134), ..SetStat::default() };
+        c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+        let fh = c.open(a, f.ino, 0o2001).unwrap();
+        c.write(a, fh, 0, &[1; 70_105]).unwrap();
+        assert_eq!(c.getattr(a, f.ino).unwrap().size, 70_239);
+        c.write(a, fh, 0, &[1; 180]).unwrap();
+        assert_eq!(c.getattr(a, f.ino).unwrap().size, 70_419);
+    }
+}

@@ -85,6 +85,11 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let Some(layout) = now.layout.clone() else { return Err(Errno::ENOSPC.into()) };
+    if cx.began(steps::LEAVE_SET) {
+        // The answer brought the new layout along: it is taken over already, the sizes are not.
+        let lvb = now.home.lvb();
+        return switch(cx, ino, &layout, &lvb);
+    }
     if !layout.resident {
         return Ok(());
     }

@@ -1,0 +1,190 @@
+//! One filled-in value of every record and of every part of one: each field set, each to a value of its own.
+//!
+//! Whoever adds a field sets it here, and its golden line grows at its end.
+#![allow(dead_code)]
+
+#[path = "../../../proto/tests/common/mutate.rs"]
+pub mod mutate;
+
+use bytes::Bytes;
+use core::fmt::Debug;
+use proto::msg::{Config, Layout, Param, TargetEntry};
+use proto::{ClientUuid, Fid, StripeIndex};
+use schema::inode::{DirState, InodeXattr};
+use schema::links::Link;
+use schema::mdt::SeqRange;
+use schema::object::ObjectKey;
+use schema::session::{ClientRec, KnownConfig, Progress, SlotRec};
+use schema::*;
+
+/// What is done with every sample.
+pub trait Visitor {
+    /// A record and what names it.
+    fn record<R: Record + PartialEq + Debug>(&mut self, name: &'static str, id: R::Id, record: R)
+    where
+        R::Id: PartialEq + Debug;
+    /// A message that is a part of records.
+    fn part<M: prost::Message + Default + PartialEq + Debug>(&mut self, name: &'static str, part: M);
+}
+
+/// A number that needs more than 32 bits.
+pub const fn big(n: u64) -> u64 {
+    n << 32 | n
+}
+
+/// The same, negative.
+pub const fn negative(n: i64) -> i64 {
+    -(n << 32 | n)
+}
+
+const fn fid(n: u32) -> Fid {
+    Fid::new(big(n as u64), n + 1)
+}
+
+fn bytes(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn layout() -> Layout {
+    Layout { stripe_size: 1, osts: vec![2, 3], resident: true, generation: 4, want_count: -5, want_first: -6 }
+}
+
+fn link(n: u32) -> Link {
+    Link { parent: fid(n), name: bytes("name") }
+}
+
+fn links() -> LinkEa {
+    LinkEa { links: vec![link(1), link(3)], overflow: true }
+}
+
+fn dir_state() -> DirState {
+    DirState { entries: big(1), next_ino: big(2), tombstones: big(3) }
+}
+
+fn xattr() -> InodeXattr {
+    InodeXattr { name: bytes("user.name"), value: bytes("value"), large: true }
+}
+
+fn inode() -> Inode {
+    Inode {
+        fid: fid(1),
+        mode: 3,
+        uid: 4,
+        gid: 5,
+        nlink: 6,
+        rdev: big(7),
+        size: big(8),
+        blocks: big(9),
+        atime_ns: negative(10),
+        mtime_ns: negative(11),
+        ctime_ns: negative(12),
+        btime_ns: negative(13),
+        version: big(14),
+        layout: Some(layout()),
+        links: links(),
+        xattrs: vec![xattr(), InodeXattr { name: bytes("user.other"), ..xattr() }],
+        symlink: bytes("symlink"),
+        dir: dir_state(),
+        leaving: true,
+    }
+}
+
+fn seq_range(n: u64) -> SeqRange {
+    SeqRange { start: big(n), end: big(n + 1) }
+}
+
+fn slot(n: u64) -> SlotRec {
+    SlotRec {
+        tag: n as u32,
+        xid: big(n + 1),
+        transno: big(n + 2),
+        result: -(n as i32),
+        data: big(n + 3),
+        pre_versions: vec![big(n + 4), big(n + 5)],
+    }
+}
+
+fn config() -> Config {
+    Config {
+        version: big(1),
+        targets: vec![TargetEntry { target: "target".into(), nids: vec!["nid".into()], instance: big(2) }],
+        params: vec![Param { path: "path".into(), value: "value".into() }],
+        fsname: "fsname".into(),
+    }
+}
+
+/// Gives every sample to the visitor, in a fixed order.
+pub fn for_each(v: &mut impl Visitor) {
+    v.record(
+        "Header",
+        (),
+        Header {
+            name: "name".into(),
+            uuid: bytes("uuid"),
+            compat: big(1),
+            rocompat: big(2),
+            incompat: big(3),
+            epoch: 4,
+            mount_count: big(5),
+            mgs_nids: vec!["nid a".into(), "nid b".into()],
+            registered: true,
+            made_by: "version".into(),
+            made_ns: negative(6),
+        },
+    );
+    v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });
+    v.part("SlotRec", slot(1));
+    v.record(
+        "ClientRec",
+        ClientUuid(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
+        ClientRec { generation: 1, description: "description".into(), slots: vec![slot(2), slot(9)], last_epoch: 16 },
+    );
+    v.record("KnownConfig", (), KnownConfig { config: Some(config()) });
+
+    v.part("Link", link(1));
+    v.part("LinkEa", links());
+    v.part("DirState", dir_state());
+    v.part("InodeXattr", xattr());
+    v.record("Inode", big(1), inode());
+    v.record("LargeXattr", (big(1), bytes("user.name")), LargeXattr(bytes("value")));
+    v.record("SmallData", big(1), SmallData(bytes("data")));
+    v.record(
+        "Entry",
+        EntryKey { dir: big(1), cookie: big(2) },
+        Entry { name: bytes("name"), fid: Some(fid(3)), kind: 5, ino: big(6) },
+    );
+    v.record("Oi", fid(1), Oi { ino: big(2) });
+    v.record("Orphan", fid(1), Orphan { ino: big(2) });
+    v.record("DestroyLog", fid(1), DestroyLog { osts: vec![2, 3] });
+    v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
+    v.part("SeqRange", seq_range(1));
+    v.record("MdtState", (), MdtState { next_region: big(1), sequences: vec![seq_range(2), seq_range(4)] });
+
+    v.record(
+        "Object",
+        ObjectKey { fid: Fid { seq: big(1), oid: 2, ver: 3 }, stripe: StripeIndex(4) },
+        Object {
+            file: big(1),
+            size: big(2),
+            blocks: big(3),
+            atime_ns: negative(4),
+            mtime_ns: negative(5),
+            ctime_ns: negative(6),
+            uid: 7,
+            gid: 8,
+            version: big(9),
+            instance: big(10),
+        },
+    );
+    v.record("OstState", (), OstState { next_file: big(1), unborn: vec![big(2), big(3)], objects: big(4) });
+    v.record("DoomedFile", big(1), DoomedFile {});
+
+    v.record(
+        "TargetRec",
+        "fs-OST0001".to_owned(),
+        TargetRec { uuid: bytes("uuid"), nids: vec!["nid a".into(), "nid b".into()], instance: big(1) },
+    );
+    v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });
+    v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2) });
+    v.record("MgtState", (), MgtState { next_sequence: big(1) });
+}

@@ -204,8 +204,11 @@ fn history(seed: u64, steps: usize, faults: bool) {
                 (v.link(&p, &q), want)
             }
             7 | 8 => {
-                let (offset, length) =
-                    if rng.chance(1, 6) { (rng.below(200_000), rng.below(100_000)) } else { (rng.below(300), rng.below(300)) };
+                let (offset, length) = if rng.chance(1, 6) {
+                    (rng.below(200_000), rng.below(100_000))
+                } else {
+                    (rng.below(300), rng.below(300))
+                };
                 let byte = rng.range(1, 255) as u8;
                 let append = rng.chance(1, 3);
                 let sync = rng.chance(1, 5);
@@ -221,7 +224,10 @@ fn history(seed: u64, steps: usize, faults: bool) {
             9 => {
                 let size = if rng.chance(1, 5) { rng.below(150_000) } else { rng.below(400) };
                 what += &format!("truncate {p} to {size}");
-                (v.truncate(&p, size), model.find(&p).and_then(|_| model.file(&p)).map(|old| old.resize(size as usize, 0)))
+                (
+                    v.truncate(&p, size),
+                    model.find(&p).and_then(|_| model.file(&p)).map(|old| old.resize(size as usize, 0)),
+                )
             }
             10 => {
                 let mode = if rng.chance(1, 2) { 0o700 } else { 0o755 };
@@ -243,7 +249,9 @@ fn history(seed: u64, steps: usize, faults: bool) {
                 let plus = rng.chance(1, 2);
                 what += &format!("list {p} plus {plus}");
                 let got = v.list(&p, plus);
-                let want = model.find(&p).and_then(|at| model.names(at).map(|names| names.keys().cloned().collect::<Vec<_>>()));
+                let want = model
+                    .find(&p)
+                    .and_then(|at| model.names(at).map(|names| names.keys().cloned().collect::<Vec<_>>()));
                 assert_eq!(got, want, "{what}");
                 (got.map(drop), want.map(drop))
             }
@@ -258,7 +266,8 @@ fn history(seed: u64, steps: usize, faults: bool) {
                             assert_eq!((stat.size, stat.nlink), (data.len() as u64, model.links(*at)), "{what}")
                         }
                         Object::Dir(names) => {
-                            let dirs = names.values().filter(|at| matches!(model.objects[**at], Object::Dir(_))).count();
+                            let dirs =
+                                names.values().filter(|at| matches!(model.objects[**at], Object::Dir(_))).count();
                             assert_eq!(stat.nlink as usize, 2 + dirs, "{what}");
                         }
                     }
@@ -266,7 +275,7 @@ fn history(seed: u64, steps: usize, faults: bool) {
                 (got.map(drop), want.map(drop))
             }
         };
-        if std::env::var("TRACE").is_ok() {
+        if std::env::var("SEED").is_ok() {
             println!("{what} -> {got:?}");
         }
         assert_eq!(got, want, "{what}\n{:#?}", c.log);
@@ -275,17 +284,25 @@ fn history(seed: u64, steps: usize, faults: bool) {
     assert!(hits > 0);
 }
 
+/// `SEED=n` runs one history and tells its steps; `SEEDS=n` runs that many.
+fn seeds(first: u64, usually: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match (number("SEED"), number("SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count) => first..first + count.unwrap_or(usually),
+    }
+}
+
 #[test]
 fn clients_agree_with_the_model() {
-    let seeds = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).map_or(0..600, |s: u64| s..s + 1);
-    for seed in seeds {
+    for seed in seeds(0, 150) {
         history(seed, 300, false);
     }
 }
 
 #[test]
 fn clients_agree_with_the_model_through_restarts_and_cuts() {
-    for seed in 1000..1600 {
+    for seed in seeds(1_000_000, 150) {
         history(seed, 300, true);
     }
 }

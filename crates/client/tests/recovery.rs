@@ -69,14 +69,17 @@ fn data_that_was_not_durable_is_sent_again_to_a_target_that_restarts() {
     let data: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
     c.slow_media = true;
     for (at, piece) in data.chunks(50_000).enumerate() {
-        let id = c.send(a, Call::Write {
-            fh,
-            ino: 0,
-            offset: at as u64 * 50_000,
-            data: piece.to_vec().into(),
-            write_back: false,
-            kill_priv: false,
-        });
+        let id = c.send(
+            a,
+            Call::Write {
+                fh,
+                ino: 0,
+                offset: at as u64 * 50_000,
+                data: piece.to_vec().into(),
+                write_back: false,
+                kill_priv: false,
+            },
+        );
         // The file leaves the metadata target only when its objects are durable.
         c.slow_media = false;
         c.answer(a, id).unwrap();
@@ -188,11 +191,12 @@ fn a_mount_that_cannot_be_says_why() {
     let mut c = Cluster::new(0);
     let a = c.begin_mount(Options { fsname: "other".into(), ..Cluster::options(1) });
     c.until(|c| c.nodes[a].failed.is_some());
-    assert_eq!(
-        c.nodes[a].failed.as_deref(),
-        Some("the MGS at unix:MGS knows no file system 'other'; check the name")
-    );
-    let wrong = Options { mgs: vec!["unix:nowhere".parse().unwrap()], soft: Some(Duration::from_secs(1)), ..Cluster::options(2) };
+    assert_eq!(c.nodes[a].failed.as_deref(), Some("the MGS at unix:MGS knows no file system 'other'; check the name"));
+    let wrong = Options {
+        mgs: vec!["unix:nowhere".parse().unwrap()],
+        soft: Some(Duration::from_secs(1)),
+        ..Cluster::options(2)
+    };
     let b = c.begin_mount(wrong.clone());
     c.until(|c| c.nodes[b].failed.is_some());
     assert!(c.nodes[b].failed.as_deref().unwrap().starts_with("cannot reach the MGS at unix:nowhere: nobody is there"));

@@ -231,7 +231,8 @@ impl Vfs<'_> {
             fh
         };
         let data = bytes::Bytes::copy_from_slice(data);
-        let result = self.call(Call::Write { fh, ino, offset, data: data.clone(), write_back: false, kill_priv: false });
+        let result =
+            self.call(Call::Write { fh, ino, offset, data: data.clone(), write_back: false, kill_priv: false });
         self.kernel.attrs.remove(&ino);
         assert_eq!(result, Ok(Answer::Written(data.len() as u32)));
         if sync {
@@ -290,11 +291,8 @@ impl Vfs<'_> {
             let (above, last) = split(path);
             let parent = v.walk_dir(above, reval)?;
             let ino = v.step(parent, last, !reval)?;
-            let call = if dir {
-                Call::Rmdir { parent, name: name(last) }
-            } else {
-                Call::Unlink { parent, name: name(last) }
-            };
+            let call =
+                if dir { Call::Rmdir { parent, name: name(last) } } else { Call::Unlink { parent, name: name(last) } };
             v.call(call)?;
             v.kernel.entries.remove(&(parent, last.to_owned()));
             v.kernel.attrs.remove(&parent);
@@ -315,8 +313,7 @@ impl Vfs<'_> {
                 Err(Errno::ENOENT) => None,
                 Err(errno) => return Err(errno),
             };
-            let call =
-                Call::Rename { parent, name: name(from_name), new_parent, new_name: name(to_name), flags: 0 };
+            let call = Call::Rename { parent, name: name(from_name), new_parent, new_name: name(to_name), flags: 0 };
             v.call(call)?;
             let kept = v.kernel.entries.remove(&(parent, from_name.to_owned()));
             v.kernel.entries.remove(&(new_parent, to_name.to_owned()));
@@ -333,9 +330,11 @@ impl Vfs<'_> {
     pub fn link(&mut self, from: &str, to: &str) -> Result<(), Errno> {
         self.retry(|v, reval| {
             let ino = v.walk(from, reval)?;
+            // Before the rest: an entry that is about to be dropped shows here.
+            let dir = v.attr(ino)?.mode & 0o170_000 == 0o040_000;
             let new_parent = v.vacant(to, reval)?;
             let last = split(to).1;
-            if v.attr(ino)?.mode & 0o170_000 == 0o040_000 {
+            if dir {
                 return Err(Errno::EPERM);
             }
             match v.call(Call::Link { ino, new_parent, new_name: name(last) })? {

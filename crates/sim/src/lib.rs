@@ -1,1 +1,32 @@
-//! sim
+//! The simulated world: the whole cluster in one thread from one seed, with faults and oracles.
+//!
+//! A run draws everything from its seed: how many targets and clients, how slow the disks and the network are, how much
+//! memory everybody has, what programs do, what goes wrong and when ([`Plan`]). The machines are those that ship; the
+//! world around them ([`world`]) is not: virtual time, one queue of events.
+//!
+//! # Oracles
+//! - Every result of a process that works alone in its subtree equals a reference model's, whichever client each call
+//!   goes through: errors, attributes, bytes, listings. So caches are coherent and changes happen once ([`model`]).
+//! - Of processes that race, what must hold whoever wins.
+//! - The history of frames is one of exactly-once execution ([`spy`]).
+//! - Once faults stop, everything that was begun ends in bounded virtual time.
+//! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
+//!   the history at or beyond the last sync.
+//! - The same seed gives the same digest of all events.
+//!
+//! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
+
+mod kernel;
+mod model;
+mod plan;
+mod program;
+mod run;
+mod sched;
+mod spy;
+mod trace;
+mod world;
+
+pub use plan::{Plan, Profile};
+pub use run::{Report, run as run_plan};
+pub use trace::Keep;
+pub use world::Canary;

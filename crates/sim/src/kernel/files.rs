@@ -1,0 +1,407 @@
+//! Open files and their pages.
+
+use client::api::{Answer, Call, FileHandle, SetStat, Whence};
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+
+use super::names::{O_ACCMODE, O_TRUNC};
+use super::{Inode, Kernel, Sys, odd};
+use crate::sched::Fail;
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// `O_DIRECT`.
+pub const O_DIRECT: u32 = 0o40000;
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub struct Fd {
+    /// Which client it is open on.
+    pub client: usize,
+    /// Its inode.
+    pub ino: u64,
+    /// The client's number.
+    pub fh: FileHandle,
+    /// `O_*`.
+    pub flags: u32,
+    /// Its reads and writes go past the pages.
+    pub direct: bool,
+    /// FLUSH is not needed.
+    pub no_flush: bool,
+}
+
+/// How bytes get into a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteKind {
+    /// `pwrite`.
+    Plain,
+    /// Through `mmap`, then `msync`.
+    Mapped,
+}
+
+impl Inode {
+    pub(super) fn set_size(&mut self, size: u64) {
+        if size < self.size {
+            self.pages.retain(|page, _| page * PAGE < size);
+            self.dirty.retain(|page| page * PAGE < size);
+            if let Some(tail) = self.pages.get_mut(&(size / PAGE)) {
+                tail[(size % PAGE) as usize..].fill(0);
+            }
+        }
+        self.size = size;
+    }
+}
+
+impl Kernel {
+    pub(super) fn opened(&self, ino: u64, fh: FileHandle, flags: u32, direct: bool, no_flush: bool) -> Fd {
+        self.inode(ino, |inode| {
+            inode.opens += 1;
+            if flags & O_ACCMODE != 0 {
+                inode.writers.push(fh);
+            }
+        });
+        let direct = direct || flags & O_DIRECT != 0;
+        Fd { client: self.client(), ino, fh, flags: flags & !O_TRUNC, direct, no_flush }
+    }
+
+    /// `close`. `owner`: whose record locks go.
+    pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> Sys<()> {
+        if !self.inode(fd.ino, |inode| inode.dirty.is_empty()) && fd.flags & O_ACCMODE != 0 {
+            self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        }
+        let flushed = match fd.no_flush {
+            true => Ok(()),
+            false => self.ask(cred, Call::Flush { fh: fd.fh, lock_owner: owner }).await.map(drop),
+        };
+        self.inode(fd.ino, |inode| {
+            inode.opens = inode.opens.saturating_sub(1);
+            inode.writers.retain(|fh| *fh != fd.fh);
+        });
+        self.0.sched.post(self.client(), Call::Release { fh: fd.fh, flock_owner: None });
+        self.maybe_evict(fd.ino);
+        flushed
+    }
+
+    /// `pread`.
+    pub async fn read(&self, cred: &Cred, fd: &Fd, offset: u64, length: u32) -> Sys<Bytes> {
+        if fd.flags & O_ACCMODE == 1 {
+            return Err(Errno::EBADF.into());
+        }
+        if fd.direct {
+            self.write_back(cred, fd.ino, offset, u64::from(length)).await;
+            return match self.ask(cred, Call::Read { fh: fd.fh, offset, length }).await? {
+                Answer::Data(data) => Ok(data),
+                other => Err(odd(&other)),
+            };
+        }
+        let end = offset.saturating_add(u64::from(length));
+        if end > self.inode(fd.ino, |inode| inode.size) {
+            self.attr(cred, fd.ino, Some(fd.fh)).await?;
+        }
+        let end = end.min(self.inode(fd.ino, |inode| inode.size));
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        loop {
+            self.fill_pages(cred, fd, offset, end).await?;
+            if let Some(data) = self.copy_pages(fd.ino, offset, end) {
+                return Ok(data);
+            }
+        }
+    }
+
+    /// What lies in pages from `offset` to `end`; `None` if a page is gone again.
+    fn copy_pages(&self, ino: u64, offset: u64, end: u64) -> Option<Bytes> {
+        self.inode(ino, |inode| {
+            let end = end.min(inode.size);
+            let mut out = Vec::new();
+            let mut at = offset;
+            while at < end {
+                let page = inode.pages.get(&(at / PAGE))?;
+                let from = (at % PAGE) as usize;
+                let to = (PAGE as usize).min(from + (end - at) as usize);
+                out.extend_from_slice(&page[from..to]);
+                at += (to - from) as u64;
+            }
+            Some(out.into())
+        })
+    }
+
+    /// Reads the pages of a range that are not there, a run at a time; each is locked meanwhile.
+    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<()> {
+        let mut page = offset / PAGE;
+        while page * PAGE < end {
+            if self.inode(fd.ino, |inode| inode.pages.contains_key(&page)) {
+                page += 1;
+                continue;
+            }
+            if self.inode(fd.ino, |inode| inode.locked.contains(&page)) {
+                self.wait().await;
+                continue;
+            }
+            let last = end.div_ceil(PAGE);
+            let run = self.inode(fd.ino, |inode| {
+                let mut to = page;
+                while to < last && to - page < 32 && !inode.pages.contains_key(&to) && !inode.locked.contains(&to) {
+                    inode.locked.insert(to);
+                    to += 1;
+                }
+                page..to
+            });
+            let started = self.inode(fd.ino, |inode| inode.changed);
+            let length = ((run.end - run.start) * PAGE) as u32;
+            let result = self.ask(cred, Call::Read { fh: fd.fh, offset: run.start * PAGE, length }).await;
+            self.inode(fd.ino, |inode| {
+                inode.locked.retain(|locked| !run.contains(locked));
+                if let Ok(Answer::Data(data)) = &result {
+                    for number in run.clone() {
+                        let from = ((number - run.start) * PAGE) as usize;
+                        let mut bytes = data.get(from..).unwrap_or_default().to_vec();
+                        bytes.resize(PAGE as usize, 0);
+                        inode.pages.insert(number, bytes);
+                    }
+                    if data.len() < length as usize && inode.changed == started {
+                        // The file ends here: the kernel believes a short read.
+                        let size = run.start * PAGE + data.len() as u64;
+                        if size < inode.size {
+                            inode.set_size(size);
+                        }
+                    }
+                }
+            });
+            self.wake_all();
+            match result? {
+                Answer::Data(_) => {}
+                other => return Err(odd(&other)),
+            }
+            page = run.end;
+            if page * PAGE >= self.inode(fd.ino, |inode| inode.size) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// `pwrite`, or `write` of a file opened for appending.
+    pub async fn write(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+        if fd.flags & O_ACCMODE == 0 {
+            return Err(Errno::EBADF.into());
+        }
+        let call = Call::Write {
+            fh: fd.fh,
+            ino: fd.ino,
+            offset,
+            data: data.clone(),
+            write_back: false,
+            kill_priv: cred.uid != 0,
+        };
+        let _gate = if fd.direct { None } else { Some(self.gate(fd.ino, true).await) };
+        let locked = if fd.direct {
+            self.drop_pages(fd.ino, offset, data.len() as u64).await;
+            Vec::new()
+        } else {
+            self.store_into_pages(fd.ino, offset, data).await
+        };
+        let result = self.ask(cred, call).await;
+        let written = match &result {
+            Ok(Answer::Written(count)) => u64::from(*count),
+            _ => 0,
+        };
+        self.inode(fd.ino, |inode| {
+            for page in &locked {
+                inode.locked.remove(page);
+            }
+            if written > 0 && !fd.direct {
+                inode.size = inode.size.max(offset + written);
+            }
+            if written < data.len() as u64 {
+                // What was not taken must not be read from here.
+                let from = (offset + written) / PAGE;
+                inode.pages.retain(|page, _| *page < from || page * PAGE >= offset + data.len() as u64);
+            }
+        });
+        self.touched(fd.ino);
+        self.wake_all();
+        match result? {
+            Answer::Written(count) => Ok(count),
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// Write-through: pages that are there, or are covered whole, take the new bytes at once. A page that is neither
+    /// stays locked until the write is answered, and is not kept: its number is given.
+    async fn store_into_pages(&self, ino: u64, offset: u64, data: &Bytes) -> Vec<u64> {
+        let end = offset + data.len() as u64;
+        let mut locked = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let page = at / PAGE;
+            if !locked.contains(&page) && self.inode(ino, |inode| inode.locked.contains(&page)) {
+                self.wait().await;
+                continue;
+            }
+            let (from, to) = ((at % PAGE) as usize, (PAGE.min(at % PAGE + end - at)) as usize);
+            let bytes = &data[(at - offset) as usize..][..to - from];
+            self.inode(ino, |inode| {
+                if let Some(there) = inode.pages.get_mut(&page) {
+                    there[from..to].copy_from_slice(bytes);
+                } else if from == 0 && to == PAGE as usize {
+                    inode.pages.insert(page, bytes.to_vec());
+                } else {
+                    inode.locked.insert(page);
+                    locked.push(page);
+                }
+            });
+            at += (to - from) as u64;
+        }
+        locked
+    }
+
+    /// Bytes stored through `mmap` into pages that exist, then `msync`.
+    pub async fn write_mapped(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+        let end = offset + data.len() as u64;
+        if end > self.inode(fd.ino, |inode| inode.size) {
+            self.attr(cred, fd.ino, Some(fd.fh)).await?;
+        }
+        let mut at = offset;
+        while at < end {
+            let page = at / PAGE;
+            if at >= self.inode(fd.ino, |inode| inode.size) {
+                break;
+            }
+            self.fill_pages(cred, fd, page * PAGE, page * PAGE + 1).await?;
+            let (from, to) = ((at % PAGE) as usize, PAGE.min(at % PAGE + end - at) as usize);
+            let stored = self.inode(fd.ino, |inode| {
+                let Some(there) = inode.pages.get_mut(&page) else { return false };
+                there[from..to].copy_from_slice(&data[(at - offset) as usize..][..to - from]);
+                inode.dirty.insert(page);
+                true
+            });
+            if stored {
+                at += (to - from) as u64;
+            }
+        }
+        self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        Ok((at - offset) as u32)
+    }
+
+    /// Writes pages that were changed through `mmap`. Errors are the client's to remember.
+    async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) {
+        let end = offset.saturating_add(length).div_ceil(PAGE);
+        loop {
+            let (page, fh, data) = {
+                let mut caches = self.caches_mut();
+                let Some(inode) = caches.inodes.get_mut(&ino) else { return };
+                let Some(page) = inode.dirty.range(offset / PAGE..end).next().copied() else { return };
+                let (Some(&fh), false) = (inode.writers.first(), page * PAGE >= inode.size) else {
+                    inode.dirty.remove(&page);
+                    continue;
+                };
+                inode.dirty.remove(&page);
+                let mut data = inode.pages.get(&page).cloned().unwrap_or_default();
+                data.truncate((inode.size - page * PAGE).min(PAGE) as usize);
+                (page, fh, data)
+            };
+            let call = Call::Write {
+                fh,
+                ino,
+                offset: page * PAGE,
+                data: data.into(),
+                write_back: true,
+                kill_priv: false,
+            };
+            let _ = self.ask(cred, call).await;
+            self.touched(ino);
+        }
+    }
+
+    pub(super) async fn write_back_everything(&self, cred: &Cred) -> Sys<()> {
+        let dirty: Vec<u64> =
+            self.caches().inodes.iter().filter(|(_, inode)| !inode.dirty.is_empty()).map(|(ino, _)| *ino).collect();
+        for ino in dirty {
+            self.write_back(cred, ino, 0, u64::MAX).await;
+        }
+        Ok(())
+    }
+
+    /// Drops the pages of a range; those that are locked are waited for, those that are dirty written first.
+    pub(super) async fn drop_pages(&self, ino: u64, offset: u64, length: u64) {
+        let first = offset / PAGE;
+        let end = offset.saturating_add(length).div_ceil(PAGE);
+        loop {
+            self.write_back(&Cred::default(), ino, offset, length).await;
+            let busy = self.inode(ino, |inode| inode.locked.range(first..end).next().is_some());
+            if busy {
+                self.wait().await;
+                continue;
+            }
+            let clean = self.inode(ino, |inode| {
+                if inode.dirty.range(first..end).next().is_some() {
+                    return false;
+                }
+                inode.pages.retain(|page, _| !(first..end).contains(page));
+                true
+            });
+            if clean {
+                return;
+            }
+        }
+    }
+
+    /// `ftruncate`.
+    pub async fn truncate(&self, cred: &Cred, fd: &Fd, size: u64) -> Sys<()> {
+        if fd.flags & O_ACCMODE == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let set = SetStat { size: Some(size), fh: Some(fd.fh), ..SetStat::default() };
+        self.set(cred, fd.ino, set).await
+    }
+
+    /// `fallocate`.
+    pub async fn fallocate(&self, cred: &Cred, fd: &Fd, mode: u32, offset: u64, length: u64) -> Sys<()> {
+        if fd.flags & O_ACCMODE == 0 {
+            return Err(Errno::EBADF.into());
+        }
+        let _gate = self.gate(fd.ino, true).await;
+        self.write_back(cred, fd.ino, offset, length).await;
+        let result = self.ask(cred, Call::Fallocate { fh: fd.fh, mode, offset, length }).await;
+        if result.is_ok() {
+            if mode & 0x12 != 0 {
+                self.drop_pages(fd.ino, offset, length).await;
+            }
+            if mode & 1 == 0 {
+                self.inode(fd.ino, |inode| inode.size = inode.size.max(offset + length));
+            }
+        }
+        self.touched(fd.ino);
+        result.map(drop)
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`.
+    pub async fn seek(&self, cred: &Cred, fd: &Fd, offset: u64, whence: Whence) -> Sys<u64> {
+        self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        match self.ask(cred, Call::Lseek { fh: fd.fh, offset, whence }).await? {
+            Answer::Offset(found) => Ok(found),
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// `fsync`.
+    pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> Sys<()> {
+        self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        self.ask(cred, Call::Fsync { fh: fd.fh, data_only }).await.map(drop)
+    }
+
+    /// Bytes into a file, one way or the other.
+    pub async fn put(&self, cred: &Cred, fd: &Fd, kind: WriteKind, offset: u64, data: &Bytes) -> Sys<u32> {
+        match kind {
+            WriteKind::Plain => self.write(cred, fd, offset, data).await,
+            WriteKind::Mapped => {
+                if fd.flags & O_ACCMODE != 2 {
+                    return Err(Fail::Errno(Errno::EACCES));
+                }
+                self.write_mapped(cred, fd, offset, data).await
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! A stand-in for the Linux kernel before a client: it keeps what answers allow it to keep, and forgets when told.
+//!
+//! Without it the client's caches would never be tested for what makes them hard: the kernel answers from attributes,
+//! names and pages that it has, sends a request only when it must, holds a directory's lock while it waits for an answer,
+//! holds a page's lock while it reads or writes it, and drops things in its own time. The rules are those of the FUSE
+//! kernel module (attribute versions, validity of names, write-through, pages of `mmap`), as far as they matter here.
+//!
+//! [`names`]: paths and what is done to names. [`files`]: open files and their pages. Errors that Linux finds before it
+//! asks the file system (a path that leads nowhere, no permission to search) are found here; all others come from the
+//! client.
+
+mod files;
+mod names;
+
+use core::cell::{Ref, RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use client::api::{Answer, Call, FileHandle, Invalidation, Stat};
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+use stdx::Rng;
+
+use crate::sched::{Fail, Sched};
+
+pub use files::{Fd, PAGE, WriteKind};
+pub use names::OpenHow;
+
+/// What a system call gives.
+pub type Sys<T> = Result<T, Fail>;
+
+/// An inode that the kernel knows.
+#[derive(Default)]
+struct Inode {
+    /// References that the client counts.
+    lookups: u64,
+    /// Open files.
+    opens: u32,
+    /// Type.
+    kind: u32,
+    /// Length as the kernel believes.
+    size: u64,
+    /// Attributes, while they are valid.
+    attr: Option<Stat>,
+    /// The version at which something changed last: answers to older questions are not kept.
+    changed: u64,
+    /// Pages that are there.
+    pages: BTreeMap<u64, Vec<u8>>,
+    /// Pages that a program changed through `mmap`.
+    dirty: BTreeSet<u64>,
+    /// Pages that are being read or written.
+    locked: BTreeSet<u64>,
+    /// Open files that can write.
+    writers: Vec<FileHandle>,
+}
+
+/// A name that the kernel knows.
+#[derive(Clone, Copy)]
+struct Name {
+    ino: u64,
+    valid: bool,
+}
+
+#[derive(Default)]
+struct Gate {
+    readers: u32,
+    writer: bool,
+}
+
+#[derive(Default)]
+struct Caches {
+    version: u64,
+    inodes: BTreeMap<u64, Inode>,
+    names: BTreeMap<(u64, Bytes), Name>,
+    gates: BTreeMap<u64, Gate>,
+    /// Tasks that wait for a gate or a page.
+    waiters: Vec<usize>,
+    /// Inodes to forget, in order: one thread does it.
+    inode_queue: VecDeque<(u64, u64, u64, u64)>,
+    inode_worker: bool,
+    /// Names to forget, in order: another thread does it.
+    name_queue: VecDeque<(u64, Bytes)>,
+    name_worker: bool,
+    /// Tokens that are done.
+    forgotten: Vec<u64>,
+    dead: bool,
+}
+
+struct Inner {
+    sched: Sched,
+    client: usize,
+    forgetful: u64,
+    caches: RefCell<Caches>,
+    rng: RefCell<Rng>,
+}
+
+/// The kernel of one client's machine; a handle, cheap to clone.
+#[derive(Clone)]
+pub struct Kernel(Rc<Inner>);
+
+/// The type bits of a mode.
+pub const S_IFMT: u32 = 0o170_000;
+/// A directory.
+pub const S_IFDIR: u32 = 0o040_000;
+/// A regular file.
+pub const S_IFREG: u32 = 0o100_000;
+/// A symbolic link.
+pub const S_IFLNK: u32 = 0o120_000;
+
+/// An answer that the call cannot have.
+fn odd(answer: &Answer) -> Fail {
+    // A client that answers a call with another call's answer is broken beyond what a program could see.
+    debug_assert!(false, "unexpected answer {answer:?}");
+    Fail::Errno(Errno::EPROTO)
+}
+
+impl Kernel {
+    /// A kernel that knows nothing yet.
+    pub fn new(sched: Sched, client: usize, forgetful: u64, rng: Rng) -> Kernel {
+        let mut caches = Caches::default();
+        caches.inodes.insert(1, Inode { lookups: 1, kind: S_IFDIR, ..Inode::default() });
+        Kernel(Rc::new(Inner { sched, client, forgetful, caches: RefCell::new(caches), rng: RefCell::new(rng) }))
+    }
+
+    /// Which client it belongs to.
+    pub fn client(&self) -> usize {
+        self.0.client
+    }
+
+    /// Whether its machine is gone.
+    pub fn is_dead(&self) -> bool {
+        self.caches().dead
+    }
+
+    /// Its machine is gone.
+    pub fn die(&self) {
+        self.caches_mut().dead = true;
+    }
+
+    fn caches(&self) -> Ref<'_, Caches> {
+        self.0.caches.borrow()
+    }
+
+    fn caches_mut(&self) -> RefMut<'_, Caches> {
+        self.0.caches.borrow_mut()
+    }
+
+    fn inode<T>(&self, ino: u64, look: impl FnOnce(&mut Inode) -> T) -> T {
+        look(self.caches_mut().inodes.entry(ino).or_default())
+    }
+
+    /// Asks the client.
+    async fn ask(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+        self.0.sched.call(self.0.client, cred, call).await
+    }
+
+    fn version(&self) -> u64 {
+        self.caches().version
+    }
+
+    /// Something was changed here: older answers do not count for this inode, and its attributes are asked for again.
+    fn touched(&self, ino: u64) {
+        let mut caches = self.caches_mut();
+        caches.version += 1;
+        let version = caches.version;
+        let inode = caches.inodes.entry(ino).or_default();
+        inode.changed = version;
+        inode.attr = None;
+    }
+
+    /// Attributes came with an answer to a question that was asked at `started`.
+    fn learn(&self, stat: &Stat, started: u64) {
+        let mut caches = self.caches_mut();
+        let inode = caches.inodes.entry(stat.ino).or_default();
+        inode.kind = stat.mode & S_IFMT;
+        if inode.changed > started {
+            return;
+        }
+        if stat.size != inode.size {
+            inode.set_size(stat.size);
+        }
+        inode.attr = stat.cacheable.then(|| stat.clone());
+    }
+
+    /// A name was found or made.
+    fn enter(&self, parent: u64, name: &Bytes, stat: &Stat, started: u64, entry_valid: bool) {
+        self.learn(stat, started);
+        let mut caches = self.caches_mut();
+        caches.inodes.entry(stat.ino).or_default().lookups += 1;
+        caches.names.insert((parent, name.clone()), Name { ino: stat.ino, valid: entry_valid });
+    }
+
+    fn drop_name(&self, parent: u64, name: &Bytes) {
+        let dropped = self.caches_mut().names.remove(&(parent, name.clone()));
+        if let Some(name) = dropped {
+            self.maybe_evict(name.ino);
+        }
+    }
+
+    /// Attributes of an inode, kept or asked for.
+    async fn attr(&self, cred: &Cred, ino: u64, fh: Option<FileHandle>) -> Sys<Stat> {
+        if let Some(stat) = self.inode(ino, |inode| inode.attr.clone()) {
+            return Ok(stat);
+        }
+        let started = self.version();
+        match self.ask(cred, Call::Getattr { ino, fh }).await? {
+            Answer::Attr(stat) => {
+                self.learn(&stat, started);
+                Ok(stat)
+            }
+            other => Err(odd(&other)),
+        }
+    }
+
+    // --- locks of the kernel's own ---
+
+    async fn gate(&self, ino: u64, exclusive: bool) -> GateHeld {
+        loop {
+            {
+                let mut caches = self.caches_mut();
+                let gate = caches.gates.entry(ino).or_default();
+                if !gate.writer && (gate.readers == 0 || !exclusive) {
+                    if exclusive {
+                        gate.writer = true;
+                    } else {
+                        gate.readers += 1;
+                    }
+                    return GateHeld { kernel: self.clone(), ino, exclusive };
+                }
+            }
+            self.wait().await;
+        }
+    }
+
+    /// Waits until some lock was given back.
+    async fn wait(&self) {
+        let task = self.0.sched.current();
+        self.caches_mut().waiters.push(task);
+        self.0.sched.park().await;
+    }
+
+    fn wake_all(&self) {
+        let waiters = core::mem::take(&mut self.caches_mut().waiters);
+        for task in waiters {
+            self.0.sched.wake(task);
+        }
+    }
+
+    // --- forgetting ---
+
+    /// The client says what to forget.
+    pub fn forget(&self, what: Invalidation) {
+        let kernel = self.clone();
+        let mut caches = self.caches_mut();
+        match what {
+            Invalidation::Inode { token, ino, offset, length } => {
+                caches.inode_queue.push_back((token, ino, offset, length));
+                if !core::mem::replace(&mut caches.inode_worker, true) {
+                    let name = format!("kernel {} forgets inodes", self.0.client);
+                    self.0.sched.spawn(name, async move { kernel.forget_inodes().await });
+                }
+            }
+            Invalidation::Entry { parent, name } => {
+                caches.name_queue.push_back((parent, name));
+                if !core::mem::replace(&mut caches.name_worker, true) {
+                    let name = format!("kernel {} forgets names", self.0.client);
+                    self.0.sched.spawn(name, async move { kernel.forget_names().await });
+                }
+            }
+        }
+    }
+
+    async fn forget_inodes(&self) {
+        loop {
+            let Some((token, ino, offset, length)) = self.caches_mut().inode_queue.pop_front() else { break };
+            if self.caches().inodes.contains_key(&ino) {
+                self.touched(ino);
+                if length > 0 {
+                    self.drop_pages(ino, offset, length).await;
+                }
+            }
+            if token != 0 {
+                self.caches_mut().forgotten.push(token);
+            }
+        }
+        self.caches_mut().inode_worker = false;
+    }
+
+    async fn forget_names(&self) {
+        loop {
+            let Some((parent, name)) = self.caches_mut().name_queue.pop_front() else { break };
+            let _gate = self.gate(parent, true).await;
+            self.touched(parent);
+            self.drop_name(parent, &name);
+        }
+        self.caches_mut().name_worker = false;
+    }
+
+    /// Tokens of what was forgotten since the last call.
+    pub fn take_forgotten(&self) -> Vec<u64> {
+        core::mem::take(&mut self.caches_mut().forgotten)
+    }
+
+    /// An inode that nothing needs may leave memory, as chance decides.
+    fn maybe_evict(&self, ino: u64) {
+        let count = {
+            let mut caches = self.caches_mut();
+            let used = caches.names.values().any(|name| name.ino == ino) || caches.names.keys().any(|(p, _)| *p == ino);
+            let Some(inode) = caches.inodes.get(&ino) else { return };
+            if ino == 1 || used || inode.opens > 0 || !inode.locked.is_empty() || !inode.dirty.is_empty() {
+                return;
+            }
+            if !self.0.rng.borrow_mut().chance(1, 2) {
+                return;
+            }
+            let count = inode.lookups;
+            caches.inodes.remove(&ino);
+            count
+        };
+        if count > 0 {
+            self.0.sched.post(self.0.client, Call::Forget { ino, count });
+        }
+    }
+
+    /// Memory is short now and then: some name that leads to no other known name is dropped, and some pages.
+    fn shrink(&self) {
+        let mut rng = self.0.rng.borrow_mut();
+        if self.0.forgetful == 0 || !rng.chance(self.0.forgetful, 1000) {
+            return;
+        }
+        let victim = {
+            let mut caches = self.caches_mut();
+            let names: Vec<((u64, Bytes), u64)> = caches
+                .names
+                .iter()
+                .filter(|(_, name)| !caches.names.keys().any(|(parent, _)| *parent == name.ino))
+                .map(|(key, name)| (key.clone(), name.ino))
+                .collect();
+            for inode in caches.inodes.values_mut() {
+                let Inode { pages, dirty, locked, .. } = inode;
+                pages.retain(|page, _| dirty.contains(page) || locked.contains(page) || !rng.chance(1, 4));
+            }
+            rng.pick(&names).cloned()
+        };
+        drop(rng);
+        if let Some(((parent, name), _)) = victim {
+            self.drop_name(parent, &name);
+        }
+    }
+}
+
+/// A directory's or file's lock, held until dropped.
+struct GateHeld {
+    kernel: Kernel,
+    ino: u64,
+    exclusive: bool,
+}
+
+impl Drop for GateHeld {
+    fn drop(&mut self) {
+        if let Some(gate) = self.kernel.caches_mut().gates.get_mut(&self.ino) {
+            if self.exclusive {
+                gate.writer = false;
+            } else {
+                gate.readers -= 1;
+            }
+        }
+        self.kernel.wake_all();
+    }
+}

@@ -1,0 +1,541 @@
+//! Paths, and what programs do to names.
+
+use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, Stat};
+use proto::msg::Cred;
+use proto::{Bytes, Errno, Fid};
+
+use super::{Fd, Kernel, Name, S_IFDIR, S_IFLNK, S_IFMT, Sys, odd};
+use crate::sched::Fail;
+
+/// A path from the root, component by component.
+pub type Path = [Bytes];
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenHow {
+    /// `O_*`.
+    pub flags: u32,
+    /// Permission bits of a new file.
+    pub mode: u32,
+    /// With `O_CREAT`: ask for the creation at once, without a look whether the name is there.
+    pub blind: bool,
+}
+
+/// `O_ACCMODE`.
+pub const O_ACCMODE: u32 = 3;
+/// `O_CREAT`.
+pub const O_CREAT: u32 = 0o100;
+/// `O_EXCL`.
+pub const O_EXCL: u32 = 0o200;
+/// `O_TRUNC`.
+pub const O_TRUNC: u32 = 0o1000;
+
+/// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh.
+macro_rules! fresh_if_stale {
+    ($fresh:ident => $body:expr) => {{
+        let mut $fresh = false;
+        loop {
+            let result = async { $body }.await;
+            match result {
+                Err(Fail::Errno(Errno::ESTALE)) if !$fresh => $fresh = true,
+                other => break other,
+            }
+        }
+    }};
+}
+
+/// Permission to search a directory.
+fn may_search(stat: &Stat, cred: &Cred) -> bool {
+    if cred.uid == 0 {
+        return true;
+    }
+    let bits = match () {
+        () if cred.uid == stat.uid => stat.mode >> 6,
+        () if cred.gid == stat.gid || cred.groups.contains(&stat.gid) => stat.mode >> 3,
+        () => stat.mode,
+    };
+    bits & 1 != 0
+}
+
+impl Kernel {
+    /// The inode of a name in a directory.
+    async fn child(&self, cred: &Cred, parent: u64, name: &Bytes, fresh: bool) -> Sys<u64> {
+        let known = self.caches().names.get(&(parent, name.clone())).copied();
+        if let Some(Name { ino, valid: true }) = known
+            && !fresh
+        {
+            return Ok(ino);
+        }
+        let started = self.version();
+        match self.ask(cred, Call::Lookup { parent, name: name.clone() }).await {
+            Ok(Answer::Entry(stat)) => {
+                let covered = stat.entry_cacheable;
+                self.enter(parent, name, &stat, started, covered);
+                Ok(stat.ino)
+            }
+            Ok(other) => Err(odd(&other)),
+            Err(fail) => {
+                self.drop_name(parent, name);
+                Err(fail)
+            }
+        }
+    }
+
+    async fn search(&self, cred: &Cred, dir: u64) -> Sys<()> {
+        if dir != 1 && self.inode(dir, |inode| inode.kind) != S_IFDIR {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if cred.uid == 0 {
+            return Ok(());
+        }
+        let had = self.inode(dir, |inode| inode.attr.is_some());
+        let mut stat = self.attr(cred, dir, None).await?;
+        if had && !may_search(&stat, cred) {
+            // What was kept may be old: Linux asks once more before it refuses.
+            self.inode(dir, |inode| inode.attr = None);
+            stat = self.attr(cred, dir, None).await?;
+        }
+        if may_search(&stat, cred) { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+
+    async fn resolve(&self, cred: &Cred, path: &Path, fresh: bool) -> Sys<u64> {
+        self.shrink();
+        let mut dir = 1;
+        for name in path {
+            self.search(cred, dir).await?;
+            let gate = self.gate(dir, false).await;
+            let child = self.child(cred, dir, name, fresh).await;
+            drop(gate);
+            dir = child?;
+        }
+        Ok(dir)
+    }
+
+    /// The directory of the last name, in which the caller may search.
+    async fn parent<'p>(&self, cred: &Cred, path: &'p Path, fresh: bool) -> Sys<(u64, &'p Bytes)> {
+        let Some((name, dirs)) = path.split_last() else { return Err(Errno::EBUSY.into()) };
+        let dir = self.resolve(cred, dirs, fresh).await?;
+        self.search(cred, dir).await?;
+        Ok((dir, name))
+    }
+
+    /// Whether a name is there, as Linux looks before it makes or removes one.
+    async fn look(&self, cred: &Cred, dir: u64, name: &Bytes, fresh: bool) -> Sys<Option<u64>> {
+        match self.child(cred, dir, name, fresh).await {
+            Ok(ino) => Ok(Some(ino)),
+            Err(Fail::Errno(Errno::ENOENT)) => Ok(None),
+            Err(fail) => Err(fail),
+        }
+    }
+
+    /// `stat` without following links.
+    pub async fn stat(&self, cred: &Cred, path: &Path) -> Sys<Stat> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            self.attr(cred, ino, None).await
+        })
+    }
+
+    /// `fstat`.
+    pub async fn fstat(&self, cred: &Cred, fd: &Fd) -> Sys<Stat> {
+        self.attr(cred, fd.ino, Some(fd.fh)).await
+    }
+
+    async fn make(&self, cred: &Cred, path: &Path, blind: bool, call: impl Fn(u64, Bytes) -> Call) -> Sys<Stat> {
+        fresh_if_stale!(fresh => {
+            let (dir, name) = self.parent(cred, path, fresh).await?;
+            let _gate = self.gate(dir, true).await;
+            if !blind && self.look(cred, dir, name, fresh).await?.is_some() {
+                return_err(Errno::EEXIST)?;
+            }
+            let started = self.version();
+            match self.ask(cred, call(dir, name.clone())).await? {
+                Answer::Entry(stat) => {
+                    let covered = stat.entry_cacheable;
+                    self.enter(dir, name, &stat, started, covered);
+                    self.touched(dir);
+                    Ok(stat)
+                }
+                other => Err(odd(&other)),
+            }
+        })
+    }
+
+    /// `mkdir`. `blind`: without a look whether the name is there.
+    pub async fn mkdir(&self, cred: &Cred, path: &Path, mode: u32, blind: bool) -> Sys<Stat> {
+        self.make(cred, path, blind, |parent, name| Call::Mkdir { parent, name, mode }).await
+    }
+
+    /// `mknod`.
+    pub async fn mknod(&self, cred: &Cred, path: &Path, mode: u32, rdev: u64, blind: bool) -> Sys<Stat> {
+        self.make(cred, path, blind, |parent, name| Call::Mknod { parent, name, mode, rdev }).await
+    }
+
+    /// `symlink`.
+    pub async fn symlink(&self, cred: &Cred, path: &Path, target: &Bytes, blind: bool) -> Sys<Stat> {
+        self.make(cred, path, blind, |parent, name| Call::Symlink { parent, name, target: target.clone() }).await
+    }
+
+    /// `link`.
+    pub async fn link(&self, cred: &Cred, from: &Path, to: &Path) -> Sys<()> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, from, fresh).await?;
+            let (dir, name) = self.parent(cred, to, fresh).await?;
+            let _gate = self.gate(dir, true).await;
+            if self.look(cred, dir, name, fresh).await?.is_some() {
+                return_err(Errno::EEXIST)?;
+            }
+            let started = self.version();
+            match self.ask(cred, Call::Link { ino, new_parent: dir, new_name: name.clone() }).await? {
+                Answer::Entry(stat) => {
+                    let covered = stat.entry_cacheable;
+                    self.enter(dir, name, &stat, started, covered);
+                    self.touched(dir);
+                    Ok(())
+                }
+                other => Err(odd(&other)),
+            }
+        })
+    }
+
+    /// `unlink` and `rmdir`.
+    pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> Sys<()> {
+        fresh_if_stale!(fresh => {
+            let (dir, name) = self.parent(cred, path, fresh).await?;
+            let _gate = self.gate(dir, true).await;
+            let mut victim = None;
+            if !blind {
+                victim = self.look(cred, dir, name, fresh).await?;
+                if victim.is_none() {
+                    return_err(Errno::ENOENT)?;
+                }
+            }
+            let call = if directory {
+                Call::Rmdir { parent: dir, name: name.clone() }
+            } else {
+                Call::Unlink { parent: dir, name: name.clone() }
+            };
+            self.ask(cred, call).await?;
+            self.touched(dir);
+            let known = self.caches().names.get(&(dir, name.clone())).map(|name| name.ino);
+            if let Some(ino) = victim.or(known) {
+                self.touched(ino);
+            }
+            self.drop_name(dir, name);
+            Ok(())
+        })
+    }
+
+    /// `renameat2`.
+    pub async fn rename(&self, cred: &Cred, from: &Path, to: &Path, flags: u32, blind: bool) -> Sys<()> {
+        fresh_if_stale!(fresh => {
+            let (dir, name) = self.parent(cred, from, fresh).await?;
+            let (new_dir, new_name) = self.parent(cred, to, fresh).await?;
+            let (first, second) = (dir.min(new_dir), dir.max(new_dir));
+            let _gate = self.gate(first, true).await;
+            let _second = if first == second { None } else { Some(self.gate(second, true).await) };
+            if !blind {
+                if self.look(cred, dir, name, fresh).await?.is_none() {
+                    return_err(Errno::ENOENT)?;
+                }
+                let there = self.look(cred, new_dir, new_name, fresh).await?;
+                if flags & 1 != 0 && there.is_some() {
+                    return_err(Errno::EEXIST)?;
+                }
+                if flags & 2 != 0 && there.is_none() {
+                    return_err(Errno::ENOENT)?;
+                }
+            }
+            let call = Call::Rename {
+                parent: dir,
+                name: name.clone(),
+                new_parent: new_dir,
+                new_name: new_name.clone(),
+                flags,
+            };
+            self.ask(cred, call).await?;
+            self.renamed((dir, name), (new_dir, new_name), flags & 2 != 0);
+            Ok(())
+        })
+    }
+
+    fn renamed(&self, from: (u64, &Bytes), to: (u64, &Bytes), exchange: bool) {
+        self.touched(from.0);
+        self.touched(to.0);
+        let (old, new) = ((from.0, from.1.clone()), (to.0, to.1.clone()));
+        let (moved, there) = {
+            let mut caches = self.caches_mut();
+            (caches.names.remove(&old), caches.names.remove(&new))
+        };
+        for name in [moved, there].into_iter().flatten() {
+            self.touched(name.ino);
+        }
+        let mut caches = self.caches_mut();
+        match (moved, there) {
+            (Some(moved), Some(there)) if moved.ino == there.ino => {
+                // Two names of one inode: nothing was renamed.
+                caches.names.insert(old, moved);
+                caches.names.insert(new, there);
+            }
+            (moved, there) => {
+                if let Some(moved) = moved {
+                    caches.names.insert(new, moved);
+                }
+                if let Some(there) = there {
+                    if exchange {
+                        caches.names.insert(old, there);
+                    } else {
+                        drop(caches);
+                        self.maybe_evict(there.ino);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `readlink`.
+    pub async fn readlink(&self, cred: &Cred, path: &Path) -> Sys<Bytes> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            if self.inode(ino, |inode| inode.kind) != S_IFLNK {
+                return_err(Errno::EINVAL)?;
+            }
+            match self.ask(cred, Call::Readlink { ino }).await? {
+                Answer::Data(target) => Ok(target),
+                other => Err(odd(&other)),
+            }
+        })
+    }
+
+    /// `chmod`, `chown`, `utimensat`, `truncate` by path.
+    pub async fn setattr(&self, cred: &Cred, path: &Path, set: &SetStat) -> Sys<()> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            if set.size.is_some() {
+                match self.inode(ino, |inode| inode.kind) {
+                    S_IFDIR => return_err(Errno::EISDIR)?,
+                    super::S_IFREG => {}
+                    _ => return_err(Errno::EINVAL)?,
+                }
+            }
+            self.set(cred, ino, set.clone()).await
+        })
+    }
+
+    /// The same of an inode.
+    pub(super) async fn set(&self, cred: &Cred, ino: u64, set: SetStat) -> Sys<()> {
+        let _gate = self.gate(ino, true).await;
+        let size = set.size;
+        let result = self.ask(cred, Call::Setattr { ino, set }).await;
+        self.touched(ino);
+        match result? {
+            Answer::Attr(stat) => {
+                if let Some(size) = size {
+                    self.inode(ino, |inode| inode.set_size(size));
+                }
+                let started = self.version();
+                self.learn(&stat, started);
+                Ok(())
+            }
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// `open` of a file.
+    pub async fn open(&self, cred: &Cred, path: &Path, how: OpenHow) -> Sys<Fd> {
+        fresh_if_stale!(fresh => {
+            if how.flags & O_CREAT == 0 {
+                let ino = self.resolve(cred, path, fresh).await?;
+                self.open_inode(cred, ino, how.flags).await
+            } else {
+                self.create(cred, path, how, fresh).await
+            }
+        })
+    }
+
+    async fn create(&self, cred: &Cred, path: &Path, how: OpenHow, fresh: bool) -> Sys<Fd> {
+        let (dir, name) = self.parent(cred, path, fresh).await?;
+        let gate = self.gate(dir, true).await;
+        if !how.blind
+            && let Some(ino) = self.look(cred, dir, name, fresh).await?
+        {
+            drop(gate);
+            if how.flags & O_EXCL != 0 {
+                return Err(Errno::EEXIST.into());
+            }
+            if self.inode(ino, |inode| inode.kind) == S_IFDIR {
+                return Err(Errno::EISDIR.into());
+            }
+            return self.open_inode(cred, ino, how.flags & !(O_CREAT | O_EXCL)).await;
+        }
+        let started = self.version();
+        let call = Call::Create { parent: dir, name: name.clone(), mode: how.mode, flags: how.flags };
+        match self.ask(cred, call).await? {
+            Answer::Created { stat, fh, direct_io, no_flush } => {
+                let covered = stat.cacheable && stat.entry_cacheable;
+                let stat = Stat { cacheable: covered, ..stat };
+                self.enter(dir, name, &stat, started, covered);
+                self.touched(dir);
+                Ok(self.opened(stat.ino, fh, how.flags, direct_io, no_flush))
+            }
+            other => Err(odd(&other)),
+        }
+    }
+
+    async fn open_inode(&self, cred: &Cred, ino: u64, flags: u32) -> Sys<Fd> {
+        match self.inode(ino, |inode| inode.kind) {
+            S_IFDIR if flags & O_ACCMODE != 0 || flags & O_TRUNC != 0 => return Err(Errno::EISDIR.into()),
+            S_IFLNK => return Err(Errno::ELOOP.into()),
+            _ => {}
+        }
+        match self.ask(cred, Call::Open { ino, flags }).await? {
+            Answer::Opened { fh, keep_cache, direct_io, no_flush } => {
+                if flags & O_TRUNC != 0 {
+                    self.inode(ino, |inode| inode.set_size(0));
+                    self.touched(ino);
+                }
+                let fd = self.opened(ino, fh, flags, direct_io, no_flush);
+                if !keep_cache && !direct_io {
+                    self.drop_pages(ino, 0, u64::MAX).await;
+                }
+                Ok(fd)
+            }
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// All entries of a directory but `.` and `..`, read in pieces of about `bytes`.
+    pub async fn list(&self, cred: &Cred, path: &Path, plus: bool, bytes: u32) -> Sys<Vec<DirectoryEntry>> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
+                return_err(Errno::ENOTDIR)?;
+            }
+            let fh = self.open_directory(cred, ino).await?;
+            let mut all = Vec::new();
+            let mut offset = 0;
+            let result = loop {
+                match self.list_piece(cred, ino, fh, offset, plus, bytes).await {
+                    Ok(piece) => {
+                        let Some(last) = piece.last() else { break Ok(()) };
+                        offset = last.offset;
+                        all.extend(piece);
+                    }
+                    Err(fail) => break Err(fail),
+                }
+            };
+            self.close_directory(cred, ino, fh);
+            result?;
+            all.retain(|entry| !matches!(&entry.name[..], b"." | b".."));
+            Ok(all)
+        })
+    }
+
+    /// `opendir` of an inode.
+    pub async fn open_directory(&self, cred: &Cred, ino: u64) -> Sys<FileHandle> {
+        match self.ask(cred, Call::Opendir { ino }).await? {
+            Answer::Opened { fh, .. } => {
+                self.inode(ino, |inode| inode.opens += 1);
+                Ok(fh)
+            }
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// `closedir`.
+    pub fn close_directory(&self, _cred: &Cred, ino: u64, fh: FileHandle) {
+        self.inode(ino, |inode| inode.opens = inode.opens.saturating_sub(1));
+        self.0.sched.post(self.0.client, Call::Releasedir { fh });
+    }
+
+    /// Entries after a cookie, as they come.
+    pub async fn list_piece(
+        &self,
+        cred: &Cred,
+        dir: u64,
+        fh: FileHandle,
+        offset: u64,
+        plus: bool,
+        max_bytes: u32,
+    ) -> Sys<Vec<DirectoryEntry>> {
+        let _gate = self.gate(dir, false).await;
+        let started = self.version();
+        match self.ask(cred, Call::Readdir { fh, offset, max_bytes, plus }).await? {
+            Answer::Entries(entries) => {
+                for entry in &entries {
+                    if let Some(stat) = &entry.stat
+                        && !matches!(&entry.name[..], b"." | b"..")
+                    {
+                        let covered = stat.cacheable && stat.entry_cacheable;
+                        let stat = Stat { cacheable: covered, ..stat.clone() };
+                        self.enter(dir, &entry.name, &stat, started, covered);
+                    }
+                }
+                Ok(entries)
+            }
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// The inode of a path.
+    pub async fn ino_of(&self, cred: &Cred, path: &Path) -> Sys<u64> {
+        fresh_if_stale!(fresh => self.resolve(cred, path, fresh).await)
+    }
+
+    /// A call about the node that a path leads to.
+    pub async fn about(&self, cred: &Cred, path: &Path, call: impl Fn(u64) -> Call) -> Sys<Answer> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            let call = call(ino);
+            let changes = matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. } | Call::SetLayout { .. });
+            let _gate = self.gate(ino, changes).await;
+            let answer = self.ask(cred, call).await;
+            if changes {
+                self.touched(ino);
+            }
+            answer
+        })
+    }
+
+    /// `fsync` of a directory.
+    pub async fn sync_directory(&self, cred: &Cred, path: &Path) -> Sys<()> {
+        fresh_if_stale!(fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
+                return_err(Errno::ENOTDIR)?;
+            }
+            let fh = self.open_directory(cred, ino).await?;
+            let result = self.ask(cred, Call::Fsyncdir { fh }).await;
+            self.close_directory(cred, ino, fh);
+            result.map(drop)
+        })
+    }
+
+    /// `syncfs`.
+    pub async fn sync_all(&self, cred: &Cred) -> Sys<()> {
+        self.write_back_everything(cred).await?;
+        self.ask(cred, Call::Syncfs).await.map(drop)
+    }
+
+    /// A call that names nothing of the kernel's.
+    pub async fn plain(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+        self.ask(cred, call).await
+    }
+
+    /// `lfs path2fid`.
+    pub async fn fid_of(&self, cred: &Cred, path: &Path) -> Sys<Fid> {
+        match self.about(cred, path, |ino| Call::PathToFid { ino }).await? {
+            Answer::Fid(fid) => Ok(fid),
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// The type of an inode that is known.
+    pub fn kind_of(&self, stat: &Stat) -> u32 {
+        stat.mode & S_IFMT
+    }
+}
+
+fn return_err(errno: Errno) -> Sys<()> {
+    Err(Fail::Errno(errno))
+}

@@ -1,0 +1,197 @@
+//! Whether what a call gave is what the model says.
+
+use std::collections::BTreeSet;
+
+use client::api::{DirectoryEntry, Stat};
+use proto::{Bytes, Errno};
+
+use super::{Body, Expect, Id, Inode, Model, S_IFMT};
+
+/// What a call gave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Got {
+    /// Success.
+    Done,
+    /// Attributes.
+    Stat(Stat),
+    /// The inode of an open.
+    Opened(u64),
+    /// Bytes.
+    Data(Bytes),
+    /// A count.
+    Written(u32),
+    /// A listing.
+    Entries(Vec<DirectoryEntry>),
+    /// Attribute names, each with NUL.
+    Names(Bytes),
+    /// An offset.
+    Offset(u64),
+}
+
+/// What differs, as a sentence; `None`: nothing. Inode numbers that are seen for the first time are noted in the model.
+pub fn differs(model: &mut Model, expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
+    let (expect, got) = match (expect, got) {
+        (Err(e), Err(g)) if e == g => return None,
+        (Ok(Expect::SeekOrNothing { .. }), Err(Errno::ENXIO)) => return None,
+        (Ok(e), Ok(g)) => (e, g),
+        (Ok(_), Err(g)) => return Some(format!("it failed with {}, expected success", g.name())),
+        (Err(e), Ok(_)) => return Some(format!("it succeeded, expected {}", e.name())),
+        (Err(e), Err(g)) => return Some(format!("it failed with {}, expected {}", g.name(), e.name())),
+    };
+    match (expect, got) {
+        (Expect::Done | Expect::Anything, _) => None,
+        (Expect::Inode(id), Got::Stat(stat)) => model.stat_differs(*id, stat),
+        (Expect::Inode(id), Got::Opened(ino)) => model.ino_differs(*id, *ino),
+        (Expect::Data(want), Got::Data(data)) => bytes_differ(want, data),
+        (Expect::Written(want), Got::Written(count)) if want == count => None,
+        (Expect::Written(want), Got::Written(count)) => Some(format!("{count} bytes written, expected {want}")),
+        (Expect::Entries(want), Got::Entries(entries)) => model.listing_differs(want, entries),
+        (Expect::Names(want), Got::Names(bytes)) => {
+            let names: BTreeSet<&[u8]> = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+            let want: BTreeSet<&[u8]> = want.iter().map(|name| &name[..]).collect();
+            (names != want).then(|| format!("attribute names {}, expected {}", show(&names), show(&want)))
+        }
+        (Expect::Seek { id, offset, hole }, Got::Offset(found)) => {
+            seek_differs(model.inode(*id).data(), *offset, *hole, *found)
+        }
+        (Expect::SeekOrNothing { id, offset }, Got::Offset(found)) => {
+            seek_differs(model.inode(*id).data(), *offset, false, *found)
+        }
+        (expect, got) => Some(format!("got {got:?}, expected {expect:?}")),
+    }
+}
+
+fn show(names: &BTreeSet<&[u8]>) -> String {
+    names.iter().map(|name| name.escape_ascii().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn bytes_differ(want: &[u8], got: &[u8]) -> Option<String> {
+    if want == got {
+        return None;
+    }
+    if want.len() != got.len() {
+        return Some(format!("{} bytes, expected {}", got.len(), want.len()));
+    }
+    let at = want.iter().zip(got).position(|(a, b)| a != b).unwrap_or(0);
+    let until = want.iter().zip(got).rposition(|(a, b)| a != b).unwrap_or(0);
+    Some(format!(
+        "bytes {at} to {until} of {} differ: 0x{:02x} at the first, expected 0x{:02x}",
+        want.len(),
+        got[at],
+        want[at]
+    ))
+}
+
+fn seek_differs(data: &[u8], offset: u64, hole: bool, found: u64) -> Option<String> {
+    let size = data.len() as u64;
+    if found < offset || found > size {
+        return Some(format!("offset {found} from {offset} in a file of {size} bytes"));
+    }
+    let zeros = |from: u64, to: u64| data[from as usize..to as usize].iter().all(|byte| *byte == 0);
+    if hole {
+        (found < size && data[found as usize] != 0).then(|| format!("a hole at {found}, where data is"))
+    } else if found == size {
+        Some("data at the end of the file".to_owned())
+    } else {
+        (!zeros(offset, found)).then(|| format!("data found at {found}, but some lies between {offset} and that"))
+    }
+}
+
+impl Model {
+    /// Notes the number of an inode, or compares it with what was seen before.
+    fn ino_differs(&mut self, id: Id, ino: u64) -> Option<String> {
+        match self.inos.get(&id) {
+            Some(&known) if known == ino => None,
+            Some(&known) => Some(format!("inode number {ino:x}, it was {known:x}")),
+            None => {
+                if let Some((other, _)) = self.inos.iter().find(|(_, known)| **known == ino) {
+                    return Some(format!("inode number {ino:x} belongs to another object ({other:?})"));
+                }
+                self.inos.insert(id, ino);
+                None
+            }
+        }
+    }
+
+    fn stat_differs(&mut self, id: Id, stat: &Stat) -> Option<String> {
+        self.ino_differs(id, stat.ino).or_else(|| self.attributes_differ(id, stat, true))
+    }
+
+    /// What differs between an inode's attributes and a stat; times only if they count.
+    pub fn attributes_differ(&self, id: Id, stat: &Stat, times: bool) -> Option<String> {
+        let inode = self.inode(id);
+        let checks = [
+            ("mode", u64::from(stat.mode), u64::from(inode.mode)),
+            ("nlink", u64::from(stat.nlink), u64::from(inode.nlink)),
+            ("uid", u64::from(stat.uid), u64::from(inode.uid)),
+            ("gid", u64::from(stat.gid), u64::from(inode.gid)),
+        ];
+        for (what, got, want) in checks {
+            if got != want {
+                return Some(if what == "mode" {
+                    format!("mode {got:o}, expected {want:o}")
+                } else {
+                    format!("{what} {got}, expected {want}")
+                });
+            }
+        }
+        if let Some(size) = size_of(inode)
+            && stat.size != size
+        {
+            return Some(format!("size {}, expected {size}", stat.size));
+        }
+        if let Body::Special { rdev } = inode.body
+            && stat.rdev != rdev
+        {
+            return Some(format!("device {:x}, expected {rdev:x}", stat.rdev));
+        }
+        if !times {
+            return None;
+        }
+        for (what, got, when) in [("mtime", stat.mtime_ns, inode.mtime), ("ctime", stat.ctime_ns, inode.ctime)] {
+            if !when.holds(got) {
+                return Some(format!("{what} {got}, expected {} to {}", when.from, when.to));
+            }
+        }
+        match inode.atime {
+            Some(atime) if atime != stat.atime_ns => Some(format!("atime {}, expected {atime}", stat.atime_ns)),
+            _ => None,
+        }
+    }
+
+    fn listing_differs(&mut self, want: &[(Bytes, Id)], entries: &[DirectoryEntry]) -> Option<String> {
+        let mut names = BTreeSet::new();
+        for entry in entries {
+            if !names.insert(&entry.name[..]) {
+                return Some(format!("'{}' is listed twice", entry.name.escape_ascii()));
+            }
+        }
+        let wanted: BTreeSet<&[u8]> = want.iter().map(|(name, _)| &name[..]).collect();
+        if names != wanted {
+            return Some(format!("lists {}, expected {}", show(&names), show(&wanted)));
+        }
+        for entry in entries {
+            let Some(&(_, id)) = want.iter().find(|(name, _)| *name == entry.name) else { continue };
+            let kind = (self.inode(id).mode & S_IFMT) >> 12;
+            if entry.kind != kind {
+                return Some(format!("'{}' has type {}, expected {kind}", entry.name.escape_ascii(), entry.kind));
+            }
+            // Attributes that no lock covers are a hint, which the kernel does not keep either.
+            let stat = entry.stat.as_ref().filter(|stat| stat.cacheable);
+            let differs = self.ino_differs(id, entry.ino).or_else(|| stat.and_then(|stat| self.stat_differs(id, stat)));
+            if let Some(differs) = differs {
+                return Some(format!("'{}' in the listing: {differs}", entry.name.escape_ascii()));
+            }
+        }
+        None
+    }
+}
+
+/// The size that a stat shows, where POSIX fixes it.
+fn size_of(inode: &Inode) -> Option<u64> {
+    match &inode.body {
+        Body::File(data) => Some(data.len() as u64),
+        Body::Symlink(target) => Some(target.len() as u64),
+        _ => None,
+    }
+}

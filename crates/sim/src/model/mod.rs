@@ -1,0 +1,299 @@
+//! The reference: what POSIX says that a file system does, for one process that makes one call after another.
+//!
+//! Small and plain on purpose. It knows a tree of inodes, open files, permissions and bytes, and nothing of servers, locks
+//! or caches. Errors and their order are Linux's. What a real system may choose (when exactly "now" was, where holes
+//! are) is an interval or a condition instead of a value.
+//!
+//! [`names`]: the tree. [`files`]: open files and bytes. [`access`]: who may. [`compare`]: whether what a call gave is what
+//! the model says. Cloning is cheap: a clone per call is the history that a crash is measured against.
+
+mod access;
+mod compare;
+mod files;
+mod names;
+mod op;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+
+pub use compare::{Got, differs};
+pub use op::{Expect, Op, Way};
+
+/// An inode of the model.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Id(pub u32);
+
+/// A path below the process's directory.
+pub type Path = Vec<Bytes>;
+
+/// When something happened: between these, in nanoseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct When {
+    /// Not before.
+    pub from: i64,
+    /// Not after.
+    pub to: i64,
+}
+
+impl When {
+    /// Exactly then.
+    pub fn at(ns: i64) -> When {
+        When { from: ns, to: ns }
+    }
+
+    /// This, or unchanged.
+    pub fn or(self, old: When) -> When {
+        When { from: self.from.min(old.from), to: self.to.max(old.to) }
+    }
+
+    /// Whether a moment can be the one.
+    pub fn holds(self, ns: i64) -> bool {
+        (self.from..=self.to).contains(&ns)
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// A directory: its names, and where it hangs.
+    Directory { entries: BTreeMap<Bytes, Id>, parent: Id },
+    /// A regular file.
+    File(Rc<Vec<u8>>),
+    /// A symbolic link.
+    Symlink(Bytes),
+    /// A pipe, socket or device.
+    Special { rdev: u64 },
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that lead to it; of a directory 2 and its subdirectories.
+    pub nlink: u32,
+    /// Last change of data.
+    pub mtime: When,
+    /// Last change.
+    pub ctime: When,
+    /// Known only if it was set and nothing was read since.
+    pub atime: Option<i64>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Bytes, Bytes>,
+    /// The rest.
+    pub body: Body,
+}
+
+impl Inode {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        matches!(self.body, Body::Directory { .. })
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        matches!(self.body, Body::File(_))
+    }
+
+    /// Its bytes.
+    pub fn data(&self) -> &[u8] {
+        match &self.body {
+            Body::File(data) => data,
+            _ => &[],
+        }
+    }
+}
+
+/// An open file of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFile {
+    /// Its inode.
+    pub id: Id,
+    /// `O_*`.
+    pub flags: u32,
+}
+
+/// The state of one process's subtree and its open files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    inodes: BTreeMap<Id, Rc<Inode>>,
+    open: BTreeMap<u32, OpenFile>,
+    next: u32,
+    /// The inode numbers that were seen.
+    inos: BTreeMap<Id, u64>,
+}
+
+/// The process's directory.
+pub const ROOT: Id = Id(0);
+/// Longest name, in bytes.
+pub const NAME_MAX: usize = 255;
+
+/// Type bits.
+pub const S_IFMT: u32 = 0o170_000;
+/// Directory.
+pub const S_IFDIR: u32 = 0o040_000;
+/// Regular file.
+pub const S_IFREG: u32 = 0o100_000;
+/// Symbolic link.
+pub const S_IFLNK: u32 = 0o120_000;
+/// Set-user-id.
+pub const S_ISUID: u32 = 0o4000;
+/// Set-group-id.
+pub const S_ISGID: u32 = 0o2000;
+/// Sticky.
+pub const S_ISVTX: u32 = 0o1000;
+
+impl Model {
+    /// An empty directory of this owner and mode, made then.
+    pub fn new(uid: u32, gid: u32, mode: u32, when: When) -> Model {
+        let root = Inode {
+            mode: S_IFDIR | mode,
+            uid,
+            gid,
+            nlink: 2,
+            mtime: when,
+            ctime: when,
+            atime: None,
+            xattrs: BTreeMap::new(),
+            body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
+        };
+        let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
+        Model { inodes, open: BTreeMap::new(), next: 1, inos: BTreeMap::new() }
+    }
+
+    /// An inode that exists.
+    pub fn inode(&self, id: Id) -> &Inode {
+        // An id without an inode would be a defect of the model itself; the root stands in so that a comparison fails.
+        self.inodes.get(&id).or_else(|| self.inodes.get(&ROOT)).map_or_else(|| unreachable!("the root is there"), |i| i)
+    }
+
+    fn change(&mut self, id: Id) -> &mut Inode {
+        let id = if self.inodes.contains_key(&id) { id } else { ROOT };
+        self.inodes.get_mut(&id).map_or_else(|| unreachable!("the root is there"), Rc::make_mut)
+    }
+
+    fn add(&mut self, inode: Inode) -> Id {
+        let id = Id(self.next);
+        self.next += 1;
+        self.inodes.insert(id, Rc::new(inode));
+        id
+    }
+
+    /// Whether a name leads to it, or it is open.
+    fn is_live(&self, id: Id) -> bool {
+        self.inode(id).nlink > 0 || self.open.values().any(|file| file.id == id)
+    }
+
+    fn drop_if_dead(&mut self, id: Id) {
+        if !self.is_live(id) {
+            self.inodes.remove(&id);
+        }
+    }
+
+    /// Open files by number.
+    pub fn open_files(&self) -> &BTreeMap<u32, OpenFile> {
+        &self.open
+    }
+
+    /// The files of a client that died are closed.
+    pub fn forget_open(&mut self, fd: u32) {
+        if let Some(file) = self.open.remove(&fd) {
+            self.drop_if_dead(file.id);
+        }
+    }
+
+    /// The names of a directory.
+    pub fn entries(&self, id: Id) -> &BTreeMap<Bytes, Id> {
+        static NONE: BTreeMap<Bytes, Id> = BTreeMap::new();
+        match &self.inode(id).body {
+            Body::Directory { entries, .. } => entries,
+            _ => &NONE,
+        }
+    }
+
+    /// Every inode with a path to it, the root first.
+    pub fn paths(&self) -> Vec<(Path, Id)> {
+        let mut all = vec![(Path::new(), ROOT)];
+        let mut at = 0;
+        while let Some((path, id)) = all.get(at).cloned() {
+            for (name, child) in self.entries(id) {
+                let mut path = path.clone();
+                path.push(name.clone());
+                all.push((path, *child));
+            }
+            at += 1;
+        }
+        all
+    }
+
+    /// What a call does, and what it gives. `when`: it began and ended then.
+    pub fn apply(&mut self, op: &Op, cred: &Cred, when: When) -> Result<Expect, Errno> {
+        match op {
+            Op::Mkdir { path, mode } => self.mkdir(cred, path, *mode, when),
+            Op::Mknod { path, mode, rdev } => self.mknod(cred, path, *mode, *rdev, when),
+            Op::Symlink { path, target } => self.symlink(cred, path, target, when),
+            Op::Link { from, to } => self.link(cred, from, to, when),
+            Op::Unlink { path } => self.remove(cred, path, false, when),
+            Op::Rmdir { path } => self.remove(cred, path, true, when),
+            Op::Rename { from, to, flags } => self.rename(cred, from, to, *flags, when),
+            Op::Stat { path } => self.stat(cred, path),
+            Op::Readlink { path } => self.readlink(cred, path),
+            Op::List { path, .. } => self.list(cred, path),
+            Op::Chmod { path, mode } => self.chmod(cred, path, *mode, when),
+            Op::Chown { path, uid, gid } => self.chown(cred, path, *uid, *gid, when),
+            Op::Utimens { path, atime, mtime } => self.utimens(cred, path, *atime, *mtime, when),
+            Op::Access { path, mask } => self.access(cred, path, *mask),
+            Op::Setxattr { path, name, value, flags } => self.setxattr(cred, path, name, value, *flags, when),
+            Op::Getxattr { path, name } => self.getxattr(cred, path, name),
+            Op::Listxattr { path } => self.listxattr(cred, path),
+            Op::Removexattr { path, name } => self.removexattr(cred, path, name, when),
+            Op::Truncate { path, size } => self.truncate(cred, path, *size, when),
+            Op::Open { path, flags, mode, fd } => self.open(cred, path, *flags, *mode, *fd, when),
+            Op::Close { fd } => self.close(*fd),
+            Op::Read { fd, offset, length } => self.read(*fd, *offset, *length),
+            Op::Write { fd, way, offset, data } => self.write(cred, *fd, *way, *offset, data, when),
+            Op::Ftruncate { fd, size } => self.ftruncate(cred, *fd, *size, when),
+            Op::Fallocate { fd, mode, offset, length } => self.fallocate(cred, *fd, *mode, *offset, *length, when),
+            Op::Seek { fd, offset, hole } => self.seek(*fd, *offset, *hole),
+            Op::Fstat { fd } => self.fstat(*fd),
+            Op::Fsync { fd, .. } => self.file(*fd).map(|_| Expect::Done),
+            Op::Fsyncdir { path } => self.sync_directory(cred, path),
+            Op::Syncfs | Op::Statfs => Ok(Expect::Done),
+            Op::PathToFid { path } => self.walk(cred, path).map(|_| Expect::Anything),
+            Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
+        }
+    }
+
+    fn file(&self, fd: u32) -> Result<OpenFile, Errno> {
+        self.open.get(&fd).copied().ok_or(Errno::EBADF)
+    }
+}
+
+impl Model {
+    /// Every inode.
+    pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+        self.inodes.keys().copied()
+    }
+
+    /// An inode, if there is one.
+    pub fn get(&self, id: Id) -> Option<&Inode> {
+        self.inodes.get(&id).map(|inode| &**inode)
+    }
+
+    /// Whether an inode is certainly the same in both states: it was not touched in between.
+    pub fn same_body(&self, other: &Model, id: Id) -> bool {
+        match (self.inodes.get(&id), other.inodes.get(&id)) {
+            (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The tree: names, attributes, extended attributes.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use client::api::SetTime;
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+
+use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
+use super::{Body, Expect, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX, When};
+
+type Outcome = Result<Expect, Errno>;
+
+impl Model {
+    fn child(&self, dir: Id, name: &Bytes) -> Result<Option<Id>, Errno> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        Ok(self.entries(dir).get(name).copied())
+    }
+
+    fn search(&self, cred: &Cred, dir: Id) -> Result<(), Errno> {
+        if !self.inode(dir).is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        may(self.inode(dir), cred, EXECUTE)
+    }
+
+    /// Where a path leads; a link at its end is not followed.
+    pub fn walk(&self, cred: &Cred, path: &Path) -> Result<Id, Errno> {
+        let mut at = ROOT;
+        for name in path {
+            self.search(cred, at)?;
+            at = self.child(at, name)?.ok_or(Errno::ENOENT)?;
+        }
+        Ok(at)
+    }
+
+    pub(super) fn parent<'p>(&self, cred: &Cred, path: &'p Path) -> Result<(Id, &'p Bytes), Errno> {
+        let (name, dirs) = path.split_last().ok_or(Errno::EBUSY)?;
+        let dir = self.walk(cred, &dirs.to_vec())?;
+        self.search(cred, dir)?;
+        Ok((dir, name))
+    }
+
+    /// The directory changed.
+    pub(super) fn stamp(&mut self, id: Id, when: When) {
+        let inode = self.change(id);
+        inode.mtime = when;
+        inode.ctime = when;
+    }
+
+    pub(super) fn insert(&mut self, dir: Id, name: &Bytes, id: Id) {
+        if let Body::Directory { entries, .. } = &mut self.change(dir).body {
+            entries.insert(name.clone(), id);
+        }
+    }
+
+    fn take(&mut self, dir: Id, name: &Bytes) {
+        if let Body::Directory { entries, .. } = &mut self.change(dir).body {
+            entries.remove(name);
+        }
+    }
+
+    /// A new object under a name that is free.
+    pub(super) fn give_birth(&mut self, cred: &Cred, dir: Id, name: &Bytes, mode: u32, body: Body, when: When) -> Id {
+        let (uid, gid, mode) = match mode & S_IFMT {
+            S_IFLNK => {
+                let (uid, gid, _) = self.born(self.inode(dir), cred, mode);
+                (uid, gid, S_IFLNK | 0o777)
+            }
+            _ => self.born(self.inode(dir), cred, mode),
+        };
+        let is_dir = mode & S_IFMT == S_IFDIR;
+        let id = self.add(Inode {
+            mode,
+            uid,
+            gid,
+            nlink: if is_dir { 2 } else { 1 },
+            mtime: when,
+            ctime: when,
+            atime: None,
+            xattrs: BTreeMap::new(),
+            body,
+        });
+        self.insert(dir, name, id);
+        self.stamp(dir, when);
+        if is_dir {
+            self.change(dir).nlink += 1;
+        }
+        id
+    }
+
+    fn make(&mut self, cred: &Cred, path: &Path, mode: u32, body: impl FnOnce(Id) -> Body, when: When) -> Outcome {
+        let (dir, name) = self.parent(cred, path)?;
+        if self.child(dir, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        may(self.inode(dir), cred, WRITE | EXECUTE)?;
+        let kind = mode & S_IFMT;
+        if matches!(kind, 0o020_000 | 0o060_000) && cred.uid != 0 {
+            return Err(Errno::EPERM);
+        }
+        Ok(Expect::Inode(self.give_birth(cred, dir, name, mode, body(dir), when)))
+    }
+
+    pub(super) fn mkdir(&mut self, cred: &Cred, path: &Path, mode: u32, when: When) -> Outcome {
+        let body = |parent| Body::Directory { entries: BTreeMap::new(), parent };
+        self.make(cred, path, S_IFDIR | mode & (0o777 | S_ISVTX), body, when)
+    }
+
+    pub(super) fn mknod(&mut self, cred: &Cred, path: &Path, mode: u32, rdev: u64, when: When) -> Outcome {
+        let body = |_| if mode & S_IFMT == S_IFREG { Body::File(Rc::default()) } else { Body::Special { rdev } };
+        self.make(cred, path, mode, body, when)
+    }
+
+    pub(super) fn symlink(&mut self, cred: &Cred, path: &Path, target: &Bytes, when: When) -> Outcome {
+        self.make(cred, path, S_IFLNK | 0o777, |_| Body::Symlink(target.clone()), when)
+    }
+
+    pub(super) fn link(&mut self, cred: &Cred, from: &Path, to: &Path, when: When) -> Outcome {
+        let id = self.walk(cred, from)?;
+        let (dir, name) = self.parent(cred, to)?;
+        if self.child(dir, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        may(self.inode(dir), cred, WRITE | EXECUTE)?;
+        if self.inode(id).is_dir() {
+            return Err(Errno::EPERM);
+        }
+        self.insert(dir, name, id);
+        self.stamp(dir, when);
+        let inode = self.change(id);
+        inode.nlink += 1;
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+
+    pub(super) fn remove(&mut self, cred: &Cred, path: &Path, directory: bool, when: When) -> Outcome {
+        let (dir, name) = self.parent(cred, path)?;
+        let victim = self.child(dir, name)?.ok_or(Errno::ENOENT)?;
+        may_delete(self.inode(dir), self.inode(victim), cred, directory)?;
+        if directory && !self.entries(victim).is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.take(dir, name);
+        self.stamp(dir, when);
+        self.unlinked(dir, victim, when);
+        Ok(Expect::Done)
+    }
+
+    /// A name of the object is gone from the directory.
+    fn unlinked(&mut self, dir: Id, victim: Id, when: When) {
+        let is_dir = self.inode(victim).is_dir();
+        let inode = self.change(victim);
+        inode.ctime = when;
+        if is_dir {
+            inode.nlink = 0;
+            self.change(dir).nlink -= 1;
+        } else {
+            inode.nlink -= 1;
+        }
+        self.drop_if_dead(victim);
+    }
+
+    /// Whether `upper` is `lower` or above it.
+    fn is_above(&self, upper: Id, lower: Id) -> bool {
+        let mut at = lower;
+        loop {
+            if at == upper {
+                return true;
+            }
+            match self.inode(at).body {
+                Body::Directory { parent, .. } if parent != at => at = parent,
+                _ => return false,
+            }
+        }
+    }
+
+    pub(super) fn rename(&mut self, cred: &Cred, from: &Path, to: &Path, flags: u32, when: When) -> Outcome {
+        let (no_replace, exchange) = (flags & 1 != 0, flags & 2 != 0);
+        let (dir, name) = self.parent(cred, from)?;
+        let (new_dir, new_name) = self.parent(cred, to)?;
+        let moved = self.child(dir, name)?.ok_or(Errno::ENOENT)?;
+        let there = self.child(new_dir, new_name)?;
+        if no_replace && there.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if exchange && there.is_none() {
+            return Err(Errno::ENOENT);
+        }
+        if self.inode(moved).is_dir() && self.is_above(moved, new_dir) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(there) = there
+            && self.inode(there).is_dir()
+            && self.is_above(there, dir)
+        {
+            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+        }
+        if there == Some(moved) {
+            return Ok(Expect::Done);
+        }
+        let is_dir = self.inode(moved).is_dir();
+        may_delete(self.inode(dir), self.inode(moved), cred, is_dir)?;
+        match there {
+            None => may(self.inode(new_dir), cred, WRITE | EXECUTE)?,
+            Some(there) => {
+                let wanted = if exchange { self.inode(there).is_dir() } else { is_dir };
+                may_delete(self.inode(new_dir), self.inode(there), cred, wanted)?;
+            }
+        }
+        if dir != new_dir {
+            if is_dir {
+                may(self.inode(moved), cred, WRITE)?;
+            }
+            if let Some(there) = there
+                && exchange
+                && self.inode(there).is_dir()
+            {
+                may(self.inode(there), cred, WRITE)?;
+            }
+        }
+        if let Some(there) = there
+            && !exchange
+            && !self.entries(there).is_empty()
+        {
+            return Err(Errno::ENOTEMPTY);
+        }
+        match there {
+            Some(there) if exchange => {
+                self.insert(dir, name, there);
+                self.hang(there, dir, new_dir, when);
+            }
+            Some(there) => {
+                self.take(dir, name);
+                self.unlinked(new_dir, there, when);
+            }
+            None => self.take(dir, name),
+        }
+        self.insert(new_dir, new_name, moved);
+        self.hang(moved, new_dir, dir, when);
+        self.stamp(dir, when);
+        self.stamp(new_dir, when);
+        Ok(Expect::Done)
+    }
+
+    /// An object moved to another directory.
+    fn hang(&mut self, id: Id, to: Id, from: Id, when: When) {
+        let inode = self.change(id);
+        inode.ctime = when;
+        if let Body::Directory { parent, .. } = &mut inode.body {
+            *parent = to;
+            if to != from {
+                self.change(from).nlink -= 1;
+                self.change(to).nlink += 1;
+            }
+        }
+    }
+
+    pub(super) fn stat(&mut self, cred: &Cred, path: &Path) -> Outcome {
+        Ok(Expect::Inode(self.walk(cred, path)?))
+    }
+
+    pub(super) fn readlink(&mut self, cred: &Cred, path: &Path) -> Outcome {
+        let id = self.walk(cred, path)?;
+        let target = match &self.inode(id).body {
+            Body::Symlink(target) => target.clone(),
+            _ => return Err(Errno::EINVAL),
+        };
+        self.change(id).atime = None;
+        Ok(Expect::Data(target))
+    }
+
+    pub(super) fn list(&mut self, cred: &Cred, path: &Path) -> Outcome {
+        let id = self.walk(cred, path)?;
+        if !self.inode(id).is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        may(self.inode(id), cred, READ)?;
+        self.change(id).atime = None;
+        Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
+    }
+
+    pub(super) fn chmod(&mut self, cred: &Cred, path: &Path, mode: u32, when: When) -> Outcome {
+        let id = self.walk(cred, path)?;
+        if !is_owner(self.inode(id), cred) {
+            return Err(Errno::EPERM);
+        }
+        let mode = mode_after_chmod(self.inode(id), cred, mode);
+        let inode = self.change(id);
+        inode.mode = mode;
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+
+    pub(super) fn chown(
+        &mut self,
+        cred: &Cred,
+        path: &Path,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        when: When,
+    ) -> Outcome {
+        let id = self.walk(cred, path)?;
+        let inode = self.inode(id);
+        let same_owner = cred.uid == inode.uid;
+        let uid_ok = uid.is_none_or(|uid| cred.uid == 0 || (same_owner && uid == inode.uid));
+        let gid_ok =
+            gid.is_none_or(|gid| cred.uid == 0 || (same_owner && (gid == inode.gid || super::access::in_group(cred, gid))));
+        if !uid_ok || !gid_ok {
+            return Err(Errno::EPERM);
+        }
+        let mode = mode_after_chown(inode, cred);
+        let inode = self.change(id);
+        inode.mode = mode;
+        inode.uid = uid.unwrap_or(inode.uid);
+        inode.gid = gid.unwrap_or(inode.gid);
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+
+    pub(super) fn utimens(
+        &mut self,
+        cred: &Cred,
+        path: &Path,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+        when: When,
+    ) -> Outcome {
+        let id = self.walk(cred, path)?;
+        let now = (atime, mtime) == (Some(SetTime::Now), Some(SetTime::Now));
+        if !is_owner(self.inode(id), cred) {
+            if !now {
+                return Err(Errno::EPERM);
+            }
+            may(self.inode(id), cred, WRITE)?;
+        }
+        let inode = self.change(id);
+        match atime {
+            Some(SetTime::At(ns)) => inode.atime = Some(ns),
+            Some(SetTime::Now) => inode.atime = None,
+            None => {}
+        }
+        match mtime {
+            Some(SetTime::At(ns)) => inode.mtime = When::at(ns),
+            Some(SetTime::Now) => inode.mtime = when,
+            None => {}
+        }
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+
+    pub(super) fn access(&mut self, cred: &Cred, path: &Path, mask: u32) -> Outcome {
+        let id = self.walk(cred, path)?;
+        may(self.inode(id), cred, mask).map(|()| Expect::Done)
+    }
+
+    pub(super) fn sync_directory(&mut self, cred: &Cred, path: &Path) -> Outcome {
+        let id = self.walk(cred, path)?;
+        if !self.inode(id).is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        may(self.inode(id), cred, READ).map(|()| Expect::Done)
+    }
+
+    /// A default layout for a directory: only its ctime is seen.
+    pub(super) fn set_stripe(&mut self, cred: &Cred, path: &Path, when: When) -> Outcome {
+        let id = self.walk(cred, path)?;
+        if !is_owner(self.inode(id), cred) {
+            return Err(Errno::EPERM);
+        }
+        let inode = self.change(id);
+        inode.ctime = when.or(inode.ctime);
+        Ok(Expect::Done)
+    }
+
+    // --- extended attributes of the user's kind ---
+
+    fn for_xattr(&self, cred: &Cred, path: &Path, mask: u32) -> Result<Id, Errno> {
+        let id = self.walk(cred, path)?;
+        let inode = self.inode(id);
+        if mask == WRITE && inode.is_dir() && inode.mode & S_ISVTX != 0 && !is_owner(inode, cred) {
+            return Err(Errno::EPERM);
+        }
+        may(inode, cred, mask)?;
+        Ok(id)
+    }
+
+    pub(super) fn setxattr(
+        &mut self,
+        cred: &Cred,
+        path: &Path,
+        name: &Bytes,
+        value: &Bytes,
+        flags: u32,
+        when: When,
+    ) -> Outcome {
+        let id = self.for_xattr(cred, path, WRITE)?;
+        let there = self.inode(id).xattrs.contains_key(name);
+        match (flags, there) {
+            (1, true) => return Err(Errno::EEXIST),
+            (2, false) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        let inode = self.change(id);
+        inode.xattrs.insert(name.clone(), value.clone());
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+
+    pub(super) fn getxattr(&mut self, cred: &Cred, path: &Path, name: &Bytes) -> Outcome {
+        let id = self.for_xattr(cred, path, READ)?;
+        self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
+    }
+
+    pub(super) fn listxattr(&mut self, cred: &Cred, path: &Path) -> Outcome {
+        let id = self.walk(cred, path)?;
+        Ok(Expect::Names(self.inode(id).xattrs.keys().cloned().collect()))
+    }
+
+    pub(super) fn removexattr(&mut self, cred: &Cred, path: &Path, name: &Bytes, when: When) -> Outcome {
+        let id = self.for_xattr(cred, path, WRITE)?;
+        if !self.inode(id).xattrs.contains_key(name) {
+            return Err(Errno::ENODATA);
+        }
+        let inode = self.change(id);
+        inode.xattrs.remove(name);
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+}

@@ -1,0 +1,133 @@
+//! Calls as data, and what the model says of them.
+
+use client::api::SetTime;
+use proto::Bytes;
+
+use super::{Id, Path};
+
+/// How bytes are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// `pwrite`; of a file that was opened for appending: at the end.
+    Plain,
+    /// Through `mmap` and `msync`: only within the file.
+    Mapped,
+}
+
+/// A system call. Open files go by numbers that the process chooses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Op {
+    Mkdir { path: Path, mode: u32 },
+    Mknod { path: Path, mode: u32, rdev: u64 },
+    Symlink { path: Path, target: Bytes },
+    Link { from: Path, to: Path },
+    Unlink { path: Path },
+    Rmdir { path: Path },
+    Rename { from: Path, to: Path, flags: u32 },
+    Stat { path: Path },
+    Readlink { path: Path },
+    List { path: Path, plus: bool, bytes: u32 },
+    Chmod { path: Path, mode: u32 },
+    Chown { path: Path, uid: Option<u32>, gid: Option<u32> },
+    Utimens { path: Path, atime: Option<SetTime>, mtime: Option<SetTime> },
+    Access { path: Path, mask: u32 },
+    Setxattr { path: Path, name: Bytes, value: Bytes, flags: u32 },
+    Getxattr { path: Path, name: Bytes },
+    Listxattr { path: Path },
+    Removexattr { path: Path, name: Bytes },
+    Truncate { path: Path, size: u64 },
+    Open { path: Path, flags: u32, mode: u32, fd: u32 },
+    Close { fd: u32 },
+    Read { fd: u32, offset: u64, length: u32 },
+    Write { fd: u32, way: Way, offset: u64, data: Bytes },
+    Ftruncate { fd: u32, size: u64 },
+    Fallocate { fd: u32, mode: u32, offset: u64, length: u64 },
+    Seek { fd: u32, offset: u64, hole: bool },
+    Fstat { fd: u32 },
+    Fsync { fd: u32, data_only: bool },
+    Fsyncdir { path: Path },
+    Syncfs,
+    Statfs,
+    PathToFid { path: Path },
+    SetStripe { path: Path, size: u32, count: i32, first: i32 },
+}
+
+impl Op {
+    /// The open file that it goes through.
+    pub fn fd(&self) -> Option<u32> {
+        match self {
+            Op::Close { fd }
+            | Op::Read { fd, .. }
+            | Op::Write { fd, .. }
+            | Op::Ftruncate { fd, .. }
+            | Op::Fallocate { fd, .. }
+            | Op::Seek { fd, .. }
+            | Op::Fstat { fd }
+            | Op::Fsync { fd, .. } => Some(*fd),
+            _ => None,
+        }
+    }
+
+    /// For a person.
+    pub fn show(&self) -> String {
+        let path = |path: &Path| {
+            let parts: Vec<String> = path.iter().map(|name| name.escape_ascii().to_string()).collect();
+            parts.join("/")
+        };
+        match self {
+            Op::Mkdir { path: p, mode } => format!("mkdir {} {mode:o}", path(p)),
+            Op::Mknod { path: p, mode, rdev } => format!("mknod {} {mode:o} {rdev:x}", path(p)),
+            Op::Symlink { path: p, target } => format!("symlink {} -> {}", path(p), target.escape_ascii()),
+            Op::Link { from, to } => format!("link {} {}", path(from), path(to)),
+            Op::Unlink { path: p } => format!("unlink {}", path(p)),
+            Op::Rmdir { path: p } => format!("rmdir {}", path(p)),
+            Op::Rename { from, to, flags } => format!("rename {} {} flags {flags}", path(from), path(to)),
+            Op::Stat { path: p } => format!("stat {}", path(p)),
+            Op::Readlink { path: p } => format!("readlink {}", path(p)),
+            Op::List { path: p, plus, bytes } => format!("list {} plus {plus} in {bytes} bytes", path(p)),
+            Op::Chmod { path: p, mode } => format!("chmod {} {mode:o}", path(p)),
+            Op::Chown { path: p, uid, gid } => format!("chown {} {uid:?} {gid:?}", path(p)),
+            Op::Utimens { path: p, atime, mtime } => format!("utimens {} {atime:?} {mtime:?}", path(p)),
+            Op::Access { path: p, mask } => format!("access {} {mask}", path(p)),
+            Op::Setxattr { path: p, name, value, flags } => {
+                format!("setxattr {} {} ({} bytes) flags {flags}", path(p), name.escape_ascii(), value.len())
+            }
+            Op::Getxattr { path: p, name } => format!("getxattr {} {}", path(p), name.escape_ascii()),
+            Op::Listxattr { path: p } => format!("listxattr {}", path(p)),
+            Op::Removexattr { path: p, name } => format!("removexattr {} {}", path(p), name.escape_ascii()),
+            Op::Truncate { path: p, size } => format!("truncate {} {size}", path(p)),
+            Op::Open { path: p, flags, mode, fd } => format!("open {} flags 0{flags:o} mode {mode:o} as {fd}", path(p)),
+            Op::Write { fd, way, offset, data } => format!("write {fd} {way:?} at {offset}, {} bytes", data.len()),
+            Op::Fsyncdir { path: p } => format!("fsyncdir {}", path(p)),
+            Op::PathToFid { path: p } => format!("path2fid {}", path(p)),
+            Op::SetStripe { path: p, size, count, first } => {
+                format!("setstripe {} size {size} count {count} first {first}", path(p))
+            }
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// What the model says that a call gives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expect {
+    /// Success, nothing to look at.
+    Done,
+    /// Success; the value is the system's choice.
+    Anything,
+    /// Attributes of this inode, as it is now.
+    Inode(Id),
+    /// These bytes.
+    Data(Bytes),
+    /// So many bytes were written.
+    Written(u32),
+    /// These names.
+    Entries(Vec<(Bytes, Id)>),
+    /// These attribute names, in any order.
+    Names(Vec<Bytes>),
+    /// An offset at or after this one, so that what lies before it is a hole (looking for data), or a hole is there.
+    Seek { id: Id, offset: u64, hole: bool },
+    /// Done or `ENXIO`, by where holes are.
+    SeekOrNothing { id: Id, offset: u64 },
+}

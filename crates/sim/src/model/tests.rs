@@ -1,0 +1,140 @@
+//! Stories that the model itself must tell right.
+
+use super::*;
+
+fn root() -> Cred {
+    Cred::default()
+}
+
+fn user() -> Cred {
+    Cred { uid: 1000, gid: 1000, ..Cred::default() }
+}
+
+fn path(text: &str) -> Path {
+    text.split('/').filter(|part| !part.is_empty()).map(|part| Bytes::copy_from_slice(part.as_bytes())).collect()
+}
+
+struct Story {
+    model: Model,
+    now: i64,
+}
+
+impl Story {
+    fn new() -> Story {
+        Story { model: Model::new(0, 0, 0o755, When::at(0)), now: 0 }
+    }
+
+    fn run(&mut self, cred: &Cred, op: Op) -> Result<Expect, Errno> {
+        self.now += 10;
+        self.model.apply(&op, cred, When { from: self.now, to: self.now + 5 })
+    }
+
+    fn mkdir(&mut self, at: &str) -> Result<Expect, Errno> {
+        self.run(&root(), Op::Mkdir { path: path(at), mode: 0o755 })
+    }
+
+    fn touch(&mut self, at: &str) -> Result<Expect, Errno> {
+        self.run(&root(), Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 })
+    }
+
+    fn rename(&mut self, from: &str, to: &str, flags: u32) -> Result<Expect, Errno> {
+        self.run(&root(), Op::Rename { from: path(from), to: path(to), flags })
+    }
+
+    fn nlink(&self, at: &str) -> u32 {
+        self.model.inode(self.model.walk(&root(), &path(at)).unwrap()).nlink
+    }
+}
+
+#[test]
+fn links_are_counted_through_renames() {
+    let mut story = Story::new();
+    for dir in ["a", "b", "a/x"] {
+        story.mkdir(dir).unwrap();
+    }
+    assert_eq!((story.nlink(""), story.nlink("a"), story.nlink("b")), (4, 3, 2));
+    assert_eq!(story.rename("a/x", "b/y", 0), Ok(Expect::Done));
+    assert_eq!((story.nlink("a"), story.nlink("b")), (2, 3));
+    assert_eq!(story.rename("a", "b/y", 0), Ok(Expect::Done));
+    assert_eq!((story.nlink(""), story.nlink("b")), (3, 3));
+    assert_eq!(story.rename("b", "b/y/z", 0), Err(Errno::EINVAL));
+    assert_eq!(story.rename("b/y", "b", 0), Err(Errno::ENOTEMPTY));
+    story.touch("f").unwrap();
+    assert_eq!(story.rename("f", "b", 2), Ok(Expect::Done));
+    assert_eq!(story.nlink("f"), 3);
+    assert_eq!(story.rename("f", "b", 0), Err(Errno::ENOTDIR));
+    assert_eq!(story.rename("b", "f", 0), Err(Errno::EISDIR));
+}
+
+#[test]
+fn a_rename_onto_another_name_of_itself_does_nothing() {
+    let mut story = Story::new();
+    story.touch("f").unwrap();
+    story.run(&root(), Op::Link { from: path("f"), to: path("g") }).unwrap();
+    assert_eq!(story.rename("f", "g", 0), Ok(Expect::Done));
+    assert_eq!(story.nlink("f"), 2);
+    assert_eq!(story.nlink("g"), 2);
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let mut story = Story::new();
+    story.run(&root(), Op::Open { path: path("f"), flags: 0o102, mode: 0o600, fd: 3 }).unwrap();
+    let data = Bytes::from_static(b"hello");
+    story.run(&root(), Op::Write { fd: 3, way: Way::Plain, offset: 2, data }).unwrap();
+    story.run(&root(), Op::Unlink { path: path("f") }).unwrap();
+    assert_eq!(
+        story.run(&root(), Op::Read { fd: 3, offset: 0, length: 99 }),
+        Ok(Expect::Data(Bytes::from_static(b"\0\0hello")))
+    );
+    let before = story.model.inodes.len();
+    story.run(&root(), Op::Close { fd: 3 }).unwrap();
+    assert_eq!(story.model.inodes.len(), before - 1);
+}
+
+#[test]
+fn a_user_meets_permissions_in_linuxs_order() {
+    let mut story = Story::new();
+    story.mkdir("closed").unwrap();
+    story.touch("closed/f").unwrap();
+    let make = |at: &str| Op::Mkdir { path: path(at), mode: 0o777 };
+    assert_eq!(story.run(&user(), make("closed/f")), Err(Errno::EEXIST));
+    assert_eq!(story.run(&user(), make("closed/g")), Err(Errno::EACCES));
+    assert_eq!(story.run(&user(), Op::Unlink { path: path("closed/f") }), Err(Errno::EACCES));
+    assert_eq!(story.run(&user(), Op::Unlink { path: path("closed/g") }), Err(Errno::ENOENT));
+    story.run(&root(), Op::Chmod { path: path("closed"), mode: 0o1777 }).unwrap();
+    assert_eq!(story.run(&user(), Op::Unlink { path: path("closed/f") }), Err(Errno::EPERM));
+    assert_eq!(story.run(&user(), Op::Rmdir { path: path("closed/f") }), Err(Errno::EPERM));
+    story.run(&root(), Op::Chmod { path: path("closed"), mode: 0o700 }).unwrap();
+    assert_eq!(story.run(&user(), Op::Stat { path: path("closed/f") }), Err(Errno::EACCES));
+    assert_eq!(story.run(&user(), Op::Stat { path: path("closed/f/g") }), Err(Errno::EACCES));
+}
+
+#[test]
+fn differences_are_found() {
+    let mut story = Story::new();
+    let expect = story.touch("f");
+    let stat = client::api::Stat { ino: 77, mode: S_IFREG | 0o644, nlink: 1, mtime_ns: 12, ctime_ns: 12, ..Default::default() };
+    assert_eq!(differs(&mut story.model, &expect, &Ok(Got::Stat(stat.clone()))), None);
+    let wrong = |change: fn(&mut client::api::Stat)| {
+        let mut stat = stat.clone();
+        change(&mut stat);
+        Ok(Got::Stat(stat))
+    };
+    for (got, word) in [
+        (wrong(|stat| stat.ino = 78), "inode number"),
+        (wrong(|stat| stat.nlink = 2), "nlink"),
+        (wrong(|stat| stat.size = 1), "size"),
+        (wrong(|stat| stat.mtime_ns = 99), "mtime"),
+        (Err(Errno::EEXIST), "EEXIST"),
+    ] {
+        assert!(differs(&mut story.model, &expect, &got).unwrap().contains(word), "{word}");
+    }
+    assert_eq!(bytes("abc", "abc"), None);
+    assert!(bytes("abc", "abd").unwrap().contains("bytes 2 to 2"));
+}
+
+fn bytes(want: &str, got: &str) -> Option<String> {
+    let data = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    differs(&mut Story::new().model, &Ok(Expect::Data(data(want))), &Ok(Got::Data(data(got))))
+}

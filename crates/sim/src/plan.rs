@@ -1,0 +1,237 @@
+//! What a run is: sizes, settings and faults, all drawn from its seed.
+//!
+//! Swarm: not only do faults fall by chance, how likely each is is drawn too, and often it is "never". So a thousand
+//! seeds are a thousand different tests, and a failure that needs quiet in one place and noise in another is met.
+
+use core::time::Duration;
+
+use stdx::Rng;
+
+/// What kinds of faults a run has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Profile {
+    /// None.
+    Calm,
+    /// The network only.
+    Network,
+    /// Servers are killed and come back; the network too.
+    Servers,
+    /// Clients die for good; servers and network too.
+    Clients,
+    /// As `Servers`, and at the end the power fails everywhere.
+    Power,
+}
+
+impl Profile {
+    /// Every one.
+    pub const ALL: [Profile; 5] =
+        [Profile::Calm, Profile::Network, Profile::Servers, Profile::Clients, Profile::Power];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Calm => "calm",
+            Profile::Network => "network",
+            Profile::Servers => "servers",
+            Profile::Clients => "clients",
+            Profile::Power => "power",
+        }
+    }
+}
+
+/// A time between two bounds, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// At least.
+    pub low_us: u64,
+    /// At most.
+    pub high_us: u64,
+}
+
+impl Span {
+    /// Between these.
+    pub const fn us(low_us: u64, high_us: u64) -> Span {
+        Span { low_us, high_us }
+    }
+
+    /// One of them.
+    pub fn draw(self, rng: &mut Rng) -> Duration {
+        Duration::from_nanos(rng.range(self.low_us * 1000, self.high_us * 1000))
+    }
+}
+
+/// Faults of the network; chances are per million frames (or dials).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NetworkFaults {
+    /// A frame is lost.
+    pub lost: u64,
+    /// A frame comes twice.
+    pub doubled: u64,
+    /// A frame, and what follows it on its connection, comes late, by seconds.
+    pub late: u64,
+    /// The connection is cut.
+    pub cut: u64,
+    /// A dial fails.
+    pub dial: u64,
+}
+
+/// Faults of machines; `None` is never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeFaults {
+    /// Mean time between kills of a server.
+    pub crash_every: Option<Duration>,
+    /// A server that was killed comes back after at most this long.
+    pub pause_max: Duration,
+    /// Of 100 crashes so many take data that was written but not synced with them (power, not a kill).
+    pub power_percent: u64,
+    /// Mean time between deaths of clients.
+    pub death_every: Option<Duration>,
+}
+
+/// Everything that is drawn.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Kinds of faults.
+    pub profile: Profile,
+    /// Object targets.
+    pub osts: usize,
+    /// Clients.
+    pub clients: usize,
+    /// Processes with a subtree of their own.
+    pub processes: usize,
+    /// Calls of each.
+    pub calls: u32,
+    /// Groups of processes that share a directory.
+    pub groups: usize,
+    /// All targets live and die together.
+    pub one_server: bool,
+    /// One way of a frame.
+    pub network: Span,
+    /// A load.
+    pub load: Span,
+    /// A commit.
+    pub commit: Span,
+    /// An operation on a data file.
+    pub data: Span,
+    /// The kernel drops what it is told to drop.
+    pub kernel: Span,
+    /// Of 100 calls so many come after a pause.
+    pub think_percent: u64,
+    /// Such a pause.
+    pub think: Span,
+    /// Faults of the network.
+    pub network_faults: NetworkFaults,
+    /// Faults of machines.
+    pub node_faults: NodeFaults,
+    /// Targets: memory for clean records.
+    pub cache_limit: usize,
+    /// Targets: longest time between a change and the moment its group leaves.
+    pub commit_interval: Duration,
+    /// Targets: memory for a collecting group.
+    pub dirty_limit: usize,
+    /// Clients: dirty data.
+    pub max_dirty: u64,
+    /// Clients: clean data.
+    pub max_cached: u64,
+    /// Clients: read-ahead.
+    pub max_read_ahead: u64,
+    /// Clients: nodes.
+    pub max_nodes: usize,
+    /// Clients: dirty data is written at the latest after this.
+    pub write_back_after: Duration,
+    /// Of 1000 chances the kernel forgets an inode that nothing needs.
+    pub forgetful: u64,
+    /// Largest file that programs make, in bytes.
+    pub file_max: u64,
+    /// Of 100 calls so many are made by a user who is not root.
+    pub user_percent: u64,
+}
+
+/// One of several, with weights.
+fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
+    let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
+    let mut left = rng.below(total);
+    for &(weight, choice) in choices {
+        if left < weight {
+            return choice;
+        }
+        left -= weight;
+    }
+    choices[0].1
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let profile = pick(
+            rng,
+            &[
+                (2, Profile::Calm),
+                (5, Profile::Network),
+                (8, Profile::Servers),
+                (4, Profile::Clients),
+                (4, Profile::Power),
+            ],
+        );
+        let plan = Plan {
+            seed,
+            profile,
+            osts: pick(rng, &[(2, 1), (3, 2), (2, 3), (1, 5)]),
+            clients: pick(rng, &[(1, 1), (4, 2), (3, 3), (1, 5)]),
+            processes: rng.range(1, 4) as usize,
+            calls: rng.range(20, 160) as u32,
+            groups: rng.below(3) as usize,
+            one_server: rng.chance(1, 3),
+            network: pick(rng, &[(3, Span::us(20, 60)), (2, Span::us(20, 500)), (1, Span::us(100, 20_000))]),
+            load: pick(rng, &[(3, Span::us(5, 50)), (2, Span::us(20, 2_000))]),
+            commit: pick(rng, &[(3, Span::us(100, 2_000)), (2, Span::us(1_000, 50_000)), (1, Span::us(10, 100))]),
+            data: pick(rng, &[(3, Span::us(5, 200)), (2, Span::us(50, 20_000))]),
+            kernel: pick(rng, &[(3, Span::us(1, 50)), (1, Span::us(50, 5_000))]),
+            think_percent: pick(rng, &[(2, 0), (2, 5), (1, 30)]),
+            think: pick(rng, &[(2, Span::us(10, 2_000)), (1, Span::us(1_000, 300_000)), (1, Span::us(1_000, 3_000_000))]),
+            network_faults: NetworkFaults::default(),
+            node_faults: NodeFaults::default(),
+            cache_limit: pick(rng, &[(1, 4 << 10), (1, 64 << 10), (2, 16 << 20)]),
+            commit_interval: Duration::from_micros(pick(rng, &[(1, 500), (2, 5_000), (2, 100_000), (3, 1_000_000)])),
+            dirty_limit: pick(rng, &[(1, 32 << 10), (3, 16 << 20)]),
+            max_dirty: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
+            max_cached: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
+            max_read_ahead: pick(rng, &[(1, 0), (1, 64 << 10), (1, 4 << 20)]),
+            max_nodes: pick(rng, &[(1, 4), (1, 30), (2, 10_000)]),
+            write_back_after: Duration::from_millis(pick(rng, &[(1, 1), (2, 50), (2, 5_000)])),
+            forgetful: pick(rng, &[(2, 0), (2, 10), (1, 300)]),
+            file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
+            user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
+        };
+        plan.with_faults(rng)
+    }
+
+    fn with_faults(mut self, rng: &mut Rng) -> Plan {
+        let network = self.profile != Profile::Calm
+            && (self.profile == Profile::Network || rng.chance(1, 2));
+        if network {
+            let mut chance = || pick(rng, &[(3, 0), (2, 300), (2, 2_000), (1, 15_000)]);
+            self.network_faults =
+                NetworkFaults { lost: chance(), doubled: chance(), late: chance() / 4, cut: chance(), dial: 0 };
+            self.network_faults.dial = pick(rng, &[(1, 0), (1, 50_000), (1, 300_000)]);
+        }
+        if self.profile >= Profile::Servers {
+            self.node_faults.crash_every = match self.profile {
+                Profile::Servers => Some(pick(rng, &[(1, 5), (2, 40), (2, 300), (1, 3_000)])),
+                _ => pick(rng, &[(2, None), (1, Some(60)), (1, Some(1_000))]),
+            }
+            .map(Duration::from_millis);
+            self.node_faults.pause_max = Duration::from_millis(pick(rng, &[(1, 1), (2, 100), (1, 3_000)]));
+            self.node_faults.power_percent = pick(rng, &[(1, 0), (1, 50), (1, 100)]);
+        }
+        if self.profile == Profile::Clients {
+            self.node_faults.death_every = Some(Duration::from_millis(pick(rng, &[(1, 20), (1, 150), (1, 1_500)])));
+            self.clients = self.clients.max(2);
+        }
+        self
+    }
+}

@@ -1,0 +1,182 @@
+//! What a process did, call by call, for the check after a crash that may have lost the end of it.
+
+use proto::msg::Cred;
+
+use crate::model::{Id, Model, Op, When};
+
+/// A call that ended.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What.
+    pub op: Op,
+    /// For whom.
+    pub cred: Cred,
+    /// When.
+    pub when: When,
+    /// Through which client.
+    pub client: usize,
+    /// It succeeded.
+    pub succeeded: bool,
+    /// The state after it.
+    pub after: Model,
+}
+
+/// All calls of a process.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The state before the first.
+    pub start: Model,
+    /// What it did.
+    pub steps: Vec<Step>,
+    /// A call whose outcome nobody knows: it may have been the next step.
+    pub doubt: Option<(Op, Cred, When, usize)>,
+    /// The process's directory is durable.
+    pub base_durable: bool,
+}
+
+impl History {
+    /// Nothing yet.
+    pub fn new(start: Model) -> History {
+        History { start, steps: Vec::new(), doubt: None, base_durable: false }
+    }
+
+    /// The state after so many steps.
+    pub fn state(&self, steps: usize) -> &Model {
+        match steps.checked_sub(1) {
+            Some(last) => &self.steps[last].after,
+            None => &self.start,
+        }
+    }
+
+    /// The state at the end, and what it would be if the call in doubt was done.
+    pub fn ends(&self) -> Vec<Model> {
+        let last = self.state(self.steps.len()).clone();
+        let mut ends = vec![last];
+        if let Some((op, cred, when, _)) = &self.doubt {
+            let mut done = ends[0].clone();
+            if done.apply(op, cred, *when).is_ok() {
+                ends.push(done);
+            }
+        }
+        ends
+    }
+
+    /// What the tree may be after one of the process's clients died: the last of its changes that no sync covers may be
+    /// lost, if servers crashed too; those of other clients are not.
+    pub fn without(&self, client: usize, servers_crashed: bool) -> Vec<Model> {
+        let durable = self.durable();
+        let own: Vec<usize> =
+            (durable..self.steps.len()).filter(|&at| self.steps[at].client == client && self.steps[at].succeeded).collect();
+        let mut found = Vec::new();
+        let drops = if servers_crashed { own.len() } else { 0 };
+        for dropped in 0..=drops {
+            let lost = &own[own.len() - dropped..];
+            let mut model = self.start.clone();
+            let mut possible = true;
+            for (at, step) in self.steps.iter().enumerate() {
+                if lost.contains(&at) {
+                    continue;
+                }
+                let result = model.apply(&step.op, &step.cred, step.when);
+                // What goes through an open file that is lost goes nowhere; other calls were made and succeeded.
+                possible &= result.is_ok() == step.succeeded || step.op.fd().is_some();
+            }
+            if !possible {
+                continue;
+            }
+            if let Some((op, cred, when, _)) = &self.doubt
+                && dropped == 0
+            {
+                let mut done = model.clone();
+                if done.apply(op, cred, *when).is_ok() {
+                    found.push(done);
+                }
+            }
+            found.push(model);
+        }
+        found
+    }
+
+    /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync.
+    pub fn prefixes(&self) -> Vec<Model> {
+        let mut found: Vec<Model> = (self.durable()..=self.steps.len()).map(|steps| self.state(steps).clone()).collect();
+        found.extend(self.ends().into_iter().skip(1));
+        found
+    }
+
+    /// So many first steps cannot be lost: something after them was made durable. Groups are durable in order, so what
+    /// was answered before a sync is durable with it.
+    pub fn durable(&self) -> usize {
+        let synced = |step: &Step| {
+            step.succeeded
+                && matches!(step.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs)
+        };
+        self.steps.iter().rposition(synced).map_or(0, |last| last + 1)
+    }
+
+    /// The files whose bytes are durable, with the bytes' state: synced through the only client that wrote them, and not
+    /// written since.
+    pub fn durable_files(&self) -> Vec<(Id, Vec<u8>)> {
+        let mut files = std::collections::BTreeMap::<Id, Written>::new();
+        let mut before = &self.start;
+        for step in &self.steps {
+            for (id, data) in changed(before, &step.after) {
+                let file = files.entry(id).or_default();
+                if file.clean {
+                    file.by.clear();
+                }
+                if !file.by.contains(&step.client) {
+                    file.by.push(step.client);
+                }
+                file.clean = false;
+                file.data = data;
+            }
+            if step.succeeded {
+                match &step.op {
+                    Op::Fsync { fd, .. } => {
+                        let id = step.after.open_files().get(fd).map(|file| file.id);
+                        if let Some(file) = id.and_then(|id| files.get_mut(&id)) {
+                            file.clean |= file.by == [step.client];
+                        }
+                    }
+                    Op::Syncfs => {
+                        for file in files.values_mut() {
+                            file.clean |= file.by == [step.client];
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            before = &step.after;
+        }
+        let untouched = |id: &Id| match &self.doubt {
+            // The call in doubt may be a write to anything: only that it is not open keeps a file safe from it.
+            Some(_) => !self.state(self.steps.len()).open_files().values().any(|file| file.id == *id),
+            None => true,
+        };
+        let in_doubt = self.doubt.as_ref().is_some_and(|(op, ..)| matches!(op, Op::Truncate { .. } | Op::Open { .. }));
+        if in_doubt {
+            return Vec::new();
+        }
+        files.into_iter().filter(|(id, file)| file.clean && untouched(id)).map(|(id, file)| (id, file.data)).collect()
+    }
+}
+
+#[derive(Default)]
+struct Written {
+    clean: bool,
+    by: Vec<usize>,
+    data: Vec<u8>,
+}
+
+/// Files whose bytes differ between two states.
+fn changed(before: &Model, after: &Model) -> Vec<(Id, Vec<u8>)> {
+    after
+        .ids()
+        .filter(|id| {
+            let data = after.inode(*id).data();
+            !after.same_body(before, *id) && before.get(*id).map_or(!data.is_empty(), |inode| inode.data() != data)
+        })
+        .map(|id| (id, after.inode(id).data().to_vec()))
+        .collect()
+}

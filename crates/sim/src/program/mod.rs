@@ -1,0 +1,67 @@
+//! What programs do: processes with a subtree of their own, and groups that share a directory.
+//!
+//! - [`private`]: calls at random, strictly one after another, each through a client that chance picks; every result is
+//!   compared with the model. So coherence, exactly-once and errors are all measured against a sequential specification.
+//! - [`shared`]: processes that race, and what must hold whoever wins.
+//! - [`verify`]: a tree against its model, call by call.
+//! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
+
+pub mod draw;
+pub mod history;
+pub mod perform;
+pub mod private;
+pub mod verify;
+
+use core::cell::RefCell;
+use std::rc::Rc;
+
+use proto::Bytes;
+use proto::msg::Cred;
+
+use crate::kernel::Kernel;
+use crate::sched::Sched;
+
+/// The clients that programs may use.
+#[derive(Clone, Default)]
+pub struct Mounts(Rc<RefCell<Vec<Kernel>>>);
+
+impl Mounts {
+    /// A further one.
+    pub fn add(&self, kernel: Kernel) {
+        self.0.borrow_mut().push(kernel);
+    }
+
+    /// Those that live.
+    pub fn living(&self) -> Vec<Kernel> {
+        self.0.borrow().iter().filter(|kernel| !kernel.is_dead()).cloned().collect()
+    }
+
+    /// One of them, dead or not.
+    pub fn get(&self, client: usize) -> Option<Kernel> {
+        self.0.borrow().iter().find(|kernel| kernel.client() == client).cloned()
+    }
+}
+
+/// What every program has.
+#[derive(Clone)]
+pub struct Setting {
+    /// Where it runs.
+    pub sched: Sched,
+    /// The clients.
+    pub mounts: Mounts,
+}
+
+/// The superuser.
+pub fn root() -> Cred {
+    Cred::default()
+}
+
+/// A user.
+pub fn user() -> Cred {
+    Cred { uid: 1000, gid: 1000, groups: vec![2000], ..Cred::default() }
+}
+
+/// A name.
+pub fn name(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}

@@ -1,0 +1,144 @@
+//! Makes a call of the model's kind on a real client.
+
+use std::collections::BTreeMap;
+
+use client::api::{Answer, Call, SetStat, Whence};
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+
+use crate::kernel::{Fd, Kernel, OpenHow, Sys, WriteKind};
+use crate::model::{Got, Op, Way};
+use crate::sched::Fail;
+
+/// Where calls go: a client, the directory that paths begin at, and the files that are open.
+pub struct Hands<'a> {
+    /// The client.
+    pub kernel: &'a Kernel,
+    /// What stands before every path.
+    pub base: &'a [Bytes],
+    /// Open files by the process's numbers.
+    pub files: &'a mut BTreeMap<u32, Fd>,
+    /// Make and remove names without a look first.
+    pub blind: bool,
+}
+
+impl Hands<'_> {
+    fn full(&self, path: &[Bytes]) -> Vec<Bytes> {
+        self.base.iter().chain(path).cloned().collect()
+    }
+
+    fn fd(&self, fd: u32) -> Sys<Fd> {
+        self.files.get(&fd).cloned().ok_or(Fail::Errno(Errno::EBADF))
+    }
+
+    /// Does it.
+    pub async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
+        let kernel = self.kernel.clone();
+        let done = |()| Got::Done;
+        match op {
+            Op::Mkdir { path, mode } => {
+                kernel.mkdir(cred, &self.full(path), *mode, self.blind).await.map(Got::Stat)
+            }
+            Op::Mknod { path, mode, rdev } => {
+                kernel.mknod(cred, &self.full(path), *mode, *rdev, self.blind).await.map(Got::Stat)
+            }
+            Op::Symlink { path, target } => {
+                kernel.symlink(cred, &self.full(path), target, self.blind).await.map(Got::Stat)
+            }
+            Op::Link { from, to } => kernel.link(cred, &self.full(from), &self.full(to)).await.map(done),
+            Op::Unlink { path } => kernel.remove(cred, &self.full(path), false, self.blind).await.map(done),
+            Op::Rmdir { path } => kernel.remove(cred, &self.full(path), true, self.blind).await.map(done),
+            Op::Rename { from, to, flags } => {
+                kernel.rename(cred, &self.full(from), &self.full(to), *flags, self.blind).await.map(done)
+            }
+            Op::Stat { path } => kernel.stat(cred, &self.full(path)).await.map(Got::Stat),
+            Op::Readlink { path } => kernel.readlink(cred, &self.full(path)).await.map(Got::Data),
+            Op::List { path, plus, bytes } => {
+                kernel.list(cred, &self.full(path), *plus, *bytes).await.map(Got::Entries)
+            }
+            Op::Chmod { path, mode } => {
+                let set = SetStat { mode: Some(*mode), ..SetStat::default() };
+                kernel.setattr(cred, &self.full(path), &set).await.map(done)
+            }
+            Op::Chown { path, uid, gid } => {
+                let set = SetStat { uid: *uid, gid: *gid, ..SetStat::default() };
+                kernel.setattr(cred, &self.full(path), &set).await.map(done)
+            }
+            Op::Utimens { path, atime, mtime } => {
+                let set = SetStat { atime: *atime, mtime: *mtime, ..SetStat::default() };
+                kernel.setattr(cred, &self.full(path), &set).await.map(done)
+            }
+            Op::Truncate { path, size } => {
+                let set = SetStat { size: Some(*size), ..SetStat::default() };
+                kernel.setattr(cred, &self.full(path), &set).await.map(done)
+            }
+            Op::Access { path, mask } => {
+                kernel.about(cred, &self.full(path), |ino| Call::Access { ino, mask: *mask }).await.map(|_| Got::Done)
+            }
+            Op::Setxattr { path, name, value, flags } => {
+                let call =
+                    |ino| Call::Setxattr { ino, name: name.clone(), value: value.clone(), flags: *flags };
+                kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
+            }
+            Op::Getxattr { path, name } => {
+                let call = |ino| Call::Getxattr { ino, name: name.clone() };
+                data(kernel.about(cred, &self.full(path), call).await?).map(Got::Data)
+            }
+            Op::Listxattr { path } => {
+                data(kernel.about(cred, &self.full(path), |ino| Call::Listxattr { ino }).await?).map(Got::Names)
+            }
+            Op::Removexattr { path, name } => {
+                let call = |ino| Call::Removexattr { ino, name: name.clone() };
+                kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
+            }
+            Op::Open { path, flags, mode, fd } => {
+                let how = OpenHow { flags: *flags, mode: *mode, blind: self.blind };
+                let file = kernel.open(cred, &self.full(path), how).await?;
+                let ino = file.ino;
+                self.files.insert(*fd, file);
+                Ok(Got::Opened(ino))
+            }
+            Op::Close { fd } => {
+                let file = self.fd(*fd)?;
+                self.files.remove(fd);
+                kernel.close(cred, &file, 1).await.map(done)
+            }
+            Op::Read { fd, offset, length } => {
+                kernel.read(cred, &self.fd(*fd)?, *offset, *length).await.map(Got::Data)
+            }
+            Op::Write { fd, way, offset, data } => {
+                let kind = match way {
+                    Way::Plain => WriteKind::Plain,
+                    Way::Mapped => WriteKind::Mapped,
+                };
+                kernel.put(cred, &self.fd(*fd)?, kind, *offset, data).await.map(Got::Written)
+            }
+            Op::Ftruncate { fd, size } => kernel.truncate(cred, &self.fd(*fd)?, *size).await.map(done),
+            Op::Fallocate { fd, mode, offset, length } => {
+                kernel.fallocate(cred, &self.fd(*fd)?, *mode, *offset, *length).await.map(done)
+            }
+            Op::Seek { fd, offset, hole } => {
+                let whence = if *hole { Whence::Hole } else { Whence::Data };
+                kernel.seek(cred, &self.fd(*fd)?, *offset, whence).await.map(Got::Offset)
+            }
+            Op::Fstat { fd } => kernel.fstat(cred, &self.fd(*fd)?).await.map(Got::Stat),
+            Op::Fsync { fd, data_only } => kernel.sync(cred, &self.fd(*fd)?, *data_only).await.map(done),
+            Op::Fsyncdir { path } => kernel.sync_directory(cred, &self.full(path)).await.map(done),
+            Op::Syncfs => kernel.sync_all(cred).await.map(done),
+            Op::Statfs => kernel.plain(cred, Call::Statfs { ino: 1 }).await.map(|_| Got::Done),
+            Op::PathToFid { path } => kernel.fid_of(cred, &self.full(path)).await.map(|_| Got::Done),
+            Op::SetStripe { path, size, count, first } => {
+                let call =
+                    |ino| Call::SetLayout { ino, stripe_size: *size, count: *count, first: *first };
+                kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
+            }
+        }
+    }
+}
+
+fn data(answer: Answer) -> Sys<Bytes> {
+    match answer {
+        Answer::Data(data) => Ok(data),
+        _ => Err(Fail::Errno(Errno::EPROTO)),
+    }
+}

@@ -1,0 +1,259 @@
+//! A process with a subtree of its own: one call after another, each through some client, each compared with the model.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use client::api::SetStat;
+use proto::Bytes;
+use proto::msg::Cred;
+use stdx::Rng;
+
+use super::draw::{Draw, Taste};
+use super::history::{History, Step};
+use super::perform::Hands;
+use super::{Setting, root, user};
+use crate::kernel::{Fd, Kernel};
+use crate::model::{Model, Op, When, differs};
+use crate::plan::Plan;
+use crate::sched::Fail;
+
+/// A process.
+pub struct Process {
+    setting: Setting,
+    number: usize,
+    base: Vec<Bytes>,
+    rng: Rng,
+    taste: Taste,
+    model: Model,
+    born: i64,
+    files: BTreeMap<u32, (Fd, Cred)>,
+    serial: u64,
+    user_percent: u64,
+    think: (u64, crate::plan::Span),
+    /// Clients that it uses; empty: all.
+    clients: Vec<usize>,
+    /// Clients that it made calls through and that hold work that no sync covers.
+    unsynced: Vec<usize>,
+    history: Rc<RefCell<History>>,
+}
+
+/// What is left of a process when it has ended.
+#[derive(Clone)]
+pub struct Record {
+    /// Its directory.
+    pub base: Vec<Bytes>,
+    /// What it did.
+    pub history: Rc<RefCell<History>>,
+    /// Its clients died with work of its own: only its history's ends can be told.
+    pub doubtful: Rc<RefCell<Option<usize>>>,
+}
+
+enum Halt {
+    /// A client died that the process depended on.
+    Bereft(usize),
+    /// An oracle was not satisfied.
+    Wrong,
+}
+
+/// Starts a process. Its record is there at once.
+pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
+    let base = vec![super::name(&format!("p{number}"))];
+    let (uid, mode) = [(0, 0o777), (0, 0o755), (1000, 0o755), (0, 0o1777)][rng.below(4) as usize];
+    let born = setting.sched.wall_ns();
+    let model = Model::new(uid, uid, mode, When::at(born));
+    let history = Rc::new(RefCell::new(History::new(model.clone())));
+    let doubtful = Rc::new(RefCell::new(None));
+    let mut clients = Vec::new();
+    if plan.node_faults.death_every.is_some() && rng.chance(2, 3) {
+        clients.push(rng.below(plan.clients as u64) as usize);
+    }
+    let process = Process {
+        setting: setting.clone(),
+        number,
+        base: base.clone(),
+        taste: Taste::draw(&mut rng, plan.file_max),
+        rng,
+        model,
+        born,
+        files: BTreeMap::new(),
+        serial: number as u64 * 1_000_000,
+        user_percent: plan.user_percent,
+        think: (plan.think_percent, plan.think),
+        clients,
+        unsynced: Vec::new(),
+        history: history.clone(),
+    };
+    let (calls, doubt) = (plan.calls, doubtful.clone());
+    setting.sched.spawn(format!("process {number}"), async move {
+        let mut process = process;
+        if let Err(Halt::Bereft(client)) = process.live(uid, mode, calls).await {
+            *doubt.borrow_mut() = Some(client);
+        }
+    });
+    Record { base, history, doubtful }
+}
+
+impl Process {
+    async fn live(&mut self, uid: u32, mode: u32, calls: u32) -> Result<(), Halt> {
+        self.make_base(uid, mode).await?;
+        for _ in 0..calls {
+            if self.setting.sched.has_failed() {
+                return Err(Halt::Wrong);
+            }
+            if self.rng.chance(self.think.0, 100) {
+                let pause = self.think.1.draw(&mut self.rng);
+                self.setting.sched.sleep(pause).await;
+            }
+            self.look_around()?;
+            self.step().await?;
+        }
+        for fd in self.files.keys().copied().collect::<Vec<u32>>() {
+            self.call(Op::Close { fd }).await?;
+        }
+        Ok(())
+    }
+
+    /// The process's directory is made and made durable by the superuser.
+    async fn make_base(&mut self, uid: u32, mode: u32) -> Result<(), Halt> {
+        let kernel = self.kernel(None)?;
+        let made = async {
+            kernel.mkdir(&root(), &self.base, 0o700, false).await?;
+            let owner = SetStat { uid: Some(uid), gid: Some(uid), ..SetStat::default() };
+            kernel.setattr(&root(), &self.base, &owner).await?;
+            let bits = SetStat { mode: Some(mode), ..SetStat::default() };
+            kernel.setattr(&root(), &self.base, &bits).await?;
+            kernel.sync_all(&root()).await
+        };
+        match made.await {
+            Ok(()) => {}
+            Err(Fail::Dead) => return Err(Halt::Bereft(kernel.client())),
+            Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
+        }
+        let born = When { from: self.born, to: self.setting.sched.wall_ns() };
+        self.model = Model::new(uid, uid, mode, born);
+        *self.history.borrow_mut() = History { base_durable: true, ..History::new(self.model.clone()) };
+        Ok(())
+    }
+
+    fn wrong<T>(&self, what: &str) -> Result<T, Halt> {
+        self.setting.sched.fail(format!("process {}: {what}", self.number));
+        Err(Halt::Wrong)
+    }
+
+    /// A client that died takes its open files with it. One that holds work of this process takes certainty with it.
+    fn look_around(&mut self) -> Result<(), Halt> {
+        if let Some(&client) = self.unsynced.iter().find(|client| self.setting.sched.is_dead(**client)) {
+            return Err(Halt::Bereft(client));
+        }
+        let lost: Vec<u32> = self
+            .files
+            .iter()
+            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client))
+            .map(|(number, _)| *number)
+            .collect();
+        for fd in lost {
+            self.files.remove(&fd);
+            self.model.forget_open(fd);
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, client: Option<usize>) -> Result<Kernel, Halt> {
+        let mut living = self.setting.mounts.living();
+        if let Some(client) = client {
+            living.retain(|kernel| kernel.client() == client);
+        } else if !self.clients.is_empty() {
+            living.retain(|kernel| self.clients.contains(&kernel.client()));
+        }
+        match self.rng.pick(&living) {
+            Some(kernel) => Ok(kernel.clone()),
+            None => Err(Halt::Bereft(client.or(self.clients.first().copied()).unwrap_or(0))),
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), Halt> {
+        self.serial += 1;
+        let mut draw = Draw {
+            model: &self.model,
+            rng: &mut self.rng,
+            taste: &self.taste,
+            serial: self.serial,
+            next_fd: self.serial as u32,
+        };
+        let op = draw.op();
+        self.call(op).await
+    }
+
+    async fn call(&mut self, op: Op) -> Result<(), Halt> {
+        let opened = op.fd().and_then(|fd| self.files.get(&fd)).map(|(fd, cred)| (fd.client, cred.clone()));
+        let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?;
+        let cred = match opened {
+            Some((_, cred)) => cred,
+            None if self.rng.chance(self.user_percent, 100) => user(),
+            None => root(),
+        };
+        let cred = Cred { umask: [0, 0o022, 0o077][self.rng.below(3) as usize], ..cred };
+        let sched = self.setting.sched.clone();
+        let from = sched.wall_ns();
+        let blind = self.rng.chance(1, 4) && !self.is_link(&op);
+        sched.note(|| format!("process {} on client {}: {}", self.number, kernel.client(), op.show()));
+        let mut files: BTreeMap<u32, Fd> = self.files.iter().map(|(n, (fd, _))| (*n, fd.clone())).collect();
+        let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut files, blind };
+        let result = hands.perform(&op, &cred).await;
+        let when = When { from, to: sched.wall_ns() };
+        let result = match result {
+            Ok(got) => Ok(got),
+            Err(Fail::Errno(errno)) => Err(errno),
+            Err(Fail::Dead) => {
+                self.history.borrow_mut().doubt = Some((op, cred, when, kernel.client()));
+                return Err(Halt::Bereft(kernel.client()));
+            }
+        };
+        let expect = self.model.apply(&op, &cred, when);
+        if let Some(what) = differs(&mut self.model, &expect, &result) {
+            let client = kernel.client();
+            return self.wrong(&format!("{} as {} through client {client}: {what}", op.show(), cred.uid));
+        }
+        match (&op, &result) {
+            (Op::Open { fd, .. }, Ok(_)) => {
+                if let Some(file) = files.remove(fd) {
+                    self.files.insert(*fd, (file, cred.clone()));
+                }
+            }
+            (Op::Close { fd }, _) => {
+                self.files.remove(fd);
+            }
+            _ => {}
+        }
+        self.remember(op, cred, when, kernel.client(), result.is_ok());
+        self.maybe_pause().await;
+        Ok(())
+    }
+
+    /// Whether the last name of a creation is a link: then Linux would have followed it before it asked.
+    fn is_link(&self, op: &Op) -> bool {
+        let Op::Open { path, .. } = op else { return false };
+        let id = self.model.walk(&root(), path);
+        id.is_ok_and(|id| !self.model.inode(id).is_file())
+    }
+
+    fn remember(&mut self, op: Op, cred: Cred, when: When, client: usize, succeeded: bool) {
+        match (&op, succeeded) {
+            (Op::Syncfs, true) => self.unsynced.retain(|of| *of != client),
+            (_, true) if !self.unsynced.contains(&client) => self.unsynced.push(client),
+            _ => {}
+        }
+        let after = self.model.clone();
+        self.history.borrow_mut().steps.push(Step { op, cred, when, client, succeeded, after });
+    }
+
+    /// Sometimes long enough for things to be called back, written back or forgotten.
+    async fn maybe_pause(&mut self) {
+        if self.rng.chance(1, 50) {
+            let pause = Duration::from_micros(self.rng.below(3_000));
+            self.setting.sched.sleep(pause).await;
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A tree against a model, as a program sees it.
+
+use std::collections::BTreeMap;
+
+use proto::{Bytes, Errno};
+
+use super::perform::Hands;
+use super::root;
+use crate::kernel::{Kernel, Sys};
+use crate::model::{Body, Expect, Got, Model, Op, differs};
+use crate::sched::Fail;
+
+/// What of the tree is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Depth {
+    /// Times.
+    pub times: bool,
+    /// Sizes and bytes of files.
+    pub data: bool,
+}
+
+/// Everything.
+pub const FULL: Depth = Depth { times: true, data: true };
+/// Names and attributes, as after a crash that nobody was told of.
+pub const NAMES: Depth = Depth { times: false, data: false };
+
+/// What differs between the tree below `base` and the model; `None`: nothing.
+pub async fn tree(kernel: &Kernel, base: &[Bytes], model: &Model, depth: Depth) -> Sys<Option<String>> {
+    let mut model = model.clone();
+    for (path, id) in model.paths() {
+        let shown = Op::Stat { path: path.clone() }.show();
+        let stat = match kernel.stat(&root(), &full(base, &path)).await {
+            Ok(stat) => stat,
+            Err(Fail::Errno(errno)) => return Ok(Some(format!("{shown}: {}", errno.name()))),
+            Err(fail) => return Err(fail),
+        };
+        let mut attributes = stat.clone();
+        if !depth.data {
+            attributes.size = model.inode(id).data().len() as u64;
+            if let Body::Symlink(target) = &model.inode(id).body {
+                attributes.size = target.len() as u64;
+            }
+        }
+        if let Some(what) = model.attributes_differ(id, &attributes, depth.times) {
+            return Ok(Some(format!("{shown}: {what}")));
+        }
+        let mut checks: Vec<Op> = Vec::new();
+        match &model.inode(id).body {
+            Body::Directory { .. } => checks.push(Op::List { path: path.clone(), plus: false, bytes: 4096 }),
+            Body::Symlink(_) => checks.push(Op::Readlink { path: path.clone() }),
+            _ => {}
+        }
+        if matches!(model.inode(id).body, Body::Directory { .. } | Body::File(_)) {
+            checks.push(Op::Listxattr { path: path.clone() });
+            let names: Vec<Bytes> = model.inode(id).xattrs.keys().cloned().collect();
+            checks.extend(names.into_iter().map(|name| Op::Getxattr { path: path.clone(), name }));
+        }
+        for op in checks {
+            let mut files = BTreeMap::new();
+            let mut hands = Hands { kernel, base, files: &mut files, blind: false };
+            let got = errno(hands.perform(&op, &root()).await)?;
+            let when = crate::model::When::at(0);
+            let expect = model.clone().apply(&op, &root(), when);
+            let what = match (&expect, &got) {
+                // Numbers of inodes that the process never saw are not known to the model.
+                (Ok(Expect::Entries(want)), Ok(Got::Entries(entries))) => {
+                    let mut have: Vec<&Bytes> = entries.iter().map(|entry| &entry.name).collect();
+                    have.sort();
+                    let want: Vec<&Bytes> = want.iter().map(|(name, _)| name).collect();
+                    (have != want).then(|| format!("lists {have:?}, expected {want:?}"))
+                }
+                _ => differs(&mut model, &expect, &got),
+            };
+            if let Some(what) = what {
+                return Ok(Some(format!("{}: {what}", op.show())));
+            }
+        }
+        if depth.data
+            && let Body::File(data) = &model.inode(id).body
+            && let Some(what) = bytes(kernel, base, &path, data).await?
+        {
+            return Ok(Some(format!("{shown}: {what}")));
+        }
+    }
+    Ok(None)
+}
+
+/// What differs between a file's bytes and these.
+pub async fn bytes(kernel: &Kernel, base: &[Bytes], path: &[Bytes], want: &[u8]) -> Sys<Option<String>> {
+    let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
+    let file = match kernel.open(&root(), &full(base, path), how).await {
+        Ok(file) => file,
+        Err(Fail::Errno(errno)) => return Ok(Some(format!("open: {}", errno.name()))),
+        Err(fail) => return Err(fail),
+    };
+    let mut have = Vec::new();
+    let result = loop {
+        match errno(kernel.read(&root(), &file, have.len() as u64, 128 << 10).await)? {
+            Ok(data) if data.is_empty() => break None,
+            Ok(data) => have.extend_from_slice(&data),
+            Err(errno) => break Some(format!("read at {}: {}", have.len(), errno.name())),
+        }
+    };
+    kernel.close(&root(), &file, 1).await?;
+    if result.is_some() {
+        return Ok(result);
+    }
+    let expect = Ok(Expect::Data(Bytes::copy_from_slice(want)));
+    let mut nobody = Model::new(0, 0, 0, crate::model::When::at(0));
+    Ok(differs(&mut nobody, &expect, &Ok(Got::Data(have.into()))))
+}
+
+fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {
+    base.iter().chain(path).cloned().collect()
+}
+
+/// Errors that a program sees are results; a dead client ends the check.
+pub fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Fail::Errno(errno)) => Ok(Err(errno)),
+        Err(fail) => Err(fail),
+    }
+}
+
+/// A tree as it was found.
+pub type Observed = BTreeMap<Vec<Bytes>, Seen>;
+
+/// An object of it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Attributes.
+    pub stat: client::api::Stat,
+    /// Of a link: where it points.
+    pub target: Bytes,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Bytes, Bytes>,
+}
+
+/// Reads a tree, without the bytes of files.
+pub async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
+    let mut found = Observed::new();
+    let mut todo = vec![Vec::new()];
+    while let Some(path) = todo.pop() {
+        let whole = full(base, &path);
+        let stat = kernel.stat(&root(), &whole).await?;
+        let kind = kernel.kind_of(&stat);
+        let mut seen = Seen { stat, target: Bytes::new(), xattrs: BTreeMap::new() };
+        if kind == crate::model::S_IFLNK {
+            seen.target = kernel.readlink(&root(), &whole).await?;
+        }
+        if kind == crate::model::S_IFDIR {
+            for entry in kernel.list(&root(), &whole, false, 4096).await? {
+                todo.push(path.iter().cloned().chain([entry.name]).collect());
+            }
+        }
+        if matches!(kind, crate::model::S_IFDIR | crate::model::S_IFREG) {
+            let mut files = BTreeMap::new();
+            let mut hands = Hands { kernel, base, files: &mut files, blind: false };
+            if let Got::Names(names) = hands.perform(&Op::Listxattr { path: path.clone() }, &root()).await? {
+                for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+                    let name = Bytes::copy_from_slice(name);
+                    let op = Op::Getxattr { path: path.clone(), name: name.clone() };
+                    if let Got::Data(value) = hands.perform(&op, &root()).await? {
+                        seen.xattrs.insert(name, value);
+                    }
+                }
+            }
+        }
+        found.insert(path, seen);
+    }
+    Ok(found)
+}
+
+/// What differs between a tree that was found and a model, bytes and times aside.
+pub fn observed_differs(observed: &Observed, model: &Model) -> Option<String> {
+    let paths = model.paths();
+    if let Some(path) = observed.keys().find(|path| !paths.iter().any(|(known, _)| known == *path)) {
+        return Some(format!("{} exists", Op::Stat { path: path.clone() }.show()));
+    }
+    for (path, id) in paths {
+        let shown = Op::Stat { path: path.clone() }.show();
+        let Some(seen) = observed.get(&path) else { return Some(format!("{shown} does not exist")) };
+        let mut stat = seen.stat.clone();
+        let inode = model.inode(id);
+        match &inode.body {
+            Body::File(data) => stat.size = data.len() as u64,
+            Body::Symlink(target) if *target != seen.target => return Some(format!("{shown}: another target")),
+            _ => {}
+        }
+        // A write or a cut that is lost leaves the set-id bits that it would have cleared.
+        if inode.is_file() {
+            stat.mode = stat.mode & !0o6000 | inode.mode & 0o6000;
+        }
+        if let Some(what) = model.attributes_differ(id, &stat, false) {
+            return Some(format!("{shown}: {what}"));
+        }
+        if inode.xattrs != seen.xattrs {
+            return Some(format!("{shown}: attributes {:?}, expected {:?}", seen.xattrs.keys(), inode.xattrs.keys()));
+        }
+    }
+    None
+}

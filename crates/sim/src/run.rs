@@ -1,0 +1,227 @@
+//! One run: a cluster is started, programs work while faults fall, everything heals, the oracles look.
+//!
+//! Five stretches: start · work with faults · healing (faults off: everything must end in bounded virtual time) · the
+//! programs' clients unmount or stay · a fresh client compares every tree with its model; what the engines hold is checked.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::rc::Rc;
+
+use stdx::{Instant, Rng};
+
+use crate::plan::{Plan, Profile};
+use crate::program::private::{self, Record};
+use crate::program::{Mounts, Setting, verify};
+use crate::sched::Fail;
+use crate::trace::Keep;
+use crate::world::faults::Counts;
+use crate::world::{Canary, Ended, World};
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What it was.
+    pub plan: Plan,
+    /// What is wrong; `None`: nothing.
+    pub failure: Option<String>,
+    /// Digest of all events.
+    pub digest: u64,
+    /// How many events.
+    pub events: u64,
+    /// Virtual time at the end.
+    pub time: Instant,
+    /// Faults that fell.
+    pub faults: Counts,
+    /// Requests that arrived as resends, as replays.
+    pub repeated: (u64, u64),
+    /// The last lines, if they were kept.
+    pub lines: Vec<String>,
+}
+
+/// How long faults may fall, in virtual time.
+const FAULTS_MAX: Duration = Duration::from_secs(90);
+/// After this long without faults everything that was begun has ended: the windows of recovery and of evictions, and then
+/// some.
+const HEAL_MAX: Duration = Duration::from_secs(1_200);
+
+/// Runs a plan.
+pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
+    let mut world = World::new(plan.clone(), keep);
+    world.canary = canary;
+    let failure = Run::new(&mut world).all().err();
+    let report = Report {
+        failure,
+        digest: world.trace.digest(),
+        events: world.trace.events(),
+        time: world.now,
+        faults: world.faults.counts,
+        repeated: world.spy.repeated(),
+        lines: world.trace.lines().map(str::to_owned).collect(),
+        plan,
+    };
+    // Tasks and kernels know each other: cut the circle.
+    world.sched.clear();
+    report
+}
+
+struct Run<'w> {
+    world: &'w mut World,
+    rng: Rng,
+    setting: Setting,
+    records: Vec<Record>,
+}
+
+impl<'w> Run<'w> {
+    fn new(world: &'w mut World) -> Run<'w> {
+        let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
+        let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
+        Run { world, rng, setting, records: Vec::new() }
+    }
+
+    fn all(&mut self) -> Result<(), String> {
+        self.start()?;
+        self.work()?;
+        self.heal()?;
+        self.leave()?;
+        self.check()
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        for server in 0..self.world.servers.len() {
+            let pause = Duration::from_micros(self.rng.below(5_000));
+            self.world.start_server(server, pause);
+        }
+        for _ in 0..self.world.plan.clients {
+            let client = self.world.add_client();
+            self.setting.mounts.add(self.world.mounts[client].kernel.clone());
+        }
+        let early = self.rng.chance(1, 4);
+        if !early {
+            let limit = self.world.now + Duration::from_secs(120);
+            let clients = self.world.plan.clients;
+            let mounted = |world: &World| world.mounts.iter().filter(|mount| mount.mounted).count() == clients;
+            self.bounded(limit, "the file system does not come up", mounted)?;
+        }
+        for number in 0..self.world.plan.processes {
+            let rng = self.rng.fork();
+            let record = private::start(&self.setting, &self.world.plan, number, rng);
+            self.records.push(record);
+        }
+        Ok(())
+    }
+
+    fn work(&mut self) -> Result<(), String> {
+        self.world.faults_on();
+        let mut limit = self.world.now + FAULTS_MAX;
+        if self.world.plan.profile == Profile::Power {
+            let share = [1_000, 30_000, 500_000, 5_000_000][self.rng.below(4) as usize];
+            limit = self.world.now + Duration::from_micros(self.rng.below(share));
+        }
+        self.world.run(limit, |world| world.sched.is_idle())?;
+        if self.world.plan.profile == Profile::Power {
+            self.world.power_fails();
+        }
+        self.world.faults_off();
+        Ok(())
+    }
+
+    fn heal(&mut self) -> Result<(), String> {
+        let limit = self.world.now + HEAL_MAX;
+        self.bounded(limit, "not everything ends after the last fault", |world| {
+            world.sched.is_idle() && world.all_serve()
+        })
+    }
+
+    /// The programs' clients go, or stay with all that they have cached.
+    fn leave(&mut self) -> Result<(), String> {
+        if self.rng.chance(1, 2) {
+            return Ok(());
+        }
+        let living: Vec<usize> =
+            (0..self.world.mounts.len()).filter(|&client| self.world.mounts[client].machine.is_some()).collect();
+        for client in living {
+            self.world.unmount(client);
+        }
+        let limit = self.world.now + HEAL_MAX;
+        self.bounded(limit, "a client does not unmount", |world| {
+            world.mounts.iter().all(|mount| mount.machine.is_none() || mount.unmounted)
+        })
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let client = self.world.add_client();
+        let kernel = self.world.mounts[client].kernel.clone();
+        let (sched, records) = (self.setting.sched.clone(), self.records.clone());
+        let profile = self.world.plan.profile;
+        let crashed = self.world.faults.counts.crashes > 0;
+        let finished = Rc::new(RefCell::new(false));
+        let flag = finished.clone();
+        self.world.sched.spawn("the check", async move {
+            for record in records {
+                match check_record(&kernel, &record, profile, crashed).await {
+                    Ok(None) => {}
+                    Ok(Some(what)) => {
+                        sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
+                    }
+                    Err(Fail::Errno(errno)) => {
+                        sched.fail(format!("the check of '{}' met {}", record.base[0].escape_ascii(), errno.name()));
+                    }
+                    Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
+                }
+            }
+            *flag.borrow_mut() = true;
+        });
+        let limit = self.world.now + HEAL_MAX;
+        self.bounded(limit, "the check does not end", |_| *finished.borrow())
+    }
+
+    fn bounded(&mut self, limit: Instant, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {
+        match self.world.run(limit, done)? {
+            Ended::Done => Ok(()),
+            Ended::Late => Err(format!("{what} ({:?}):{}", self.world.now, self.world.explain())),
+        }
+    }
+}
+
+/// What is wrong with a process's tree.
+async fn check_record(
+    kernel: &crate::kernel::Kernel,
+    record: &Record,
+    profile: Profile,
+    crashed: bool,
+) -> Result<Option<String>, Fail> {
+    let history = record.history.borrow().clone();
+    if !history.base_durable {
+        return Ok(None);
+    }
+    let doubtful = *record.doubtful.borrow();
+    let Some(client) = doubtful else {
+        return verify::tree(kernel, &record.base, history.state(history.steps.len()), verify::FULL).await;
+    };
+    let (candidates, what) = if profile == Profile::Power {
+        (history.prefixes(), "no state of the history at or beyond the last sync")
+    } else {
+        (history.without(client, crashed), "no state that the death of the client can leave")
+    };
+    let observed = verify::observe(kernel, &record.base).await?;
+    let mut nearest = String::new();
+    for (position, candidate) in candidates.iter().enumerate() {
+        match verify::observed_differs(&observed, candidate) {
+            Some(differs) => {
+                if position == 0 || position + 1 == candidates.len() {
+                    nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
+                }
+            }
+            None => {
+                for (id, data) in history.durable_files() {
+                    let Some((path, _)) = candidate.paths().into_iter().find(|(_, at)| *at == id) else { continue };
+                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data).await? {
+                        return Ok(Some(format!("synced bytes of {path:?} are not there: {what}")));
+                    }
+                }
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(format!("it is {what}{nearest}")))
+}

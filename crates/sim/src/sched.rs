@@ -1,0 +1,367 @@
+//! Programs run here: futures on one thread, woken by answers, times and each other.
+//!
+//! A program is written as a program is: call after call, each awaited. There is no runtime below: the world polls a task
+//! when something that it waits for has come, in an order that follows from the seed alone.
+
+use core::cell::RefCell;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use client::api::{Answer, Call};
+use proto::Errno;
+use proto::msg::Cred;
+use stdx::Instant;
+
+/// Why a call gave nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fail {
+    /// The error that the program sees.
+    Errno(Errno),
+    /// The client died with the call in progress: nobody knows what came of it.
+    Dead,
+}
+
+impl From<Errno> for Fail {
+    fn from(errno: Errno) -> Fail {
+        Fail::Errno(errno)
+    }
+}
+
+/// A call that a program made and the world has to carry to a client.
+#[derive(Debug)]
+pub struct Request {
+    /// Its number.
+    pub id: u64,
+    /// Which client.
+    pub client: usize,
+    /// For whom.
+    pub cred: Cred,
+    /// What.
+    pub call: Call,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+#[derive(Default)]
+struct State {
+    now: Instant,
+    wall_ns: i64,
+    next_call: u64,
+    next_task: usize,
+    current: usize,
+    tasks: BTreeMap<usize, Task>,
+    names: BTreeMap<usize, String>,
+    ready: VecDeque<usize>,
+    requests: VecDeque<Request>,
+    waiting: BTreeMap<u64, (usize, usize, String)>,
+    answers: BTreeMap<u64, Result<Answer, Fail>>,
+    sleeping: Vec<(Instant, usize)>,
+    interrupts: VecDeque<(usize, u64)>,
+    dead: Vec<usize>,
+    notes: VecDeque<String>,
+    failure: Option<String>,
+}
+
+/// The programs of a run; a handle, cheap to clone.
+#[derive(Clone, Default)]
+pub struct Sched {
+    state: Rc<RefCell<State>>,
+}
+
+impl Sched {
+    /// Nobody runs yet.
+    pub fn new() -> Sched {
+        Sched::default()
+    }
+
+    // --- for programs ---
+
+    /// Starts a task.
+    pub fn spawn(&self, name: impl Into<String>, task: impl Future<Output = ()> + 'static) {
+        let mut state = self.state.borrow_mut();
+        let id = state.next_task;
+        state.next_task += 1;
+        state.tasks.insert(id, Box::pin(task));
+        state.names.insert(id, name.into());
+        state.ready.push_back(id);
+    }
+
+    /// Makes a call to a client and waits for its answer.
+    pub async fn call(&self, client: usize, cred: &Cred, call: Call) -> Result<Answer, Fail> {
+        let id = self.start_call(client, cred, call)?;
+        self.finish_call(id).await
+    }
+
+    /// Makes a call; the number is for [`finish_call`](Sched::finish_call) and [`interrupt`](Sched::interrupt).
+    pub fn start_call(&self, client: usize, cred: &Cred, call: Call) -> Result<u64, Fail> {
+        let mut state = self.state.borrow_mut();
+        if state.dead.contains(&client) {
+            return Err(Fail::Dead);
+        }
+        state.next_call += 1;
+        let id = state.next_call;
+        let task = state.current;
+        state.waiting.insert(id, (task, client, brief(&call)));
+        state.requests.push_back(Request { id, client, cred: cred.clone(), call });
+        Ok(id)
+    }
+
+    /// Makes a call whose answer nobody waits for.
+    pub fn post(&self, client: usize, call: Call) {
+        let mut state = self.state.borrow_mut();
+        if !state.dead.contains(&client) {
+            state.next_call += 1;
+            let id = state.next_call;
+            state.requests.push_back(Request { id, client, cred: Cred::default(), call });
+        }
+    }
+
+    /// Waits for the answer of a call.
+    pub async fn finish_call(&self, id: u64) -> Result<Answer, Fail> {
+        core::future::poll_fn(|_| {
+            let mut state = self.state.borrow_mut();
+            match state.answers.remove(&id) {
+                Some(answer) => Poll::Ready(answer),
+                None => {
+                    let task = state.current;
+                    if let Some(entry) = state.waiting.get_mut(&id) {
+                        entry.0 = task;
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Sends a signal to whoever makes this call.
+    pub fn interrupt(&self, client: usize, id: u64) {
+        self.state.borrow_mut().interrupts.push_back((client, id));
+    }
+
+    /// Lets time pass.
+    pub async fn sleep(&self, time: Duration) {
+        let until = self.now() + time;
+        let mut told = false;
+        core::future::poll_fn(|_| {
+            let mut state = self.state.borrow_mut();
+            if state.now >= until {
+                return Poll::Ready(());
+            }
+            if !told {
+                told = true;
+                let task = state.current;
+                state.sleeping.push((until, task));
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Gives way once: the task runs again when somebody wakes it.
+    pub async fn park(&self) {
+        let mut first = true;
+        core::future::poll_fn(|_| {
+            if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// The task that runs.
+    pub fn current(&self) -> usize {
+        self.state.borrow().current
+    }
+
+    /// Runs a task again.
+    pub fn wake(&self, task: usize) {
+        self.state.borrow_mut().ready.push_back(task);
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.state.borrow().now
+    }
+
+    /// The wall clock, as clients are told.
+    pub fn wall_ns(&self) -> i64 {
+        self.state.borrow().wall_ns
+    }
+
+    /// A line for the trace.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        let line = line();
+        self.state.borrow_mut().notes.push_back(line);
+    }
+
+    /// Something is wrong: the run ends. The first one counts.
+    pub fn fail(&self, what: String) {
+        self.state.borrow_mut().failure.get_or_insert(what);
+    }
+
+    /// Whether something is wrong.
+    pub fn has_failed(&self) -> bool {
+        self.state.borrow().failure.is_some()
+    }
+
+    /// Whether a client is dead.
+    pub fn is_dead(&self, client: usize) -> bool {
+        self.state.borrow().dead.contains(&client)
+    }
+
+    // --- for the world ---
+
+    /// Time goes on.
+    pub fn set_time(&self, now: Instant, wall_ns: i64) {
+        let mut state = self.state.borrow_mut();
+        state.now = now;
+        state.wall_ns = wall_ns;
+    }
+
+    /// Runs who can run, until nobody can.
+    pub fn run(&self) {
+        loop {
+            let (id, task) = {
+                let mut state = self.state.borrow_mut();
+                let Some(id) = state.ready.pop_front() else { return };
+                state.current = id;
+                (id, state.tasks.remove(&id))
+            };
+            let Some(mut task) = task else { continue };
+            let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+            let mut state = self.state.borrow_mut();
+            if done {
+                state.names.remove(&id);
+            } else {
+                state.tasks.insert(id, task);
+                continue;
+            }
+            // What a task holds may wake others when it goes.
+            drop(state);
+            drop(task);
+        }
+    }
+
+    /// An answer came.
+    pub fn answer(&self, id: u64, result: Result<Answer, Fail>) {
+        let mut state = self.state.borrow_mut();
+        if let Some((task, ..)) = state.waiting.remove(&id) {
+            state.answers.insert(id, result);
+            state.ready.push_back(task);
+        }
+    }
+
+    /// Calls to carry out.
+    pub fn take_requests(&self) -> VecDeque<Request> {
+        core::mem::take(&mut self.state.borrow_mut().requests)
+    }
+
+    /// Signals to deliver.
+    pub fn take_interrupts(&self) -> VecDeque<(usize, u64)> {
+        core::mem::take(&mut self.state.borrow_mut().interrupts)
+    }
+
+    /// Tasks to wake, and when.
+    pub fn take_sleeping(&self) -> Vec<(Instant, usize)> {
+        core::mem::take(&mut self.state.borrow_mut().sleeping)
+    }
+
+    /// Lines for the trace.
+    pub fn take_notes(&self) -> VecDeque<String> {
+        core::mem::take(&mut self.state.borrow_mut().notes)
+    }
+
+    /// What is wrong, if anything.
+    pub fn failure(&self) -> Option<String> {
+        self.state.borrow().failure.clone()
+    }
+
+    /// A client died: its calls have no answers.
+    pub fn bury(&self, client: usize) {
+        let calls: Vec<u64> = {
+            let mut state = self.state.borrow_mut();
+            state.dead.push(client);
+            state.requests.retain(|request| request.client != client);
+            state.waiting.iter().filter(|(_, (_, of, _))| *of == client).map(|(id, _)| *id).collect()
+        };
+        for id in calls {
+            self.answer(id, Err(Fail::Dead));
+        }
+    }
+
+    /// The calls without an answer: number, client, what.
+    pub fn open_calls(&self) -> Vec<(u64, usize, String)> {
+        let state = self.state.borrow();
+        let name = |task: &usize| state.names.get(task).cloned().unwrap_or_default();
+        state
+            .waiting
+            .iter()
+            .map(|(id, (task, client, call))| (*id, *client, format!("{}: {call}", name(task))))
+            .collect()
+    }
+
+    /// The tasks that have not ended, by name.
+    pub fn tasks(&self) -> Vec<String> {
+        self.state.borrow().names.values().cloned().collect()
+    }
+
+    /// Whether every task has ended.
+    pub fn is_idle(&self) -> bool {
+        self.state.borrow().tasks.is_empty()
+    }
+
+    /// Ends all tasks.
+    pub fn clear(&self) {
+        let tasks = core::mem::take(&mut self.state.borrow_mut().tasks);
+        drop(tasks);
+        let mut state = self.state.borrow_mut();
+        state.ready.clear();
+        state.waiting.clear();
+        state.answers.clear();
+        state.requests.clear();
+        state.names.clear();
+    }
+}
+
+/// A call in one line.
+pub fn brief(call: &Call) -> String {
+    match call {
+        Call::Write { fh, ino, offset, data, write_back, .. } => {
+            format!("Write {{ {fh:?}, ino {ino:x}, offset {offset}, length {}, write_back {write_back} }}", data.len())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_wait_for_answers_and_times() {
+        let sched = Sched::new();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let (inner, lines) = (sched.clone(), log.clone());
+        sched.spawn("one", async move {
+            inner.sleep(Duration::from_millis(5)).await;
+            let answer = inner.call(0, &Cred::default(), Call::Syncfs).await;
+            lines.borrow_mut().push(format!("{answer:?}"));
+        });
+        sched.run();
+        let sleeping = sched.take_sleeping();
+        assert_eq!(sleeping, [(Instant::ZERO + Duration::from_millis(5), 0)]);
+        sched.set_time(sleeping[0].0, 0);
+        sched.wake(sleeping[0].1);
+        sched.run();
+        let request = sched.take_requests().pop_front().unwrap();
+        assert_eq!(request.call, Call::Syncfs);
+        assert!(!sched.is_idle());
+        sched.answer(request.id, Ok(Answer::Done));
+        sched.run();
+        assert_eq!(*log.borrow(), ["Ok(Done)"]);
+        assert!(sched.is_idle());
+    }
+}

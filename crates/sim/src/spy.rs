@@ -1,0 +1,158 @@
+//! The exactly-once oracle: looks at every frame that arrives and keeps the history of changes.
+//!
+//! What must hold, whatever was lost, doubled, resent or replayed:
+//! - every answer to one request, as the client gets it, names the same transno and status;
+//! - a transno belongs to one request;
+//! - the changes of a client's slot have transnos in the order of their xids.
+
+use std::collections::BTreeMap;
+
+use proto::frame::flags;
+use proto::{Frame, Opcode};
+
+use crate::world::net::Node;
+
+/// A request on one session.
+type Request = (Node, Node, u64);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Spy {
+    /// Of a request: the transno and status that its client was told.
+    told: BTreeMap<Request, (u64, i32)>,
+    /// Of a server's transno: the client and xid.
+    owners: BTreeMap<(Node, u64), (Node, u64)>,
+    /// Of a client's slot on a server: by xid, the transno.
+    slots: BTreeMap<(Node, Node, u16), BTreeMap<u64, u64>>,
+    /// The slot of a request that was sent.
+    tags: BTreeMap<Request, u16>,
+    /// Requests that were seen as a resend, as a replay.
+    resent: u64,
+    replayed: u64,
+}
+
+impl Spy {
+    /// A frame arrives.
+    ///
+    /// # Errors
+    /// The history is not one of exactly-once execution: what was seen.
+    pub fn arrives(&mut self, from: Node, to: Node, frame: &Frame) -> Result<(), String> {
+        let h = &frame.header;
+        if !h.has(flags::REPLY) {
+            if h.tag.0 != 0 {
+                self.tags.insert((from, to, h.xid.0), h.tag.0);
+            }
+            self.resent += u64::from(h.has(flags::RESENT));
+            self.replayed += u64::from(h.has(flags::REPLAY));
+            return Ok(());
+        }
+        if h.has(flags::EARLY) || h.transno.0 == 0 || !modifies(h.opcode) {
+            return Ok(());
+        }
+        let (client, server, xid) = (to, from, h.xid.0);
+        let what = || Opcode::from_raw(h.opcode).map_or("unknown", Opcode::name);
+        let told = (h.transno.0, h.status);
+        match self.told.get(&(client, server, xid)) {
+            Some(&before) if before != told => {
+                return Err(format!(
+                    "{client:?} was told two outcomes of {} xid {xid:x} by {server:?}: transno {:x} status {}, then transno {:x} status {}",
+                    what(),
+                    before.0,
+                    before.1,
+                    told.0,
+                    told.1
+                ));
+            }
+            Some(_) => return Ok(()),
+            None => self.told.insert((client, server, xid), told),
+        };
+        if let Some(&(other, other_xid)) = self.owners.get(&(server, told.0))
+            && (other, other_xid) != (client, xid)
+        {
+            return Err(format!(
+                "transno {:x} of {server:?} was given twice: to {other:?} xid {other_xid:x} and to {client:?} xid {xid:x}",
+                told.0
+            ));
+        }
+        self.owners.insert((server, told.0), (client, xid));
+        let Some(&tag) = self.tags.get(&(client, server, xid)) else { return Ok(()) };
+        let slot = self.slots.entry((client, server, tag)).or_default();
+        let earlier = slot.range(..xid).next_back().map(|(x, t)| (*x, *t));
+        let later = slot.range(xid + 1..).next().map(|(x, t)| (*x, *t));
+        slot.insert(xid, told.0);
+        for (other_xid, other_transno, ordered) in [
+            earlier.map(|(x, t)| (x, t, t < told.0)),
+            later.map(|(x, t)| (x, t, t > told.0)),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            if !ordered {
+                return Err(format!(
+                    "{client:?} slot {tag} on {server:?}: xid {xid:x} has transno {:x}, xid {other_xid:x} has {other_transno:x}: not in order",
+                    told.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many requests arrived as resends and as replays.
+    pub fn repeated(&self) -> (u64, u64) {
+        (self.resent, self.replayed)
+    }
+}
+
+fn modifies(opcode: u16) -> bool {
+    matches!(
+        Opcode::from_raw(opcode),
+        Some(Opcode::MdsReint | Opcode::MdsClose | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::{Header, Tag, Transno, Xid};
+
+    const CLIENT: Node = Node::Client(0);
+    const MDT: Node = Node::Server(1);
+
+    fn request(xid: u64) -> Frame {
+        Frame {
+            header: Header { opcode: Opcode::MdsReint as u16, tag: Tag(1), xid: Xid(xid), ..Header::default() },
+            ..Frame::default()
+        }
+    }
+
+    fn reply(xid: u64, transno: u64, status: i32) -> Frame {
+        let mut frame = request(xid);
+        frame.header.flags = flags::REPLY;
+        frame.header.transno = Transno(transno);
+        frame.header.status = status;
+        frame
+    }
+
+    fn history(frames: &[Frame]) -> Result<(), String> {
+        let mut spy = Spy::default();
+        for frame in frames {
+            let (from, to) = if frame.header.has(flags::REPLY) { (MDT, CLIENT) } else { (CLIENT, MDT) };
+            spy.arrives(from, to, frame)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_resent_request_keeps_its_answer() {
+        assert_eq!(history(&[request(7), reply(7, 100, 0), request(7), reply(7, 100, 0), reply(8, 101, 0)]), Ok(()));
+        assert!(history(&[request(7), reply(7, 100, 0), reply(7, 101, 0)]).unwrap_err().contains("two outcomes"));
+        assert!(history(&[request(7), reply(7, 100, 0), reply(7, 100, -2)]).unwrap_err().contains("two outcomes"));
+    }
+
+    #[test]
+    fn transnos_are_given_once_and_in_order() {
+        assert!(history(&[reply(7, 100, 0), reply(8, 100, 0)]).unwrap_err().contains("given twice"));
+        let frames = [request(7), request(8), reply(7, 100, 0), reply(8, 99, 0)];
+        assert!(history(&frames).unwrap_err().contains("not in order"));
+    }
+}

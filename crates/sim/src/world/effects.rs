@@ -1,0 +1,582 @@
+//! Effects of machines become events; events reach machines.
+
+use core::time::Duration;
+
+use client::api as capi;
+use proto::Frame;
+use stdx::Instant;
+use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
+
+use super::net::Node;
+use super::{Canary, Happening, World, space};
+use crate::trace::{frame_line, frame_word};
+
+impl World {
+    pub(super) fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Frame { conn, side, frame } => self.frame_arrives(conn, side, frame),
+            Happening::Accepted { conn } => self.accepted(conn),
+            Happening::Dialled { conn } => self.dialled(conn),
+            Happening::DialFailed { node, life, number } => {
+                if self.lives(node, life) {
+                    self.trace.note(self.now, &[2, number], || format!("{node:?} dial {number:x} failed"));
+                    self.tell_dial_failed(node, number);
+                }
+            }
+            Happening::Closed { conn, side } => self.closed(conn, side),
+            Happening::Load { server, life, load } => {
+                if self.lives(Node::Server(server), life) {
+                    let done = load.run(&self.servers[server].engine);
+                    let delay = self.plan.load.draw(&mut self.rng);
+                    self.after(delay, Happening::Loaded { server, life, done });
+                }
+            }
+            Happening::Loaded { server, life, done } => self.to_server(server, life, 3, Event::Loaded(done)),
+            Happening::Commit { server, life, group } => self.commit(server, life, group),
+            Happening::Durable { server, life, group } => {
+                if self.lives(Node::Server(server), life) {
+                    self.servers[server].engine.make_durable(group);
+                    self.trace.note(self.now, &[4, server as u64, group], || {
+                        format!("{} group {group} is durable", self.servers[server].name)
+                    });
+                    let delay = Duration::from_nanos(self.rng.below(50_000));
+                    self.after(delay, Happening::Committed { server, life, group, failed: None });
+                    self.maybe_crash_at_commit(server);
+                }
+            }
+            Happening::Committed { server, life, group, failed } => {
+                let event = match failed {
+                    None => Event::Committed { group },
+                    Some(reason) => Event::CommitFailed { group, reason },
+                };
+                self.to_server(server, life, 5, event);
+            }
+            Happening::Data { server, life, id, op } => {
+                if self.lives(Node::Server(server), life) {
+                    let result = self.servers[server].data.run(&op);
+                    self.trace.note(self.now, &[6, server as u64, id.0], || {
+                        format!("{} data {} -> {}", self.servers[server].name, show_op(&op), show_result(&result))
+                    });
+                    let delay = Duration::from_nanos(self.rng.below(20_000));
+                    self.after(delay, Happening::DataDone { server, life, id, result });
+                }
+            }
+            Happening::DataDone { server, life, id, result } => {
+                self.to_server(server, life, 7, Event::DataDone { id, result });
+            }
+            Happening::Tick { node, serial } => self.tick(node, serial),
+            Happening::Second { node, life } => self.second(node, life),
+            Happening::Call { client, id, cred, call } => {
+                if self.mounts[client].machine.is_some() {
+                    self.trace.note(self.now, &[8, client as u64, id], || {
+                        format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
+                    });
+                    self.tell_wall_clock(client);
+                    self.to_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
+                }
+            }
+            Happening::Answer { id, result } => {
+                self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
+                self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
+            }
+            Happening::Interrupt { client, id } => {
+                self.trace.note(self.now, &[10, client as u64, id], || format!("client {client} call {id} interrupted"));
+                self.to_client(client, capi::Event::Interrupt { id: capi::CallId(id) });
+            }
+            Happening::Invalidate { client, what } => {
+                self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
+                self.mounts[client].kernel.forget(what);
+            }
+            Happening::Wake { task } => self.sched.wake(task),
+            Happening::Start { server } => self.start(server),
+            Happening::Fault(fault) => self.strike(fault),
+        }
+    }
+
+    pub(super) fn lives(&self, node: Node, life: u32) -> bool {
+        match node {
+            Node::Server(server) => self.servers[server].machine.is_some() && self.servers[server].life == life,
+            Node::Client(client) => self.mounts[client].machine.is_some(),
+        }
+    }
+
+    pub(super) fn life_of(&self, node: Node) -> u32 {
+        match node {
+            Node::Server(server) => self.servers[server].life,
+            Node::Client(_) => 0,
+        }
+    }
+
+    fn to_server(&mut self, server: usize, life: u32, kind: u64, event: Event) {
+        if !self.lives(Node::Server(server), life) {
+            return;
+        }
+        self.trace.note(self.now, &[kind, server as u64], || match &event {
+            Event::Loaded(done) => format!("{} {:?} loaded", self.servers[server].name, done.id),
+            Event::DataDone { id, .. } => format!("{} {id:?} done", self.servers[server].name),
+            other => format!("{} {other:?}", self.servers[server].name),
+        });
+        let now = self.now;
+        if let Some(machine) = &mut self.servers[server].machine {
+            machine.handle(now, event);
+        }
+        self.pump(Node::Server(server));
+    }
+
+    pub(super) fn to_client(&mut self, client: usize, event: capi::Event) {
+        let now = self.now;
+        if let Some(machine) = &mut self.mounts[client].machine {
+            machine.handle(now, event);
+        }
+        self.pump(Node::Client(client));
+    }
+
+    fn start(&mut self, server: usize) {
+        if self.servers[server].machine.is_some() || self.servers[server].retired {
+            return;
+        }
+        let (seed, now, wall) = (self.rng.u64(), self.now, self.wall_ns());
+        self.servers[server].start(&self.plan, seed, now);
+        let life = self.servers[server].life;
+        self.trace.note(now, &[12, server as u64], || format!("{} starts, life {life}", self.servers[server].name));
+        let space = space(&self.servers[server]);
+        if let Some(machine) = &mut self.servers[server].machine {
+            machine.handle(now, Event::WallClock(wall));
+            if let Some(space) = space {
+                machine.handle(now, Event::Space(space));
+            }
+        }
+        self.after(Duration::from_secs(1), Happening::Second { node: Node::Server(server), life });
+        self.pump(Node::Server(server));
+    }
+
+    fn second(&mut self, node: Node, life: u32) {
+        if !self.lives(node, life) {
+            return;
+        }
+        let (now, wall) = (self.now, self.wall_ns());
+        match node {
+            Node::Server(server) => {
+                let space = space(&self.servers[server]);
+                if let Some(machine) = &mut self.servers[server].machine {
+                    machine.handle(now, Event::WallClock(wall));
+                    if let Some(space) = space {
+                        machine.handle(now, Event::Space(space));
+                    }
+                }
+            }
+            Node::Client(client) => self.tell_wall_clock(client),
+        }
+        self.after(Duration::from_secs(1), Happening::Second { node, life });
+        self.pump(node);
+    }
+
+    fn tick(&mut self, node: Node, serial: u64) {
+        let now = self.now;
+        match node {
+            Node::Server(server) => {
+                let server = &mut self.servers[server];
+                if server.timer_serial != serial {
+                    return;
+                }
+                server.timer = None;
+                if let Some(machine) = &mut server.machine {
+                    machine.handle(now, Event::Tick);
+                }
+            }
+            Node::Client(client) => {
+                let mount = &mut self.mounts[client];
+                if mount.timer_serial != serial {
+                    return;
+                }
+                mount.timer = None;
+                if let Some(machine) = &mut mount.machine {
+                    machine.handle(now, capi::Event::Tick);
+                }
+            }
+        }
+        self.trace.note(now, &[13, serial], || format!("{node:?} tick"));
+        self.pump(node);
+    }
+
+    /// Carries out what a machine wants, and notes when it wants a tick.
+    pub(super) fn pump(&mut self, node: Node) {
+        match node {
+            Node::Server(server) => {
+                while let Some(effect) = self.servers[server].machine.as_mut().and_then(|m| m.poll()) {
+                    self.server_effect(server, effect);
+                }
+                let deadline = self.servers[server].machine.as_ref().and_then(|m| m.deadline());
+                let own = &self.servers[server];
+                if let Some(serial) = self.rearm(node, deadline, own.timer, own.timer_serial) {
+                    let own = &mut self.servers[server];
+                    (own.timer, own.timer_serial) = (deadline, serial);
+                }
+            }
+            Node::Client(client) => {
+                while let Some(effect) = self.mounts[client].machine.as_mut().and_then(client::Client::poll) {
+                    self.client_effect(client, effect);
+                }
+                let deadline = self.mounts[client].machine.as_ref().and_then(client::Client::deadline);
+                let own = &self.mounts[client];
+                if let Some(serial) = self.rearm(node, deadline, own.timer, own.timer_serial) {
+                    let own = &mut self.mounts[client];
+                    (own.timer, own.timer_serial) = (deadline, serial);
+                }
+            }
+        }
+    }
+
+    fn rearm(&mut self, node: Node, wanted: Option<Instant>, armed: Option<Instant>, serial: u64) -> Option<u64> {
+        if wanted == armed {
+            return None;
+        }
+        if let Some(at) = wanted {
+            // A tick is never quite on time.
+            let at = at.max(self.now) + Duration::from_nanos(1 + self.rng.below(20_000));
+            self.push(at, Happening::Tick { node, serial: serial + 1 });
+        }
+        Some(serial + 1)
+    }
+
+    fn server_effect(&mut self, server: usize, effect: Effect) {
+        let node = Node::Server(server);
+        let life = self.servers[server].life;
+        match effect {
+            Effect::Send { conn, frame } => self.send(node, conn.0, frame),
+            Effect::Hangup { conn } => {
+                if let Some((conn, side)) = self.net.find(node, conn.0) {
+                    self.hang_up(conn, side);
+                    self.push(self.now, Happening::Closed { conn, side });
+                }
+            }
+            Effect::Dial { conn, nids } => self.dial(node, conn.0, &nids),
+            Effect::Load(load) => {
+                let delay = self.plan.load.draw(&mut self.rng);
+                self.after(delay, Happening::Load { server, life, load });
+            }
+            Effect::Commit(group) => {
+                let delay = self.plan.commit.draw(&mut self.rng);
+                let at = (self.now + delay / 2).max(self.servers[server].committing);
+                self.servers[server].committing = at;
+                self.push(at, Happening::Commit { server, life, group });
+            }
+            Effect::Data { id, op } => {
+                let delay = self.plan.data.draw(&mut self.rng);
+                let files = files_of(&op);
+                let own = &mut self.servers[server];
+                let mut at = self.now + delay;
+                for file in &files {
+                    at = at.max(own.busy.get(file).copied().unwrap_or(Instant::ZERO) + Duration::from_nanos(1));
+                }
+                for file in files {
+                    own.busy.insert(file, at);
+                }
+                self.push(at, Happening::Data { server, life, id, op });
+            }
+            Effect::Serving { name } => {
+                self.trace.note(self.now, &[14, server as u64], || format!("{name} serves"));
+                self.servers[server].serving = true;
+            }
+            Effect::Log(level, line) => {
+                self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
+                if level == LogLevel::Error {
+                    self.faults.counts.errors_logged += 1;
+                }
+            }
+            Effect::Stop { reason } => {
+                self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
+            }
+        }
+    }
+
+    fn commit(&mut self, server: usize, life: u32, group: store::Group) {
+        if !self.lives(Node::Server(server), life) {
+            return;
+        }
+        let number = group.number();
+        match self.servers[server].engine.begin_commit(number, group.seal()) {
+            Ok(()) => {
+                drop(group);
+                self.trace.note(self.now, &[15, server as u64, number], || {
+                    format!("{} writes group {number}", self.servers[server].name)
+                });
+                let delay = self.plan.commit.draw(&mut self.rng);
+                let at = (self.now + delay / 2).max(self.servers[server].committing) + Duration::from_nanos(1);
+                self.servers[server].committing = at;
+                self.push(at, Happening::Durable { server, life, group: number });
+                self.maybe_crash_at_commit(server);
+            }
+            Err(error) => {
+                let failed = Some(error.to_string());
+                self.push(self.now, Happening::Committed { server, life, group: number, failed });
+            }
+        }
+    }
+
+    fn client_effect(&mut self, client: usize, effect: capi::Effect) {
+        let node = Node::Client(client);
+        match effect {
+            capi::Effect::Dial { conn, nids } => self.dial(node, conn.0, &nids),
+            capi::Effect::Send { conn, frame } => self.send(node, conn.0, frame),
+            capi::Effect::Hangup { conn } => {
+                if let Some((conn, side)) = self.net.find(node, conn.0) {
+                    self.hang_up(conn, side);
+                    self.net.closed(conn, side);
+                }
+            }
+            capi::Effect::Answer { id, result } => {
+                let delay = Duration::from_nanos(self.rng.below(5_000));
+                self.after(delay, Happening::Answer { id: id.0, result });
+            }
+            capi::Effect::Invalidate(what) => {
+                let delay = self.plan.kernel.draw(&mut self.rng);
+                self.after(delay, Happening::Invalidate { client, what });
+            }
+            capi::Effect::Mounted => {
+                self.trace.note(self.now, &[16, client as u64], || format!("client {client} is mounted"));
+                self.mounts[client].mounted = true;
+            }
+            capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
+            capi::Effect::Unmounted => {
+                self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));
+                self.mounts[client].unmounted = true;
+            }
+            capi::Effect::Log(line) => {
+                self.trace.say(self.now, || format!("client {client} says: {line}"));
+            }
+        }
+    }
+
+    /// The kernel has forgotten what it was told to forget.
+    pub(super) fn deliver_invalidated(&mut self) {
+        for client in 0..self.mounts.len() {
+            for token in self.mounts[client].kernel.take_forgotten() {
+                self.trace.note(self.now, &[18, client as u64, token], || format!("kernel {client} forgot {token}"));
+                self.to_client(client, capi::Event::Invalidated { token });
+            }
+        }
+    }
+
+    // --- the network ---
+
+    fn dial(&mut self, node: Node, number: u64, nids: &[proto::Nid]) {
+        let life = self.life_of(node);
+        let delay = self.plan.network.draw(&mut self.rng);
+        let target = nids.iter().find_map(|nid| {
+            self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some())
+        });
+        match target {
+            Some(server) if !self.faults.dial_fails() => {
+                let to = (Node::Server(server), self.servers[server].life);
+                let conn = self.net.connect((node, life, number), to);
+                self.net.end(conn, 1).last = self.now + delay;
+                self.push(self.now + delay, Happening::Accepted { conn });
+                let back = self.now + delay + self.plan.network.draw(&mut self.rng);
+                self.net.end(conn, 0).last = back;
+                self.push(back, Happening::Dialled { conn });
+            }
+            _ => self.after(delay, Happening::DialFailed { node, life, number }),
+        }
+    }
+
+    fn accepted(&mut self, conn: usize) {
+        let end = self.net.get(conn).ends[1].clone();
+        let Node::Server(server) = end.node else { return };
+        if !self.lives(end.node, end.life) || end.dead_from.is_some() {
+            // It died meanwhile, or the way to it is cut: the dialler learns it.
+            self.net.end(conn, 0).dead_from.get_or_insert(self.now);
+            return;
+        }
+        self.net.opened(conn, 1);
+        self.trace.note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
+        let from = self.net.get(conn).ends[0].node;
+        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true };
+        let now = self.now;
+        if let Some(machine) = &mut self.servers[server].machine {
+            machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });
+        }
+        self.pump(end.node);
+    }
+
+    fn dialled(&mut self, conn: usize) {
+        let end = self.net.get(conn).ends[0].clone();
+        if !self.lives(end.node, end.life) {
+            return;
+        }
+        if end.dead_from.is_some() {
+            self.tell_dial_failed(end.node, end.number);
+            return;
+        }
+        self.net.opened(conn, 0);
+        self.trace.note(self.now, &[20, conn as u64], || format!("{:?} has connection {conn}", end.node));
+        match end.node {
+            Node::Server(server) => {
+                let now = self.now;
+                if let Some(machine) = &mut self.servers[server].machine {
+                    machine.handle(now, Event::Dialled { conn: ConnId(end.number) });
+                }
+                self.pump(end.node);
+            }
+            Node::Client(client) => self.to_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
+        }
+    }
+
+    fn tell_dial_failed(&mut self, node: Node, number: u64) {
+        let reason = "connection refused".to_owned();
+        match node {
+            Node::Server(server) => {
+                let now = self.now;
+                if let Some(machine) = &mut self.servers[server].machine {
+                    machine.handle(now, Event::DialFailed { conn: ConnId(number), reason });
+                }
+                self.pump(node);
+            }
+            Node::Client(client) => {
+                self.to_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
+            }
+        }
+    }
+
+    fn send(&mut self, node: Node, number: u64, frame: Frame) {
+        let Some((conn, from)) = self.net.find(node, number) else { return };
+        let side = 1 - from;
+        if self.canary == Canary::Swallow && self.swallow(conn, side, &frame) {
+            return;
+        }
+        let fate = self.faults.frame(self.now);
+        if let Some(delay) = fate.cut_after {
+            self.after(delay, Happening::Fault(super::faults::Fault::Cut { conn }));
+        }
+        if fate.copies == 0 {
+            self.trace.say(self.now, || format!("lost on connection {conn}: {}", frame_line(&frame)));
+        }
+        for _ in 0..fate.copies {
+            let delay = self.plan.network.draw(&mut self.rng) + fate.late;
+            let end = self.net.end(conn, side);
+            let at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            end.last = at;
+            self.push(at, Happening::Frame { conn, side, frame: frame.clone() });
+        }
+    }
+
+    fn frame_arrives(&mut self, conn: usize, side: usize, frame: Frame) {
+        let end = self.net.get(conn).ends[side].clone();
+        if !end.open || !self.lives(end.node, end.life) || end.dead_from.is_some_and(|at| at <= self.now) {
+            return;
+        }
+        let from = self.net.get(conn).ends[1 - side].node;
+        self.trace.note(self.now, &[21, conn as u64, side as u64, frame_word(&frame)], || {
+            format!("{from:?} -> {:?} ({conn}): {}", end.node, frame_line(&frame))
+        });
+        if let Err(what) = self.spy.arrives(from, end.node, &frame) {
+            self.fail(what);
+        }
+        match end.node {
+            Node::Server(server) => {
+                let now = self.now;
+                if let Some(machine) = &mut self.servers[server].machine {
+                    machine.handle(now, Event::Frame { conn: ConnId(end.number), frame });
+                }
+                self.pump(end.node);
+            }
+            Node::Client(client) => {
+                self.to_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
+            }
+        }
+    }
+
+    fn closed(&mut self, conn: usize, side: usize) {
+        let end = self.net.get(conn).ends[side].clone();
+        if !end.open {
+            return;
+        }
+        self.net.closed(conn, side);
+        if !self.lives(end.node, end.life) {
+            return;
+        }
+        self.trace.note(self.now, &[22, conn as u64, side as u64], || {
+            format!("{:?} learns that connection {conn} is gone", end.node)
+        });
+        match end.node {
+            Node::Server(server) => {
+                let now = self.now;
+                if let Some(machine) = &mut self.servers[server].machine {
+                    machine.handle(now, Event::Closed { conn: ConnId(end.number) });
+                }
+                self.pump(end.node);
+            }
+            Node::Client(client) => self.to_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
+        }
+    }
+
+    /// One side closes: the other gets what is on its way, and then the end.
+    fn hang_up(&mut self, conn: usize, side: usize) {
+        self.net.end(conn, side).dead_from = Some(self.now);
+        let other = self.net.end(conn, 1 - side);
+        let at = other.last.max(self.now) + Duration::from_micros(20);
+        other.last = at;
+        if other.dead_from.is_none() {
+            self.push(at, Happening::Closed { conn, side: 1 - side });
+        }
+    }
+
+    /// A canary: some changes are answered by the world itself.
+    fn swallow(&mut self, conn: usize, side: usize, frame: &Frame) -> bool {
+        use proto::frame::flags;
+        use proto::{Opcode, Transno};
+        let is_unlink = Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsReint)
+            && !frame.header.has(flags::REPLY)
+            && frame.decode::<proto::msg::ReintReq>().is_ok_and(|request| {
+                matches!(request.op, Some(proto::msg::Reint::Unlink(_) | proto::msg::Reint::Setxattr(_)))
+            });
+        if !is_unlink || !self.rng.chance(1, 2) {
+            return false;
+        }
+        let mut header = frame.header;
+        header.flags = flags::REPLY;
+        header.transno = Transno(0);
+        let reply = Frame::new(header, &proto::msg::ObjectRep::default(), proto::Bytes::new());
+        let end = self.net.end(conn, 1 - side);
+        let at = self.now.max(end.last) + Duration::from_micros(50);
+        end.last = at;
+        self.push(at, Happening::Frame { conn, side: 1 - side, frame: reply });
+        true
+    }
+}
+
+fn files_of(op: &DataOp) -> Vec<u64> {
+    match op {
+        DataOp::Read { file, .. }
+        | DataOp::Write { file, .. }
+        | DataOp::Truncate { file, .. }
+        | DataOp::Fallocate { file, .. }
+        | DataOp::Seek { file, .. }
+        | DataOp::Remove { file }
+        | DataOp::Stat { file } => vec![*file],
+        DataOp::Sync { files } => files.clone(),
+        DataOp::List { .. } => Vec::new(),
+    }
+}
+
+fn show_op(op: &DataOp) -> String {
+    match op {
+        DataOp::Write { file, offset, data } => format!("Write {{ file {file}, offset {offset}, length {} }}", data.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn show_result(result: &DataResult) -> String {
+    match result {
+        DataResult::Data(data) => format!("{} bytes", data.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn show_answer(result: &Result<capi::Answer, proto::Errno>) -> String {
+    match result {
+        Ok(capi::Answer::Data(data)) => format!("{} bytes", data.len()),
+        Ok(other) => format!("{other:?}"),
+        Err(errno) => errno.name().to_owned(),
+    }
+}

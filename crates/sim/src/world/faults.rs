@@ -1,0 +1,322 @@
+//! What goes wrong: drawn frame by frame and moment by moment while faults are on.
+//!
+//! Faults are placed so that the system can in principle go on: a frame that is lost takes its connection with it sooner
+//! or later (a network that loses a frame of a stream breaks the stream), a server that is killed comes back, only
+//! clients die for good, and only in runs that are about that.
+
+use core::time::Duration;
+
+use proto::TargetKind;
+use stdx::{Instant, Rng};
+
+use super::net::Node;
+use super::{Happening, World};
+use crate::plan::{NetworkFaults, NodeFaults, Plan};
+
+/// Faults that strike at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A connection breaks.
+    Cut {
+        /// Which.
+        conn: usize,
+    },
+    /// Some server is killed.
+    Crash,
+    /// Some client dies.
+    Death,
+}
+
+/// How many faults there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames doubled.
+    pub doubled: u64,
+    /// Frames late.
+    pub late: u64,
+    /// Connections cut.
+    pub cuts: u64,
+    /// Dials that failed.
+    pub dials: u64,
+    /// Servers killed.
+    pub crashes: u64,
+    /// Of those at a commit.
+    pub crashes_at_commit: u64,
+    /// Of those while the server was starting or recovering.
+    pub crashes_in_start: u64,
+    /// Clients dead.
+    pub deaths: u64,
+    /// Power failures everywhere.
+    pub power: u64,
+    /// Errors in logs.
+    pub errors_logged: u64,
+}
+
+impl Counts {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Counts) {
+        self.lost += other.lost;
+        self.doubled += other.doubled;
+        self.late += other.late;
+        self.cuts += other.cuts;
+        self.dials += other.dials;
+        self.crashes += other.crashes;
+        self.crashes_at_commit += other.crashes_at_commit;
+        self.crashes_in_start += other.crashes_in_start;
+        self.deaths += other.deaths;
+        self.power += other.power;
+        self.errors_logged += other.errors_logged;
+    }
+}
+
+/// What happens to a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fate {
+    /// How many arrive.
+    pub copies: u32,
+    /// This much later than usual.
+    pub late: Duration,
+    /// And the connection is cut after this.
+    pub cut_after: Option<Duration>,
+}
+
+/// The source of faults.
+#[derive(Debug)]
+pub struct Faults {
+    /// Whether they fall.
+    pub on: bool,
+    /// How many fell.
+    pub counts: Counts,
+    network: NetworkFaults,
+    nodes: NodeFaults,
+    crashes_left: u64,
+    deaths_left: u64,
+    at_commit: u64,
+    rng: Rng,
+}
+
+impl Faults {
+    /// As planned; none until they are switched on.
+    pub fn new(plan: &Plan, mut rng: Rng) -> Faults {
+        let crashes_left = rng.range(1, 24);
+        let at_commit = if plan.node_faults.crash_every.is_some() { [0, 0, 10, 100][rng.below(4) as usize] } else { 0 };
+        Faults {
+            on: false,
+            counts: Counts::default(),
+            network: plan.network_faults,
+            nodes: plan.node_faults,
+            crashes_left,
+            deaths_left: if plan.node_faults.death_every.is_some() { rng.range(1, plan.clients.max(2) as u64 - 1) } else { 0 },
+            at_commit,
+            rng,
+        }
+    }
+
+    fn falls(&mut self, per_million: u64) -> bool {
+        self.on && per_million > 0 && self.rng.chance(per_million, 1_000_000)
+    }
+
+    /// What happens to the next frame.
+    pub fn frame(&mut self, _now: Instant) -> Fate {
+        let mut fate = Fate { copies: 1, late: Duration::ZERO, cut_after: None };
+        if !self.on {
+            return fate;
+        }
+        if self.falls(self.network.lost) {
+            self.counts.lost += 1;
+            fate.copies = 0;
+            fate.cut_after = Some(Duration::from_micros(self.rng.below(3_000_000)));
+        } else if self.falls(self.network.doubled) {
+            self.counts.doubled += 1;
+            fate.copies = 2;
+        }
+        if self.falls(self.network.late) {
+            self.counts.late += 1;
+            fate.late = Duration::from_micros(self.rng.range(100_000, 15_000_000));
+        }
+        if self.falls(self.network.cut) {
+            fate.cut_after = Some(Duration::from_micros(self.rng.below(1_000)));
+        }
+        fate
+    }
+
+    /// Whether the next dial fails.
+    pub fn dial_fails(&mut self) -> bool {
+        let fails = self.falls(self.network.dial);
+        self.counts.dials += u64::from(fails);
+        fails
+    }
+
+    /// A time around a mean, long ones rarer than short ones.
+    fn around(&mut self, mean: Duration) -> Duration {
+        let share = self.rng.range(1, 1_000) as f64 / 1_000.0;
+        mean.mul_f64(-share.ln() + 0.01)
+    }
+}
+
+impl World {
+    /// Lets faults fall from now on.
+    pub fn faults_on(&mut self) {
+        self.faults.on = true;
+        self.plan_crash();
+        self.plan_death();
+    }
+
+    /// No faults any more. Servers that are down come back.
+    pub fn faults_off(&mut self) {
+        self.faults.on = false;
+    }
+
+    fn plan_crash(&mut self) {
+        if let Some(mean) = self.faults.nodes.crash_every
+            && self.faults.crashes_left > 0
+        {
+            let delay = self.faults.around(mean);
+            self.after(delay, Happening::Fault(Fault::Crash));
+        }
+    }
+
+    fn plan_death(&mut self) {
+        if let Some(mean) = self.faults.nodes.death_every
+            && self.faults.deaths_left > 0
+        {
+            let delay = self.faults.around(mean);
+            self.after(delay, Happening::Fault(Fault::Death));
+        }
+    }
+
+    pub(super) fn strike(&mut self, fault: Fault) {
+        match fault {
+            Fault::Cut { conn } => self.cut(conn),
+            _ if !self.faults.on => {}
+            Fault::Crash => {
+                let running: Vec<usize> =
+                    (0..self.servers.len()).filter(|&server| self.servers[server].machine.is_some()).collect();
+                if let Some(&server) = self.faults.rng.pick(&running) {
+                    self.faults.crashes_left = self.faults.crashes_left.saturating_sub(1);
+                    self.crash_some(server);
+                }
+                self.plan_crash();
+            }
+            Fault::Death => {
+                let living: Vec<usize> =
+                    (0..self.mounts.len()).filter(|&client| self.mounts[client].machine.is_some()).collect();
+                if living.len() > 1
+                    && let Some(&client) = self.faults.rng.pick(&living)
+                {
+                    self.faults.deaths_left -= 1;
+                    self.kill_client(client);
+                }
+                self.plan_death();
+            }
+        }
+    }
+
+    pub(super) fn maybe_crash_at_commit(&mut self, server: usize) {
+        if self.faults.on && self.faults.crashes_left > 0 && self.faults.rng.chance(self.faults.at_commit, 1_000) {
+            self.faults.crashes_left -= 1;
+            self.faults.counts.crashes_at_commit += 1;
+            self.crash_some(server);
+        }
+    }
+
+    /// Kills a server, and those that run in the same process.
+    fn crash_some(&mut self, server: usize) {
+        let power = self.faults.rng.chance(self.faults.nodes.power_percent, 100);
+        let pause_max = self.faults.nodes.pause_max.as_micros() as u64;
+        let all: Vec<usize> = if self.plan.one_server { (0..self.servers.len()).collect() } else { vec![server] };
+        for server in all {
+            if self.servers[server].machine.is_none() {
+                continue;
+            }
+            self.faults.counts.crashes += 1;
+            if !self.servers[server].serving {
+                self.faults.counts.crashes_in_start += 1;
+            }
+            self.crash(server, power);
+            let pause = Duration::from_micros(self.faults.rng.range(10, pause_max.max(10)));
+            self.start_server(server, pause);
+        }
+    }
+
+    /// Kills a server: its memory is gone, of what was not durable chance keeps what it likes.
+    pub fn crash(&mut self, server: usize, power: bool) {
+        let how = if power { "loses its power" } else { "is killed" };
+        self.trace.note(self.now, &[30, server as u64], || format!("{} {how}", self.servers[server].name));
+        let own = &mut self.servers[server];
+        own.machine = None;
+        own.serving = false;
+        own.timer = None;
+        own.timer_serial += 1;
+        own.engine.crash(&mut self.faults.rng);
+        if power && own.name.kind == TargetKind::Ost {
+            own.data.crash(&mut self.faults.rng);
+        }
+        self.disconnect(Node::Server(server));
+    }
+
+    /// A client dies for good.
+    pub fn kill_client(&mut self, client: usize) {
+        self.faults.counts.deaths += 1;
+        self.trace.note(self.now, &[31, client as u64], || format!("client {client} dies"));
+        self.mounts[client].machine = None;
+        self.mounts[client].timer_serial += 1;
+        self.mounts[client].kernel.die();
+        self.sched.bury(client);
+        self.disconnect(Node::Client(client));
+    }
+
+    /// The power fails everywhere at once.
+    pub fn power_fails(&mut self) {
+        self.faults.counts.power += 1;
+        for client in 0..self.mounts.len() {
+            if self.mounts[client].machine.is_some() {
+                self.kill_client(client);
+            }
+        }
+        for server in 0..self.servers.len() {
+            if self.servers[server].machine.is_some() {
+                self.crash(server, true);
+            }
+            let pause = Duration::from_micros(self.faults.rng.range(10, 100_000));
+            self.start_server(server, pause);
+        }
+    }
+
+    /// All connections of a node that is gone break.
+    fn disconnect(&mut self, node: Node) {
+        for (conn, side) in self.net.of(node) {
+            self.net.closed(conn, side);
+            self.break_end(conn, 1 - side);
+        }
+    }
+
+    fn cut(&mut self, conn: usize) {
+        if self.net.get(conn).ends.iter().all(|end| !end.open) {
+            return;
+        }
+        self.faults.counts.cuts += 1;
+        self.trace.note(self.now, &[32, conn as u64], || format!("connection {conn} is cut"));
+        for side in 0..2 {
+            self.break_end(conn, side);
+        }
+    }
+
+    /// What has not arrived at this end by some moment soon never does, and the end learns of it then.
+    fn break_end(&mut self, conn: usize, side: usize) {
+        let delay = match self.faults.rng.below(4) {
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(self.faults.rng.below(50)),
+            2 => Duration::from_micros(self.faults.rng.below(2_000)),
+            _ => Duration::from_micros(self.faults.rng.below(200_000)),
+        };
+        let at = self.now + delay;
+        let end = self.net.end(conn, side);
+        if end.dead_from.is_none_or(|dead| dead > at) {
+            end.dead_from = Some(at);
+            self.push(at, Happening::Closed { conn, side });
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The simulated world: one queue of events, ordered by virtual time, and the machines that they happen to.
+//!
+//! A machine is handled an event and asked for its effects; each effect becomes an event in the future, after a delay from
+//! the seed. Nothing here knows what a request means. Programs ([`crate::sched`]) run when their answers come; faults
+//! ([`faults`]) are events like all others.
+//!
+//! # Invariants
+//! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
+//! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
+
+mod effects;
+pub mod faults;
+pub mod mount;
+pub mod net;
+pub mod server;
+
+use core::cmp::Reverse;
+use core::time::Duration;
+use std::collections::BinaryHeap;
+
+use client::api::{Answer, Call, Invalidation};
+use proto::msg::Cred;
+use proto::{Errno, Frame, TargetIndex, TargetKind, TargetName};
+use stdx::{Instant, Rng};
+use store::{Engine, Group, Load, LoadDone};
+use target::{DataId, DataOp, DataResult};
+
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+use crate::sched::Sched;
+use crate::spy::Spy;
+use crate::trace::{Keep, Trace};
+use faults::Faults;
+use mount::Mount;
+use net::{Net, Node};
+use server::Server;
+
+/// The wall clock at the begin.
+pub const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
+
+/// What can happen.
+enum Happening {
+    /// A frame arrives at an end.
+    Frame { conn: usize, side: usize, frame: Frame },
+    /// A listener gets a connection.
+    Accepted { conn: usize },
+    /// The dialler has it.
+    Dialled { conn: usize },
+    /// The dialler does not get one.
+    DialFailed { node: Node, life: u32, number: u64 },
+    /// An end learns that the connection is gone.
+    Closed { conn: usize, side: usize },
+    /// The engine reads.
+    Load { server: usize, life: u32, load: Load },
+    /// What it read arrives.
+    Loaded { server: usize, life: u32, done: LoadDone },
+    /// The engine begins to write a group.
+    Commit { server: usize, life: u32, group: Group },
+    /// The group is durable.
+    Durable { server: usize, life: u32, group: u64 },
+    /// And the target hears of it.
+    Committed { server: usize, life: u32, group: u64, failed: Option<String> },
+    /// A data file is read or written.
+    Data { server: usize, life: u32, id: DataId, op: DataOp },
+    /// What came of it.
+    DataDone { server: usize, life: u32, id: DataId, result: DataResult },
+    /// A tick that a machine wanted.
+    Tick { node: Node, serial: u64 },
+    /// Once a second each machine is told the wall clock.
+    Second { node: Node, life: u32 },
+    /// A program's call reaches its client.
+    Call { client: usize, id: u64, cred: Cred, call: Call },
+    /// The answer reaches the program.
+    Answer { id: u64, result: Result<Answer, Errno> },
+    /// A signal reaches a call.
+    Interrupt { client: usize, id: u64 },
+    /// The kernel hears what to forget.
+    Invalidate { client: usize, what: Invalidation },
+    /// A task's time has come.
+    Wake { task: usize },
+    /// A server starts.
+    Start { server: usize },
+    /// A fault.
+    Fault(faults::Fault),
+}
+
+struct Entry {
+    at: Instant,
+    order: u64,
+    what: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// How a stretch of a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// What was waited for is so.
+    Done,
+    /// The time is over.
+    Late,
+}
+
+/// Deliberate defects that an oracle must notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Canary {
+    /// None.
+    #[default]
+    None,
+    /// Some changes are answered with success and never reach their server.
+    Swallow,
+}
+
+/// The world.
+pub struct World {
+    /// Virtual time.
+    pub now: Instant,
+    /// What was drawn.
+    pub plan: Plan,
+    /// Programs.
+    pub sched: Sched,
+    /// Targets: MGT, MDT, OSTs.
+    pub servers: Vec<Server>,
+    /// Clients.
+    pub mounts: Vec<Mount>,
+    /// The record of the run.
+    pub trace: Trace,
+    /// Looks at every frame.
+    pub spy: Spy,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// A defect on purpose.
+    pub canary: Canary,
+    queue: BinaryHeap<Reverse<Entry>>,
+    order: u64,
+    net: Net,
+    rng: Rng,
+    failure: Option<String>,
+}
+
+/// The position of the metadata target among the servers.
+pub const MDT: usize = 1;
+
+impl World {
+    /// A world in which nothing runs yet: targets are formatted.
+    pub fn new(plan: Plan, keep: Keep) -> World {
+        let mut rng = Rng::new(plan.seed ^ 0x5eed_0001);
+        let name = |kind, index: usize| TargetName {
+            fsname: if kind == TargetKind::Mgt { String::new() } else { mount::FSNAME.to_owned() },
+            kind,
+            index: TargetIndex(index as u32),
+        };
+        let mut names = vec![name(TargetKind::Mgt, 0), name(TargetKind::Mdt, 0)];
+        names.extend((0..plan.osts).map(|index| name(TargetKind::Ost, index)));
+        let servers =
+            names.into_iter().enumerate().map(|(position, name)| Server::new(name, &plan, position as u64)).collect();
+        World {
+            now: Instant::ZERO,
+            sched: Sched::new(),
+            servers,
+            mounts: Vec::new(),
+            trace: Trace::new(keep),
+            spy: Spy::default(),
+            faults: Faults::new(&plan, rng.fork()),
+            canary: Canary::None,
+            queue: BinaryHeap::new(),
+            order: 0,
+            net: Net::default(),
+            rng,
+            failure: None,
+            plan,
+        }
+    }
+
+    /// The wall clock.
+    pub fn wall_ns(&self) -> i64 {
+        WALL_START_NS + self.now.0 as i64
+    }
+
+    /// Something is wrong. The first one counts.
+    pub fn fail(&mut self, what: String) {
+        self.failure.get_or_insert(what);
+    }
+
+    /// What is wrong, if anything.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.clone().or_else(|| self.sched.failure())
+    }
+
+    fn push(&mut self, at: Instant, what: Happening) {
+        self.order += 1;
+        self.queue.push(Reverse(Entry { at, order: self.order, what }));
+    }
+
+    fn after(&mut self, delay: Duration, what: Happening) {
+        self.push(self.now + delay, what);
+    }
+
+    /// Starts a server after a pause.
+    pub fn start_server(&mut self, server: usize, pause: Duration) {
+        self.after(pause, Happening::Start { server });
+    }
+
+    /// A further client, which begins to mount. Gives its number.
+    pub fn add_client(&mut self) -> usize {
+        let client = self.mounts.len();
+        let seed = self.rng.u64();
+        let kernel = Kernel::new(self.sched.clone(), client, self.plan.forgetful, self.rng.fork());
+        self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
+        self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
+        self.tell_wall_clock(client);
+        self.pump(Node::Client(client));
+        client
+    }
+
+    /// Asks a client to unmount.
+    pub fn unmount(&mut self, client: usize) {
+        let now = self.now;
+        if let Some(machine) = &mut self.mounts[client].machine {
+            machine.handle(now, client::api::Event::Unmount);
+        }
+        self.pump(Node::Client(client));
+    }
+
+    fn tell_wall_clock(&mut self, client: usize) {
+        let (now, wall) = (self.now, self.wall_ns());
+        if let Some(machine) = &mut self.mounts[client].machine {
+            machine.handle(now, client::api::Event::WallClock(wall));
+        }
+    }
+
+    /// Lets things happen until `done` or until the time is over.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn run(&mut self, until: Instant, done: impl Fn(&World) -> bool) -> Result<Ended, String> {
+        loop {
+            self.run_programs();
+            if let Some(failure) = self.failure() {
+                return Err(failure);
+            }
+            if done(self) {
+                return Ok(Ended::Done);
+            }
+            if self.trace.events() > EVENTS_MAX {
+                return Err(format!("more than {EVENTS_MAX} events: something runs in a circle; {}", self.explain()));
+            }
+            let Some(Reverse(entry)) = self.queue.pop() else { return Ok(Ended::Late) };
+            if entry.at > until {
+                self.queue.push(Reverse(entry));
+                self.now = until;
+                return Ok(Ended::Late);
+            }
+            self.now = self.now.max(entry.at);
+            self.happen(entry.what);
+        }
+    }
+
+    fn run_programs(&mut self) {
+        loop {
+            self.sched.set_time(self.now, self.wall_ns());
+            self.sched.run();
+            for note in self.sched.take_notes() {
+                self.trace.note(self.now, &[], || note);
+            }
+            self.deliver_invalidated();
+            for (until, task) in self.sched.take_sleeping() {
+                self.push(until, Happening::Wake { task });
+            }
+            for (client, id) in self.sched.take_interrupts() {
+                let delay = self.plan.kernel.draw(&mut self.rng);
+                self.after(delay, Happening::Interrupt { client, id });
+            }
+            let requests = self.sched.take_requests();
+            if requests.is_empty() {
+                return;
+            }
+            for request in requests {
+                let delay = Duration::from_nanos(self.rng.below(3_000));
+                let crate::sched::Request { id, client, cred, call } = request;
+                self.after(delay, Happening::Call { client, id, cred, call });
+            }
+        }
+    }
+
+    /// Why things stand still: open calls and the connections of those who wait, for a person.
+    pub fn explain(&self) -> String {
+        let mut text = String::new();
+        for (id, client, call) in self.sched.open_calls() {
+            text.push_str(&format!("\n  call {id} on client {client} waits: {call}"));
+        }
+        for task in self.sched.tasks() {
+            text.push_str(&format!("\n  task '{task}' has not ended"));
+        }
+        for (position, mount) in self.mounts.iter().enumerate() {
+            let state = match () {
+                () if mount.machine.is_none() => "dead",
+                () if mount.unmounted => "unmounted",
+                () if mount.mounted => "mounted",
+                () => "mounting",
+            };
+            text.push_str(&format!("\n  client {position} is {state}"));
+            for (name, value) in mount.machine.iter().flat_map(|machine| machine.get_params("*.import")) {
+                text.push_str(&format!("\n    {name}: {}", value.replace('\n', " ")));
+            }
+        }
+        for server in &self.servers {
+            let state = match (&server.machine, server.serving) {
+                (None, _) => "down",
+                (Some(_), false) => "starting",
+                (Some(_), true) => "serving",
+            };
+            text.push_str(&format!("\n  target {} is {state}, life {}", server.name, server.life));
+            for (name, value) in server.machine.iter().flat_map(|machine| machine.get_params("*.recovery_status")) {
+                text.push_str(&format!("\n    {name}: {}", value.replace('\n', " ")));
+            }
+        }
+        text
+    }
+
+    /// Whether every server that shall run says that it serves.
+    pub fn all_serve(&self) -> bool {
+        self.servers.iter().all(|server| server.retired || (server.machine.is_some() && server.serving))
+    }
+}
+
+/// More events than any sound run has.
+const EVENTS_MAX: u64 = 4_000_000;
+
+/// What an engine gives when asked for its space.
+fn space(server: &Server) -> Option<store::Space> {
+    server.engine.space().ok()
+}

@@ -1,0 +1,59 @@
+//! A client in the simulated world: its machine, and the kernel before it.
+
+use client::Client;
+use client::api::Options;
+use core::time::Duration;
+use proto::{ClientUuid, TargetKind};
+use stdx::Instant;
+
+use super::server::nid_of;
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+
+/// A client.
+pub struct Mount {
+    /// The machine, while it lives.
+    pub machine: Option<Client>,
+    /// The kernel that programs call.
+    pub kernel: Kernel,
+    /// The tick that is on its way.
+    pub timer: Option<Instant>,
+    /// Ticks with an older number do not count.
+    pub timer_serial: u64,
+    /// It said that it is mounted.
+    pub mounted: bool,
+    /// It said that it is unmounted.
+    pub unmounted: bool,
+}
+
+impl Mount {
+    /// A client that begins to mount.
+    pub fn new(plan: &Plan, position: usize, kernel: Kernel, seed: u64, now: Instant) -> Mount {
+        let options = Options {
+            uuid: ClientUuid(u128::from(seed) << 64 | 0xc11e_0000 | position as u128),
+            seed,
+            fsname: FSNAME.to_owned(),
+            mgs: vec![nid_of(TargetKind::Mgt, 0)],
+            description: format!("client {position}"),
+            read_only: false,
+            max_dirty: plan.max_dirty,
+            max_cached: plan.max_cached,
+            max_read_ahead: plan.max_read_ahead,
+            max_nodes: plan.max_nodes,
+            soft: None,
+            request_timeout: Duration::from_secs(10),
+            write_back_after: plan.write_back_after,
+        };
+        Mount {
+            machine: Some(Client::new(options, now)),
+            kernel,
+            timer: None,
+            timer_serial: 0,
+            mounted: false,
+            unmounted: false,
+        }
+    }
+}
+
+/// The file system's name.
+pub const FSNAME: &str = "simfs";

@@ -1,0 +1,106 @@
+//! The network: connections that keep their order, independent of each other, and what goes wrong with them.
+//!
+//! A frame that is sent is an event in the future; frames of one direction of a connection never overtake each other. A
+//! connection that is cut loses, in each direction on its own, what had not arrived by a moment that chance picks, and
+//! each end learns of it in its own time.
+
+use std::collections::BTreeMap;
+
+use stdx::Instant;
+
+/// A machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Node {
+    /// A target.
+    Server(usize),
+    /// A client.
+    Client(usize),
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Whose.
+    pub node: Node,
+    /// In which of its lives.
+    pub life: u32,
+    /// How it numbers the connection.
+    pub number: u64,
+    /// The end exists: its node has been told of the connection and not of its end.
+    pub open: bool,
+    /// When the last thing on its way to this end arrives.
+    pub last: Instant,
+    /// What would arrive from here on is lost.
+    pub dead_from: Option<Instant>,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Conn {
+    /// Who dialled, who accepted.
+    pub ends: [End; 2],
+}
+
+/// All connections.
+#[derive(Debug, Default)]
+pub struct Net {
+    conns: Vec<Conn>,
+    index: BTreeMap<(Node, u64), (usize, usize)>,
+    accepted: u64,
+}
+
+impl Net {
+    /// A connection on its way from a dialler to a listener. Gives its number and the listener's number for it.
+    pub fn connect(&mut self, from: (Node, u32, u64), to: (Node, u32)) -> usize {
+        self.accepted += 1;
+        let end = |node, life, number| End { node, life, number, open: false, last: Instant::ZERO, dead_from: None };
+        self.conns.push(Conn { ends: [end(from.0, from.1, from.2), end(to.0, to.1, self.accepted)] });
+        self.conns.len() - 1
+    }
+
+    /// A connection.
+    pub fn get(&self, conn: usize) -> &Conn {
+        &self.conns[conn]
+    }
+
+    /// An end, to change.
+    pub fn end(&mut self, conn: usize, side: usize) -> &mut End {
+        &mut self.conns[conn].ends[side]
+    }
+
+    /// A node has been told of its end.
+    pub fn opened(&mut self, conn: usize, side: usize) {
+        let end = self.end(conn, side);
+        end.open = true;
+        let key = (end.node, end.number);
+        self.index.insert(key, (conn, side));
+    }
+
+    /// A node's end is gone.
+    pub fn closed(&mut self, conn: usize, side: usize) {
+        let end = self.end(conn, side);
+        end.open = false;
+        let key = (end.node, end.number);
+        if self.index.get(&key) == Some(&(conn, side)) {
+            self.index.remove(&key);
+        }
+    }
+
+    /// The connection that a node means by a number, and its side.
+    pub fn find(&self, node: Node, number: u64) -> Option<(usize, usize)> {
+        self.index.get(&(node, number)).copied()
+    }
+
+    /// The open ends of a node.
+    pub fn of(&self, node: Node) -> Vec<(usize, usize)> {
+        self.index.range((node, 0)..=(node, u64::MAX)).map(|(_, place)| *place).collect()
+    }
+
+    /// Connections with an open end.
+    pub fn open(&self) -> Vec<usize> {
+        let mut open: Vec<usize> = self.index.values().map(|(conn, _)| *conn).collect();
+        open.sort_unstable();
+        open.dedup();
+        open
+    }
+}

@@ -1,0 +1,138 @@
+//! A target in the simulated world: its machine while it lives, and its disk, which lives on.
+
+use core::time::Duration;
+
+use ost::mem_data::MemData;
+use proto::{Nid, TargetKind, TargetName};
+use stdx::Instant;
+use store::{Engine, MemEngine};
+use target::{Effect, Event, Format, Options, Service, Target};
+
+use crate::plan::Plan;
+
+/// The verbs of a target's machine, whatever it is a target of.
+pub trait Machine {
+    /// Something happened.
+    fn handle(&mut self, now: Instant, event: Event);
+    /// What to do next.
+    fn poll(&mut self) -> Option<Effect>;
+    /// When it wants a tick.
+    fn deadline(&self) -> Option<Instant>;
+    /// Parameters, for explanations.
+    fn get_params(&self, pattern: &str) -> Vec<(String, String)>;
+}
+
+impl<S: Service> Machine for Target<S> {
+    fn handle(&mut self, now: Instant, event: Event) {
+        Target::handle(self, now, event);
+    }
+    fn poll(&mut self) -> Option<Effect> {
+        Target::poll(self)
+    }
+    fn deadline(&self) -> Option<Instant> {
+        Target::deadline(self)
+    }
+    fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
+        Target::get_params(self, pattern)
+    }
+}
+
+/// A target.
+pub struct Server {
+    /// Its name.
+    pub name: TargetName,
+    /// Where it listens.
+    pub nid: Nid,
+    /// The machine, if it runs.
+    pub machine: Option<Box<dyn Machine>>,
+    /// How often it was started.
+    pub life: u32,
+    /// Its store.
+    pub engine: MemEngine,
+    /// Its data files.
+    pub data: MemData,
+    /// When the last operation on a data file is done, by file: they keep their order.
+    pub busy: std::collections::BTreeMap<u64, Instant>,
+    /// When the last commit is done: they keep their order.
+    pub committing: Instant,
+    /// The tick that is on its way.
+    pub timer: Option<Instant>,
+    /// Ticks with an older number do not count.
+    pub timer_serial: u64,
+    /// It said that it serves.
+    pub serving: bool,
+    /// It is not started again.
+    pub retired: bool,
+}
+
+impl Server {
+    /// A new target, formatted but not started.
+    pub fn new(name: TargetName, plan: &Plan, position: u64) -> Server {
+        let engine = MemEngine::new();
+        let format = Format {
+            name: name.clone(),
+            uuid: u128::from(plan.seed) << 64 | u128::from(position + 1),
+            mgs: vec![nid_of(TargetKind::Mgt, 0)],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            wall_ns: crate::world::WALL_START_NS,
+        };
+        let batch = match name.kind {
+            TargetKind::Mgt | TargetKind::Ost => target::format(&format),
+            TargetKind::Mdt => mdt::format(&format),
+        };
+        // An empty memory engine takes every batch.
+        let _ = engine.commit(1, &batch.seal(&schema::formats()));
+        Server {
+            nid: nid_of(name.kind, name.index.0),
+            name,
+            machine: None,
+            life: 0,
+            engine,
+            data: MemData::new(),
+            busy: std::collections::BTreeMap::new(),
+            committing: Instant::ZERO,
+            timer: None,
+            timer_serial: 0,
+            serving: false,
+            retired: false,
+        }
+    }
+
+    /// Starts its machine.
+    pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
+        let deaths = plan.profile == crate::plan::Profile::Clients;
+        let options = Options {
+            name: Some(self.name.clone()),
+            nids: vec![self.nid.clone()],
+            mgs: vec![nid_of(TargetKind::Mgt, 0)],
+            seed,
+            cache_limit: plan.cache_limit,
+            commit: store::CommitPolicy { interval: plan.commit_interval, dirty_limit: plan.dirty_limit },
+            // While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
+            lock_timeout: if deaths { Duration::from_secs(20) } else { Duration::from_secs(120) },
+            ..Options::default()
+        };
+        let last = self.engine.last_group().unwrap_or(0);
+        self.life += 1;
+        self.timer = None;
+        self.timer_serial += 1;
+        self.serving = false;
+        self.busy.clear();
+        self.committing = now;
+        self.machine = Some(match self.name.kind {
+            TargetKind::Mgt => Box::new(Target::new(mgt::Mgt::new(), options, last, now)),
+            TargetKind::Mdt => Box::new(Target::new(mdt::Mdt::new(mdt::Settings::default()), options, last, now)),
+            TargetKind::Ost => Box::new(Target::new(ost::Ost::new(), options, last, now)),
+        });
+    }
+}
+
+/// Where a target listens.
+pub fn nid_of(kind: TargetKind, index: u32) -> Nid {
+    let host = match kind {
+        TargetKind::Mgt => "mgs".to_owned(),
+        TargetKind::Mdt => format!("mdt{index}"),
+        TargetKind::Ost => format!("ost{index}"),
+    };
+    Nid::Tcp { host, port: proto::nid::PORT }
+}

@@ -18,6 +18,12 @@ use crate::machine::{Machine, Target};
 use crate::op::{Op, Replay, Work};
 use crate::service::{Request, Service};
 
+/// Whether a request may be the work that a client does before it gives a lock back. Signs of life alone are not.
+fn writes_back(header: &Header) -> bool {
+    use Opcode::*;
+    matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint))
+}
+
 /// Shortest time after which a client is told to be patient.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
@@ -60,7 +66,9 @@ impl<S: Service> Target<S> {
             }
             what => {
                 self.m.exports.begin(handle, &frame);
-                self.m.locks.progress(self.m.now, ExportId(handle.0));
+                if writes_back(&frame.header) {
+                    self.m.locks.progress(self.m.now, ExportId(handle.0));
+                }
                 self.begin(what, handle, frame);
             }
         }

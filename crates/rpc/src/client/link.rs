@@ -74,6 +74,8 @@ impl Import {
 
     pub(crate) fn dialled(&mut self, link: Link) {
         if !matches!(self.phase, Phase::Dialling { link: current, .. } if current == link) {
+            // Given up meanwhile.
+            self.effects.push_back(ImportEffect::Hangup(link));
             return;
         }
         let xid = self.take_xid();
@@ -281,6 +283,7 @@ impl Import {
     /// In service. `fresh`: from nothing.
     pub(crate) fn serve(&mut self, fresh: bool) {
         self.recovery.progress = Progress::None;
+        self.retry.attempts = self.retry.attempts.min(1);
         self.set_state(State::Full);
         self.effects.push_back(ImportEffect::Full { reply: self.granted.clone(), fresh });
         self.retry_busy();

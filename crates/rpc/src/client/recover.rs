@@ -23,6 +23,9 @@ use super::import::{Import, Purpose};
 use super::state::{Progress, State};
 use crate::REPLAY_WINDOW;
 
+/// Bytes of replays that are sent before the server has answered them all; it keeps those that wait for their turn.
+const REPLAY_BYTES: usize = 8 << 20;
+
 /// How far the replay has come.
 #[derive(Debug)]
 pub(crate) struct Recovery {
@@ -31,6 +34,8 @@ pub(crate) struct Recovery {
     cursor: Transno,
     /// Sent for replay, not answered; with the one that was sent before it.
     replaying: BTreeMap<Transno, (Xid, Transno)>,
+    /// Bytes of those.
+    bytes: usize,
     locks: VecDeque<EnqueueReq>,
     locks_given: bool,
     locks_in_flight: usize,
@@ -44,6 +49,7 @@ impl Default for Recovery {
             progress: Progress::None,
             cursor: Transno(0),
             replaying: BTreeMap::new(),
+            bytes: 0,
             locks: VecDeque::new(),
             locks_given: false,
             locks_in_flight: 0,
@@ -128,10 +134,14 @@ impl Import {
     }
 
     fn replay_some(&mut self) {
-        while self.recovery.replaying.len() < REPLAY_WINDOW {
+        if self.recovery.replaying.is_empty() {
+            self.recovery.bytes = 0;
+        }
+        while self.recovery.replaying.len() < REPLAY_WINDOW && self.recovery.bytes < REPLAY_BYTES {
             let Some(frame) = self.replay.after(self.recovery.cursor).cloned() else { break };
             let before = core::mem::replace(&mut self.recovery.cursor, frame.header.transno);
             self.recovery.replaying.insert(frame.header.transno, (frame.header.xid, before));
+            self.recovery.bytes += frame.wire_len();
             self.send_replay(frame, before);
         }
         if self.recovery.replaying.is_empty() {

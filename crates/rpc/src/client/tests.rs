@@ -1,1 +1,414 @@
-//! Tests.
+//! Stories of one import and a server played by hand.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use proto::connect::PROTOCOL_VERSION;
+use proto::frame::flags;
+use proto::msg::{ConnectRep, Empty, EnqueueReq};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, Tag, Transno, Xid};
+use stdx::Instant;
+
+use super::*;
+use crate::{Link, Slot};
+
+struct Story {
+    import: Import,
+    now: Instant,
+    link: Link,
+    /// Frames that the client sent.
+    out: Vec<Frame>,
+    /// What the owner was told.
+    told: Vec<ImportEffect>,
+    hangups: usize,
+    dials: usize,
+}
+
+impl Story {
+    fn new(change: impl FnOnce(&mut Config)) -> Story {
+        let mut config = Config::new(ClientUuid(1), "fs-MDT0000".into(), vec![Nid::Unix("s".into())], 1);
+        change(&mut config);
+        let now = Instant(1_000_000_000);
+        let import = Import::new(config, now);
+        let mut story = Story { import, now, link: Link(0), out: Vec::new(), told: Vec::new(), hangups: 0, dials: 0 };
+        story.drain();
+        story
+    }
+
+    fn connected() -> Story {
+        let mut story = Story::new(|_| {});
+        story.connect(0, 77, 0);
+        story.told.clear();
+        story
+    }
+
+    fn drain(&mut self) {
+        while let Some(effect) = self.import.poll() {
+            match effect {
+                ImportEffect::Dial { link, .. } => {
+                    self.link = link;
+                    self.dials += 1;
+                }
+                ImportEffect::Send { link, frame } => {
+                    assert_eq!(link, self.link);
+                    self.out.push(frame);
+                }
+                ImportEffect::Hangup(_) => self.hangups += 1,
+                told => self.told.push(told),
+            }
+        }
+    }
+
+    fn event(&mut self, event: ImportEvent) {
+        self.import.handle(self.now, event);
+        self.drain();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        while let Some(at) = self.import.deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.event(ImportEvent::Tick);
+        }
+        self.now = end;
+        self.event(ImportEvent::Tick);
+    }
+
+    fn sent(&mut self) -> Frame {
+        assert!(!self.out.is_empty(), "nothing was sent");
+        self.out.remove(0)
+    }
+
+    /// Dials, and answers the connect request.
+    fn connect(&mut self, flag: u32, export: u64, committed: u64) -> Frame {
+        if self.import.state() == State::Disconn {
+            self.pass(1_000);
+        }
+        self.event(ImportEvent::Dialled(self.link));
+        let request = self.sent();
+        assert_eq!(request.header.opcode, Opcode::Connect as u16);
+        let reply = ConnectRep { version: PROTOCOL_VERSION, instance: 1, ..ConnectRep::default() };
+        self.answer_with(
+            &request,
+            |h| {
+                h.flags |= flag;
+                h.export = Handle(export);
+                h.last_committed = Transno(committed);
+            },
+            reply.encode_to_vec().into(),
+        );
+        request
+    }
+
+    fn answer_with(&mut self, request: &Frame, change: impl FnOnce(&mut Header), body: Bytes) {
+        let mut header = Header { flags: flags::REPLY, ..request.header };
+        header.transno = Transno(0);
+        header.last_committed = Transno(0);
+        change(&mut header);
+        self.event(ImportEvent::Frame(self.link, Frame { header, body, bulk: Bytes::new() }));
+    }
+
+    fn answer(&mut self, request: &Frame, transno: u64, committed: u64) {
+        self.answer_with(
+            request,
+            |h| {
+                h.transno = Transno(transno);
+                h.last_committed = Transno(committed);
+            },
+            Bytes::new(),
+        );
+    }
+
+    fn submit(&mut self, slot: Slot) -> RequestId {
+        let opcode = if slot == Slot::Close { Opcode::MdsClose } else { Opcode::MdsReint };
+        self.submit_out(Outgoing::new(opcode, &Empty {}).in_slot(slot))
+    }
+
+    fn submit_out(&mut self, out: Outgoing) -> RequestId {
+        let id = self.import.submit(self.now, out);
+        self.drain();
+        id
+    }
+
+    /// Breaks the connection; the client dials again.
+    fn cut(&mut self) {
+        self.event(ImportEvent::Closed(self.link));
+    }
+
+    fn result(&mut self, id: RequestId) -> Option<Result<i32, Errno>> {
+        let at = self.told.iter().position(|t| matches!(t, ImportEffect::Reply { id: of, .. } if *of == id))?;
+        match self.told.remove(at) {
+            ImportEffect::Reply { result, .. } => Some(result.map(|frame| frame.header.status)),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn a_change_at_a_time_and_a_close_beside_it() {
+    let mut s = Story::connected();
+    let first = s.submit(Slot::Modify);
+    let second = s.submit(Slot::Modify);
+    let close = s.submit(Slot::Close);
+    let read = s.submit(Slot::None);
+    assert_eq!(s.out.iter().map(|f| f.header.tag).collect::<Vec<_>>(), [Tag(1), Tag(2), Tag(0)]);
+    let (a, b, c) = (s.sent(), s.sent(), s.sent());
+    assert!(a.header.xid < b.header.xid && b.header.xid < c.header.xid);
+    assert_eq!(c.header.last_xid, Xid(a.header.xid.0 - 1), "the reply of the first is missing");
+    s.answer(&a, 11, 0);
+    assert_eq!(s.result(first), Some(Ok(0)));
+    let d = s.sent();
+    assert_eq!((d.header.tag, d.header.last_xid), (Tag(1), a.header.xid));
+    for (frame, id) in [(b, close), (c, read), (d, second)] {
+        s.answer(&frame, 0, 0);
+        assert_eq!(s.result(id), Some(Ok(0)));
+        s.answer(&frame, 0, 0);
+        assert_eq!(s.result(id), None, "the same reply again means nothing");
+    }
+    assert_eq!(s.import.counts()[&(Opcode::MdsReint as u16)], OpcodeCount { sent: 3, ..OpcodeCount::default() });
+}
+
+#[test]
+fn what_was_not_answered_is_sent_again_over_the_next_connection() {
+    let mut s = Story::connected();
+    let id = s.submit(Slot::Modify);
+    let first = s.sent();
+    let dials = s.dials;
+    s.cut();
+    assert_eq!(s.dials, dials + 1, "at once");
+    let waiting = s.submit(Slot::None);
+    assert!(s.out.is_empty());
+    let connect = s.connect(flags::CONNECT_RECONNECT, 77, 0);
+    assert!(connect.header.has(flags::CONNECT_RECONNECT) && connect.header.last_xid == Xid(0));
+    let again = s.sent();
+    assert_eq!((again.header.xid, again.header.tag), (first.header.xid, first.header.tag));
+    assert!(again.header.has(flags::RESENT) && again.header.conn_cnt > first.header.conn_cnt);
+    assert!(!s.sent().header.has(flags::RESENT), "what waited goes for the first time");
+    s.answer(&again, 5, 0);
+    assert_eq!(s.result(id), Some(Ok(0)));
+    assert_eq!(s.result(waiting), None);
+}
+
+#[test]
+fn a_late_answer_makes_the_connection_suspect_unless_the_server_asks_for_patience() {
+    let mut s = Story::connected();
+    s.submit(Slot::Modify);
+    let request = s.sent();
+    s.pass(9_000);
+    s.answer_with(
+        &request,
+        |h| {
+            h.flags |= flags::EARLY;
+            h.timeout_ms = 5_000;
+        },
+        Bytes::new(),
+    );
+    s.pass(4_900);
+    assert_eq!((s.hangups, s.import.state()), (0, State::Full));
+    s.pass(200);
+    assert_eq!((s.hangups, s.import.state()), (1, State::Connecting));
+    s.connect(flags::CONNECT_RECONNECT, 77, 0);
+    assert!(s.sent().header.has(flags::RESENT));
+    assert_eq!(s.import.status().timeouts, 1);
+}
+
+#[test]
+fn a_busy_server_is_asked_again_with_a_new_xid() {
+    let mut s = Story::connected();
+    let id = s.submit(Slot::Modify);
+    let first = s.sent();
+    s.answer_with(&first, |h| h.status = -Errno::EINPROGRESS.raw(), Bytes::new());
+    assert_eq!(s.result(id), None);
+    s.submit(Slot::Modify);
+    assert!(s.out.is_empty(), "the slot stays taken");
+    s.pass(20);
+    let again = s.sent();
+    assert!(again.header.xid > first.header.xid && !again.header.has(flags::RESENT));
+    s.answer(&again, 5, 0);
+    assert_eq!(s.result(id), Some(Ok(0)));
+}
+
+#[test]
+fn a_restarted_server_gets_everything_back_in_order() {
+    let mut s = Story::connected();
+    // An open that is durable, two changes that are not, and one without an answer.
+    let out = Outgoing { keep_open: true, ..Outgoing::new(Opcode::MdsReint, &Empty {}).in_slot(Slot::Modify) };
+    s.submit_out(out);
+    let open = s.sent();
+    s.answer(&open, 10, 10);
+    assert!(s.import.amend(open.header.xid, Bytes::from_static(b"opened")));
+    for transno in [11, 12] {
+        s.submit(Slot::Modify);
+        let change = s.sent();
+        s.answer(&change, transno, 10);
+    }
+    let lost = s.submit(Slot::Modify);
+    let unanswered = s.sent();
+    s.cut();
+    s.told.clear();
+    s.connect(flags::CONNECT_RECOVERING, 78, 10);
+    assert_eq!(s.import.state(), State::Replay);
+    let replays = [s.sent(), s.sent(), s.sent()];
+    assert_eq!(replays.each_ref().map(|f| f.header.transno.0), [10, 11, 12]);
+    assert_eq!(replays.each_ref().map(|f| f.header.last_committed.0), [0, 10, 11], "each names the one before it");
+    assert!(replays.iter().all(|f| f.header.has(flags::REPLAY) && f.header.export == Handle(78)));
+    assert_eq!(&replays[0].body[..], b"opened");
+    assert!(s.out.is_empty(), "what was not answered waits");
+    // The connection breaks in the middle: only what was not answered comes again.
+    s.answer(&replays[0], 10, 10);
+    s.cut();
+    s.connect(flags::CONNECT_RECONNECT | flags::CONNECT_RECOVERING, 78, 10);
+    let again = [s.sent(), s.sent()];
+    assert!(again.iter().all(|f| f.header.has(flags::RESENT | flags::REPLAY)));
+    s.answer(&again[0], 11, 10);
+    s.answer(&again[1], 12, 10);
+    let done = s.sent();
+    assert!(done.header.has(flags::REQ_REPLAY_DONE));
+    s.answer(&done, 0, 10);
+    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::ReplayLocks)));
+    s.import.locks_to_replay(s.now, vec![EnqueueReq { cookie: 5, granted_handle: 6, ..EnqueueReq::default() }]);
+    s.drain();
+    let lock = s.sent();
+    assert!(lock.header.has(flags::REPLAY) && lock.header.opcode == Opcode::LdlmEnqueue as u16);
+    s.answer(&lock, 0, 10);
+    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::LockReplayed { cookie: 5, .. })));
+    let done = s.sent();
+    assert!(done.header.has(flags::LOCK_REPLAY_DONE));
+    assert_eq!(s.import.state(), State::ReplayWait);
+    s.answer(&done, 0, 12);
+    assert_eq!(s.import.state(), State::Full);
+    let resent = s.sent();
+    assert_eq!(resent.header.xid, unanswered.header.xid);
+    s.answer(&resent, 1 << 32, 12);
+    assert_eq!(s.result(lost), Some(Ok(0)));
+    assert_eq!(s.import.status().replay_list, 1, "the last change is not durable yet");
+    assert_eq!(s.import.status().open_list, 1);
+    s.import.open_closed(open.header.xid, Transno(0));
+    assert_eq!(s.import.status().open_list, 0);
+}
+
+#[test]
+fn an_evicted_client_starts_anew() {
+    let mut s = Story::connected();
+    s.submit(Slot::Modify);
+    let change = s.sent();
+    s.answer(&change, 11, 0);
+    let (flying, waiting) = (s.submit(Slot::Modify), s.submit(Slot::Modify));
+    s.sent();
+    s.cut();
+    s.told.clear();
+    s.connect(0, 99, 0);
+    assert_eq!((s.result(flying), s.result(waiting)), (Some(Err(Errno::EIO)), Some(Err(Errno::EIO))));
+    let evicted = s.told.iter().position(|t| matches!(t, ImportEffect::Evicted));
+    let full = s.told.iter().position(|t| matches!(t, ImportEffect::Full { fresh: true, .. }));
+    assert!(evicted.is_some() && evicted < full);
+    assert_eq!((s.import.generation(), s.import.status().replay_list), (1, 0));
+    s.submit(Slot::Modify);
+    assert_eq!(s.sent().header.export, Handle(99));
+}
+
+#[test]
+fn the_answer_that_the_session_is_unknown_leads_to_a_new_connection() {
+    let mut s = Story::connected();
+    let id = s.submit(Slot::None);
+    let request = s.sent();
+    s.answer_with(&request, |h| h.status = -Errno::ENOTCONN.raw(), Bytes::new());
+    assert_eq!((s.hangups, s.result(id)), (1, None));
+    s.connect(0, 99, 0);
+    assert_eq!(s.result(id), Some(Err(Errno::EIO)));
+}
+
+#[test]
+fn a_soft_import_gives_up_after_a_while() {
+    let mut s = Story::new(|config| config.soft = Some(Duration::from_secs(5)));
+    let id = s.submit(Slot::Modify);
+    for _ in 0..100 {
+        s.event(ImportEvent::DialFailed(s.link, "refused".into()));
+        s.pass(49);
+    }
+    assert_eq!(s.result(id), None);
+    for _ in 0..10 {
+        s.event(ImportEvent::DialFailed(s.link, "refused".into()));
+        s.pass(49);
+    }
+    assert_eq!(s.result(id), Some(Err(Errno::EIO)));
+    let id = s.submit(Slot::None);
+    assert_eq!(s.result(id), Some(Err(Errno::EIO)), "at once");
+    s.connect(0, 5, 0);
+    let id = s.submit(Slot::None);
+    assert_eq!(s.result(id), None);
+}
+
+#[test]
+fn retries_come_at_once_then_slower_but_never_rarely() {
+    let mut s = Story::connected();
+    s.pass(2_000);
+    s.out.clear();
+    s.cut();
+    let mut waits = Vec::new();
+    for _ in 0..14 {
+        s.event(ImportEvent::DialFailed(s.link, "refused".into()));
+        waits.push(s.import.deadline().map_or(0, |at| at.since(s.now).as_millis()));
+        s.pass(1_000);
+    }
+    assert!(waits[0] <= 10 && waits.iter().all(|ms| *ms <= 1_000), "{waits:?}");
+    assert!(waits[13] >= 500, "{waits:?}");
+    // The configuration says that the target is back: no waiting.
+    let dials = s.dials;
+    s.event(ImportEvent::DialFailed(s.link, "refused".into()));
+    s.event(ImportEvent::Target { nids: vec![Nid::Unix("elsewhere".into())], instance: 2 });
+    assert_eq!(s.dials, dials + 1);
+}
+
+#[test]
+fn requests_that_may_not_be_repeated_fail_with_their_connection() {
+    let mut s = Story::connected();
+    let out = Outgoing { no_resend: true, ..Outgoing::new(Opcode::MdsStatfs, &Empty {}) };
+    let id = s.submit_out(out.clone());
+    s.cut();
+    assert_eq!(s.result(id), Some(Err(Errno::ETIMEDOUT)));
+    let id = s.submit_out(out);
+    assert_eq!(s.result(id), Some(Err(Errno::ETIMEDOUT)));
+}
+
+#[test]
+fn a_refusal_is_told_once_and_tried_again() {
+    let mut s = Story::new(|_| {});
+    for round in 0..3 {
+        s.event(ImportEvent::Dialled(s.link));
+        let request = s.sent();
+        let reply = ConnectRep { reason: "upgrade the older side".into(), ..ConnectRep::default() };
+        s.answer_with(&request, |h| h.status = -Errno::EPROTO.raw(), reply.encode_to_vec().into());
+        let told =
+            s.told.iter().filter(|t| matches!(t, ImportEffect::Refused { reason, .. } if reason.contains("upgrade")));
+        assert_eq!(told.count(), 1, "round {round}");
+        s.pass(5_001);
+    }
+}
+
+#[test]
+fn an_abort_takes_back_only_what_has_no_effect() {
+    let mut s = Story::connected();
+    let (change, waiting, read) = (s.submit(Slot::Modify), s.submit(Slot::Modify), s.submit(Slot::None));
+    assert!(!s.import.abort(change));
+    assert!(s.import.abort(waiting) && s.import.abort(read));
+    let (first, _read) = (s.sent(), s.sent());
+    s.answer(&first, 1, 0);
+    assert!(s.out.is_empty() && s.import.status().queued == 0);
+}
+
+#[test]
+fn pings_fetch_what_is_durable() {
+    let mut s = Story::connected();
+    s.submit(Slot::Modify);
+    let change = s.sent();
+    s.answer(&change, 11, 0);
+    s.pass(1_600);
+    let ping = s.sent();
+    assert_eq!(ping.header.opcode, Opcode::Ping as u16);
+    s.answer(&ping, 0, 11);
+    assert_eq!(s.import.status().replay_list, 0);
+    s.pass(20_000);
+    assert!(s.out.is_empty(), "nothing to learn");
+}

@@ -311,8 +311,8 @@ impl Exports {
                 }
             }
         }
-        let starts = matches!(what, Arrival::Execute | Arrival::Replay | Arrival::ReplayLock | Arrival::Reconstruct)
-            || what == Arrival::Defer;
+        // Replays are limited by the client's window.
+        let starts = matches!(what, Arrival::Execute | Arrival::Defer);
         if starts
             && facts.class == Class::Normal
             && (export.executing.len() >= self.limits.requests || export.bytes >= self.limits.bytes)

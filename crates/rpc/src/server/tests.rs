@@ -1,1 +1,287 @@
-//! Tests.
+//! Stories of sessions and of the recovery window.
+
+use core::time::Duration;
+
+use proto::connect::PROTOCOL_VERSION;
+use proto::frame::flags;
+use proto::msg::ConnectReq;
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
+use stdx::{Instant, Rng};
+
+use super::*;
+use crate::Link;
+
+const NOW: Instant = Instant(1_000_000_000_000);
+
+fn offer() -> ConnectOffer {
+    ConnectOffer::new("fs-MDT0000".into(), 3, "0.1.0".into())
+}
+
+fn request(client: u128) -> ConnectReq {
+    ConnectReq {
+        client_uuid: client.to_be_bytes().to_vec().into(),
+        target: "fs-MDT0000".into(),
+        features: u64::MAX,
+        version: PROTOCOL_VERSION,
+        brw_size: 1 << 20,
+        ..ConnectReq::default()
+    }
+}
+
+fn connect(
+    exports: &mut Exports,
+    link: u64,
+    export: u64,
+    conn_cnt: u32,
+    request: &ConnectReq,
+    offer: &ConnectOffer,
+) -> Connected {
+    let header = Header { export: Handle(export), conn_cnt, xid: Xid(1), ..Header::default() };
+    let frame = Frame { header, ..Frame::default() };
+    exports.connect(NOW, Link(link), "here", &frame, request, offer)
+}
+
+fn accepted(connected: Connected) -> Accepted {
+    match connected {
+        Connected::Yes(accepted) => accepted,
+        Connected::No(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+fn refused(connected: Connected) -> Refusal {
+    match connected {
+        Connected::No(refusal) => refusal,
+        Connected::Yes(accepted) => panic!("{accepted:?}"),
+    }
+}
+
+#[test]
+fn a_new_client_comes_and_comes_back() {
+    let mut exports = Exports::new(0, Limits::default());
+    let first = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer()));
+    assert!(first.new && first.replaced.is_none() && first.flags == 0);
+    assert_eq!(first.reply.features & !proto::connect::features::SUPPORTED, 0, "a subset of what is supported");
+    let late = refused(connect(&mut exports, 2, 0, 1, &request(5), &offer()));
+    assert_eq!(late.errno, Errno::EALREADY);
+    let again = accepted(connect(&mut exports, 3, first.handle.0, 2, &request(5), &offer()));
+    assert_eq!((again.handle, again.new, again.old_link), (first.handle, false, Some(Link(1))));
+    assert_eq!(again.flags, flags::CONNECT_RECONNECT);
+    // A client that lost its memory: its old session goes.
+    let anew = accepted(connect(&mut exports, 4, 0, 3, &request(5), &offer()));
+    assert_eq!((anew.replaced, anew.new, exports.len()), (Some(first.handle), true, 1));
+}
+
+#[test]
+fn who_does_not_fit_is_refused_with_a_reason() {
+    let mut exports = Exports::new(0, Limits { exports: 1, ..Limits::default() });
+    let other_major = ConnectReq { version: PROTOCOL_VERSION + (1 << 16), ..request(5) };
+    let refusal = refused(connect(&mut exports, 1, 0, 1, &other_major, &offer()));
+    assert_eq!(refusal.errno, Errno::EPROTO);
+    assert!(refusal.reason.contains("upgrade the older side"), "{}", refusal.reason);
+    let elsewhere = ConnectReq { target: "fs-MDT0001".into(), ..request(5) };
+    assert_eq!(refused(connect(&mut exports, 1, 0, 1, &elsewhere, &offer())).errno, Errno::ENODEV);
+    let nobody = ConnectReq { client_uuid: Default::default(), ..request(5) };
+    assert_eq!(refused(connect(&mut exports, 1, 0, 1, &nobody, &offer())).errno, Errno::EPROTO);
+    accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer()));
+    assert_eq!(refused(connect(&mut exports, 2, 0, 1, &request(6), &offer())).errno, Errno::EOVERFLOW);
+    let recovering = ConnectOffer { recovering: Some((2, 17)), ..offer() };
+    let busy = refused(connect(&mut exports, 2, 0, 1, &request(6), &recovering));
+    assert_eq!((busy.errno, busy.time_left_s), (Errno::EBUSY, 17));
+}
+
+#[test]
+fn a_known_client_recovers_and_a_server_need_not() {
+    let mut exports = Exports::new(100, Limits::default());
+    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 0, [(Tag(1), SlotRecord::default())]);
+    let recovering = ConnectOffer { recovering: Some((1, 30)), ..offer() };
+    let back = accepted(connect(&mut exports, 1, 55, 9, &request(5), &recovering));
+    assert_eq!((back.handle, back.new, back.flags), (handle, false, flags::CONNECT_RECOVERING));
+    let again = accepted(connect(&mut exports, 2, handle.0, 10, &request(5), &recovering));
+    assert_eq!(again.flags, flags::CONNECT_RECONNECT | flags::CONNECT_RECOVERING);
+    let server = ConnectReq { lightweight: true, ..request(6) };
+    assert_eq!(accepted(connect(&mut exports, 3, 0, 1, &server, &recovering)).flags, 0);
+}
+
+#[test]
+fn limits_hold_back_those_who_ask_for_too_much() {
+    let mut exports = Exports::new(0, Limits { requests: 2, ..Limits::default() });
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    let frame = |xid, opcode: Opcode| Frame {
+        header: Header { opcode: opcode as u16, export: handle, conn_cnt: 1, xid: Xid(xid), ..Header::default() },
+        ..Frame::default()
+    };
+    for xid in [10, 11] {
+        let frame = frame(xid, Opcode::MdsGetattr);
+        assert_eq!(exports.arrive(NOW, Link(1), &frame, false), Arrival::Execute);
+        exports.begin(handle, &frame);
+    }
+    let third = frame(12, Opcode::MdsGetattr);
+    assert_eq!(exports.arrive(NOW, Link(1), &third, false), Arrival::Refuse(Errno::EINPROGRESS));
+    let cancel = frame(13, Opcode::LdlmCancel);
+    assert_eq!(exports.arrive(NOW, Link(1), &cancel, false), Arrival::Execute, "what frees others always passes");
+    exports.end(handle, Xid(10));
+    assert_eq!(exports.arrive(NOW, Link(1), &third, false), Arrival::Execute);
+    let bad_tag = Frame { header: Header { tag: Tag(9), ..third.header }, ..Frame::default() };
+    assert_eq!(exports.arrive(NOW, Link(1), &bad_tag, false), Arrival::Refuse(Errno::EPROTO));
+}
+
+#[test]
+fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
+    let mut exports = Exports::new(0, Limits::default());
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    let frame = |xid: u64, last: u64, flags: u32| Frame {
+        header: Header {
+            opcode: Opcode::MdsReint as u16,
+            tag: Tag(1),
+            flags,
+            export: handle,
+            conn_cnt: 1,
+            xid: Xid(xid),
+            last_xid: Xid(last),
+            ..Header::default()
+        },
+        ..Frame::default()
+    };
+    let record = SlotRecord { xid: Xid(10), transno: Transno(7), ..SlotRecord::default() };
+    if let Some(export) = exports.get_mut(handle) {
+        export.dirty = false;
+    }
+    assert!(exports.executed(handle, Tag(1), record));
+    assert!(
+        !exports.executed(handle, Tag(1), SlotRecord { xid: Xid(9), ..record }),
+        "an older one does not replace it"
+    );
+    exports.keep_reply(handle, Tag(1), &frame(10, 0, flags::REPLY));
+    let resent = frame(10, 9, flags::RESENT);
+    assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::AnswerAgain);
+    assert!(exports.first_answer(handle, &resent).is_some());
+    assert_eq!(exports.arrive(NOW, Link(1), &frame(10, 9, 0), false), Arrival::Refuse(Errno::ENOTCONN));
+    // The next request tells that the answer has come.
+    assert_eq!(exports.arrive(NOW, Link(1), &frame(11, 10, 0), false), Arrival::Execute);
+    assert!(exports.first_answer(handle, &resent).is_none());
+    assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::Refuse(Errno::EPROTO));
+}
+
+// --- the window ---
+
+const SOFT: Duration = Duration::from_secs(30);
+const HARD: Duration = Duration::from_secs(180);
+
+fn replay(transno: u64) -> Frame {
+    Frame { header: Header { transno: Transno(transno), xid: Xid(transno), ..Header::default() }, ..Frame::default() }
+}
+
+fn next(window: &mut Window) -> Option<u64> {
+    let (_, frame) = window.next_replay()?;
+    window.executed(NOW);
+    Some(frame.header.transno.0)
+}
+
+#[test]
+fn replays_run_in_the_order_of_all_clients() {
+    let (a, b) = (Handle(1), Handle(2));
+    let mut w = Window::new([a, b], Transno(10), SOFT, HARD);
+    assert_eq!(w.state(), WindowState::WaitingForClients);
+    assert_eq!(w.deadline(), None, "no clock without a client");
+    w.connected(NOW, a);
+    assert_eq!(w.replay(a, replay(12), Transno(0)), Replayed::Queued);
+    assert_eq!(w.replay(a, replay(9), Transno(0)), Replayed::Committed);
+    assert_eq!((w.step(NOW), next(&mut w)), (None, None), "b is not here");
+    w.connected(NOW, b);
+    assert_eq!((w.step(NOW), next(&mut w)), (None, None), "b may have 11");
+    w.replay(b, replay(11), Transno(0));
+    assert_eq!(w.replay(b, replay(12), Transno(0)), Replayed::Conflict);
+    assert_eq!(next(&mut w), Some(11));
+    assert_eq!(w.replay(b, replay(11), Transno(11)), Replayed::Answered);
+    assert_eq!(next(&mut w), Some(12), "12 follows 11: nobody can have anything between");
+    w.replay(a, replay(20), Transno(12));
+    assert_eq!(next(&mut w), None, "b may have something before 20");
+    w.replay(b, replay(15), Transno(11));
+    assert_eq!(next(&mut w), Some(15), "a gap that nobody fills");
+    assert!(!w.requests_done(NOW, b));
+    assert_eq!(next(&mut w), Some(20));
+    assert_eq!(w.step(NOW), None);
+    assert!(!w.requests_done(NOW, a));
+    assert_eq!(w.step(NOW), Some(Step::OpenLocks));
+    assert!(w.requests_done(NOW, a), "asked again, it is answered at once");
+    assert!(!w.locks_done(NOW, a) && w.step(NOW).is_none());
+    w.locks_done(NOW, b);
+    assert_eq!(w.step(NOW), Some(Step::Finish));
+    assert_eq!(w.step(NOW), None);
+    w.finished(NOW);
+    assert!(!w.is_open() && w.locks_done(NOW, a));
+    assert_eq!((w.status().completed, w.status().replayed_requests), (2, 4));
+}
+
+#[test]
+fn who_does_not_come_or_does_not_go_on_is_given_up() {
+    let (a, b, c) = (Handle(1), Handle(2), Handle(3));
+    let mut w = Window::new([a, b, c], Transno(10), SOFT, HARD);
+    w.connected(NOW, a);
+    w.connected(NOW, b);
+    let late = NOW + SOFT;
+    assert_eq!(w.step(late - Duration::from_nanos(1)), None);
+    assert_eq!(w.step(late), Some(Step::Evict(c)));
+    w.gone(c);
+    assert_eq!(w.step(late), None);
+    // b is connected, but says nothing; a's replay cannot run.
+    w.replay(a, replay(15), Transno(0));
+    assert_eq!(next(&mut w), None);
+    let late = late + SOFT;
+    assert_eq!(w.step(late), Some(Step::Evict(b)));
+    w.gone(b);
+    assert_eq!(next(&mut w), Some(15));
+    assert_eq!(w.status().evicted, 2);
+    w.requests_done(late, a);
+    assert_eq!(w.step(late), Some(Step::OpenLocks));
+    // And nobody holds the others up past the hard limit, whatever it does.
+    let hard = NOW + HARD;
+    assert_eq!(w.deadline().map(|at| at <= hard), Some(true));
+    assert_eq!(w.step(hard), Some(Step::Evict(a)));
+    w.gone(a);
+    assert_eq!(w.step(hard), Some(Step::Finish));
+}
+
+#[test]
+fn whatever_the_order_of_arrival_the_order_of_execution_is_that_of_transnos() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let clients: Vec<Handle> = (1..=rng.range(1, 5)).map(Handle).collect();
+        let mut w = Window::new(clients.clone(), Transno(100), SOFT, HARD);
+        let mut left: Vec<Vec<u64>> = vec![Vec::new(); clients.len()];
+        let mut want = Vec::new();
+        let mut transno = 100;
+        for _ in 0..rng.below(40) {
+            transno += rng.range(1, 3);
+            want.push(transno);
+            left[rng.below(clients.len() as u64) as usize].insert(0, transno);
+        }
+        for client in &clients {
+            w.connected(NOW, *client);
+        }
+        let mut have = Vec::new();
+        let mut done = vec![false; clients.len()];
+        while !done.iter().all(|d| *d) {
+            let i = rng.below(clients.len() as u64) as usize;
+            match left[i].pop() {
+                Some(transno) => drop(w.replay(clients[i], replay(transno), Transno(0))),
+                None => {
+                    w.requests_done(NOW, clients[i]);
+                    done[i] = true;
+                }
+            }
+            w.step(NOW);
+            while rng.chance(2, 3) {
+                match next(&mut w) {
+                    Some(transno) => have.push(transno),
+                    None => break,
+                }
+            }
+        }
+        while let Some(transno) = next(&mut w) {
+            have.push(transno);
+        }
+        assert_eq!(have, want, "seed {seed}");
+        assert!(matches!(w.step(NOW), Some(Step::OpenLocks)) || w.state() == WindowState::Locks, "seed {seed}");
+    }
+}

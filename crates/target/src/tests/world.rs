@@ -257,6 +257,10 @@ impl World {
             match effect {
                 Effect::Send { conn, frame } => {
                     if self.hit(self.faults.lose) {
+                        // A notice that is lost without its connection would have its client evicted, and rightly so.
+                        if !frame.header.has(flags::REPLY) {
+                            self.cut(conn);
+                        }
                         continue;
                     }
                     let times = if self.hit(self.faults.double) { 2 } else { 1 };

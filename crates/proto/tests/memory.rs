@@ -1,38 +1,14 @@
 //! How much memory the bytes of a peer can make us take: decoding a body allocates at most a fixed multiple of its length,
-//! whichever field it repeats. With `BODY_LEN` that gives the bound for one frame.
+//! whichever field it repeats. With `BODY_MAX` that gives the bound for one frame.
 
 mod common;
+#[path = "common/memory.rs"]
+mod counting;
 
 use common::mutate::varint;
 use common::samples::{self, Body, Visitor};
+use counting::peak_of;
 use proto::Frame;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-/// Counts what is allocated now, and the most that ever was.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is passed on to the system's allocator; only numbers are kept beside it.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(now, Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Length of the bodies that are tried, in bytes: long enough that the multiple shows, short enough to try all fields.
 const BODY_LEN: usize = 64 << 10;
@@ -42,16 +18,6 @@ const BODY_LEN: usize = 64 << 10;
 const REQUEST_FACTOR: usize = 40;
 /// See [`REQUEST_FACTOR`].
 const REPLY_FACTOR: usize = 240;
-
-/// The most that `work` has allocated at once beyond what was there before.
-fn peak_of<T>(work: impl FnOnce() -> T) -> usize {
-    let before = NOW.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = work();
-    let peak = PEAK.load(Relaxed);
-    drop(result);
-    peak - before
-}
 
 /// A body that says `field` again and again.
 fn repeated(field: &[u8]) -> Vec<u8> {
@@ -75,7 +41,8 @@ impl Visitor for Worst {
             number.push(1);
             for body in [repeated(&empty), repeated(&number), packed] {
                 let frame = Frame { body: body.into(), ..Frame::default() };
-                self.0.push((peak_of(|| frame.decode::<M>()), name, tag));
+                let (_, peak) = peak_of(|| frame.decode::<M>());
+                self.0.push((peak, name, tag));
             }
         }
     }

@@ -1,0 +1,44 @@
+//! An allocator that counts: how much memory a test program holds now, and the most that it ever held.
+//!
+//! For test programs with a single test at a time: what runs beside it is counted too.
+#![allow(dead_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator; only numbers are kept beside it.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
+        PEAK.fetch_max(now, Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that are allocated now.
+pub fn held() -> usize {
+    NOW.load(Relaxed)
+}
+
+/// The most that `work` has allocated at once, beyond what was there before.
+pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = held();
+    PEAK.store(before, Relaxed);
+    let result = work();
+    (result, PEAK.load(Relaxed).saturating_sub(before))
+}

@@ -76,7 +76,13 @@ impl Vfs<'_> {
     fn call(&mut self, call: Call) -> Result<Answer, Errno> {
         let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
         self.kernel.listen(told, 0);
+        if std::env::var("CALLS").is_ok() {
+            println!("  {call:?}");
+        }
         let result = self.c.call(self.node, call);
+        if std::env::var("CALLS").is_ok() {
+            println!("    {result:?} {:?}", self.c.nodes[self.node].invalidations);
+        }
         let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
         self.kernel.listen(told, 0);
         result
@@ -355,6 +361,11 @@ impl Vfs<'_> {
                 return Err(Errno::ENOTDIR);
             }
             let mut names = v.c.list(v.node, ino, plus)?;
+            for entry in core::mem::take(&mut v.c.listed) {
+                if let Some(stat) = &entry.stat {
+                    v.kernel.keep_entry(ino, core::str::from_utf8(&entry.name).unwrap(), stat);
+                }
+            }
             names.retain(|name| name != "." && name != "..");
             names.sort();
             Ok(names)

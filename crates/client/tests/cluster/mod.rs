@@ -68,13 +68,26 @@ pub struct Node {
 enum Who {
     Server(usize),
     Node(usize),
+    Raw(usize),
 }
 
 type End = (Who, u64);
 
+/// A connection that somebody made who is no client: what is sent over it is up to the test.
+#[derive(Default)]
+pub struct Raw {
+    pub inbox: Vec<Frame>,
+    pub closed: bool,
+}
+
+/// What becomes of a frame between a client and a server: `true` on its way to the client of this number.
+pub type Tamper = Box<dyn FnMut(bool, usize, Frame) -> Vec<Frame>>;
+
 pub struct Cluster {
     servers: Vec<Server>,
     pub nodes: Vec<Node>,
+    pub raws: Vec<Raw>,
+    pub tamper: Option<Tamper>,
     pub now: Instant,
     links: BTreeMap<End, End>,
     wire: VecDeque<(End, Frame)>,
@@ -83,6 +96,8 @@ pub struct Cluster {
     pub log: Vec<String>,
     /// Requests of clients by opcode.
     pub requests: BTreeMap<&'static str, u64>,
+    /// What the last listing gave.
+    pub listed: Vec<client::api::DirectoryEntry>,
     /// Groups wait to become durable while this is set.
     pub slow_media: bool,
     rng: Rng,
@@ -102,6 +117,8 @@ impl Cluster {
         let mut cluster = Cluster {
             servers: Vec::new(),
             nodes: Vec::new(),
+            raws: Vec::new(),
+            tamper: None,
             now: Instant::ZERO + Duration::from_secs(1),
             links: BTreeMap::new(),
             wire: VecDeque::new(),
@@ -109,6 +126,7 @@ impl Cluster {
             next_call: 1,
             log: Vec::new(),
             requests: BTreeMap::new(),
+            listed: Vec::new(),
             slow_media: false,
             rng: Rng::new(7),
         };
@@ -219,11 +237,47 @@ impl Cluster {
                     machine.handle(now, target::Event::Closed { conn: target::ConnId(conn) });
                 }
             }
+            Who::Raw(at) => self.raws[at].closed = true,
             Who::Node(at) => {
                 if self.nodes[at].alive {
                     self.nodes[at].machine.handle(now, Event::Closed { conn: ConnId(conn) });
                 }
             }
+        }
+    }
+
+    /// A connection to a server.
+    pub fn raw(&mut self, server: usize) -> usize {
+        let raw = self.raws.len();
+        self.raws.push(Raw::default());
+        let nid = self.servers[server].nid.clone();
+        self.dial((Who::Raw(raw), 0), &[nid]).unwrap();
+        raw
+    }
+
+    /// Sends over it, without waiting for anything.
+    pub fn raw_send(&mut self, raw: usize, frame: Frame) {
+        if let Some(&other) = self.links.get(&(Who::Raw(raw), 0)) {
+            self.wire.push_back((other, frame));
+        }
+    }
+
+    /// Hangs up.
+    pub fn raw_close(&mut self, raw: usize) {
+        self.break_link((Who::Raw(raw), 0));
+    }
+
+    fn transmit(&mut self, from: Who, to: End, frame: Frame) {
+        let between = match (from, to.0) {
+            (Who::Node(at), _) => Some((false, at)),
+            (_, Who::Node(at)) => Some((true, at)),
+            _ => None,
+        };
+        match (&mut self.tamper, between) {
+            (Some(tamper), Some((to_client, at))) => {
+                self.wire.extend(tamper(to_client, at, frame).into_iter().map(|frame| (to, frame)));
+            }
+            _ => self.wire.push_back((to, frame)),
         }
     }
 
@@ -323,6 +377,7 @@ impl Cluster {
                     Who::Node(at) => {
                         self.nodes[at].machine.handle(self.now, Event::Frame { conn: ConnId(conn), frame })
                     }
+                    Who::Raw(at) => self.raws[at].inbox.push(frame),
                 }
             }
             if !moved {
@@ -398,8 +453,8 @@ impl Cluster {
         let me = Who::Server(at);
         match effect {
             target::Effect::Send { conn, frame } => {
-                if let Some(other) = self.links.get(&(me, conn.0)) {
-                    self.wire.push_back((*other, frame));
+                if let Some(&other) = self.links.get(&(me, conn.0)) {
+                    self.transmit(me, other, frame);
                 }
             }
             target::Effect::Hangup { conn } => self.break_link((me, conn.0)),
@@ -445,8 +500,8 @@ impl Cluster {
                 if let Some(opcode) = Opcode::from_raw(frame.header.opcode) {
                     *self.requests.entry(opcode.name()).or_default() += 1;
                 }
-                if let Some(other) = self.links.get(&(me, conn.0)) {
-                    self.wire.push_back((*other, frame));
+                if let Some(&other) = self.links.get(&(me, conn.0)) {
+                    self.transmit(me, other, frame);
                 }
             }
             Effect::Hangup { conn } => {
@@ -608,6 +663,7 @@ impl Cluster {
             Answer::Opened { fh, .. } => fh,
             other => panic!("{other:?}"),
         };
+        self.listed.clear();
         let mut names = Vec::new();
         let mut offset = 0;
         self.requests.clear();
@@ -619,6 +675,7 @@ impl Cluster {
             };
             let Some(last) = entries.last() else { break };
             offset = last.offset;
+            self.listed.extend(entries.iter().cloned());
             names.extend(entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
         }
         let sent = self.requests.clone();

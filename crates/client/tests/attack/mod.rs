@@ -1,0 +1,627 @@
+//! Peers that mean no good: sessions over raw connections that send requests of every kind with values from the edges,
+//! learn from the replies what exists, and so get deep into a target.
+#![allow(dead_code)]
+
+#[path = "../../../proto/tests/common/mutate.rs"]
+pub mod mutate;
+#[path = "../../../proto/tests/common/samples.rs"]
+pub mod samples;
+
+use bytes::Bytes;
+use mutate::{mutate, number};
+use prost::Message;
+use proto::connect::PROTOCOL_VERSION;
+use proto::frame::flags;
+use proto::msg::*;
+use proto::{Errno, Fid, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
+use stdx::Rng;
+
+/// What an attacker knows: numbers and names to use again.
+pub struct Known {
+    pub fids: Vec<Fid>,
+    pub handles: Vec<u64>,
+    pub names: Vec<Vec<u8>>,
+    pub cookies: u64,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        let fid = |seq, oid, ver| Fid { seq, oid, ver };
+        Known {
+            fids: vec![
+                Fid::ROOT,
+                Fid::NONE,
+                fid(Fid::SEQ_FIRST, 1, 0),
+                fid(Fid::SEQ_LAST, Fid::OID_MAX, 0),
+                fid(u64::MAX, u32::MAX, u32::MAX),
+                fid(Fid::SEQ_FIRST, 0, 0),
+                fid(1, 1, 1),
+            ],
+            handles: vec![0, 1, u64::MAX],
+            names: vec![Vec::new(), b".".to_vec(), b"..".to_vec(), b"a".to_vec(), b"b".to_vec(), b"\xff\xfe".to_vec()],
+            cookies: 1,
+        }
+    }
+}
+
+impl Known {
+    const MOST: usize = 200;
+
+    fn learn_fid(&mut self, fid: Fid, rng: &mut Rng) {
+        if self.fids.len() < Self::MOST {
+            self.fids.push(fid);
+        } else {
+            let at = rng.below(self.fids.len() as u64) as usize;
+            self.fids[at] = fid;
+        }
+    }
+
+    fn learn_handle(&mut self, handle: u64, rng: &mut Rng) {
+        if self.handles.len() < Self::MOST {
+            self.handles.push(handle);
+        } else {
+            let at = rng.below(self.handles.len() as u64) as usize;
+            self.handles[at] = handle;
+        }
+    }
+
+    fn learn_attr(&mut self, attr: &Option<Attr>, rng: &mut Rng) {
+        if let Some(attr) = attr {
+            self.learn_fid(attr.fid, rng);
+        }
+    }
+
+    /// Takes from a reply or a notice what can be used again.
+    pub fn learn(&mut self, frame: &Frame, rng: &mut Rng) {
+        match Opcode::from_raw(frame.header.opcode) {
+            Some(Opcode::SeqAlloc) => {
+                if let Ok(rep) = frame.decode::<SeqAllocRep>() {
+                    (1..40).for_each(|oid| self.learn_fid(Fid::new(rep.seq, oid), rng));
+                }
+            }
+            Some(Opcode::MdsReint | Opcode::MdsLookup | Opcode::MdsGetattr) => {
+                if let Ok(rep) = frame.decode::<ObjectRep>() {
+                    for attr in [&rep.attr, &rep.parent_attr, &rep.replaced_attr] {
+                        self.learn_attr(attr, rng);
+                    }
+                    rep.locks.iter().for_each(|lock| self.learn_handle(lock.handle, rng));
+                    self.learn_handle(rep.handle, rng);
+                }
+            }
+            Some(Opcode::LdlmEnqueue) => {
+                if let Ok(EnqueueRep { grant: Some(grant), .. }) = frame.decode() {
+                    self.learn_handle(grant.handle, rng);
+                }
+            }
+            Some(Opcode::LdlmBlCallback) => {
+                if let Ok(callback) = frame.decode::<BlCallback>() {
+                    self.learn_handle(callback.handle, rng);
+                }
+            }
+            Some(Opcode::MdsReaddir) => {
+                if let Ok(rep) = frame.decode::<ReaddirRep>() {
+                    for entry in rep.entries.iter().take(5) {
+                        self.learn_fid(entry.fid, rng);
+                        self.names.truncate(40);
+                        self.names.push(entry.name.to_vec());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Values of the fields of requests.
+pub struct Values<'a> {
+    pub rng: &'a mut Rng,
+    pub known: &'a mut Known,
+}
+
+impl Values<'_> {
+    fn n(&mut self) -> u64 {
+        number(self.rng)
+    }
+
+    fn small(&mut self) -> u64 {
+        self.rng.below(20)
+    }
+
+    fn bool(&mut self) -> bool {
+        self.rng.chance(1, 2)
+    }
+
+    fn i(&mut self) -> i64 {
+        self.n() as i64
+    }
+
+    fn u(&mut self) -> u32 {
+        self.n() as u32
+    }
+
+    fn opt<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.rng.chance(3, 4) { Some(make(self)) } else { None }
+    }
+
+    pub fn fid(&mut self) -> Fid {
+        match self.rng.below(12) {
+            0 => Fid { seq: self.n(), oid: self.u(), ver: self.u() },
+            1..=3 => Fid::ROOT,
+            _ => self.rng.pick(&self.known.fids).copied().unwrap_or(Fid::ROOT),
+        }
+    }
+
+    fn handle(&mut self) -> u64 {
+        if self.rng.chance(1, 10) { self.n() } else { self.rng.pick(&self.known.handles).copied().unwrap_or(0) }
+    }
+
+    pub fn name(&mut self) -> Bytes {
+        let mut name = self.rng.pick(&self.known.names).cloned().unwrap_or_default();
+        match self.rng.below(30) {
+            0 => name = b"with/slash".to_vec(),
+            1 => name = b"with\0nul".to_vec(),
+            2 => name = vec![b'x'; [254, 255, 256, 4096, 65_536][self.rng.below(5) as usize]],
+            3 => name = mutate::random(self.rng, 300),
+            4..=10 => name = format!("n{}", self.rng.below(30)).into_bytes(),
+            _ => {}
+        }
+        name.into()
+    }
+
+    fn text(&mut self) -> String {
+        const TEXTS: &[&str] = &[
+            "",
+            "fs",
+            "fs-MDT0000",
+            "fs-OST0000",
+            "MGS",
+            "evil-OST0001",
+            "evil-MDT0000",
+            "evil-OSTffffffff",
+            "-",
+            "../..",
+            "a\0b",
+            "mdt.*.dom_size",
+            "*.*.*.*",
+            "unix:/nowhere",
+            "[::1]:1",
+            "ä日🦀",
+        ];
+        match self.rng.below(12) {
+            0 => "x".repeat(self.rng.below(70_000) as usize),
+            1 => String::from_utf8_lossy(&mutate::random(self.rng, 300)).into_owned(),
+            _ => TEXTS[self.rng.below(TEXTS.len() as u64) as usize].to_owned(),
+        }
+    }
+
+    fn texts(&mut self) -> Vec<String> {
+        (0..[0, 1, 1, 2, 40][self.rng.below(5) as usize]).map(|_| self.text()).collect()
+    }
+
+    fn cred(&mut self) -> Option<Cred> {
+        self.opt(|v| Cred {
+            uid: [0, 0, 0, 1000, u32::MAX][v.rng.below(5) as usize],
+            gid: [0, 0, 1000, u32::MAX][v.rng.below(4) as usize],
+            groups: (0..[0, 1, 20, 70_000][v.rng.below(40).min(3) as usize % 4]).map(|i| i * 7).collect(),
+            umask: v.u(),
+            capabilities: v.n(),
+        })
+    }
+
+    fn cookie(&mut self) -> u64 {
+        match self.rng.below(6) {
+            0 => self.n(),
+            1 => 0,
+            2 => 1 + self.rng.below(self.known.cookies),
+            _ => {
+                self.known.cookies += 1;
+                self.known.cookies
+            }
+        }
+    }
+
+    fn want(&mut self) -> Option<WantLocks> {
+        self.opt(|v| WantLocks {
+            object_cookie: v.cookie(),
+            parent_cookie: v.cookie(),
+            data_cookie: v.cookie(),
+            data_write: v.bool(),
+        })
+    }
+
+    fn layout(&mut self) -> Layout {
+        let count = [0, 1, 2, 5, 3000][self.rng.below(5) as usize];
+        Layout {
+            stripe_size: [0, 1, 65_536, 1 << 20, u32::MAX][self.rng.below(5) as usize],
+            osts: (0..count).map(|i| if i % 2 == 0 { i } else { number(self.rng) as u32 }).collect(),
+            resident: self.bool(),
+            generation: self.u(),
+            want_count: [-1, 0, 1, 2, i32::MIN, i32::MAX][self.rng.below(6) as usize],
+            want_first: [-1, 0, 1, i32::MIN, i32::MAX][self.rng.below(5) as usize],
+        }
+    }
+
+    fn lvb(&mut self) -> Option<Lvb> {
+        self.opt(|v| Lvb { size: v.n(), blocks: v.n(), atime_ns: v.i(), mtime_ns: v.i(), ctime_ns: v.i() })
+    }
+
+    fn resource(&mut self) -> Resource {
+        Resource {
+            fid: self.fid(),
+            kind: [0, 1, 2, 3, -1][self.rng.below(12).min(4) as usize],
+            stripe: if self.bool() { 0 } else { self.u() },
+        }
+    }
+
+    fn policy(&mut self) -> Option<Policy> {
+        self.opt(|v| match v.rng.below(3) {
+            0 => Policy::Bits(if v.bool() { v.rng.below(256) } else { v.n() }),
+            1 => Policy::Extent(Extent { start: v.n(), end: v.n() }),
+            _ => Policy::Flock(Flock { start: v.n(), end: v.n(), owner: v.small(), pid: v.u(), is_flock: v.bool() }),
+        })
+    }
+
+    fn mode(&mut self) -> i32 {
+        [1, 2, 4, 8, 16, 32, 0, 3, -1, i32::MAX][self.rng.below(10) as usize]
+    }
+
+    fn object(&mut self) -> ObjectId {
+        ObjectId { fid: self.fid(), stripe: if self.rng.chance(3, 4) { 0 } else { self.u() } }
+    }
+
+    fn reint(&mut self) -> Reint {
+        match self.rng.below(8) {
+            0 => Reint::Setattr(SetattrOp {
+                fid: self.fid(),
+                valid: if self.bool() { self.rng.below(0x800) as u32 } else { self.u() },
+                mode: self.u(),
+                uid: self.u(),
+                gid: self.u(),
+                size: if self.bool() { self.rng.below(100_000) } else { self.n() },
+                atime_ns: self.i(),
+                mtime_ns: self.i(),
+                ctime_ns: self.i(),
+                handle: self.handle(),
+            }),
+            1 => Reint::Create(CreateOp {
+                parent: self.fid(),
+                name: self.name(),
+                fid: self.fid(),
+                mode: [0o040_755, 0o100_644, 0o120_777, 0o010_644, 0o020_644, 0, 0o170_000, u32::MAX]
+                    [self.rng.below(8) as usize],
+                rdev: self.n(),
+                symlink: self.name(),
+            }),
+            2 => Reint::Link(LinkOp { fid: self.fid(), parent: self.fid(), name: self.name() }),
+            3 => Reint::Unlink(UnlinkOp { parent: self.fid(), name: self.name(), rmdir: self.bool() }),
+            4 => Reint::Rename(RenameOp {
+                source_parent: self.fid(),
+                source_name: self.name(),
+                target_parent: self.fid(),
+                target_name: self.name(),
+                flags: [0, 0, 1, 2, 3, 4, u32::MAX][self.rng.below(7) as usize],
+            }),
+            5 => Reint::Open(OpenOp {
+                parent: self.opt(Self::fid),
+                name: self.name(),
+                fid: self.fid(),
+                flags: [0, 1, 2, 3, 0o100, 0o302, 0o1002, 0o2002, 0o200_000, u32::MAX][self.rng.below(10) as usize],
+                mode: self.u(),
+                old_handle: if self.bool() { 0 } else { self.handle() },
+                opened_fid: if self.bool() { None } else { Some(self.fid()) },
+                layout: if self.bool() { None } else { Some(self.layout()) },
+            }),
+            6 => Reint::Setxattr(SetxattrOp {
+                fid: self.fid(),
+                name: self.xattr_name(),
+                value: vec![7; [0, 4, 28, 300, 65_536, 65_537, 200_000][self.rng.below(20).min(6) as usize]].into(),
+                flags: [0, 0, 1, 2, 3, u32::MAX][self.rng.below(6) as usize],
+                remove: self.rng.chance(1, 4),
+            }),
+            _ => Reint::Setlayout(SetlayoutOp {
+                fid: self.fid(),
+                kind: [0, 1, 2, -1][self.rng.below(4) as usize],
+                layout: self.opt(Self::layout),
+                lvb: self.lvb(),
+            }),
+        }
+    }
+
+    fn xattr_name(&mut self) -> Bytes {
+        const NAMES: &[&str] = &[
+            "user.a",
+            "user.b",
+            "user.",
+            "user",
+            "trusted.x",
+            "security.capability",
+            "system.posix_acl_access",
+            "system.posix_acl_default",
+            "system.x",
+            "",
+            "nobody.knows",
+        ];
+        match self.rng.below(10) {
+            0 => self.name(),
+            1 => format!("user.{}", self.n()).into_bytes().into(),
+            2 => format!("user.{}", "x".repeat(250 + self.rng.below(4) as usize)).into_bytes().into(),
+            _ => Bytes::from_static(NAMES[self.rng.below(NAMES.len() as u64) as usize].as_bytes()),
+        }
+    }
+
+    /// A request of this kind.
+    pub fn body(&mut self, opcode: Opcode) -> Vec<u8> {
+        match opcode {
+            Opcode::ObjRead => {
+                ReadReq { object: self.object(), offset: self.n(), length: self.u(), lock: self.handle() }
+                    .encode_to_vec()
+            }
+            Opcode::ObjWrite => WriteReq {
+                object: self.object(),
+                offset: if self.bool() { self.rng.below(200_000) } else { self.n() },
+                lock: self.handle(),
+                lvb: self.lvb(),
+                uid: self.u(),
+                gid: self.u(),
+                grant_used: self.n(),
+                sync: self.bool(),
+            }
+            .encode_to_vec(),
+            Opcode::ObjGetattr => ObjGetattrReq { object: self.object() }.encode_to_vec(),
+            Opcode::ObjSetattr => {
+                ObjSetattrReq { object: self.object(), lvb: self.lvb(), uid: self.u(), gid: self.u() }.encode_to_vec()
+            }
+            Opcode::ObjDestroy => {
+                let count = [0, 1, 3, 5000][self.rng.below(20).min(3) as usize];
+                DestroyReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
+            }
+            Opcode::ObjPunch => PunchReq {
+                object: self.object(),
+                kind: [0, 1, 2, 3, 4, -1][self.rng.below(6) as usize],
+                start: self.n(),
+                length: self.n(),
+                keep_size: self.bool(),
+                lvb: self.lvb(),
+                lock: self.handle(),
+                uid: self.u(),
+                gid: self.u(),
+            }
+            .encode_to_vec(),
+            Opcode::ObjSeek => SeekReq { object: self.object(), offset: self.n(), hole: self.bool() }.encode_to_vec(),
+            Opcode::ObjSync => {
+                let count = [0, 1, 3, 5000][self.rng.below(20).min(3) as usize];
+                ObjSyncReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
+            }
+            Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
+            Opcode::MdsGetattr => GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred() }.encode_to_vec(),
+            Opcode::MdsLookup => {
+                LookupReq { parent: self.fid(), name: self.name(), want: self.want(), cred: self.cred() }
+                    .encode_to_vec()
+            }
+            Opcode::MdsClose => CloseReq { fid: self.fid(), handle: self.handle(), atime_ns: self.i() }.encode_to_vec(),
+            Opcode::MdsReint => ReintReq {
+                cred: self.cred(),
+                now_ns: self.i(),
+                want: self.want(),
+                op: if self.rng.chance(1, 50) { None } else { Some(self.reint()) },
+            }
+            .encode_to_vec(),
+            Opcode::MdsReaddir => ReaddirReq {
+                fid: self.fid(),
+                after: self.n(),
+                max_bytes: self.u(),
+                plus: self.bool(),
+                want: self.want(),
+                cred: self.cred(),
+                entry_cookies: self.cookie(),
+            }
+            .encode_to_vec(),
+            Opcode::MdsSync => SyncReq { fid: self.opt(Self::fid) }.encode_to_vec(),
+            Opcode::MdsGetxattr => GetxattrReq {
+                fid: self.fid(),
+                name: self.xattr_name(),
+                cred: self.cred(),
+                all: self.bool(),
+                want: self.want(),
+            }
+            .encode_to_vec(),
+            Opcode::MdsFid2path => Fid2pathReq { fid: self.fid(), cred: self.cred() }.encode_to_vec(),
+            Opcode::LdlmEnqueue => EnqueueReq {
+                resource: self.resource(),
+                mode: self.mode(),
+                cookie: self.cookie(),
+                policy: self.policy(),
+                no_wait: self.bool(),
+                glimpse: self.rng.chance(1, 4),
+                granted_handle: if self.rng.chance(3, 4) { 0 } else { self.handle() },
+                test: self.rng.chance(1, 6),
+            }
+            .encode_to_vec(),
+            Opcode::LdlmCancel => {
+                let count = self.rng.below(6);
+                CancelReq {
+                    handles: (0..count).map(|_| self.handle()).collect(),
+                    waiting_cookies: (0..count).map(|_| self.cookie()).collect(),
+                }
+                .encode_to_vec()
+            }
+            Opcode::LdlmGlReply => GlReply { handle: self.handle(), lvb: self.lvb(), serial: self.n() }.encode_to_vec(),
+            Opcode::MgsRegister => RegisterReq {
+                target: self.text(),
+                target_uuid: mutate::random(self.rng, 17).into(),
+                nids: self.texts(),
+                instance: self.n(),
+                first: self.bool(),
+            }
+            .encode_to_vec(),
+            Opcode::MgsConfigGet => ConfigGetReq { fsname: self.text() }.encode_to_vec(),
+            Opcode::MgsSetParam => SetParamReq {
+                fsname: self.text(),
+                param: self.opt(|v| Param { path: v.text(), value: v.text() }),
+                delete: self.bool(),
+            }
+            .encode_to_vec(),
+            Opcode::MgsSeqRange => SeqRangeReq { target: self.text() }.encode_to_vec(),
+            Opcode::Connect => ConnectReq {
+                client_uuid: mutate::random(self.rng, 17).into(),
+                target: self.text(),
+                features: self.n(),
+                version: if self.bool() { PROTOCOL_VERSION } else { self.u() },
+                brw_size: self.u(),
+                lightweight: self.bool(),
+                description: self.text(),
+                first_replay_transno: self.n(),
+                read_only: self.bool(),
+                grant: self.n(),
+            }
+            .encode_to_vec(),
+            Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::MgsConfigChanged => mutate::random(self.rng, 60),
+            Opcode::Disconnect | Opcode::Ping | Opcode::SeqAlloc => Vec::new(),
+        }
+    }
+}
+
+/// A connected peer that means no good.
+pub struct Attacker {
+    pub uuid: u128,
+    pub target: String,
+    pub known: Known,
+    pub raw: usize,
+    pub conn_cnt: u32,
+    pub export: Handle,
+    xid: u64,
+    /// Requests that were sent over this connection and not answered for good.
+    pub open: Vec<u64>,
+    pub answers: u64,
+    pub successes: u64,
+}
+
+impl Attacker {
+    pub fn new(uuid: u128, target: &str) -> Attacker {
+        Attacker {
+            uuid,
+            target: target.to_owned(),
+            known: Known::default(),
+            raw: 0,
+            conn_cnt: 0,
+            export: Handle(0),
+            xid: 1,
+            open: Vec::new(),
+            answers: 0,
+            successes: 0,
+        }
+    }
+
+    /// A connect request as a good client sends it.
+    pub fn connect(&mut self, lightweight: bool) -> Frame {
+        self.conn_cnt += 1;
+        self.xid += 1;
+        self.open.clear();
+        let request = ConnectReq {
+            client_uuid: Bytes::copy_from_slice(&self.uuid.to_be_bytes()),
+            target: self.target.clone(),
+            version: PROTOCOL_VERSION,
+            brw_size: 1 << 20,
+            lightweight,
+            description: format!("client:attacker:{}", self.uuid),
+            ..ConnectReq::default()
+        };
+        let header = Header {
+            opcode: Opcode::Connect as u16,
+            flags: flags::CONNECT_INITIAL,
+            conn_cnt: self.conn_cnt,
+            export: self.export,
+            xid: Xid(self.xid),
+            ..Header::default()
+        };
+        Frame::new(header, &request, Bytes::new())
+    }
+
+    /// The next request.
+    pub fn request(&mut self, rng: &mut Rng, opcodes: &[Opcode]) -> Frame {
+        let opcode = rng.pick(opcodes).copied().unwrap_or(Opcode::Ping);
+        let mut body = Values { rng, known: &mut self.known }.body(opcode);
+        let mut header = Header {
+            opcode: opcode as u16,
+            conn_cnt: self.conn_cnt,
+            export: self.export,
+            timeout_ms: 10_000,
+            tag: Tag(match opcode {
+                Opcode::MdsReint => 1,
+                Opcode::MdsClose => 2,
+                Opcode::ObjWrite if self.target.contains("MDT") => 1,
+                _ => 0,
+            }),
+            ..Header::default()
+        };
+        self.xid += 1;
+        header.xid = Xid(self.xid);
+        if rng.chance(1, 4) {
+            mutate(rng, &mut body, &[]);
+        }
+        if rng.chance(1, 12) {
+            match rng.below(11) {
+                0 => header.opcode = number(rng) as u16,
+                1 => header.tag = Tag(number(rng) as u16),
+                2 => header.flags = number(rng) as u32,
+                3 => header.flags = 1 << rng.below(12),
+                4 => header.conn_cnt = number(rng) as u32,
+                5 => {
+                    header.export = Handle(if rng.chance(1, 2) { number(rng) } else { header.export.0 + rng.below(4) })
+                }
+                6 => header.xid = Xid(if rng.chance(1, 2) { number(rng) } else { self.xid - rng.below(5) }),
+                7 => header.transno = Transno(number(rng)),
+                8 => header.last_xid = Xid(self.xid.saturating_sub(rng.below(20))),
+                9 => header.timeout_ms = number(rng) as u32,
+                _ => header.last_committed = Transno(number(rng)),
+            }
+        }
+        let bulk = if rng.chance(1, 3) { mutate::random(rng, 5000).into() } else { Bytes::new() };
+        self.open.push(header.xid.0);
+        Frame { header, body: body.into(), bulk }
+    }
+
+    /// Looks at what came: replies make sense, and are learnt from. Gives what a good client would answer.
+    pub fn receive(&mut self, frames: Vec<Frame>, rng: &mut Rng) -> Vec<Frame> {
+        let mut answers = Vec::new();
+        for frame in frames {
+            let header = frame.header;
+            if !header.has(flags::REPLY) {
+                let opcode = Opcode::from_raw(header.opcode);
+                assert!(opcode.is_some_and(Opcode::is_notice), "neither a reply nor a notice: {header:?}");
+                if rng.chance(3, 4)
+                    && let Ok(callback) = frame.decode::<BlCallback>()
+                {
+                    self.xid += 1;
+                    let body = CancelReq { handles: vec![callback.handle], waiting_cookies: vec![] };
+                    let opcode = Opcode::LdlmCancel as u16;
+                    let (conn_cnt, export, xid) = (self.conn_cnt, self.export, Xid(self.xid));
+                    let header = Header { opcode, conn_cnt, export, xid, ..Header::default() };
+                    self.open.push(self.xid);
+                    answers.push(Frame::new(header, &body, Bytes::new()));
+                }
+                self.known.learn(&frame, rng);
+                continue;
+            }
+            if header.has(flags::EARLY) {
+                continue;
+            }
+            if header.opcode == Opcode::Connect as u16 {
+                if header.status == 0 {
+                    self.export = header.export;
+                }
+                continue;
+            }
+            let errno = Errno::from_raw(-header.status);
+            assert!(header.status >= 0 || errno.raw() == -header.status, "no errno: {header:?}");
+            self.answers += 1;
+            if header.status == 0 {
+                self.successes += 1;
+                self.known.learn(&frame, rng);
+            }
+            // One final answer to each request; what was sent with somebody else's xid aside.
+            self.open.retain(|xid| *xid != header.xid.0);
+        }
+        answers
+    }
+}

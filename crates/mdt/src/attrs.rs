@@ -9,6 +9,9 @@ use schema::Inode;
 /// Greatest size of a file, in bytes.
 pub const SIZE_MAX: u64 = i64::MAX as u64;
 
+/// File capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Checks a change of attributes and makes it, but for the data of a file whose size changes. `may_truncate`: the caller
 /// has the file open for writing.
 pub fn change(
@@ -38,6 +41,11 @@ pub fn change(
         inode.mode = caller.mode_without_privileges(&old, false);
     } else if has(valid::SIZE | valid::KILL_PRIV) {
         inode.mode = caller.mode_without_privileges(&old, true);
+    }
+    let changes_data = has(valid::SIZE | valid::KILL_PRIV) || (has(valid::UID | valid::GID) && !inode.is_dir());
+    if changes_data {
+        // Capabilities of a program are for the program that it was, whoever changes it.
+        inode.xattrs.retain(|xattr| xattr.name != CAPABILITY || xattr.large);
     }
     if has(valid::SIZE) {
         inode.mtime_ns = now_ns;
@@ -106,7 +114,9 @@ fn rise(inode: &mut Inode, op: &SetattrOp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use proto::msg::Cred;
+    use schema::InodeXattr;
     use schema::inode::{S_IFDIR, S_IFLNK, S_IFREG};
 
     const NOW: i64 = 1000;
@@ -179,6 +189,16 @@ mod tests {
         let mut open = file(0o4555);
         assert_eq!(change(&caller(2, &[]), &mut open, &op(valid::SIZE), NOW, true), Ok(()));
         assert_eq!((open.mode, open.mtime_ns, open.ctime_ns), (S_IFREG | 0o555, NOW, NOW));
+    }
+
+    #[test]
+    fn capabilities_go_when_the_data_or_the_owner_changes() {
+        let capability = InodeXattr { name: Bytes::from_static(CAPABILITY), ..InodeXattr::default() };
+        let other = InodeXattr { name: Bytes::from_static(b"user.x"), ..InodeXattr::default() };
+        let inode = Inode { xattrs: vec![capability, other], ..file(0o755) };
+        for (what, left) in [(valid::SIZE, 1), (valid::KILL_PRIV, 1), (valid::UID, 1), (valid::MODE, 2)] {
+            assert_eq!(run(&caller(0, &[]), &inode, op(what)).unwrap().xattrs.len(), left, "{what:x}");
+        }
     }
 
     #[test]

@@ -95,6 +95,11 @@ impl Opens {
         closed.into_iter().filter(|fid| self.count(*fid) == 0).collect()
     }
 
+    /// Open files of one export.
+    pub fn of_export(&self, export: ExportId) -> usize {
+        self.by_export.get(&export).map_or(0, BTreeSet::len)
+    }
+
     /// Open files of all exports.
     pub fn total(&self) -> usize {
         self.by_handle.len()

@@ -205,7 +205,11 @@ impl Cx<'_> {
 
     /// This change depends on `key`: if another client's change of it is not durable, the reply waits until it is.
     pub fn depends_on(&mut self, key: ShareKey) {
-        let group = self.m.sharing.depends(key, self.op.export);
+        let (tag, exports) = (self.op.tag, &self.m.exports);
+        let export = proto::Handle(self.op.export.0);
+        let group = self.m.sharing.depends(key, self.op.export, |other, xid| {
+            other != tag && exports.get(export).is_some_and(|export| export.may_be_unanswered(other, xid))
+        });
         self.m.out.hold_for = self.m.out.hold_for.max(group);
     }
 

@@ -223,7 +223,7 @@ impl<S: Service> Target<S> {
                     let group = group.unwrap_or_else(|| self.m.view.collecting_group());
                     let changed = core::mem::take(&mut self.m.out.changed);
                     for key in &changed {
-                        self.m.sharing.changed(*key, op.export, group);
+                        self.m.sharing.changed(*key, op.export, (asked.tag, asked.xid), group);
                     }
                     self.m.out.changed = changed;
                 } else if let Replay::Committed(transno) = op.replay {

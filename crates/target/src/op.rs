@@ -70,6 +70,8 @@ pub(crate) struct Op {
     pub(crate) export: ExportId,
     pub(crate) replay: Replay,
     pub(crate) work: Work,
+    /// Slot of a request.
+    pub(crate) tag: proto::Tag,
     pub(crate) started: Instant,
     /// The current attempt has noted something that it waits for.
     pub(crate) waits: bool,
@@ -82,7 +84,11 @@ pub(crate) struct Op {
 
 impl Op {
     pub(crate) fn new(id: u64, export: ExportId, replay: Replay, work: Work, started: Instant) -> Op {
-        Op { id, export, replay, work, started, waits: false, used_locks: false, pre_versions: [0; 4], memo: None }
+        let tag = match &work {
+            Work::Request(request) | Work::Reconstruct(request, _) => request.frame.header.tag,
+            _ => proto::Tag(0),
+        };
+        Op { id, export, replay, work, tag, started, waits: false, used_locks: false, pre_versions: [0; 4], memo: None }
     }
 
     pub(crate) fn waiter(&self) -> WaiterId {

@@ -1,9 +1,12 @@
 //! Commit on sharing: who changed what in groups that are not durable yet.
 //!
 //! If a client's change depends on another client's change that could still be lost, its reply waits until that one is
-//! durable. So after a crash no client was told of something that hangs on what another client may fail to replay.
+//! durable. So after a crash no client was told of something that hangs on what another client may fail to replay. The same
+//! holds for a change of the same client in another slot that may still be without its answer: such a one is not replayed but
+//! sent again, after the replays.
 
 use dlm::ExportId;
+use proto::{Tag, Xid};
 use stdx::Map;
 
 use crate::service::ShareKey;
@@ -12,6 +15,7 @@ use crate::service::ShareKey;
 struct Touched {
     /// `None`: several.
     export: Option<ExportId>,
+    by: (Tag, Xid),
     group: u64,
 }
 
@@ -23,26 +27,28 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// The group that must be durable before a reply that depends on `key` may leave; 0 if none.
-    pub(crate) fn depends(&self, key: ShareKey, export: ExportId) -> u64 {
+    /// The group that must be durable before a reply that depends on `key` may leave; 0 if none. `unanswered` says whether a
+    /// change of the same export may be without its answer.
+    pub(crate) fn depends(&self, key: ShareKey, export: ExportId, unanswered: impl FnOnce(Tag, Xid) -> bool) -> u64 {
         if self.off {
             return 0;
         }
         match self.keys.get(&key) {
-            Some(touched) if touched.export != Some(export) => touched.group,
+            Some(touched) if touched.export != Some(export) || unanswered(touched.by.0, touched.by.1) => touched.group,
             _ => 0,
         }
     }
 
-    /// `export` changed `key` in `group`.
-    pub(crate) fn changed(&mut self, key: ShareKey, export: ExportId, group: u64) {
+    /// The request `by` of `export` changed `key` in `group`.
+    pub(crate) fn changed(&mut self, key: ShareKey, export: ExportId, by: (Tag, Xid), group: u64) {
         if self.off {
             return;
         }
-        let touched = self.keys.entry(key).or_insert(Touched { export: Some(export), group });
+        let touched = self.keys.entry(key).or_insert(Touched { export: Some(export), by, group });
         if touched.export != Some(export) {
             touched.export = None;
         }
+        touched.by = by;
         touched.group = group;
     }
 
@@ -60,13 +66,16 @@ mod tests {
     fn only_others_uncommitted_changes_hold_a_reply() {
         let (a, b, key) = (ExportId(1), ExportId(2), ShareKey(7));
         let mut sharing = Sharing::default();
-        assert_eq!(sharing.depends(key, a), 0);
-        sharing.changed(key, a, 5);
-        assert_eq!(sharing.depends(key, a), 0);
-        assert_eq!(sharing.depends(key, b), 5);
-        sharing.changed(key, b, 6);
-        assert_eq!(sharing.depends(key, b), 6, "b's change hangs on a's, and either may be lost");
+        let by = (Tag(1), Xid(9));
+        let answered = |_, _| false;
+        assert_eq!(sharing.depends(key, a, answered), 0);
+        sharing.changed(key, a, by, 5);
+        assert_eq!(sharing.depends(key, a, answered), 0);
+        assert_eq!(sharing.depends(key, a, |tag, xid| (tag, xid) == by), 5, "its own, but not answered yet");
+        assert_eq!(sharing.depends(key, b, answered), 5);
+        sharing.changed(key, b, by, 6);
+        assert_eq!(sharing.depends(key, b, answered), 6, "b's change hangs on a's, and either may be lost");
         sharing.durable(6);
-        assert_eq!(sharing.depends(key, b), 0);
+        assert_eq!(sharing.depends(key, b, answered), 0);
     }
 }

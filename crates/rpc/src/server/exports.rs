@@ -138,6 +138,13 @@ impl Export {
         self.slots.iter().map(|slot| slot.record.transno).max().unwrap_or_default()
     }
 
+    /// Whether the client may be without the answer to this executed request: it was the last of its slot, and the client has
+    /// not said that it has all answers up to it.
+    pub fn may_be_unanswered(&self, tag: Tag, xid: Xid) -> bool {
+        let slot = usize::from(tag.0).checked_sub(1).and_then(|at| self.slots.get(at));
+        xid > self.last_xid && slot.is_some_and(|slot| slot.record.xid == xid)
+    }
+
     fn slot(&mut self, tag: Tag) -> Option<&mut SlotState> {
         self.slots.get_mut(usize::from(tag.0).checked_sub(1)?)
     }

@@ -1,1 +1,712 @@
-//! Single stories.
+//! Single stories: a target whose driver is this file, and peers played by hand.
+
+use core::time::Duration;
+
+use prost::Message;
+use proto::connect::PROTOCOL_VERSION;
+use proto::frame::flags;
+use proto::msg::{
+    BlCallback, Config, ConnectRep, ConnectReq, Empty, EnqueueReq, LockMode, Param, Policy, RegisterRep, TargetEntry,
+    bits,
+};
+use proto::{Bytes, Errno, Frame, Handle, Header, Nid, Opcode, Tag, TargetIndex, TargetKind, TargetName, Transno, Xid};
+use schema::Record;
+use stdx::{Instant, Rng};
+use store::{CommitPolicy, Engine, EngineError, Group, Key, MemEngine, Space};
+
+use super::ledger::{APPEND, Ask, Ledger, OPEN, READ};
+use crate::{
+    ConnId, Cx, DataId, DataOp, DataResult, Effect, Event, Format, LogLevel, Options, Reply, Request, Service, Stop,
+    Target, Task,
+};
+
+fn name(kind: TargetKind) -> TargetName {
+    TargetName { fsname: "fs".into(), kind, index: TargetIndex(0) }
+}
+
+/// A target and its surroundings.
+struct Story<S: Service> {
+    t: Target<S>,
+    engine: MemEngine,
+    now: Instant,
+    /// Groups are committed when the story says so.
+    by_hand: bool,
+    group: Option<Group>,
+    sent: Vec<(ConnId, Frame)>,
+    data: Vec<(DataId, DataOp)>,
+    dials: Vec<ConnId>,
+    hangups: Vec<ConnId>,
+    logs: Vec<(LogLevel, String)>,
+    stopped: Option<String>,
+    serving: bool,
+    xid: u64,
+}
+
+fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
+    let engine = MemEngine::new();
+    let format =
+        Format { name: name(kind), uuid: 7, mgs: vec![Nid::Unix("mgs".into())], version: "0".into(), wall_ns: 0 };
+    let mut batch = crate::format(&format);
+    let mut header = schema::Header {
+        name: name(kind).to_string(),
+        uuid: vec![7; 16].into(),
+        registered: true,
+        ..schema::Header::default()
+    };
+    change(&mut header);
+    batch.put(schema::Header::key(&()), header.encode_record());
+    engine.commit(1, &batch.seal(&schema::formats())).unwrap();
+    engine
+}
+
+fn options() -> Options {
+    let commit = CommitPolicy { interval: Duration::from_secs(1), dirty_limit: 64 << 10 };
+    Options { commit, ..Options::default() }
+}
+
+fn ledger() -> Story<Ledger> {
+    Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), options())
+}
+
+impl<S: Service> Story<S> {
+    fn start(service: S, engine: MemEngine, options: Options) -> Story<S> {
+        let now = Instant(1_000_000_000_000);
+        let last_group = engine.last_group().unwrap();
+        let t = Target::new(service, options, last_group, now);
+        let mut story = Story {
+            t,
+            engine,
+            now,
+            by_hand: false,
+            group: None,
+            sent: Vec::new(),
+            data: Vec::new(),
+            dials: Vec::new(),
+            hangups: Vec::new(),
+            logs: Vec::new(),
+            stopped: None,
+            serving: false,
+            xid: 100,
+        };
+        story.drain();
+        story
+    }
+
+    fn drain(&mut self) {
+        while let Some(effect) = self.t.poll() {
+            match effect {
+                Effect::Send { conn, frame } => self.sent.push((conn, frame)),
+                Effect::Hangup { conn } => self.hangups.push(conn),
+                Effect::Dial { conn, .. } => self.dials.push(conn),
+                Effect::Load(load) => {
+                    let done = load.run(&self.engine);
+                    self.t.handle(self.now, Event::Loaded(done));
+                }
+                Effect::Commit(group) => {
+                    self.group = Some(group);
+                    if !self.by_hand {
+                        self.commit();
+                    }
+                }
+                Effect::Data { id, op } => self.data.push((id, op)),
+                Effect::Serving { .. } => self.serving = true,
+                Effect::Log(level, line) => self.logs.push((level, line)),
+                Effect::Stop { reason } => self.stopped = Some(reason),
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        let group = self.group.take().expect("a group to commit");
+        let number = group.number();
+        group.run(&self.engine).unwrap();
+        self.event(Event::Committed { group: number });
+    }
+
+    fn event(&mut self, event: Event) {
+        self.t.handle(self.now, event);
+        self.drain();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        while let Some(at) = self.t.deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.event(Event::Tick);
+        }
+        self.now = end;
+        self.event(Event::Tick);
+    }
+
+    fn connect_as(&mut self, conn: u64, client: u128, lightweight: bool) -> Frame {
+        self.event(Event::Accepted { conn: ConnId(conn), peer: crate::Peer::default() });
+        let target = self.t.name().to_string();
+        let body = ConnectReq {
+            client_uuid: client.to_be_bytes().to_vec().into(),
+            target,
+            version: PROTOCOL_VERSION,
+            description: format!("client {client}"),
+            lightweight,
+            ..ConnectReq::default()
+        };
+        let header = Header { opcode: Opcode::Connect as u16, conn_cnt: conn as u32, xid: Xid(1), ..Header::default() };
+        self.frame(conn, Frame { header, body: body.encode_to_vec().into(), bulk: Bytes::new() });
+        self.reply(conn)
+    }
+
+    /// Connects; gives the session's handle.
+    fn connect(&mut self, conn: u64, client: u128) -> Handle {
+        let reply = self.connect_as(conn, client, false);
+        assert_eq!(reply.header.status, 0, "{reply:?}");
+        reply.header.export
+    }
+
+    fn frame(&mut self, conn: u64, frame: Frame) {
+        self.event(Event::Frame { conn: ConnId(conn), frame });
+    }
+
+    fn header(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16) -> Header {
+        self.xid += 1;
+        Header {
+            opcode: opcode as u16,
+            tag: Tag(tag),
+            conn_cnt: conn as u32,
+            export,
+            xid: Xid(self.xid),
+            timeout_ms: 10_000,
+            ..Header::default()
+        }
+    }
+
+    fn request(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16, body: Bytes) -> Xid {
+        let header = self.header(conn, export, opcode, tag);
+        self.frame(conn, Frame { header, body, bulk: Bytes::new() });
+        header.xid
+    }
+
+    fn append(&mut self, conn: u64, export: Handle, key: u64) -> Xid {
+        let n = self.xid;
+        let ask = Ask { kind: APPEND, key, client: conn, n, handle: 0 };
+        self.request(conn, export, Opcode::MdsReint, 1, ask.bytes())
+    }
+
+    /// What was sent to a connection, oldest first.
+    fn reply(&mut self, conn: u64) -> Frame {
+        self.try_reply(conn).unwrap_or_else(|| panic!("nothing was sent to {conn}"))
+    }
+
+    fn try_reply(&mut self, conn: u64) -> Option<Frame> {
+        let at = self.sent.iter().position(|(to, _)| to.0 == conn)?;
+        Some(self.sent.remove(at).1)
+    }
+
+    /// Kills the target and starts it again over what is durable.
+    fn restart(self, service: S, options: Options) -> Story<S> {
+        let engine = self.engine.clone();
+        engine.crash(&mut Rng::new(1));
+        Story::start(service, engine, options)
+    }
+
+    fn param(&self, pattern: &str) -> String {
+        let found = self.t.get_params(pattern);
+        assert_eq!(found.len(), 1, "{pattern}: {found:?}");
+        found[0].1.clone()
+    }
+}
+
+#[test]
+fn a_start_is_counted_before_anybody_is_served() {
+    let s = ledger();
+    assert!(s.serving && s.t.service().recovered && s.t.is_serving());
+    assert_eq!(s.param("mdt.*.instance"), "1");
+    let s = s.restart(Ledger::default(), options());
+    assert_eq!(s.param("mdt.*.instance"), "2");
+}
+
+#[test]
+fn a_store_that_is_not_for_this_target_is_refused_with_a_sentence() {
+    let refused = |engine, options| Story::start(Ledger::default(), engine, options).stopped.unwrap();
+    let future = engine(TargetKind::Mdt, |h| h.incompat = 0x400);
+    assert!(refused(future, options()).contains("needs feature 'multi_rpcs' that this version lacks"));
+    assert!(refused(engine(TargetKind::Ost, |_| {}), options()).contains("of another kind"));
+    assert!(refused(MemEngine::new(), options()).contains("adamant mkfs"));
+    let other = Options { name: Some(TargetName { index: TargetIndex(3), ..name(TargetKind::Mdt) }), ..options() };
+    assert!(refused(engine(TargetKind::Mdt, |_| {}), other).contains("not 'fs-MDT0003'"));
+    let damaged = engine(TargetKind::Mdt, |_| {});
+    damaged.damage(&schema::Header::key(&()), &mut Rng::new(1));
+    assert!(refused(damaged, options()).contains("cannot read its first records"));
+}
+
+#[test]
+fn an_acknowledged_change_becomes_durable_by_itself_and_an_fsynced_one_at_once() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.by_hand = true;
+    s.append(1, export, 5);
+    let reply = s.reply(1);
+    assert!(reply.header.transno.0 > 1 << 32 && reply.header.last_committed < reply.header.transno);
+    assert!(s.group.is_none(), "a group collects for a while");
+    s.request(1, export, Opcode::MdsSync, 0, Bytes::new());
+    assert!(s.try_reply(1).is_none() && s.group.is_some(), "somebody waits");
+    s.commit();
+    assert_eq!(s.reply(1).header.last_committed, reply.header.transno);
+    s.append(1, export, 5);
+    s.pass(999);
+    assert!(s.group.is_none());
+    s.pass(2);
+    assert!(s.group.is_some());
+}
+
+#[test]
+fn what_hangs_on_anothers_uncommitted_change_waits() {
+    let mut s = ledger();
+    let (a, b) = (s.connect(1, 1), s.connect(2, 2));
+    s.by_hand = true;
+    s.append(1, a, 5);
+    s.append(1, a, 5);
+    s.reply(1);
+    s.reply(1);
+    s.append(2, b, 6);
+    s.reply(2);
+    s.append(2, b, 5);
+    assert!(s.try_reply(2).is_none());
+    s.commit();
+    assert_eq!(s.reply(2).header.status, 0);
+    assert_eq!(s.t.set_param(s.now, "mdt.fs-MDT0000.commit_on_sharing", "0"), Ok(()));
+    s.append(1, a, 5);
+    s.reply(1);
+    s.append(2, b, 5);
+    s.reply(2);
+}
+
+#[test]
+fn a_commit_that_fails_stops_the_target() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.by_hand = true;
+    s.append(1, export, 5);
+    s.pass(1_001);
+    let group = s.group.take().unwrap();
+    s.engine.fail_next_commit(EngineError::Io { place: "disk".into(), what: "broken".into() });
+    let error = group.run(&s.engine).unwrap_err();
+    let reason = error.to_string();
+    s.event(Event::CommitFailed { group: 3, reason: reason.clone() });
+    assert_eq!(s.stopped, Some(reason));
+    s.sent.clear();
+    s.append(1, export, 5);
+    assert!(s.sent.is_empty(), "nothing is answered from then on");
+}
+
+#[test]
+fn a_shutdown_makes_everything_durable_and_keeps_the_clients() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.append(1, export, 5);
+    s.t.shutdown(s.now);
+    s.drain();
+    assert_eq!(s.stopped.as_deref(), Some(""));
+    let mut s = s.restart(Ledger::default(), options());
+    assert!(!s.t.is_serving(), "it waits for its client");
+    assert_eq!(s.connect_as(9, 9, false).header.status, -Errno::EBUSY.raw());
+    let reply = s.connect_as(1, 1, false);
+    assert!(reply.header.has(flags::CONNECT_RECOVERING));
+    let export = reply.header.export;
+    for flag in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
+        let header = s.header(1, export, Opcode::Ping, 0);
+        s.frame(1, Frame { header: Header { flags: flag, ..header }, ..Frame::default() });
+        assert_eq!(s.reply(1).header.status, 0);
+    }
+    assert!(s.t.is_serving());
+    assert!(s.param("mdt.*.recovery_status").contains("COMPLETE"));
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).body[..], 2u64.to_le_bytes(), "the first append is there");
+}
+
+#[test]
+fn a_client_that_does_not_come_back_is_given_up_and_forgotten() {
+    let mut s = ledger();
+    s.connect(1, 1);
+    s.connect(2, 2);
+    let mut s = s.restart(Ledger::default(), options());
+    let back = s.connect_as(1, 1, false).header.export;
+    let header = s.header(1, back, Opcode::Ping, 0);
+    s.frame(1, Frame { header: Header { flags: flags::REQ_REPLAY_DONE, ..header }, ..Frame::default() });
+    assert!(s.try_reply(1).is_none(), "client 2 is missing");
+    s.pass(6_000);
+    assert!(s.reply(1).header.has(flags::EARLY), "meanwhile the client is told to be patient");
+    s.pass(26_000);
+    assert_eq!(s.param("mdt.*.eviction_count"), "1");
+    let header = s.header(1, back, Opcode::Ping, 0);
+    s.frame(1, Frame { header: Header { flags: flags::LOCK_REPLAY_DONE, ..header }, ..Frame::default() });
+    assert!(s.t.is_serving());
+    s.pass(2_000);
+    let s = s.restart(Ledger::default(), options());
+    assert!(s.param("mdt.*.recovery_status").contains("WAITING_FOR_CLIENTS"));
+    assert_eq!(s.param("mdt.*.num_exports"), "1");
+    let s = s.restart(Ledger::default(), Options { abort_recovery: true, ..options() });
+    assert!(s.t.is_serving());
+    assert_eq!(s.param("mdt.*.num_exports"), "0");
+}
+
+#[test]
+fn a_good_bye_is_answered_when_everything_is_durable_and_leaves_nothing() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.append(1, export, 5);
+    s.reply(1);
+    s.by_hand = true;
+    s.request(1, export, Opcode::Disconnect, 0, Bytes::new());
+    assert!(s.try_reply(1).is_none());
+    s.commit();
+    assert_eq!(s.reply(1).header.status, 0);
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, -Errno::ENOTCONN.raw());
+    assert!(s.restart(Ledger::default(), options()).t.is_serving());
+}
+
+fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
+    let body = EnqueueReq {
+        resource: Ask::resource(key),
+        mode: LockMode::Pr as i32,
+        cookie: 1,
+        policy: Some(Policy::Bits(bits::UPDATE)),
+        ..EnqueueReq::default()
+    };
+    s.request(conn, export, Opcode::LdlmEnqueue, 0, body.encode_to_vec().into());
+    assert_eq!(s.reply(conn).header.status, 0);
+}
+
+#[test]
+fn who_keeps_a_lock_that_another_needs_is_evicted() {
+    let mut s = ledger();
+    let (a, b) = (s.connect(1, 1), s.connect(2, 2));
+    lock(&mut s, 1, a, 5);
+    s.append(2, b, 5);
+    let callback: BlCallback = s.reply(1).decode().unwrap();
+    assert_eq!(callback.resource, Ask::resource(5));
+    // Signs of life do not help; a reconnect brings the callback again.
+    s.pass(10_000);
+    assert!(s.reply(2).header.has(flags::EARLY));
+    s.request(1, a, Opcode::Ping, 0, Bytes::new());
+    s.reply(1);
+    s.pass(11_000);
+    assert!(s.hangups.contains(&ConnId(1)), "{:?}", s.logs);
+    let reply = loop {
+        let reply = s.reply(2);
+        if !reply.header.has(flags::EARLY) {
+            break reply;
+        }
+    };
+    assert_eq!(reply.header.status, 0, "the other goes on");
+}
+
+#[test]
+fn callbacks_come_again_after_a_reconnect() {
+    let mut s = ledger();
+    let (a, b) = (s.connect(1, 1), s.connect(2, 2));
+    lock(&mut s, 1, a, 5);
+    s.event(Event::Closed { conn: ConnId(1) });
+    s.append(2, b, 5);
+    assert!(s.try_reply(1).is_none(), "nowhere to send it");
+    s.event(Event::Accepted { conn: ConnId(3), peer: crate::Peer::default() });
+    let body = ConnectReq {
+        client_uuid: 1u128.to_be_bytes().to_vec().into(),
+        target: "fs-MDT0000".into(),
+        version: PROTOCOL_VERSION,
+        ..ConnectReq::default()
+    };
+    let header = Header { opcode: Opcode::Connect as u16, conn_cnt: 3, xid: Xid(1), export: a, ..Header::default() };
+    s.frame(3, Frame { header, body: body.encode_to_vec().into(), bulk: Bytes::new() });
+    assert!(s.reply(3).header.has(flags::CONNECT_RECONNECT));
+    assert_eq!(s.reply(3).header.opcode, Opcode::LdlmBlCallback as u16);
+}
+
+#[test]
+fn nobody_makes_the_target_hold_more_than_it_wants() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.by_hand = true;
+    s.pass(1_001);
+    // While a group is written, the next one fills up to its limit; then changes wait.
+    s.append(1, export, 1);
+    s.pass(1_001);
+    let mut unanswered = 0;
+    for key in 0..3_000 {
+        s.append(1, export, key);
+        unanswered += usize::from(s.try_reply(1).is_none());
+    }
+    assert!(unanswered > 0);
+    assert!(s.param("mdt.*.dirty_bytes").parse::<usize>().unwrap() < 200 << 10);
+    let busy = s.sent.iter().filter(|(_, f)| f.header.status == -Errno::EINPROGRESS.raw()).count();
+    assert_eq!(busy, 0, "those were seen as they came");
+    s.commit();
+    s.commit();
+    assert!(s.sent.iter().any(|(_, f)| f.header.status == 0 && f.header.transno.0 != 0), "then they go on");
+}
+
+#[test]
+fn a_full_store_says_so_before_it_is_too_late() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.event(Event::Space(Space { total: 1 << 30, free: 1 << 10, reserve: 1 << 20, records: 1 }));
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, -Errno::ENOSPC.raw());
+    s.request(1, export, Opcode::MdsGetattr, 0, Ask { kind: READ, key: 5, ..Ask::default() }.bytes());
+    assert_eq!(s.reply(1).header.status, 0);
+}
+
+#[test]
+fn damaged_records_and_bad_requests_are_answered() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.append(1, export, 5);
+    s.reply(1);
+    s.pass(2_000);
+    s.engine.damage(&Ask::list(5), &mut Rng::new(3));
+    let mut s = s.restart(Ledger::default(), Options { abort_recovery: true, ..options() });
+    let export = s.connect(1, 1);
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, -Errno::EIO.raw());
+    assert!(s.logs.iter().any(|(level, line)| *level == LogLevel::Error && line.contains("damaged")), "{:?}", s.logs);
+    s.append(1, export, 6);
+    assert_eq!(s.reply(1).header.status, 0);
+    s.request(1, export, Opcode::MdsReint, 1, Bytes::from_static(b"?"));
+    assert_eq!(s.reply(1).header.status, -Errno::EPROTO.raw());
+    let header = s.header(1, export, Opcode::Ping, 0);
+    s.frame(1, Frame { header: Header { opcode: 9999, ..header }, ..Frame::default() });
+    assert_eq!(s.reply(1).header.status, -Errno::EOPNOTSUPP.raw());
+    s.frame(7, Frame { header, ..Frame::default() });
+    assert!(s.try_reply(7).is_none(), "a session is used over its own connection only");
+    s.frame(7, Frame { header: Header { export: Handle(1), ..header }, ..Frame::default() });
+    assert_eq!(s.reply(7).header.status, -Errno::ENOTCONN.raw(), "a stranger");
+}
+
+#[test]
+fn parameters_are_listed_set_and_refused() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    let base = "mdt.fs-MDT0000";
+    let set = |s: &mut Story<Ledger>, name: &str, value: &str| {
+        let result = s.t.set_param(s.now, &format!("{base}.{name}"), value);
+        s.drain();
+        result
+    };
+    assert_eq!(set(&mut s, "recovery_time_soft", "7"), Ok(()));
+    assert_eq!(s.param("mdt.*.recovery_time_soft"), "7");
+    assert_eq!(set(&mut s, "recovery_time_soft", "0"), Err(Errno::ERANGE));
+    assert_eq!(set(&mut s, "recovery_time_soft", "x"), Err(Errno::EINVAL));
+    assert_eq!(set(&mut s, "no_such", "1"), Err(Errno::ENOENT));
+    assert_eq!(set(&mut s, "num_exports", "1"), Err(Errno::EACCES));
+    assert_eq!(s.t.get_params("mdt.*.exports.*.uuid").len(), 1);
+    assert_eq!(set(&mut s, "evict_client", "nobody"), Err(Errno::ENOENT));
+    let uuid = s.param("mdt.*.exports.*.uuid");
+    assert_eq!(set(&mut s, "evict_client", &uuid), Ok(()));
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, -Errno::ENOTCONN.raw());
+}
+
+#[test]
+fn a_silent_export_is_evicted_in_the_end() {
+    let mut s = ledger();
+    s.connect(1, 1);
+    s.pass(149_000);
+    assert_eq!(s.param("mdt.*.num_exports"), "1");
+    s.pass(3_000);
+    assert_eq!(s.param("mdt.*.num_exports"), "0");
+}
+
+#[test]
+fn a_server_among_clients_needs_no_recovery_but_durability() {
+    let mut s = ledger();
+    let reply = s.connect_as(1, 1, true);
+    s.by_hand = true;
+    s.append(1, reply.header.export, 5);
+    assert!(s.try_reply(1).is_none());
+    s.commit();
+    let answer = s.reply(1);
+    assert_eq!((answer.header.status, answer.header.transno), (0, Transno(0)));
+    s.by_hand = false;
+    s.pass(2_000);
+    assert!(s.restart(Ledger::default(), options()).t.is_serving(), "nobody is waited for");
+}
+
+#[test]
+fn the_reply_of_an_open_is_the_same_however_often_it_is_asked_for() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    let header = s.header(1, export, Opcode::MdsReint, 1);
+    let body = Ask { kind: OPEN, ..Ask::default() }.bytes();
+    s.frame(1, Frame { header, body: body.clone(), bulk: Bytes::new() });
+    let first = s.reply(1);
+    assert_ne!(first.header.transno, Transno(0), "an open changes what is open");
+    for _ in 0..3 {
+        let header = Header { flags: flags::RESENT, ..header };
+        s.frame(1, Frame { header, body: body.clone(), bulk: Bytes::new() });
+        assert_eq!(s.reply(1).body, first.body);
+    }
+    assert_eq!(s.t.service().open.len(), 1);
+}
+
+// --- a service with data files, tasks and questions to others ---
+
+#[derive(Default)]
+struct Files {
+    done: Vec<&'static str>,
+    started: bool,
+}
+
+impl Service for Files {
+    fn kind(&self) -> TargetKind {
+        TargetKind::Ost
+    }
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
+        cx.get_raw(&Key::table(0x60))?;
+        cx.put_raw(Key::table(0x60), Bytes::from_static(b"started"));
+        self.started = true;
+        Ok(())
+    }
+
+    fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+        if request.opcode == Opcode::ObjGetattr {
+            cx.spawn(Task::new("ask", 1u8));
+            return Ok(Reply::empty());
+        }
+        // Two data operations, asked for at once.
+        let write = cx.data(DataOp::Write { file: 7, offset: 0, data: request.frame.body.clone() });
+        let stat = cx.data(DataOp::Stat { file: 7 });
+        let (DataResult::Size(_), DataResult::Size(_)) = (write?, stat?) else { return Err(Errno::EIO.into()) };
+        cx.put_raw(Key::table(0x61), request.frame.body.clone());
+        Ok(Reply::empty())
+    }
+
+    fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+        assert_eq!(task.get::<u8>(), Some(&1));
+        let other = TargetName { fsname: "fs".into(), kind: TargetKind::Mdt, index: TargetIndex(1) };
+        let reply = cx.upstream(&other, Opcode::Ping, &Empty {}, Bytes::new())?;
+        assert_eq!(reply.header.status, 0);
+        cx.sleep(Duration::from_millis(50))?;
+        self.done.push("asked");
+        Ok(())
+    }
+
+    fn configured(&mut self, _cx: &mut Cx<'_>) {
+        self.done.push("configured");
+    }
+}
+
+#[test]
+fn a_group_waits_for_the_data_files_that_its_changes_wrote() {
+    let mut s = Story::start(Files::default(), engine(TargetKind::Ost, |_| {}), options());
+    assert!(s.serving && s.t.service().started);
+    let export = s.connect(1, 1);
+    s.by_hand = true;
+    s.request(1, export, Opcode::ObjWrite, 0, Bytes::from_static(b"data"));
+    assert_eq!(s.data.len(), 2, "each once, however often the attempt runs");
+    for (id, _) in core::mem::take(&mut s.data) {
+        assert!(s.try_reply(1).is_none());
+        s.event(Event::DataDone { id, result: DataResult::Size(Some((4, 8))) });
+    }
+    let reply = s.reply(1);
+    assert_ne!(reply.header.transno, Transno(0), "a write is replayed until it is durable");
+    s.pass(1_001);
+    assert!(s.group.is_none());
+    let (id, op) = s.data.pop().unwrap();
+    assert_eq!(op, DataOp::Sync { files: vec![7] });
+    s.event(Event::DataDone { id, result: DataResult::Done });
+    assert!(s.group.is_some());
+    s.commit();
+    s.request(1, export, Opcode::ObjWrite, 0, Bytes::from_static(b"more"));
+    for (id, _) in core::mem::take(&mut s.data) {
+        s.event(Event::DataDone { id, result: DataResult::Failed(Errno::ENOSPC) });
+    }
+    assert_eq!(s.reply(1).header.status, -Errno::EIO.raw());
+    s.request(1, export, Opcode::ObjWrite, 0, Bytes::from_static(b"last"));
+    for (id, _) in core::mem::take(&mut s.data) {
+        s.event(Event::DataDone { id, result: DataResult::Size(None) });
+    }
+    s.pass(1_001);
+    let (id, _) = s.data.pop().unwrap();
+    s.event(Event::DataDone { id, result: DataResult::Failed(Errno::EIO) });
+    assert!(s.stopped.unwrap().contains("check the disk"), "what was acknowledged cannot be kept");
+}
+
+/// The other end of the target's own connections.
+impl Story<Files> {
+    fn take_connect(&mut self) -> ConnId {
+        let conn = self.dials.pop().expect("a dial");
+        self.event(Event::Dialled { conn });
+        let request = self.reply(conn.0);
+        assert_eq!(request.header.opcode, Opcode::Connect as u16);
+        let body = ConnectRep { version: PROTOCOL_VERSION, instance: 1, ..ConnectRep::default() };
+        self.say(conn, &request, 0, Handle(5), body.encode_to_vec().into());
+        conn
+    }
+
+    fn say(&mut self, conn: ConnId, request: &Frame, status: i32, export: Handle, body: Bytes) {
+        let header = Header { flags: flags::REPLY, status, export, ..request.header };
+        self.event(Event::Frame { conn, frame: Frame { header, body, bulk: Bytes::new() } });
+    }
+}
+
+#[test]
+fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
+    let mut s = Story::start(
+        Files::default(),
+        engine(TargetKind::Ost, |h| h.registered = false),
+        Options { mgs: vec![Nid::Unix("mgs".into())], ..options() },
+    );
+    assert!(!s.serving);
+    let early = s.connect_as(1, 1, false);
+    assert_eq!(early.header.status, -Errno::EAGAIN.raw());
+    let conn = s.take_connect();
+    let register = s.reply(conn.0);
+    assert_eq!(register.header.opcode, Opcode::MgsRegister as u16);
+    s.say(conn, &register, 0, Handle(5), RegisterRep::default().encode_to_vec().into());
+    let get = s.reply(conn.0);
+    assert_eq!(get.header.opcode, Opcode::MgsConfigGet as u16);
+    let config = Config {
+        version: 1,
+        fsname: "fs".into(),
+        targets: vec![TargetEntry { target: "fs-MDT0001".into(), nids: vec!["unix:mdt1".into()], instance: 1 }],
+        params: vec![Param { path: "obdfilter.*.recovery_time_soft".into(), value: "11".into() }],
+    };
+    s.say(conn, &get, 0, Handle(5), config.encode_to_vec().into());
+    assert!(s.serving);
+    assert_eq!(s.t.service().done, ["configured"]);
+    assert_eq!(s.param("obdfilter.*.recovery_time_soft"), "11");
+    // A task asks the other target, waits out a lost connection, sleeps, and is done.
+    let export = s.connect(1, 1);
+    s.request(1, export, Opcode::ObjGetattr, 0, Bytes::new());
+    s.reply(1);
+    let other = s.take_connect();
+    let question = s.reply(other.0);
+    s.event(Event::Closed { conn: other });
+    let other = s.take_connect();
+    let again = s.reply(other.0);
+    assert_eq!((again.header.xid, again.header.has(flags::RESENT)), (question.header.xid, true));
+    s.say(other, &again, 0, Handle(5), Bytes::new());
+    assert_eq!(s.t.service().done, ["configured"]);
+    s.pass(51);
+    assert_eq!(s.t.service().done, ["configured", "asked"]);
+    // It need not wait for the MGS the next time, and remembers what it was told.
+    s.pass(2_000);
+    let s = s.restart(Files::default(), Options { abort_recovery: true, ..options() });
+    assert!(s.serving);
+    assert_eq!(s.t.service().done, ["configured"]);
+}
+
+#[test]
+fn a_refused_registration_stops_the_target_with_the_mgss_sentence() {
+    let mut s = Story::start(
+        Files::default(),
+        engine(TargetKind::Ost, |h| h.registered = false),
+        Options { mgs: vec![Nid::Unix("mgs".into())], ..options() },
+    );
+    let conn = s.take_connect();
+    let register = s.reply(conn.0);
+    let reply =
+        RegisterRep { reason: "index 0 is in use; choose another with --index".into(), ..RegisterRep::default() };
+    s.say(conn, &register, -Errno::EADDRINUSE.raw(), Handle(5), reply.encode_to_vec().into());
+    assert_eq!(s.stopped.as_deref(), Some("index 0 is in use; choose another with --index"));
+}

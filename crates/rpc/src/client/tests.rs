@@ -304,6 +304,7 @@ fn an_evicted_client_starts_anew() {
     let full = s.told.iter().position(|t| matches!(t, ImportEffect::Full { fresh: true, .. }));
     assert!(evicted.is_some() && evicted < full);
     assert_eq!((s.import.generation(), s.import.status().replay_list), (1, 0));
+    assert!(stdx::marks::count("import.evicted") > 0);
     s.submit(Slot::Modify);
     assert_eq!(s.sent().header.export, Handle(99));
 }
@@ -315,6 +316,7 @@ fn the_answer_that_the_session_is_unknown_leads_to_a_new_connection() {
     let request = s.sent();
     s.answer_with(&request, |h| h.status = -Errno::ENOTCONN.raw(), Bytes::new());
     assert_eq!((s.hangups, s.result(id)), (1, None));
+    assert!(stdx::marks::count("import.notconn") > 0);
     s.connect(0, 99, 0);
     assert_eq!(s.result(id), Some(Err(Errno::EIO)));
 }
@@ -335,6 +337,7 @@ fn a_soft_import_gives_up_after_a_while() {
     assert_eq!(s.result(id), Some(Err(Errno::EIO)));
     let id = s.submit(Slot::None);
     assert_eq!(s.result(id), Some(Err(Errno::EIO)), "at once");
+    assert!(stdx::marks::count("import.soft") > 0);
     s.connect(0, 5, 0);
     let id = s.submit(Slot::None);
     assert_eq!(s.result(id), None);

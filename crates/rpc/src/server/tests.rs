@@ -117,6 +117,7 @@ fn limits_hold_back_those_who_ask_for_too_much() {
     }
     let third = frame(12, Opcode::MdsGetattr);
     assert_eq!(exports.arrive(NOW, Link(1), &third, false), Arrival::Refuse(Errno::EINPROGRESS));
+    assert!(stdx::marks::count("exports.too_much") > 0);
     let cancel = frame(13, Opcode::LdlmCancel);
     assert_eq!(exports.arrive(NOW, Link(1), &cancel, false), Arrival::Execute, "what frees others always passes");
     exports.end(handle, Xid(10));
@@ -232,6 +233,7 @@ fn who_does_not_come_or_does_not_go_on_is_given_up() {
     w.gone(b);
     assert_eq!(next(&mut w), Some(15));
     assert_eq!(w.status().evicted, 2);
+    assert!(stdx::marks::count("window.evict") > 0);
     w.requests_done(late, a);
     assert_eq!(w.step(late), Some(Step::OpenLocks));
     // And nobody holds the others up past the hard limit, whatever it does.

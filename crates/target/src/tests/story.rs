@@ -398,6 +398,7 @@ fn who_keeps_a_lock_that_another_needs_is_evicted() {
         }
     };
     assert_eq!(reply.header.status, 0, "the other goes on");
+    assert!(stdx::marks::count("target.evict") > 0 && stdx::marks::count("target.early_reply") > 0);
 }
 
 #[test]
@@ -435,7 +436,7 @@ fn nobody_makes_the_target_hold_more_than_it_wants() {
         s.append(1, export, key);
         unanswered += usize::from(s.try_reply(1).is_none());
     }
-    assert!(unanswered > 0);
+    assert!(unanswered > 0 && stdx::marks::count("target.throttled") > 0);
     assert!(s.param("mdt.*.dirty_bytes").parse::<usize>().unwrap() < 200 << 10);
     let busy = s.sent.iter().filter(|(_, f)| f.header.status == -Errno::EINPROGRESS.raw()).count();
     assert_eq!(busy, 0, "those were seen as they came");

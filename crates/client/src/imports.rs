@@ -7,7 +7,7 @@ use prost::Message;
 use proto::msg::{
     BlCallback, CancelReq, EnqueueRep, GlCallback, GlReply, LockMode, ObjectRep, OpenOp, Policy, Reint, ReintReq,
 };
-use proto::{Errno, Frame, Nid, Opcode, Xid};
+use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
 use smallvec::SmallVec;
@@ -104,8 +104,10 @@ pub struct Imports {
     list: Vec<Target>,
     index: Map<Dest, usize>,
     touched: VecDeque<usize>,
-    /// Opens by the request that made them.
+    /// Opens by the request that made them, until their close is durable: until then both may be replayed.
     pub opens: Map<(Dest, Xid), Opened>,
+    /// Closes that were answered, in that order, with the opens that they end.
+    closed: VecDeque<(Dest, Transno, Xid)>,
 }
 
 /// Bits of a [`ConnId`] that are the import's own number.
@@ -168,6 +170,25 @@ impl Imports {
     pub fn touch_dest(&mut self, dest: Dest) {
         if let Some(&index) = self.index.get(&dest) {
             self.touch(index);
+        }
+    }
+
+    /// The close of an open was answered with `transno`; 0 if there is nothing to close.
+    pub(crate) fn open_closed(&mut self, dest: Dest, xid: Xid, transno: Transno) {
+        if let Some(target) = self.get_mut(dest) {
+            target.import.open_closed(xid, transno);
+        }
+        if transno == Transno(0) {
+            self.opens.remove(&(dest, xid));
+        } else {
+            self.closed.push_back((dest, transno, xid));
+        }
+        while let Some((dest, transno, xid)) = self.closed.front().copied() {
+            if self.get(dest).is_some_and(|target| target.import.last_committed() < transno) {
+                break;
+            }
+            self.closed.pop_front();
+            self.opens.remove(&(dest, xid));
         }
     }
 
@@ -516,6 +537,7 @@ fn evicted(w: &mut World, dest: Dest) {
         locks::lost(w, dest, &lock);
     }
     w.imports.opens.retain(|(d, _), _| *d != dest);
+    w.imports.closed.retain(|(d, ..)| *d != dest);
     for file in w.files.iter_mut() {
         if file.dest == dest && file.open_xid != Xid(0) {
             file.dead = true;

@@ -79,10 +79,7 @@ pub(crate) fn close(cx: &mut Cx<'_>, closing: &Closing) -> Run<()> {
 }
 
 fn closed(cx: &mut Cx<'_>, closing: &Closing, transno: Transno) {
-    cx.w.imports.opens.remove(&(closing.dest, closing.open_xid));
-    if let Some(target) = cx.w.imports.get_mut(closing.dest) {
-        target.import.open_closed(closing.open_xid, transno);
-    }
+    cx.w.imports.open_closed(closing.dest, closing.open_xid, transno);
     if let Some(node) = cx.w.nodes.get_mut(closing.ino) {
         node.opens = node.opens.saturating_sub(1);
         if node.opens == 0 && node.lookups == 0 && node.unlinked && data::is_clean(cx.w, closing.ino) {

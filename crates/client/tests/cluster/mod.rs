@@ -246,6 +246,12 @@ impl Cluster {
         }
     }
 
+    /// Bytes that the data files of an object target may take.
+    pub fn set_capacity(&mut self, server: &str, bytes: u64) {
+        let at = self.server(server);
+        self.servers[at].data.set_capacity(Some(bytes));
+    }
+
     /// A connection to a server.
     pub fn raw(&mut self, server: usize) -> usize {
         let raw = self.raws.len();
@@ -339,6 +345,97 @@ impl Cluster {
         node
     }
 
+    /// One thing that can happen without time: a random one. Connections keep their order.
+    pub fn one_step(&mut self, rng: &mut Rng) {
+        let mut choices: Vec<u32> = (0..6).collect();
+        while !choices.is_empty() {
+            let choice = choices.swap_remove(rng.below(choices.len() as u64) as usize);
+            let moved = match choice {
+                0 | 1 => self.deliver(rng.below(1 << 20) as usize),
+                2 => {
+                    let at = rng.below(self.servers.len() as u64) as usize;
+                    match self.servers[at].machine.as_mut().and_then(|machine| machine.poll()) {
+                        Some(effect) => {
+                            self.server_effect(at, effect);
+                            true
+                        }
+                        None => false,
+                    }
+                }
+                3 => {
+                    let at = rng.below(self.nodes.len() as u64) as usize;
+                    match self.nodes[at].machine.poll() {
+                        Some(effect) => {
+                            self.node_effect(at, effect);
+                            true
+                        }
+                        None => false,
+                    }
+                }
+                4 => self.kernel_answers(rng.below(self.nodes.len() as u64) as usize),
+                _ => self.media_turn(rng.below(self.servers.len() as u64) as usize),
+            };
+            if moved {
+                return;
+            }
+        }
+    }
+
+    /// Delivers the first frame of one of the links.
+    fn deliver(&mut self, pick: usize) -> bool {
+        let mut heads: Vec<End> = Vec::new();
+        for (end, _) in &self.wire {
+            if !heads.contains(end) {
+                heads.push(*end);
+            }
+        }
+        if heads.is_empty() {
+            return false;
+        }
+        let end = heads[pick % heads.len()];
+        let at = self.wire.iter().position(|(to, _)| *to == end).unwrap();
+        let ((who, conn), frame) = self.wire.remove(at).unwrap();
+        match who {
+            Who::Server(at) => self.tell(at, target::Event::Frame { conn: target::ConnId(conn), frame }),
+            Who::Node(at) => {
+                if std::env::var("FRAMES").is_ok() {
+                    let h = &frame.header;
+                    println!(
+                        "client {at} gets {:?} xid {} flags {:x} status {} transno {:x} last_committed {:x}",
+                        Opcode::from_raw(h.opcode),
+                        h.xid.0,
+                        h.flags,
+                        h.status,
+                        h.transno.0,
+                        h.last_committed.0
+                    );
+                }
+                self.nodes[at].machine.handle(self.now, Event::Frame { conn: ConnId(conn), frame })
+            }
+            Who::Raw(at) => self.raws[at].inbox.push(frame),
+        }
+        true
+    }
+
+    fn kernel_answers(&mut self, at: usize) -> bool {
+        if self.nodes[at].slow_kernel {
+            return false;
+        }
+        let Some(token) = self.nodes[at].tokens.pop_front() else { return false };
+        self.nodes[at].machine.handle(self.now, Event::Invalidated { token });
+        true
+    }
+
+    fn media_turn(&mut self, at: usize) -> bool {
+        if self.slow_media {
+            return false;
+        }
+        let Some(group) = self.servers[at].in_flight.pop_front() else { return false };
+        self.servers[at].engine.make_durable(group);
+        self.tell(at, target::Event::Committed { group });
+        true
+    }
+
     /// Everything that can happen without time.
     pub fn run(&mut self) {
         loop {
@@ -348,13 +445,7 @@ impl Cluster {
                     moved = true;
                     self.server_effect(at, effect);
                 }
-                if !self.slow_media
-                    && let Some(group) = self.servers[at].in_flight.pop_front()
-                {
-                    self.servers[at].engine.make_durable(group);
-                    self.tell(at, target::Event::Committed { group });
-                    moved = true;
-                }
+                moved |= self.media_turn(at);
             }
             for at in 0..self.nodes.len() {
                 while self.nodes[at].alive
@@ -497,6 +588,19 @@ impl Cluster {
                 self.nodes[at].machine.handle(self.now, event);
             }
             Effect::Send { conn, frame } => {
+                if std::env::var("FRAMES").is_ok() {
+                    let h = &frame.header;
+                    let op: Option<proto::msg::ReintReq> = (h.opcode == 36).then(|| frame.decode().unwrap());
+                    println!(
+                        "client {at} sends {:?} xid {} flags {:x} transno {:x} last_committed {:x} {:?}",
+                        Opcode::from_raw(h.opcode),
+                        h.xid.0,
+                        h.flags,
+                        h.transno.0,
+                        h.last_committed.0,
+                        op.and_then(|op| op.op)
+                    );
+                }
                 if let Some(opcode) = Opcode::from_raw(frame.header.opcode) {
                     *self.requests.entry(opcode.name()).or_default() += 1;
                 }
@@ -532,13 +636,19 @@ impl Cluster {
 
     // --- what programs do ---
 
-    pub fn send_as(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
+    /// A call, without letting anything else happen.
+    pub fn send_quietly(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
         let id = CallId(self.next_call);
         self.next_call += 1;
         let now = self.now;
         let machine = &mut self.nodes[node].machine;
         machine.handle(now, Event::WallClock(wall(now) + id.0 as i64));
         machine.handle(now, Event::Call { id, cred, call });
+        id
+    }
+
+    pub fn send_as(&mut self, node: usize, cred: Cred, call: Call) -> CallId {
+        let id = self.send_quietly(node, cred, call);
         self.run();
         id
     }

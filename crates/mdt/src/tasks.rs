@@ -245,7 +245,7 @@ fn ask_targets(cx: &mut Cx<'_>, fids: &[Fid]) -> Result<Option<(TargetName, Errn
     if waits { Err(Stop::Wait) } else { Ok(failed) }
 }
 
-/// See [`MarkLeaving`]; nobody needs to wait for it.
+/// Marks a file as about to move; nobody needs to wait for it.
 pub fn mark_leaving(cx: &mut Cx<'_>, fid: Fid) {
     cx.spawn(Task::new("leaving", MarkLeaving(fid)));
 }

@@ -1,7 +1,7 @@
 //! The namespace as records: objects by FID, names in directories, and the writes that all operations share.
 //!
 //! Reading is free of effects. Writing goes in two parts: the records, through `Cx`, which are taken back if the attempt
-//! ends otherwise than well, and what [`Mdt`] keeps in memory, which is changed last (see [`Mdt::entry_taken`] and the
+//! ends otherwise than well, and what [`Mdt`] keeps in memory, which is changed last (see `Mdt::entry_taken` and the
 //! like), when nothing can fail any more.
 
 use crate::Mdt;

@@ -30,7 +30,7 @@ pub struct New<'a> {
     pub layout: Option<Layout>,
 }
 
-/// What was made. [`Mdt::made`] is still to be told.
+/// What was made. `Mdt::made` is still to be told.
 #[derive(Debug)]
 pub struct Made {
     /// The directory, after.

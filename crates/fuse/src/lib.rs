@@ -10,9 +10,10 @@
 
 mod convert;
 pub mod ioctl;
+mod mount;
 mod process;
 mod session;
 
-pub use session::{FuseMount, MountError, MountSettings, mount};
+pub use mount::{FuseMount, MountError, MountSettings, mount};
 
 pub(crate) use client::api::Call;

@@ -1,0 +1,210 @@
+//! Putting a mount under a directory and taking it away.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use client::api::Options;
+use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
+use host::client::{Kernel, Mount};
+use parking_lot::Mutex;
+
+use crate::session::Adapter;
+
+/// Threads that take requests from the kernel.
+const THREADS: usize = 8;
+
+/// Settings of a mount under a directory.
+#[derive(Clone, Debug)]
+pub struct MountSettings {
+    /// What `df` shows as the device, `127.0.0.1:7988:/adamant`.
+    pub source: String,
+    /// Other users may enter. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Only reading.
+    pub read_only: bool,
+    /// `nosuid`, `nodev`, `noexec`, `noatime`, ... as the kernel knows them.
+    pub kernel_options: Vec<String>,
+    /// Threads that take requests from the kernel; 0 for the default.
+    pub threads: usize,
+}
+
+/// Why a mount cannot be: a sentence that says what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountError(pub String);
+
+impl std::fmt::Display for MountError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// A mount under a directory.
+pub struct FuseMount {
+    client: Mount,
+    session: Mutex<Option<fuser::BackgroundSession>>,
+    directory: PathBuf,
+}
+
+impl std::fmt::Debug for FuseMount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FuseMount({})", self.directory.display())
+    }
+}
+
+impl FuseMount {
+    /// The client behind it.
+    pub fn client(&self) -> &Mount {
+        &self.client
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Waits until somebody unmounts the directory.
+    ///
+    /// # Errors
+    /// The session broke.
+    pub fn wait(&self) -> io::Result<()> {
+        let session = self.session.lock().take();
+        session.map_or(Ok(()), fuser::BackgroundSession::join)
+    }
+
+    /// Unmounts the directory.
+    ///
+    /// # Errors
+    /// `EBUSY` and the like.
+    pub fn unmount(&self) -> io::Result<()> {
+        let session = self.session.lock().take();
+        session.map_or(Ok(()), fuser::BackgroundSession::umount_and_join)
+    }
+}
+
+/// Connects the client and mounts it under `directory`.
+///
+/// # Errors
+/// The directory, the servers or the kernel refuse: a sentence.
+pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Result<FuseMount, MountError> {
+    check_directory(directory)?;
+    let notifier: Arc<OnceLock<Notifier>> = Arc::default();
+    let kernel = Arc::new(KernelCaches { notifier: notifier.clone() });
+    let fsname = options.fsname.clone();
+    let identity = format!("{fsname}\n{}\n", options.uuid);
+    let client = Mount::start(options, kernel).map_err(MountError)?;
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(settings.source.clone()),
+        MountOption::Subtype("adamant".to_owned()),
+        MountOption::DefaultPermissions,
+    ];
+    if settings.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    for option in &settings.kernel_options {
+        config.mount_options.push(match option.as_str() {
+            "nodev" => MountOption::NoDev,
+            "dev" => MountOption::Dev,
+            "nosuid" => MountOption::NoSuid,
+            "suid" => MountOption::Suid,
+            "noexec" => MountOption::NoExec,
+            "exec" => MountOption::Exec,
+            "noatime" => MountOption::NoAtime,
+            "atime" | "relatime" => MountOption::Atime,
+            "sync" => MountOption::Sync,
+            "dirsync" => MountOption::DirSync,
+            other => MountOption::CUSTOM(other.to_owned()),
+        });
+    }
+    let root = rustix::process::geteuid().is_root();
+    if root && !settings.kernel_options.iter().any(|o| matches!(o.as_str(), "nodev" | "dev")) {
+        config.mount_options.push(MountOption::Dev);
+    }
+    if root && !settings.kernel_options.iter().any(|o| matches!(o.as_str(), "nosuid" | "suid")) {
+        config.mount_options.push(MountOption::Suid);
+    }
+    config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(if settings.threads == 0 { THREADS } else { settings.threads });
+    config.clone_fd = true;
+    let filesystem = Adapter { client: client.clone(), identity };
+    let failed = |error: io::Error| {
+        let _ = client.unmount(Duration::from_secs(5));
+        MountError(match error.kind() {
+            io::ErrorKind::NotFound => {
+                "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse"
+                    .to_owned()
+            }
+            io::ErrorKind::PermissionDenied => format!(
+                "mounting {} is not permitted: {error}; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
+                directory.display()
+            ),
+            _ => format!("cannot mount {}: {error}", directory.display()),
+        })
+    };
+    let session = fuser::Session::new(filesystem, directory, &config).map_err(failed)?;
+    let _ = notifier.set(session.notifier());
+    let session = session.spawn().map_err(failed)?;
+    Ok(FuseMount { client, session: Mutex::new(Some(session)), directory: directory.to_path_buf() })
+}
+
+fn check_directory(directory: &Path) -> Result<(), MountError> {
+    let shown = directory.display();
+    match std::fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(MountError(format!("mount point {shown} does not exist; create it with: mkdir -p {shown}")))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Err(MountError(format!(
+            "mount point {shown} is left over from a mount whose process died; free it with: umount -l {shown}"
+        ))),
+        Err(error) => Err(MountError(format!("mount point {shown}: {error}"))),
+        Ok(metadata) if !metadata.is_dir() => {
+            Err(MountError(format!("mount point {shown} is not a directory; choose or create one")))
+        }
+        Ok(_) => {
+            let wanted = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
+            let mounted = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+            let busy = mounted.lines().any(|line| {
+                let mut fields = line.split(' ').skip(1);
+                let (place, kind) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+                kind == "fuse.adamant" && place == wanted.to_string_lossy()
+            });
+            if busy {
+                return Err(MountError(format!(
+                    "mount point {shown} is busy: an Adamant file system is mounted there; unmount it first or choose another directory"
+                )));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The kernel's caches, as the client sees them.
+struct KernelCaches {
+    notifier: Arc<OnceLock<Notifier>>,
+}
+
+impl Kernel for KernelCaches {
+    fn forget_inode(&self, ino: u64, offset: u64, length: u64) {
+        let Some(notifier) = self.notifier.get() else { return };
+        // A negative offset means attributes only; a length of 0 means to the end.
+        let (offset, length) = match length {
+            0 => (-1, 0),
+            u64::MAX => (offset as i64, 0),
+            length => (offset as i64, i64::try_from(length).unwrap_or(0)),
+        };
+        // The node may be unknown to the kernel by now: nothing to forget then.
+        let _ = notifier.inval_inode(INodeNo(ino), offset, length);
+    }
+
+    fn forget_entry(&self, parent: u64, name: &[u8]) {
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name));
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Which crate may depend on which: the one table, and what the core must never pull in.
 //!
 //! Dependencies point one way. Servers never depend on each other or on the client; they meet in `proto`. The table
-//! holds for tests too: a test that needs a wider view belongs to `sim` or `e2e`.
+//! holds for tests too, with the exceptions of a second table: a test that needs a wider view belongs to `sim` or `e2e`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// What tests may name beside that: the client's stories run against the real targets, not against imitations of them.
+const TEST_EDGES: &[(&str, &[&str])] = &[("client", &["store", "schema", "target", "lfsck", "mgt", "mdt", "ost"])];
+
 const SERVER: &[&str] = &["stdx", "proto", "rpc", "dlm", "store", "schema", "target", "lfsck"];
 
 /// What a core crate may name beside the workspace's own crates: pure code.
@@ -70,6 +73,7 @@ struct Member {
     path: String,
     package: String,
     dependencies: BTreeSet<String>,
+    only_in_tests: BTreeSet<String>,
 }
 
 fn members(tree: &Tree) -> (Vec<Member>, Findings) {
@@ -83,13 +87,13 @@ fn members(tree: &Tree) -> (Vec<Member>, Findings) {
         let Some(package) = manifest.get("package").and_then(|package| package.get("name")?.as_str()) else {
             continue;
         };
-        let mut dependencies = BTreeSet::new();
-        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
-            if let Some(toml::Value::Table(table)) = manifest.get(section) {
-                dependencies.extend(table.keys().cloned());
-            }
-        }
-        members.push(Member { path: path.to_owned(), package: package.to_owned(), dependencies });
+        let named_in = |section: &str| -> BTreeSet<String> {
+            manifest.get(section).and_then(toml::Value::as_table).into_iter().flat_map(|t| t.keys().cloned()).collect()
+        };
+        let shipped = &named_in("dependencies") | &named_in("build-dependencies");
+        let only_in_tests = &named_in("dev-dependencies") - &shipped;
+        let dependencies = &shipped | &only_in_tests;
+        members.push(Member { path: path.to_owned(), package: package.to_owned(), dependencies, only_in_tests });
     }
     (members, findings)
 }
@@ -103,8 +107,12 @@ pub fn dependency_edges(tree: &Tree) -> Findings {
             findings.push(format!("{}: '{}' is not in the table of xtask's tidy::edges", member.path, member.package));
             continue;
         };
+        let in_tests =
+            TEST_EDGES.iter().find(|(package, _)| *package == member.package).map_or(&[][..], |(_, more)| more);
         for dependency in &member.dependencies {
-            if table.contains_key(&**dependency) && !allowed.contains(&&**dependency) {
+            let is_allowed = allowed.contains(&&**dependency)
+                || (member.only_in_tests.contains(dependency) && in_tests.contains(&&**dependency));
+            if table.contains_key(&**dependency) && !is_allowed {
                 findings.push(format!("{}: '{}' must not depend on '{dependency}'", member.path, member.package));
             }
         }
@@ -210,6 +218,7 @@ mod tests {
         let tree = Tree::of(&[
             ("crates/dlm/Cargo.toml", "[package]\nname = \"dlm\"\n[dev-dependencies]\nrpc.workspace = true\n"),
             ("crates/misc/Cargo.toml", &manifest("misc", &[])),
+            ("crates/client/Cargo.toml", "[package]\nname = \"client\"\n[dev-dependencies]\nmdt.workspace = true\n"),
         ]);
         assert_eq!(
             dependency_edges(&tree),

@@ -104,14 +104,5 @@ pub fn format_version(key: &Key) -> u16 {
 
 /// The formats of all records, for a view or an engine.
 pub fn formats() -> Formats {
-    Formats { family: family_length, ..Formats::new(format_version) }
-}
-
-/// The entries of one directory, and the FIDs of one sequence, are families: whoever makes a directory or grants a
-/// sequence knows that there is nothing in it yet.
-fn family_length(key: &Key) -> usize {
-    match key.first() {
-        Some(&table) if (table == crate::Entry::TABLE || table == crate::Oi::TABLE) && key.len() > 9 => 9,
-        _ => 0,
-    }
+    Formats::new(format_version)
 }

@@ -5,7 +5,6 @@
 use crate::layer::cost_of;
 use crate::{Key, Value};
 use hashbrown::HashTable;
-use stdx::Set;
 
 #[derive(Debug)]
 struct Slot {
@@ -25,46 +24,11 @@ pub(crate) struct Cache {
     bytes: usize,
     limit: usize,
     unpinned: usize,
-    family: fn(&Key) -> usize,
-    /// Families of which no record is missing here (or in a newer layer).
-    complete: Set<Key>,
 }
 
-/// More families than this are not remembered as complete.
-const COMPLETE_MAX: usize = 1 << 16;
-
 impl Cache {
-    pub(crate) fn new(limit: usize, family: fn(&Key) -> usize) -> Cache {
-        Cache {
-            slots: Vec::new(),
-            free: Vec::new(),
-            table: HashTable::new(),
-            hand: 0,
-            bytes: 0,
-            limit,
-            unpinned: 0,
-            family,
-            complete: Set::default(),
-        }
-    }
-
-    /// The family of a key, if it has one.
-    pub(crate) fn family_of(&self, key: &Key) -> Option<Key> {
-        let length = (self.family)(key);
-        (length > 0).then(|| Key::new(&key[..length]))
-    }
-
-    /// From now on no record of a family is missing, until one is evicted.
-    pub(crate) fn set_complete(&mut self, family: Key) {
-        if self.complete.len() < COMPLETE_MAX {
-            self.complete.insert(family);
-        }
-    }
-
-    /// Whether a key that is nowhere in memory has no record.
-    #[inline]
-    pub(crate) fn knows_absent(&self, key: &Key) -> bool {
-        !self.complete.is_empty() && self.family_of(key).is_some_and(|family| self.complete.contains(&family))
+    pub(crate) fn new(limit: usize) -> Cache {
+        Cache { slots: Vec::new(), free: Vec::new(), table: HashTable::new(), hand: 0, bytes: 0, limit, unpinned: 0 }
     }
 
     /// Memory used, in bytes.
@@ -161,12 +125,6 @@ impl Cache {
 
     fn remove(&mut self, at: u32) {
         let Some(slot) = self.slots[at as usize].take() else { return };
-        if slot.value.is_some()
-            && !self.complete.is_empty()
-            && let Some(family) = self.family_of(&slot.key)
-        {
-            self.complete.remove(&family);
-        }
         if let Ok(entry) = self.table.find_entry(slot.hash, |&other| other == at) {
             entry.remove();
         }
@@ -205,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_limit_holds_and_what_is_used_stays() {
-        let mut cache = Cache::new(100_000, |_| 0);
+        let mut cache = Cache::new(100_000);
         for n in 0..10_000 {
             put(&mut cache, n, 0);
             let key = Key::table(1).u64(7);
@@ -223,7 +181,7 @@ mod tests {
 
     #[test]
     fn pinned_records_stay_whatever_the_limit_and_leave_when_unpinned() {
-        let mut cache = Cache::new(0, |_| 0);
+        let mut cache = Cache::new(0);
         for n in 0..100 {
             put(&mut cache, n, 1 + (n % 2) as u32);
         }

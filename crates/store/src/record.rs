@@ -82,15 +82,12 @@ pub struct Formats {
     pub current: fn(&Key) -> u16,
     /// Turns the body of an older version into the current one; `None` if it is too old.
     pub upgrade: fn(&Key, u16, Value) -> Option<Value>,
-    /// How many first bytes of a key name its family: records that a view may know completely, see
-    /// [`View::born`](crate::View::born). 0: none.
-    pub family: fn(&Key) -> usize,
 }
 
 impl Formats {
     /// Formats without a history: `current` is all there is.
     pub fn new(current: fn(&Key) -> u16) -> Formats {
-        Formats { current, upgrade: |_, _, _| None, family: |_| 0 }
+        Formats { current, upgrade: |_, _, _| None }
     }
 
     /// Seals `body` in the current format of `key`.
@@ -173,11 +170,8 @@ mod tests {
     #[test]
     fn formats_are_upgraded_or_refused_by_name() {
         let key = Key::new(b"k");
-        let formats = Formats {
-            current: |_| 3,
-            upgrade: |_, from, body| (from == 2).then(|| [&body[..], b"+"].concat().into()),
-            family: |_| 0,
-        };
+        let formats =
+            Formats { current: |_| 3, upgrade: |_, from, body| (from == 2).then(|| [&body[..], b"+"].concat().into()) };
         assert_eq!(formats.open(&key, &seal(&key, 3, b"x")), Ok(Value::from_static(b"x")));
         assert_eq!(formats.open(&key, &seal(&key, 2, b"x")), Ok(Value::from_static(b"x+")));
         let newer = formats.open(&key, &seal(&key, 4, b"x")).unwrap_err();

@@ -166,12 +166,6 @@ impl Cx<'_> {
         self.m.view.delete(key);
     }
 
-    /// Says that the family of `key` begins with this attempt, see [`store::View::born`]: the entries of a directory that
-    /// is being made, the FIDs of a sequence that is being granted. Reading what is not there is no miss then.
-    pub fn born(&mut self, key: &Key) {
-        self.m.view.born(key);
-    }
-
     /// The first `limit` bodies of a range, in key order.
     pub fn scan_raw(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Value)>, Stop> {
         let found = self.m.view.scan(range, limit);

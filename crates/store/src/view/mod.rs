@@ -128,8 +128,6 @@ pub struct View {
     durable: u64,
     failed: bool,
     undo: Vec<Undo>,
-    /// Families that the current attempt begins.
-    born: Vec<Key>,
     current: Option<AttemptId>,
     attempts: BTreeMap<AttemptId, Attempt>,
     loads: BTreeMap<LoadId, Pending>,
@@ -153,11 +151,10 @@ impl View {
             flight: None,
             retiring: Layer::default(),
             spare: Layer::default(),
-            cache: Cache::new(config.cache_limit, formats.family),
+            cache: Cache::new(config.cache_limit),
             durable: last_group,
             failed: false,
             undo: Vec::new(),
-            born: Vec::new(),
             current: None,
             attempts: BTreeMap::new(),
             loads: BTreeMap::new(),
@@ -189,9 +186,6 @@ impl View {
             return None;
         }
         self.undo.clear();
-        for family in self.born.drain(..) {
-            self.cache.set_complete(family);
-        }
         self.collecting_since.get_or_insert(now);
         Some(self.collecting_group())
     }
@@ -199,7 +193,6 @@ impl View {
     /// Ends the attempt and takes back what it wrote.
     pub fn abandon(&mut self) {
         self.rollback(Savepoint(0));
-        self.born.clear();
         self.current = None;
     }
 
@@ -293,9 +286,6 @@ impl View {
         if let Some(slot) = self.cache.find(hash, key) {
             return Ok(look(self.cache.value(slot)));
         }
-        if self.cache.knows_absent(key) {
-            return Ok(look(None));
-        }
         self.miss_record(key);
         Err(Miss)
     }
@@ -310,13 +300,6 @@ impl View {
     #[inline]
     pub fn delete(&mut self, key: Key) {
         self.write(key, None);
-    }
-
-    /// Says that the family of `key` ([`Formats::family`]) begins with this attempt: it has no records but those that are
-    /// written from here on (the entries of a new directory). If the attempt is accepted, reading a record of the
-    /// family that does not exist is no miss, as long as none of its records has been evicted.
-    pub fn born(&mut self, key: &Key) {
-        self.born.extend(self.cache.family_of(key));
     }
 
     fn write(&mut self, key: Key, value: Option<Value>) {

@@ -6,11 +6,11 @@ use proto::msg::{
 };
 use proto::{Bytes, Errno, Opcode};
 
-use super::state::{ALL, HOME, Key, ensure, file, file_mut, node_key};
+use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key};
 use super::{step, steps};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
-use crate::op::{Body, Memo};
+use crate::op::{Body, Memo, OpId};
 
 /// Locks on objects are asked for in whole pages, so that neighbours in one page do not ask twice.
 const PAGE: u64 = 4096;
@@ -46,10 +46,10 @@ pub(super) fn confirm(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 }
 
 /// One lock: pinned already, cached, being given back (a call of the kernel that came while its pages are being
-/// dropped must not wait for them), or new.
+/// dropped must not wait for them), asked for by another operation, or new.
 fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: LockMode, range: &Range<u64>) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-    let recalled = now.recalls > 0;
+    let guest = now.guests_welcome;
     let object = now.object(key).ok_or(Errno::EIO)?;
     let resource = object.resource;
     let policy = if key == HOME {
@@ -58,18 +58,43 @@ fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: Loc
         let end = if range.end == u64::MAX { u64::MAX } else { range.end.div_ceil(PAGE) * PAGE - 1 };
         Policy::Extent(Extent { start: range.start / PAGE * PAGE, end })
     };
-    if recalled
-        && cx.op.memo(at).is_none()
-        && let Some(target) = cx.w.imports.get_mut(dest)
-        && let Some(cookie) = target.locks.find_for_inflight(&resource, mode, &policy)
-        && target.locks.hold(cookie)
-    {
-        stdx::mark!("data.lock_in_recall");
-        cx.op.set_memo(at, Memo::Lock { dest, cookie });
+    let op = cx.op.id;
+    if cx.op.memo(at).is_none() && cx.cached_lock(at, dest, resource, mode, policy).is_none() {
+        let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return Err(Errno::EIO.into()) };
+        let does = |(owner, asked, part): &(OpId, LockMode, Range<u64>)| {
+            let wide = part.start <= range.start && range.end <= part.end;
+            *owner != op && wide && dlm::mode::covers(*asked, mode)
+        };
+        let asked = object.asked.iter().any(does);
+        if guest
+            && let Some(target) = cx.w.imports.get_mut(dest)
+            && let Some(cookie) = target.locks.find_for_inflight(&resource, mode, &policy)
+            && target.locks.hold(cookie)
+        {
+            stdx::mark!("data.lock_in_recall");
+            cx.op.set_memo(at, Memo::Lock { dest, cookie });
+        } else if asked {
+            return Err(cx.wait(node_key(ino)));
+        } else {
+            edit(cx.w, ino, key, |object| object.asked.push((op, mode, range.clone())));
+            cx.w.data.mark_op(op, ino);
+        }
     }
-    let held = cx.lock(at, dest, resource, mode, policy)?;
-    let known =
-        file(cx.w, ino).and_then(|f| f.object(key)).is_some_and(|o| o.locks.iter().any(|l| l.cookie == held.cookie));
+    let result = cx.lock(at, dest, resource, mode, policy);
+    if result == Err(Stop::Wait) {
+        return Err(Stop::Wait);
+    }
+    let waited = edit(cx.w, ino, key, |object| {
+        let before = object.asked.len();
+        object.asked.retain(|(owner, ..)| *owner != op);
+        before != object.asked.len()
+    });
+    if waited == Some(true) {
+        cx.w.wake(node_key(ino));
+    }
+    let held = result?;
+    let known = file(cx.w, ino).and_then(|f| f.object(key));
+    let known = known.is_some_and(|o| o.locks.iter().any(|lock| lock.cookie == held.cookie));
     if !known && let Some(lock) = cx.w.imports.get(dest).and_then(|target| target.locks.get(held.cookie)) {
         // It came when the file was another's to know (its layout has changed since).
         super::state::lock_granted(cx.w, &lock, None);
@@ -127,7 +152,7 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     let frame = cx.rpc(at, dest, Opcode::ObjGetattr, || (ObjGetattrReq { object: id }, Bytes::new()))?;
     cx.forget(at);
     let lvb = frame.decode::<ObjectStateRep>().ok().and_then(|rep| rep.lvb).unwrap_or_default();
-    super::state::edit(cx.w, ino, key, |object| object.set_size(&lvb));
+    edit(cx.w, ino, key, |object| object.set_size(&lvb));
     Ok(())
 }
 

@@ -90,6 +90,11 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         let lvb = now.home.lvb();
         return switch(cx, ino, &layout, &lvb);
     }
+    if cx.began(steps::LEAVE_SET) {
+        // The new layout came with the answer.
+        let lvb = now.home.lvb();
+        return switch(cx, ino, &layout, &lvb);
+    }
     if !layout.resident {
         return Ok(());
     }

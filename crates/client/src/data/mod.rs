@@ -53,6 +53,12 @@ use crate::world::World;
 
 pub use state::{DataState, NodeData};
 
+/// Whether calls of an open file go through the kernel's page cache.
+fn through_pages(w: &World, fh: FileHandle) -> bool {
+    use crate::file::flags as o;
+    w.files.get(fh).is_none_or(|file| file.flags & (o::DIRECT | o::APPEND) == 0)
+}
+
 /// Background work of the data cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
@@ -121,6 +127,10 @@ mod steps {
     pub const RECALL: Step = kind(30);
     pub const INVALIDATE: Step = kind(31);
     pub const CUT_DONE: Step = kind(32);
+    pub const DROPS: Step = kind(33);
+    pub const DROP_START: Step = kind(34);
+    pub const DROP_END: Step = kind(35);
+    pub const DROP_SEEN: Step = kind(36);
 }
 
 /// The step number `n` of a kind.
@@ -159,17 +169,31 @@ pub struct IoFlags {
     pub direct: bool,
     /// `O_SYNC`, `O_DSYNC`: durable before the answer.
     pub sync: bool,
+    /// The kernel writes pages that a program changed through a mapping.
+    pub write_back: bool,
 }
 
 /// Reads at most `length` bytes.
 pub fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32, flags: IoFlags) -> Run<Bytes> {
-    read::read(cx, fh, ino, offset, length, flags)
+    let result = read::read(cx, fh, ino, offset, length, flags);
+    if through_pages(cx.w, fh) {
+        let range = offset..offset.saturating_add(u64::from(length));
+        recall::note_kernel_call(cx, ino, range, false, &result);
+    }
+    result
 }
 
 /// Writes; the bytes written.
 pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
-    let _ = fh;
-    write::write(cx, ino, at, data, flags)
+    let result = write::write(cx, ino, at, data, flags);
+    if let WriteAt::Offset(offset) = at
+        && (flags.write_back || through_pages(cx.w, fh))
+    {
+        let range = offset..offset.saturating_add(data.len() as u64);
+        // Pages that are being written back hold what the file will hold, whenever that is.
+        recall::note_kernel_call(cx, ino, range, !flags.write_back, &result);
+    }
+    result
 }
 
 /// Before the metadata target is asked to change the size: takes (pins) the locks that cover what is cut, and writes

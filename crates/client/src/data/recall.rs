@@ -1,15 +1,86 @@
 //! A lock goes back: what it covered is written, dropped by the kernel, and dropped here; and glimpses, which ask only
 //! what things look like.
+//!
+//! # The kernel's page locks
+//! The kernel holds pages locked while a read (all of its pages) or a write (a part of a page that it does not have) of
+//! it waits here, and dropping a locked page waits for that call. The call may wait for a lock that another client gives only
+//! when it got the one that is being given back here: so nobody may wait for such pages. None needs to: the pages of a read
+//! are empty until it is answered, under whatever lock it gets. Those of a write may be old; they are dropped too, but not
+//! waited for. A call that comes while its page is being dropped uses the lock that goes back if that covers it (and its
+//! pages are dropped again when it is done); otherwise the rest of the range is dropped by further requests beside the one
+//! that is stuck.
+//!
+//! ```text
+//! recall [0, 64K)    read [16K, 32K) waits    drop [0, 16K) and [32K, 64K), wait for both, cancel
+//! ```
+//! Dropping must therefore not be serial in the driver.
 
+use core::ops::Range;
 use dlm::client::HeldLock;
 use proto::Errno;
 use proto::msg::{Lvb, Resource};
+use smallvec::SmallVec;
 
-use super::state::{ALL, HOME, Key, edit, file, file_mut, forget_lock, lock_range, node_key, place_of};
-use super::{access, flush, steps};
-use crate::cx::{Cx, Run};
+use super::state::{
+    ALL, HOME, KernelCall, Key, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
+};
+use super::{access, flush, step, steps};
+use crate::api::{Effect, Invalidation};
+use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::world::World;
+
+/// Size of the kernel's pages.
+const PAGE: u64 = 4096;
+
+/// After so many requests to drop pages for one lock, new calls may no longer use it, or it would never go.
+const DROPS_MAX: u64 = 64;
+
+/// A call of the kernel through its page cache waits (or no longer does).
+pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, write: bool, result: &Run<T>) {
+    let op = cx.op.id;
+    let known = cx.w.data.kernel_calls.iter().any(|call| call.op == op);
+    match result {
+        Err(Stop::Wait) if !known => {
+            let page = |at: u64| at / PAGE * PAGE..(at / PAGE).saturating_add(1).saturating_mul(PAGE);
+            let mut pages: SmallVec<[Range<u64>; 2]> = SmallVec::new();
+            if !write {
+                pages.push(page(range.start).start..page(range.end.max(1) - 1).end);
+            } else {
+                for edge in [range.start, range.end] {
+                    let page = page(edge);
+                    if edge % PAGE != 0 && !pages.contains(&page) {
+                        pages.push(page);
+                    }
+                }
+            }
+            if !pages.is_empty() {
+                cx.w.data.kernel_calls.push(KernelCall { op, ino, pages, write });
+                cx.w.data.mark_op(op, ino);
+                woken(cx.w, ino);
+            }
+        }
+        Err(Stop::Wait) => {}
+        _ => {
+            if known {
+                cx.w.data.kernel_calls.retain(|call| call.op != op);
+            }
+            if let Some(file) = file_mut(cx.w, ino)
+                && file.recalls > 0
+            {
+                let end = range.end.div_ceil(PAGE).saturating_mul(PAGE);
+                file.fills.push(range.start / PAGE * PAGE..end);
+                woken(cx.w, ino);
+            }
+        }
+    }
+}
+
+fn woken(w: &mut World, ino: u64) {
+    if file(w, ino).is_some_and(|file| file.recalls > 0) {
+        w.wake(node_key(ino));
+    }
+}
 
 /// See [`super::flush_for_lock`].
 pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
@@ -27,11 +98,7 @@ pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
             return Err(cx.wait(node_key(ino)));
         }
         let bytes = now.file_range(key, &range);
-        let (offset, length) = match (now.kernel_pages, bytes.end) {
-            (false, _) => (0, 0),
-            (true, u64::MAX) => (bytes.start, u64::MAX),
-            (true, end) => (bytes.start, end.saturating_sub(bytes.start)),
-        };
+        let pages = now.kernel_pages;
         if cx.memo(steps::RECALL).is_none() {
             cx.set_memo(steps::RECALL, 1);
             let op = cx.op.id;
@@ -42,7 +109,11 @@ pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
         }
         // Dirty bytes travel while the kernel drops its pages; what that brings back is written after it.
         flush::start(cx.w, ino, key, &range, false);
-        cx.invalidate_kernel(steps::INVALIDATE, ino, offset, length)?;
+        if pages {
+            drop_pages(cx, ino, &bytes)?;
+        } else {
+            cx.invalidate_kernel(steps::INVALIDATE, ino, 0, 0)?;
+        }
         flush::settle(cx, ino, key, &range)?;
     }
     let held = cx.w.imports.get(dest).is_some_and(|target| target.locks.is_held(lock.cookie));
@@ -53,11 +124,81 @@ pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
     Ok(())
 }
 
+/// Makes the kernel drop the pages of a file range, but for those that waiting calls have locked.
+fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
+    let end = if bytes.end == u64::MAX { u64::MAX } else { bytes.end.div_ceil(PAGE) * PAGE };
+    let whole = bytes.start / PAGE * PAGE..end;
+    let touches = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
+    let calls = || cx.w.data.kernel_calls.iter().filter(|call| call.ino == ino);
+    let locked: Vec<Range<u64>> = calls().flat_map(|c| c.pages.clone()).filter(|p| touches(p, &whole)).collect();
+    let old: Vec<Range<u64>> =
+        calls().filter(|c| c.write).flat_map(|c| c.pages.clone()).filter(|p| touches(p, &whole)).collect();
+    let mut missing = vec![whole];
+    let without = |ranges: Vec<Range<u64>>, cut: &Range<u64>| -> Vec<Range<u64>> {
+        ranges.iter().flat_map(|range| subtract(range, cut)).collect()
+    };
+    for page in &locked {
+        missing = without(missing, page);
+    }
+    let asked = cx.memo(steps::DROPS).unwrap_or(0);
+    let mut waiting = false;
+    for number in 0..asked {
+        let (Some(start), Some(end)) =
+            (cx.memo(step(steps::DROP_START, number)), cx.memo(step(steps::DROP_END, number)))
+        else {
+            continue;
+        };
+        let part = start..end;
+        let done = cx.invalidate_kernel(step(steps::INVALIDATE, number), ino, start, 0).is_ok();
+        // One that is stuck at a locked page may not come to the rest for long.
+        if done || !locked.iter().any(|page| touches(page, &part)) {
+            waiting |= !done;
+            // What was brought in since it was asked for is to be dropped again.
+            let seen = cx.memo(step(steps::DROP_SEEN, number)).unwrap_or(0) as usize;
+            let fills = file(cx.w, ino).map(|f| f.fills.get(seen..).unwrap_or(&[])).unwrap_or_default();
+            let mut good = vec![part];
+            for fill in fills {
+                good = without(good, fill);
+            }
+            for part in good {
+                missing = without(missing, &part);
+            }
+        }
+    }
+    let fills = file(cx.w, ino).map_or(0, |f| f.fills.len() as u64);
+    for (part, number) in missing.into_iter().zip(asked..) {
+        stdx::mark!("data.drop_pages");
+        cx.set_memo(steps::DROPS, number + 1);
+        cx.set_memo(step(steps::DROP_START, number), part.start);
+        cx.set_memo(step(steps::DROP_END, number), part.end);
+        cx.set_memo(step(steps::DROP_SEEN, number), fills);
+        let length = if part.end == u64::MAX { u64::MAX } else { part.end - part.start };
+        waiting |= cx.invalidate_kernel(step(steps::INVALIDATE, number), ino, part.start, length).is_err();
+    }
+    let asked = cx.memo(steps::DROPS).unwrap_or(0);
+    if let Some(file) = file_mut(cx.w, ino) {
+        file.guests_welcome = waiting && asked < DROPS_MAX;
+    }
+    if waiting {
+        return Err(cx.wait(node_key(ino)));
+    }
+    for page in old {
+        stdx::mark!("data.drop_page_of_waiting_write");
+        let (offset, length) = (page.start, page.end - page.start);
+        cx.w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset, length }));
+    }
+    Ok(())
+}
+
 fn end_recall(cx: &mut Cx<'_>, ino: u64) {
     if cx.memo(steps::RECALL) == Some(1) {
         cx.set_memo(steps::RECALL, 2);
         if let Some(file) = file_mut(cx.w, ino) {
             file.recalls = file.recalls.saturating_sub(1);
+            if file.recalls == 0 {
+                file.fills.clear();
+                file.guests_welcome = false;
+            }
         }
     }
     cx.w.wake(node_key(ino));
@@ -102,8 +243,7 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
             (true, u64::MAX) => u64::MAX,
             (true, end) => end.saturating_sub(bytes.start),
         };
-        let gone = crate::api::Invalidation::Inode { token: 0, ino, offset: bytes.start, length };
-        w.effect(crate::api::Effect::Invalidate(gone));
+        w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset: bytes.start, length }));
     }
     w.wake(node_key(ino));
 }
@@ -111,9 +251,12 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
 /// See [`super::op_ended`].
 pub(super) fn op_ended(w: &mut World, op: crate::op::OpId) {
     let Some(inos) = w.data.marked_ops.remove(&op) else { return };
+    let calls = w.data.kernel_calls.len();
+    w.data.kernel_calls.retain(|call| call.op != op);
+    let was_call = calls != w.data.kernel_calls.len();
     for ino in inos {
         let Some(now) = file_mut(w, ino) else { continue };
-        let mut changed = false;
+        let mut changed = was_call;
         if now.exclusive == Some(op) {
             now.exclusive = None;
             changed = true;
@@ -125,6 +268,9 @@ pub(super) fn op_ended(w: &mut World, op: crate::op::OpId) {
                 let before = object.fetches.len();
                 object.fetches.retain(|fetch| fetch.owner != op);
                 changed |= object.fetches.len() != before;
+                let before = object.asked.len();
+                object.asked.retain(|(owner, ..)| *owner != op);
+                changed |= object.asked.len() != before;
             });
         }
         if changed {

@@ -62,6 +62,8 @@ pub(super) struct Object {
     pub mtime_ns: i64,
     pub ctime_ns: i64,
     pub fetches: Vec<Fetch>,
+    /// Locks that operations have asked for.
+    pub asked: SmallVec<[(OpId, LockMode, Range<u64>); 1]>,
     /// Greatest transno of a change of this object.
     pub transno: Transno,
     /// Somebody else used it lately: no use in asking for a lock only to know its size.
@@ -90,6 +92,7 @@ impl Object {
             mtime_ns: 0,
             ctime_ns: 0,
             fetches: Vec::new(),
+            asked: SmallVec::new(),
             transno: Transno(0),
             contended_until: Instant::ZERO,
         }
@@ -226,6 +229,10 @@ pub struct NodeData {
     pub(super) kernel_pages: bool,
     /// Locks being given back.
     pub(super) recalls: u32,
+    /// The kernel is dropping pages for one of them: its calls may use the lock meanwhile.
+    pub(super) guests_welcome: bool,
+    /// Bytes of pages that calls brought into the kernel since locks began to be given back.
+    pub(super) fills: Vec<Range<u64>>,
 }
 
 impl NodeData {
@@ -247,6 +254,8 @@ impl NodeData {
             leave_error: None,
             kernel_pages: false,
             recalls: 0,
+            guests_welcome: false,
+            fills: Vec::new(),
         };
         if let Some(layout) = layout {
             data.set_layout(layout);
@@ -361,6 +370,17 @@ struct ClockEntry {
     mark: u64,
 }
 
+/// A read or write of the kernel that waits here, and so keeps pages locked there.
+#[derive(Debug)]
+pub(super) struct KernelCall {
+    pub op: OpId,
+    pub ino: u64,
+    /// Bytes of locked pages.
+    pub pages: SmallVec<[Range<u64>; 2]>,
+    /// Its pages may hold old bytes too (a write into a part of a page).
+    pub write: bool,
+}
+
 /// What the data cache knows over all files; `World::data`.
 #[derive(Debug, Default)]
 pub struct DataState {
@@ -375,6 +395,7 @@ pub struct DataState {
     lanes: BTreeMap<Dest, Lane>,
     pub(super) dirty_files: BTreeSet<(Instant, u64)>,
     pub(super) jobs: BTreeMap<u64, Job>,
+    pub(super) kernel_calls: Vec<KernelCall>,
     /// Operations that [`super::op_ended`] must look for.
     pub(super) marked_ops: Map<OpId, SmallVec<[u64; 1]>>,
 }

@@ -32,7 +32,7 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
 }
 
 fn io_flags(flags: u32) -> IoFlags {
-    IoFlags { direct: flags & o::DIRECT != 0, sync: flags & (o::SYNC | o::DSYNC) != 0 }
+    IoFlags { direct: flags & o::DIRECT != 0, sync: flags & (o::SYNC | o::DSYNC) != 0, write_back: false }
 }
 
 /// `Read`.
@@ -97,7 +97,7 @@ pub(crate) fn write(
         drop_set_id(cx, ino)?;
     }
     let at = if append { WriteAt::Append } else { WriteAt::Offset(offset) };
-    let flags = if write_back { IoFlags::default() } else { io_flags(flags) };
+    let flags = if write_back { IoFlags { write_back, ..IoFlags::default() } } else { io_flags(flags) };
     Ok(Answer::Written(data::write(cx, fh, ino, at, bytes, flags)?))
 }
 

@@ -14,6 +14,7 @@ use proto::connect::PROTOCOL_VERSION;
 use proto::frame::flags;
 use proto::msg::*;
 use proto::{Errno, Fid, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
+use std::collections::BTreeMap;
 use stdx::Rng;
 
 /// What an attacker knows: numbers and names to use again.
@@ -22,6 +23,8 @@ pub struct Known {
     pub handles: Vec<u64>,
     pub names: Vec<Vec<u8>>,
     pub cookies: u64,
+    /// A sequence that was granted, and what was used of it.
+    pub sequence: (u64, u32),
 }
 
 impl Default for Known {
@@ -40,6 +43,7 @@ impl Default for Known {
             handles: vec![0, 1, u64::MAX],
             names: vec![Vec::new(), b".".to_vec(), b"..".to_vec(), b"a".to_vec(), b"b".to_vec(), b"\xff\xfe".to_vec()],
             cookies: 1,
+            sequence: (0, 0),
         }
     }
 }
@@ -76,7 +80,7 @@ impl Known {
         match Opcode::from_raw(frame.header.opcode) {
             Some(Opcode::SeqAlloc) => {
                 if let Ok(rep) = frame.decode::<SeqAllocRep>() {
-                    (1..40).for_each(|oid| self.learn_fid(Fid::new(rep.seq, oid), rng));
+                    self.sequence = (rep.seq, 0);
                 }
             }
             Some(Opcode::MdsReint | Opcode::MdsLookup | Opcode::MdsGetattr) => {
@@ -139,6 +143,14 @@ impl Values<'_> {
         self.n() as u32
     }
 
+    /// One of these, or (one time in twenty) what goes too far.
+    fn usually<T: Copy>(&mut self, items: &[T], too_far: T) -> T {
+        match self.rng.pick(items) {
+            Some(item) if !self.rng.chance(1, 20) => *item,
+            _ => too_far,
+        }
+    }
+
     fn opt<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         if self.rng.chance(3, 4) { Some(make(self)) } else { None }
     }
@@ -146,9 +158,19 @@ impl Values<'_> {
     pub fn fid(&mut self) -> Fid {
         match self.rng.below(12) {
             0 => Fid { seq: self.n(), oid: self.u(), ver: self.u() },
-            1..=3 => Fid::ROOT,
+            1 | 2 => Fid::ROOT,
             _ => self.rng.pick(&self.known.fids).copied().unwrap_or(Fid::ROOT),
         }
+    }
+
+    /// A FID for something new: mostly one that the server takes.
+    fn fresh(&mut self) -> Fid {
+        let (seq, used) = self.known.sequence;
+        if self.rng.chance(1, 15) || seq == 0 {
+            return self.fid();
+        }
+        self.known.sequence.1 = used + self.usually(&[1], 70);
+        Fid::new(seq, self.known.sequence.1)
     }
 
     fn handle(&mut self) -> u64 {
@@ -202,7 +224,7 @@ impl Values<'_> {
         self.opt(|v| Cred {
             uid: [0, 0, 0, 1000, u32::MAX][v.rng.below(5) as usize],
             gid: [0, 0, 1000, u32::MAX][v.rng.below(4) as usize],
-            groups: (0..[0, 1, 20, 70_000][v.rng.below(40).min(3) as usize % 4]).map(|i| i * 7).collect(),
+            groups: (0..v.usually(&[0, 1, 20], 70_000)).map(|i| i * 7).collect(),
             umask: v.u(),
             capabilities: v.n(),
         })
@@ -248,8 +270,8 @@ impl Values<'_> {
     fn resource(&mut self) -> Resource {
         Resource {
             fid: self.fid(),
-            kind: [0, 1, 2, 3, -1][self.rng.below(12).min(4) as usize],
-            stripe: if self.bool() { 0 } else { self.u() },
+            kind: self.usually(&[0, 1, 2], 3),
+            stripe: if self.rng.chance(4, 5) { 0 } else { self.u() },
         }
     }
 
@@ -286,9 +308,8 @@ impl Values<'_> {
             1 => Reint::Create(CreateOp {
                 parent: self.fid(),
                 name: self.name(),
-                fid: self.fid(),
-                mode: [0o040_755, 0o100_644, 0o120_777, 0o010_644, 0o020_644, 0, 0o170_000, u32::MAX]
-                    [self.rng.below(8) as usize],
+                fid: self.fresh(),
+                mode: self.usually(&[0o040_755, 0o100_644, 0o120_777, 0o010_644, 0o020_644, 0, 0o170_000], u32::MAX),
                 rdev: self.n(),
                 symlink: self.name(),
             }),
@@ -304,7 +325,7 @@ impl Values<'_> {
             5 => Reint::Open(OpenOp {
                 parent: self.opt(Self::fid),
                 name: self.name(),
-                fid: self.fid(),
+                fid: if self.rng.chance(2, 3) { self.fresh() } else { self.fid() },
                 flags: [0, 1, 2, 3, 0o100, 0o302, 0o1002, 0o2002, 0o200_000, u32::MAX][self.rng.below(10) as usize],
                 mode: self.u(),
                 old_handle: if self.bool() { 0 } else { self.handle() },
@@ -314,7 +335,7 @@ impl Values<'_> {
             6 => Reint::Setxattr(SetxattrOp {
                 fid: self.fid(),
                 name: self.xattr_name(),
-                value: vec![7; [0, 4, 28, 300, 65_536, 65_537, 200_000][self.rng.below(20).min(6) as usize]].into(),
+                value: self.xattr_value(),
                 flags: [0, 0, 1, 2, 3, u32::MAX][self.rng.below(6) as usize],
                 remove: self.rng.chance(1, 4),
             }),
@@ -325,6 +346,22 @@ impl Values<'_> {
                 lvb: self.lvb(),
             }),
         }
+    }
+
+    /// Bytes, or an ACL with its owner, group, mask and others and up to two names.
+    fn xattr_value(&mut self) -> Bytes {
+        if self.bool() {
+            return vec![7; self.usually(&[0, 1, 28, 300, 65_536, 65_537], 200_000)].into();
+        }
+        let mut acl = 2_u32.to_le_bytes().to_vec();
+        for tag in [1_u16, 2, 4, 8, 0x10, 0x20] {
+            if !self.rng.chance(1, 6) {
+                acl.extend_from_slice(&tag.to_le_bytes());
+                acl.extend_from_slice(&(self.rng.below(9) as u16).to_le_bytes());
+                acl.extend_from_slice(&if tag & 10 == 0 { u32::MAX } else { 1000 }.to_le_bytes());
+            }
+        }
+        acl.into()
     }
 
     fn xattr_name(&mut self) -> Bytes {
@@ -359,7 +396,7 @@ impl Values<'_> {
             Opcode::ObjWrite => WriteReq {
                 object: self.object(),
                 offset: if self.bool() { self.rng.below(200_000) } else { self.n() },
-                lock: self.handle(),
+                lock: if self.rng.chance(2, 3) { 0 } else { self.handle() },
                 lvb: self.lvb(),
                 uid: self.u(),
                 gid: self.u(),
@@ -372,7 +409,7 @@ impl Values<'_> {
                 ObjSetattrReq { object: self.object(), lvb: self.lvb(), uid: self.u(), gid: self.u() }.encode_to_vec()
             }
             Opcode::ObjDestroy => {
-                let count = [0, 1, 3, 5000][self.rng.below(20).min(3) as usize];
+                let count = self.usually(&[0, 1, 3], 5000);
                 DestroyReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
             }
             Opcode::ObjPunch => PunchReq {
@@ -382,14 +419,14 @@ impl Values<'_> {
                 length: self.n(),
                 keep_size: self.bool(),
                 lvb: self.lvb(),
-                lock: self.handle(),
+                lock: if self.rng.chance(2, 3) { 0 } else { self.handle() },
                 uid: self.u(),
                 gid: self.u(),
             }
             .encode_to_vec(),
             Opcode::ObjSeek => SeekReq { object: self.object(), offset: self.n(), hole: self.bool() }.encode_to_vec(),
             Opcode::ObjSync => {
-                let count = [0, 1, 3, 5000][self.rng.below(20).min(3) as usize];
+                let count = self.usually(&[0, 1, 3], 5000);
                 ObjSyncReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
             }
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
@@ -426,6 +463,30 @@ impl Values<'_> {
             }
             .encode_to_vec(),
             Opcode::MdsFid2path => Fid2pathReq { fid: self.fid(), cred: self.cred() }.encode_to_vec(),
+            Opcode::LdlmEnqueue if self.rng.chance(3, 4) => {
+                // One that makes sense, but for its numbers.
+                let resource = self.resource();
+                let (start, length) = (self.rng.below(1 << 20), self.rng.below(1 << 20));
+                let policy = match resource.kind {
+                    0 => Policy::Bits(1 + self.rng.below(127)),
+                    1 => Policy::Extent(Extent { start, end: start + length }),
+                    _ => {
+                        let (owner, is_flock) = (self.small(), self.bool());
+                        Policy::Flock(Flock { start, end: start + length, owner, pid: 1, is_flock })
+                    }
+                };
+                EnqueueReq {
+                    resource,
+                    mode: [1, 2, 4, 8, 16, 32][self.rng.below(6) as usize],
+                    cookie: self.cookie(),
+                    policy: Some(policy),
+                    no_wait: self.bool(),
+                    glimpse: self.rng.chance(1, 8),
+                    granted_handle: if self.rng.chance(7, 8) { 0 } else { self.handle() },
+                    test: self.rng.chance(1, 8),
+                }
+                .encode_to_vec()
+            }
             Opcode::LdlmEnqueue => EnqueueReq {
                 resource: self.resource(),
                 mode: self.mode(),
@@ -446,6 +507,23 @@ impl Values<'_> {
                 .encode_to_vec()
             }
             Opcode::LdlmGlReply => GlReply { handle: self.handle(), lvb: self.lvb(), serial: self.n() }.encode_to_vec(),
+            Opcode::MgsRegister if self.bool() => RegisterReq {
+                target: format!("evil{}-OST{:04x}", self.rng.below(100), self.rng.below(70_000)),
+                target_uuid: vec![self.small() as u8; 16].into(),
+                nids: vec![format!("unix:/{}", self.small()); self.usually(&[1, 2, 16], 17)],
+                instance: self.n(),
+                first: self.bool(),
+            }
+            .encode_to_vec(),
+            Opcode::MgsSetParam if self.bool() => SetParamReq {
+                fsname: self.usually(&["fs", "evil1", "evil2"], "").to_owned(),
+                param: Some(Param {
+                    path: format!("mdt.*.{}", self.usually(&["dom_size", "identity", "x", "*"], "")),
+                    value: format!("{}", self.n()),
+                }),
+                delete: self.rng.chance(1, 3),
+            }
+            .encode_to_vec(),
             Opcode::MgsRegister => RegisterReq {
                 target: self.text(),
                 target_uuid: mutate::random(self.rng, 17).into(),
@@ -492,8 +570,12 @@ pub struct Attacker {
     xid: u64,
     /// Requests that were sent over this connection and not answered for good.
     pub open: Vec<u64>,
+    /// The server said that it does not know the session.
+    pub is_lost: bool,
     pub answers: u64,
     pub successes: u64,
+    /// How often each kind of request got each status.
+    pub statuses: BTreeMap<(u16, i32), u64>,
 }
 
 impl Attacker {
@@ -507,8 +589,10 @@ impl Attacker {
             export: Handle(0),
             xid: 1,
             open: Vec::new(),
+            is_lost: true,
             answers: 0,
             successes: 0,
+            statuses: BTreeMap::new(),
         }
     }
 
@@ -539,7 +623,10 @@ impl Attacker {
 
     /// The next request.
     pub fn request(&mut self, rng: &mut Rng, opcodes: &[Opcode]) -> Frame {
-        let opcode = rng.pick(opcodes).copied().unwrap_or(Opcode::Ping);
+        let mut opcode = rng.pick(opcodes).copied().unwrap_or(Opcode::Ping);
+        if opcode == Opcode::Disconnect && rng.chance(19, 20) {
+            opcode = Opcode::SeqAlloc;
+        }
         let mut body = Values { rng, known: &mut self.known }.body(opcode);
         let mut header = Header {
             opcode: opcode as u16,
@@ -556,7 +643,7 @@ impl Attacker {
         };
         self.xid += 1;
         header.xid = Xid(self.xid);
-        if rng.chance(1, 4) {
+        if rng.chance(1, 8) {
             mutate(rng, &mut body, &[]);
         }
         if rng.chance(1, 12) {
@@ -609,12 +696,15 @@ impl Attacker {
             if header.opcode == Opcode::Connect as u16 {
                 if header.status == 0 {
                     self.export = header.export;
+                    self.is_lost = false;
                 }
                 continue;
             }
             let errno = Errno::from_raw(-header.status);
             assert!(header.status >= 0 || errno.raw() == -header.status, "no errno: {header:?}");
             self.answers += 1;
+            self.is_lost |= header.status == -Errno::ENOTCONN.raw() && header.export == self.export;
+            *self.statuses.entry((header.opcode, header.status)).or_default() += 1;
             if header.status == 0 {
                 self.successes += 1;
                 self.known.learn(&frame, rng);

@@ -1,10 +1,11 @@
 //! An allocator that counts: how much memory a test program holds now, and the most that it ever held.
 //!
-//! For test programs with a single test at a time: what runs beside it is counted too.
+//! What other threads allocate is counted too, so tests that compare figures take turns ([`alone`]).
 #![allow(dead_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 struct Counting;
 
@@ -41,4 +42,10 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     PEAK.store(before, Relaxed);
     let result = work();
     (result, PEAK.load(Relaxed).saturating_sub(before))
+}
+
+/// Held by the test that runs now.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
 }

@@ -318,11 +318,15 @@ impl Exports {
                 }
             }
         }
-        // Replays are limited by the client's window.
-        let starts = matches!(what, Arrival::Execute | Arrival::Defer);
-        if starts
-            && facts.class == Class::Normal
-            && (export.executing.len() >= self.limits.requests || export.bytes >= self.limits.bytes)
+        // A client limits its replays by a window and has few requests that run at any time, so it is never refused these;
+        // one that has so many is up to no good.
+        let allowance = match what {
+            Arrival::Execute | Arrival::Defer if facts.class == Class::Normal => 1,
+            Arrival::Execute | Arrival::Defer | Arrival::Replay | Arrival::ReplayLock => 2,
+            _ => usize::MAX,
+        };
+        if export.executing.len() >= self.limits.requests.saturating_mul(allowance)
+            || export.bytes >= self.limits.bytes.saturating_mul(allowance)
         {
             stdx::mark!("exports.too_much");
             return Arrival::Refuse(proto::Errno::EINPROGRESS);

@@ -61,17 +61,36 @@ pub(crate) fn cached(
     mode: LockMode,
     policy: Policy,
 ) -> Option<Held> {
-    let target = cx.w.imports.get_mut(dest)?;
-    if let Some(Memo::Lock { cookie, .. }) = cx.op.memo(step)
-        && let Some(lock) = target.locks.get(*cookie)
-    {
-        return Some(Held { cookie: lock.cookie, handle: lock.handle });
+    if let Some(Memo::Lock { dest: place, cookie }) = cx.op.memo(step) {
+        let (place, cookie) = (*place, *cookie);
+        let lock = cx.w.imports.get(place).and_then(|target| target.locks.get(cookie));
+        if let Some(lock) = lock
+            && place == dest
+            && covers(&lock, &resource, mode, &policy)
+        {
+            return Some(Held { cookie, handle: lock.handle });
+        }
+        // The operation has found out that it needs another one.
+        cx.op.forget(step);
+        release(cx.w, place, cookie);
     }
+    let target = cx.w.imports.get_mut(dest)?;
     let cookie = target.locks.find(&resource, mode, &policy)?;
     let lock = target.locks.get(cookie)?;
     target.locks.hold(cookie);
     cx.op.set_memo(step, Memo::Lock { dest, cookie });
     Some(Held { cookie, handle: lock.handle })
+}
+
+/// Whether a lock does for this.
+fn covers(lock: &HeldLock, resource: &Resource, mode: LockMode, policy: &Policy) -> bool {
+    lock.resource == *resource
+        && dlm::mode::covers(lock.mode, mode)
+        && match (&lock.policy, policy) {
+            (Policy::Bits(held), Policy::Bits(wanted)) => held & wanted == *wanted,
+            (Policy::Extent(held), Policy::Extent(wanted)) => held.covers(wanted),
+            _ => false,
+        }
 }
 
 /// See [`Cx::unlock`].

@@ -115,6 +115,12 @@ impl Client {
         result
     }
 
+    /// Operations in progress and what they have got so far, one line each: for whoever looks for what is stuck.
+    pub fn in_progress(&self) -> Vec<String> {
+        let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
+        running.map(|running| format!("{:?}: {:?}", running.work, running.state)).collect()
+    }
+
     fn tick(&mut self) {
         imports::tick(&mut self.w);
         data::tick(&mut self.w);

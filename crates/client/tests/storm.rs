@@ -93,6 +93,11 @@ fn storm(seed: u64, rounds: usize, faults: bool) {
                 if c.now > limit {
                     let stuck: Vec<&str> =
                         running.iter().filter(|r| !c.answered(r.node, r.id)).map(|r| r.what.as_str()).collect();
+                    for node in 0..clients {
+                        for line in c.nodes[node].machine.in_progress() {
+                            println!("client {node}: {}", &line[..line.len().min(1500)]);
+                        }
+                    }
                     panic!("seed {seed} round {round}: no answer to {stuck:#?}\n{:#?}", c.log);
                 }
                 c.step();

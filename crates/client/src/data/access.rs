@@ -93,13 +93,18 @@ fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: Loc
         cx.w.wake(node_key(ino));
     }
     let held = result?;
+    adopt(cx, ino, dest, key, held.cookie);
+    Ok(())
+}
+
+/// A pinned lock covers its object again: it came when the file was another's to know (its layout has changed since), or
+/// was called back and forgotten while it was pinned.
+pub(super) fn adopt(cx: &mut Cx<'_>, ino: u64, dest: Dest, key: Key, cookie: u64) {
     let known = file(cx.w, ino).and_then(|f| f.object(key));
-    let known = known.is_some_and(|o| o.locks.iter().any(|lock| lock.cookie == held.cookie));
-    if !known && let Some(lock) = cx.w.imports.get(dest).and_then(|target| target.locks.get(held.cookie)) {
-        // It came when the file was another's to know (its layout has changed since).
+    let known = known.is_some_and(|o| o.locks.iter().any(|lock| lock.cookie == cookie));
+    if !known && let Some(lock) = cx.w.imports.get(dest).and_then(|target| target.locks.get(cookie)) {
         super::state::lock_granted(cx.w, &lock, None);
     }
-    Ok(())
 }
 
 /// Locks on the file range, pinned for the operation, and sizes as [`super::state`] wants them. Gives where the data

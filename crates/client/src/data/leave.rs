@@ -77,21 +77,20 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     access::load(cx, ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
-    cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;
-    if cx.memo(steps::LEAVE_CHECKED).is_none() {
-        // Whether it is still resident is known for sure only now.
-        access::confirm(cx, ino)?;
-        cx.set_memo(steps::LEAVE_CHECKED, 1);
+    let held = cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;
+    if !cx.began(steps::LEAVE_SET) {
+        access::adopt(cx, ino, mdt, HOME, held.cookie);
+        let doubtful = file(cx.w, ino).is_some_and(|f| f.resident() && !f.home.knows_end());
+        if doubtful || cx.memo(steps::LEAVE_CHECKED).is_none() {
+            // Whether it is still resident is known for sure only now.
+            access::confirm(cx, ino)?;
+            cx.set_memo(steps::LEAVE_CHECKED, 1);
+        }
     }
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let Some(layout) = now.layout.clone() else { return Err(Errno::ENOSPC.into()) };
     if cx.began(steps::LEAVE_SET) {
         // The answer brought the new layout along: it is taken over already, the sizes are not.
-        let lvb = now.home.lvb();
-        return switch(cx, ino, &layout, &lvb);
-    }
-    if cx.began(steps::LEAVE_SET) {
-        // The new layout came with the answer.
         let lvb = now.home.lvb();
         return switch(cx, ino, &layout, &lvb);
     }

@@ -152,6 +152,35 @@ fn a_listing_is_read_once_and_then_answers_by_itself() {
 }
 
 #[test]
+fn a_walk_that_goes_from_with_to_without_attributes_misses_nothing() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for i in 0..2000 {
+        let mknod = Call::Mknod { parent: dir, name: name(&format!("f{i}")), mode: 0o100_644, rdev: 0 };
+        c.call(a, mknod).unwrap();
+    }
+    // As the kernel does it: the first piece with attributes, the others without, each with a buffer of its own size.
+    for (reader, room) in [(a, 32 << 10), (c.mount(), 32 << 10), (c.mount(), 4096)] {
+        let Answer::Opened { fh, .. } = c.call(reader, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+        let (mut offset, mut plus, mut seen) = (0, true, Vec::new());
+        loop {
+            let call = Call::Readdir { fh, offset, max_bytes: room, plus };
+            let Answer::Entries(entries) = c.call(reader, call).unwrap() else { panic!() };
+            let Some(last) = entries.last() else { break };
+            offset = last.offset;
+            plus = false;
+            seen.extend(entries.into_iter().map(|entry| entry.name));
+        }
+        assert_eq!(seen.len(), 2002, "room {room}");
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 2002, "room {room}");
+        c.call(reader, Call::Releasedir { fh }).unwrap();
+    }
+}
+
+#[test]
 fn times_are_set_and_seen() {
     let mut c = Cluster::new(1);
     let (a, b) = (c.mount(), c.mount());

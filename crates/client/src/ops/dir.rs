@@ -149,6 +149,7 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
         };
         filler.push(&Bytes::from_static(b".."), parent, DT_DIR, OFFSET_DOTS);
     }
+    let dots = filler.entries.len();
     let mut after = if offset <= OFFSET_DOTS { 0 } else { offset };
     let mut step = step::MANY;
     loop {
@@ -158,12 +159,17 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
             filler.fill(cx.w, ino, &listing.entries, after);
             break;
         }
-        let stream = cx.w.files.get_mut(fh).and_then(|file| file.stream.take());
-        let usable =
-            stream.filter(|s| s.after <= after && (s.end || s.entries.last().is_some_and(|l| l.cookie > after)));
-        let stream = match usable {
+        let reaches = |s: &Stream| s.after <= after && (s.end || s.entries.last().is_some_and(|l| l.cookie > after));
+        let usable = cx.w.files.get(fh).and_then(|file| file.stream.as_deref()).is_some_and(reaches);
+        let stream = match cx.w.files.get_mut(fh) {
+            Some(file) if usable => file.stream.take(),
+            _ => None,
+        };
+        let stream = match stream {
             Some(stream) => stream,
-            None if !filler.entries.is_empty() && step > step::MANY => break,
+            // What is here is given first. So a request is only ever made for what follows `offset`, and an attempt
+            // that runs again asks for the same.
+            None if filler.entries.len() > dots => break,
             None => {
                 let stream = piece(cx, step, ino, after, plus)?;
                 step += 1;

@@ -10,7 +10,7 @@ use proto::msg::{ConnectRep, ConnectReq, Empty};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Xid};
 use stdx::Instant;
 
-use super::import::{Import, Purpose};
+use super::import::{Import, Purpose, Sent};
 use super::state::{AfterConnect, ConnectFacts, State, after_connect};
 use super::{ImportEffect, Progress};
 use crate::Link;
@@ -354,12 +354,13 @@ impl Import {
         }
         if self.earliest <= self.now {
             let up = matches!(self.phase, Phase::Up { .. });
-            let late = up && self.sent.values().any(|sent| sent.deadline <= self.now);
-            // Without a connection deadlines mean nothing; they are set anew when requests are sent again.
-            self.earliest = match up {
-                true => self.sent.values().map(|sent| sent.deadline).min().unwrap_or(Instant::FAR),
-                false => Instant::FAR,
-            };
+            // Without a connection deadlines mean nothing; they are set anew when requests are sent again. During a replay
+            // that is only the import's own.
+            let serving = matches!(self.state, State::Full | State::Recover);
+            let waited_for = |sent: &&Sent| up && (serving || !matches!(sent.purpose, Purpose::Owner(_)));
+            self.earliest =
+                self.sent.values().filter(waited_for).map(|sent| sent.deadline).min().unwrap_or(Instant::FAR);
+            let late = self.earliest <= self.now;
             if late {
                 stdx::mark!("import.timeout");
                 self.timeouts += 1;

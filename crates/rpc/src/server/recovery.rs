@@ -180,15 +180,15 @@ impl Window {
 
     /// A known client connected (perhaps again).
     pub fn connected(&mut self, now: Instant, client: Handle) {
-        if let Some(stage @ Stage::Absent) = self.clients.get_mut(&client) {
-            *stage = Stage::Requests;
-        }
         if self.started.is_none() {
             self.started = Some(now);
             self.deadline = now + self.soft;
             self.state = WindowState::Connecting;
         }
-        self.extend(now);
+        if let Some(stage @ Stage::Absent) = self.clients.get_mut(&client) {
+            *stage = Stage::Requests;
+            self.extend(now);
+        }
     }
 
     /// A client that the target does not know wants in: time runs from now on if it did not yet, so that nobody waits for ever

@@ -4,7 +4,7 @@
 //! newer, so replies may overtake each other. An older copy than the one that is known is dropped, but the lock that
 //! came with it still covers the newer one: our own changes do not call our own locks back.
 
-use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, ObjectRep, ReaddirRep, bits};
+use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, bits};
 use proto::{Errno, Frame, Opcode};
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
     let mut memo = None;
     match &body {
         Body::Object(rep) => {
-            grants(w, dest, &pending.wants, &rep.locks);
+            let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
+            grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
             object(w, rep);
             if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
                 let opened = Opened { handle: rep.handle, fid: attr.fid, body: body.clone() };
@@ -36,7 +37,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             }
         }
         Body::Readdir(rep) => {
-            grants(w, dest, &pending.wants, &rep.locks);
+            grants(w, dest, &pending.wants, &rep.locks, None);
             for entry in &rep.entries {
                 if let Some(grant) = &entry.lock {
                     locks::granted(w, dest, grant, None);
@@ -50,7 +51,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             }
             give_up_run(w, dest, pending.want_run);
         }
-        Body::Xattrs(rep) => grants(w, dest, &pending.wants, &rep.locks),
+        Body::Xattrs(rep) => grants(w, dest, &pending.wants, &rep.locks, None),
         Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, op),
         Body::Raw(_) => give_up(w, dest, pending),
     }
@@ -88,9 +89,10 @@ fn give_up_run(w: &mut World, dest: Dest, (first, count): (u64, u32)) {
     }
 }
 
-fn grants(w: &mut World, dest: Dest, wants: &[u64], grants: &[LockGrant]) {
+/// Locks that came with an answer; `lvb` is what it says of the data of its object, if that is resident.
+fn grants(w: &mut World, dest: Dest, wants: &[u64], grants: &[LockGrant], lvb: Option<&Lvb>) {
     for grant in grants {
-        locks::granted(w, dest, grant, None);
+        locks::granted(w, dest, grant, lvb);
     }
     if let Some(target) = w.imports.get_mut(dest) {
         for cookie in wants {

@@ -6,7 +6,7 @@ use proto::msg::{
 };
 use proto::{Bytes, Errno, Opcode};
 
-use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key};
+use super::state::{ALL, HOME, Key, confirmed, edit, ensure, file, file_mut, node_key};
 use super::{step, steps};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
@@ -39,9 +39,7 @@ pub(super) fn confirm(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.forget(steps::CONFIRM);
     let attr = rep.attr.as_ref().ok_or(Errno::ESTALE)?;
     ensure(cx.w, fid);
-    // The attributes were taken over when they arrived, unless a newer copy was known: a change of our own, under which
-    // the size that the target told is as good.
-    super::state::attr_arrived(cx.w, ino, attr);
+    confirmed(cx.w, ino, attr);
     Ok(())
 }
 

@@ -270,6 +270,11 @@ pub fn lock_granted(w: &mut World, dest: Dest, lock: &HeldLock, lvb: Option<&Lvb
     state::lock_granted(w, lock, lvb);
 }
 
+/// What attributes say of the data, if it lies on the metadata target: for a DOM lock that came with them.
+pub fn resident_lvb(attr: &Attr) -> Option<Lvb> {
+    crate::ops::is_resident(attr).then(|| state::home_lvb(attr))
+}
+
 /// A data lock is gone without a callback (eviction, not granted again): what it covered is worthless; dirty data is
 /// lost, which the next fsync or close tells.
 pub fn lock_lost(w: &mut World, dest: Dest, lock: &HeldLock) {

@@ -7,7 +7,7 @@
 //! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
 
 use core::ops::Range;
-use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
+use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, Policy, Resource, ResourceKind};
 use proto::{Bytes, Errno, Fid, Transno};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -576,14 +576,18 @@ pub(super) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
     w.wake(node_key(ino));
 }
 
-/// See [`super::attr_arrived`].
+/// See [`super::attr_arrived`]. Their size is no news: only what came with or after the lock is ([`confirmed`]).
 pub(super) fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
-    if file(w, ino).is_none() {
-        return;
-    }
-    if let Some(layout) = &attr.layout {
+    if let Some(layout) = &attr.layout
+        && file(w, ino).is_some()
+    {
         take_layout(w, ino, layout);
     }
+}
+
+/// Attributes that were asked for after the data lock came.
+pub(super) fn confirmed(w: &mut World, ino: u64, attr: &Attr) {
+    attr_arrived(w, ino, attr);
     let Some(file) = file_mut(w, ino) else { return };
     if file.resident() && !file.home.size_exact && !file.home.locks.is_empty() {
         file.home.set_size(&home_lvb(attr));
@@ -614,11 +618,7 @@ pub(super) fn place_of(resource: &Resource) -> Option<(u64, Key)> {
 pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     let Some((ino, key)) = place_of(&lock.resource) else { return };
     ensure(w, lock.resource.fid);
-    // An enqueue tells the size, but not whether the data is still there: another lock must vouch for the layout.
-    let vouched = key != HOME
-        || !matches!(lock.policy, Policy::Bits(held) if held & bits::LAYOUT != 0)
-            && w.nodes.get(ino).is_some_and(|node| node.has(bits::LAYOUT));
-    let lvb = lvb.filter(|_| vouched);
+    // Of a file that is no longer resident, an enqueue on the metadata target tells no size.
     edit(w, ino, key, |object| {
         let fresh = object.locks.is_empty();
         let knew = object.knows_end();

@@ -29,7 +29,8 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
         && reply.grant.is_some()
         && let Some(node) = tree::find(cx, resource.fid)?
     {
-        reply.lvb = Some(grants::lvb(&node.inode));
+        // Without it, the data is not here (any more).
+        reply.lvb = node.inode.is_resident().then(|| grants::lvb(&node.inode));
         let moves = request.mode == LockMode::Ex as i32 && wanted & bits::LAYOUT != 0;
         if moves && node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
             tasks::mark_leaving(cx, resource.fid);

@@ -7,9 +7,10 @@
 //! then    a new epoch is made durable, and the target serves
 //! ```
 //!
-//! The next replay is the queued one with the lowest transno, as soon as nobody can still send a lower one: its transno
-//! follows the last executed one directly, or every client that still replays has something queued (clients send theirs in
-//! order). A gap is thus a change that nobody replays: it was another's who is gone, or was never answered.
+//! The next replay is the queued one with the lowest transno, as soon as nobody can still send a lower one: every client that
+//! still replays has something queued (clients send theirs in order), or its transno follows the last executed one directly
+//! and every such client has at least come past its durable opens: what is open must be open again before a change can ask
+//! whether it is. A gap is thus a change that nobody replays: it was another's who is gone, or was never answered.
 //!
 //! What this leaves to the target: executing, answering held pings, evicting, the epoch.
 
@@ -242,9 +243,9 @@ impl Window {
             return None;
         }
         let (&transno, _) = self.queue.first_key_value()?;
-        let waiting = self.clients.iter().filter(|(_, stage)| **stage == Stage::Requests);
-        let certain = transno.0 == self.last.0 + 1
-            || waiting.clone().all(|(client, _)| self.queued.get(client).is_some_and(|count| *count > 0));
+        let direct = transno.0 == self.last.0 + 1;
+        let mut waiting = self.clients.iter().filter(|(_, stage)| **stage == Stage::Requests);
+        let certain = waiting.all(|(client, _)| self.queued.get(client).is_some_and(|count| *count > 0 || direct));
         if !certain {
             return None;
         }

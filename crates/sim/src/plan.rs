@@ -201,7 +201,7 @@ impl Plan {
             max_dirty: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
             max_cached: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
             max_read_ahead: pick(rng, &[(1, 0), (1, 64 << 10), (1, 4 << 20)]),
-            max_nodes: pick(rng, &[(1, 4), (1, 30), (2, 10_000)]),
+            max_nodes: pick(rng, &[(1, 16), (1, 50), (2, 10_000)]),
             write_back_after: Duration::from_millis(pick(rng, &[(1, 1), (2, 50), (2, 5_000)])),
             forgetful: pick(rng, &[(2, 0), (2, 10), (1, 300)]),
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),

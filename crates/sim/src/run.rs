@@ -91,6 +91,8 @@ impl<'w> Run<'w> {
             let pause = Duration::from_micros(self.rng.below(5_000));
             self.world.start_server(server, pause);
         }
+        let limit = self.world.now + Duration::from_secs(120);
+        self.bounded(limit, "the targets do not come up", World::all_serve)?;
         for _ in 0..self.world.plan.clients {
             let client = self.world.add_client();
             self.setting.mounts.add(self.world.mounts[client].kernel.clone());

@@ -260,13 +260,13 @@ impl Kernel {
     /// Bytes stored through `mmap` into pages that exist, then `msync`.
     pub async fn write_mapped(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         let end = offset + data.len() as u64;
-        if end > self.inode(fd.ino, |inode| inode.size) {
-            self.attr(cred, fd.ino, Some(fd.fh)).await?;
-        }
+        // A program asks for the size before it maps a file, for beyond it there is only a signal.
+        self.attr(cred, fd.ino, Some(fd.fh)).await?;
         let mut at = offset;
-        while at < end {
+        loop {
+            let end = end.min(self.inode(fd.ino, |inode| inode.size));
             let page = at / PAGE;
-            if at >= self.inode(fd.ino, |inode| inode.size) {
+            if at >= end {
                 break;
             }
             self.fill_pages(cred, fd, page * PAGE, page * PAGE + 1).await?;

@@ -81,6 +81,8 @@ struct Caches {
     /// Names to forget, in order: another thread does it.
     name_queue: VecDeque<(u64, Bytes)>,
     name_worker: bool,
+    /// Path walks in progress: they hold what they have found.
+    walks: u32,
     /// Tokens that are done.
     forgotten: Vec<u64>,
     dead: bool,
@@ -166,6 +168,17 @@ impl Kernel {
         let inode = caches.inodes.entry(ino).or_default();
         inode.changed = version;
         inode.attr = None;
+    }
+
+    /// Something was changed without a look at what there was: no attributes are certain.
+    fn touched_blindly(&self) {
+        let mut caches = self.caches_mut();
+        caches.version += 1;
+        let version = caches.version;
+        for inode in caches.inodes.values_mut() {
+            inode.changed = version;
+            inode.attr = None;
+        }
     }
 
     /// Attributes came with an answer to a question that was asked at `started`.
@@ -307,7 +320,7 @@ impl Kernel {
             let mut caches = self.caches_mut();
             let used = caches.names.values().any(|name| name.ino == ino) || caches.names.keys().any(|(p, _)| *p == ino);
             let Some(inode) = caches.inodes.get(&ino) else { return };
-            if ino == 1 || used || inode.opens > 0 || !inode.locked.is_empty() || !inode.dirty.is_empty() {
+            if ino == 1 || caches.walks > 0 || used || inode.opens > 0 || !inode.locked.is_empty() || !inode.dirty.is_empty() {
                 return;
             }
             if !self.0.rng.borrow_mut().chance(1, 2) {
@@ -325,7 +338,7 @@ impl Kernel {
     /// Memory is short now and then: some name that leads to no other known name is dropped, and some pages.
     fn shrink(&self) {
         let mut rng = self.0.rng.borrow_mut();
-        if self.0.forgetful == 0 || !rng.chance(self.0.forgetful, 1000) {
+        if self.0.forgetful == 0 || self.caches().walks > 1 || !rng.chance(self.0.forgetful, 1000) {
             return;
         }
         let victim = {
@@ -346,6 +359,22 @@ impl Kernel {
         if let Some(((parent, name), _)) = victim {
             self.drop_name(parent, &name);
         }
+    }
+}
+
+/// A path walk in progress, until dropped.
+struct Walk(Kernel);
+
+impl Kernel {
+    fn begin_walk(&self) -> Walk {
+        self.caches_mut().walks += 1;
+        Walk(self.clone())
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.0.caches_mut().walks -= 1;
     }
 }
 

@@ -32,7 +32,8 @@ pub const O_TRUNC: u32 = 0o1000;
 
 /// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh.
 macro_rules! fresh_if_stale {
-    ($fresh:ident => $body:expr) => {{
+    ($kernel:ident, $fresh:ident => $body:expr) => {{
+        let _walk = $kernel.begin_walk();
         let mut $fresh = false;
         loop {
             let result = async { $body }.await;
@@ -44,17 +45,14 @@ macro_rules! fresh_if_stale {
     }};
 }
 
-/// Permission to search a directory.
-fn may_search(stat: &Stat, cred: &Cred) -> bool {
-    if cred.uid == 0 {
-        return true;
-    }
+/// Permission bits of somebody who is not the superuser.
+fn has_bits(stat: &Stat, cred: &Cred, mask: u32) -> bool {
     let bits = match () {
         () if cred.uid == stat.uid => stat.mode >> 6,
         () if cred.gid == stat.gid || cred.groups.contains(&stat.gid) => stat.mode >> 3,
         () => stat.mode,
     };
-    bits & 1 != 0
+    bits & mask == mask
 }
 
 impl Kernel {
@@ -85,17 +83,33 @@ impl Kernel {
         if dir != 1 && self.inode(dir, |inode| inode.kind) != S_IFDIR {
             return Err(Errno::ENOTDIR.into());
         }
+        self.permission(cred, dir, 1).await
+    }
+
+    /// Whether the caller has these permissions, as Linux checks for a mount with `default_permissions`.
+    async fn permission(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
         if cred.uid == 0 {
             return Ok(());
         }
-        let had = self.inode(dir, |inode| inode.attr.is_some());
-        let mut stat = self.attr(cred, dir, None).await?;
-        if had && !may_search(&stat, cred) {
+        let had = self.inode(ino, |inode| inode.attr.is_some());
+        let mut stat = self.attr(cred, ino, None).await?;
+        if had && !has_bits(&stat, cred, mask) {
             // What was kept may be old: Linux asks once more before it refuses.
-            self.inode(dir, |inode| inode.attr = None);
-            stat = self.attr(cred, dir, None).await?;
+            self.inode(ino, |inode| inode.attr = None);
+            stat = self.attr(cred, ino, None).await?;
         }
-        if may_search(&stat, cred) { Ok(()) } else { Err(Errno::EACCES.into()) }
+        if has_bits(&stat, cred, mask) { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+
+    /// Attributes of the user's kind in a sticky directory are its owner's.
+    async fn xattr_sticky(&self, cred: &Cred, ino: u64) -> Sys<()> {
+        if cred.uid != 0 && self.inode(ino, |inode| inode.kind) == S_IFDIR {
+            let stat = self.attr(cred, ino, None).await?;
+            if stat.mode & 0o1000 != 0 && stat.uid != cred.uid {
+                return Err(Errno::EPERM.into());
+            }
+        }
+        Ok(())
     }
 
     async fn resolve(&self, cred: &Cred, path: &Path, fresh: bool) -> Sys<u64> {
@@ -130,7 +144,7 @@ impl Kernel {
 
     /// `stat` without following links.
     pub async fn stat(&self, cred: &Cred, path: &Path) -> Sys<Stat> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             self.attr(cred, ino, None).await
         })
@@ -142,7 +156,7 @@ impl Kernel {
     }
 
     async fn make(&self, cred: &Cred, path: &Path, blind: bool, call: impl Fn(u64, Bytes) -> Call) -> Sys<Stat> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
             let _gate = self.gate(dir, true).await;
             if !blind && self.look(cred, dir, name, fresh).await?.is_some() {
@@ -178,7 +192,7 @@ impl Kernel {
 
     /// `link`.
     pub async fn link(&self, cred: &Cred, from: &Path, to: &Path) -> Sys<()> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, from, fresh).await?;
             let (dir, name) = self.parent(cred, to, fresh).await?;
             let _gate = self.gate(dir, true).await;
@@ -200,7 +214,7 @@ impl Kernel {
 
     /// `unlink` and `rmdir`.
     pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> Sys<()> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
             let _gate = self.gate(dir, true).await;
             let mut victim = None;
@@ -217,6 +231,9 @@ impl Kernel {
             };
             self.ask(cred, call).await?;
             self.touched(dir);
+            if blind {
+                self.touched_blindly();
+            }
             let known = self.caches().names.get(&(dir, name.clone())).map(|name| name.ino);
             if let Some(ino) = victim.or(known) {
                 self.touched(ino);
@@ -228,7 +245,7 @@ impl Kernel {
 
     /// `renameat2`.
     pub async fn rename(&self, cred: &Cred, from: &Path, to: &Path, flags: u32, blind: bool) -> Sys<()> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let (dir, name) = self.parent(cred, from, fresh).await?;
             let (new_dir, new_name) = self.parent(cred, to, fresh).await?;
             let (first, second) = (dir.min(new_dir), dir.max(new_dir));
@@ -255,6 +272,9 @@ impl Kernel {
             };
             self.ask(cred, call).await?;
             self.renamed((dir, name), (new_dir, new_name), flags & 2 != 0);
+            if blind {
+                self.touched_blindly();
+            }
             Ok(())
         })
     }
@@ -295,7 +315,7 @@ impl Kernel {
 
     /// `readlink`.
     pub async fn readlink(&self, cred: &Cred, path: &Path) -> Sys<Bytes> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if self.inode(ino, |inode| inode.kind) != S_IFLNK {
                 return_err(Errno::EINVAL)?;
@@ -309,7 +329,7 @@ impl Kernel {
 
     /// `chmod`, `chown`, `utimensat`, `truncate` by path.
     pub async fn setattr(&self, cred: &Cred, path: &Path, set: &SetStat) -> Sys<()> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if set.size.is_some() {
                 match self.inode(ino, |inode| inode.kind) {
@@ -343,7 +363,7 @@ impl Kernel {
 
     /// `open` of a file.
     pub async fn open(&self, cred: &Cred, path: &Path, how: OpenHow) -> Sys<Fd> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             if how.flags & O_CREAT == 0 {
                 let ino = self.resolve(cred, path, fresh).await?;
                 self.open_inode(cred, ino, how.flags).await
@@ -376,6 +396,11 @@ impl Kernel {
                 let stat = Stat { cacheable: covered, ..stat };
                 self.enter(dir, name, &stat, started, covered);
                 self.touched(dir);
+                if how.blind {
+                    self.inode(stat.ino, |inode| inode.set_size(stat.size));
+                    self.drop_pages(stat.ino, 0, u64::MAX).await;
+                    self.touched_blindly();
+                }
                 Ok(self.opened(stat.ino, fh, how.flags, direct_io, no_flush))
             }
             other => Err(odd(&other)),
@@ -406,7 +431,7 @@ impl Kernel {
 
     /// All entries of a directory but `.` and `..`, read in pieces of about `bytes`.
     pub async fn list(&self, cred: &Cred, path: &Path, plus: bool, bytes: u32) -> Sys<Vec<DirectoryEntry>> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
                 return_err(Errno::ENOTDIR)?;
@@ -479,14 +504,22 @@ impl Kernel {
 
     /// The inode of a path.
     pub async fn ino_of(&self, cred: &Cred, path: &Path) -> Sys<u64> {
-        fresh_if_stale!(fresh => self.resolve(cred, path, fresh).await)
+        fresh_if_stale!(self, fresh => self.resolve(cred, path, fresh).await)
     }
 
     /// A call about the node that a path leads to.
     pub async fn about(&self, cred: &Cred, path: &Path, call: impl Fn(u64) -> Call) -> Sys<Answer> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             let call = call(ino);
+            match &call {
+                Call::Setxattr { .. } | Call::Removexattr { .. } => {
+                    self.xattr_sticky(cred, ino).await?;
+                    self.permission(cred, ino, 2).await?;
+                }
+                Call::Getxattr { .. } => self.permission(cred, ino, 4).await?,
+                _ => {}
+            }
             let changes = matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. } | Call::SetLayout { .. });
             let _gate = self.gate(ino, changes).await;
             let answer = self.ask(cred, call).await;
@@ -499,7 +532,7 @@ impl Kernel {
 
     /// `fsync` of a directory.
     pub async fn sync_directory(&self, cred: &Cred, path: &Path) -> Sys<()> {
-        fresh_if_stale!(fresh => {
+        fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
                 return_err(Errno::ENOTDIR)?;

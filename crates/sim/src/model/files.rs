@@ -85,7 +85,7 @@ impl Model {
         if file.flags & O_ACCMODE == 1 {
             return Err(Errno::EBADF);
         }
-        self.change(file.id).atime = None;
+        self.accessed(file.id);
         let data = self.inode(file.id).data();
         let from = (offset as usize).min(data.len());
         let to = from.saturating_add(length as usize).min(data.len());

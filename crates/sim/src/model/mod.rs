@@ -85,8 +85,10 @@ pub struct Inode {
     pub mtime: When,
     /// Last change.
     pub ctime: When,
-    /// Known only if it was set and nothing was read since.
+    /// Known only if it was set, and nothing was ever read: an access time of the past may be told late.
     pub atime: Option<i64>,
+    /// Something was read.
+    pub accessed: bool,
     /// Extended attributes.
     pub xattrs: BTreeMap<Bytes, Bytes>,
     /// The rest.
@@ -163,6 +165,7 @@ impl Model {
             mtime: when,
             ctime: when,
             atime: None,
+            accessed: false,
             xattrs: BTreeMap::new(),
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
         };
@@ -186,6 +189,13 @@ impl Model {
         self.next += 1;
         self.inodes.insert(id, Rc::new(inode));
         id
+    }
+
+    /// Something was read.
+    fn accessed(&mut self, id: Id) {
+        let inode = self.change(id);
+        inode.atime = None;
+        inode.accessed = true;
     }
 
     /// Whether a name leads to it, or it is open.

@@ -81,6 +81,7 @@ impl Model {
             mtime: when,
             ctime: when,
             atime: None,
+            accessed: false,
             xattrs: BTreeMap::new(),
             body,
         });
@@ -269,7 +270,7 @@ impl Model {
             Body::Symlink(target) => target.clone(),
             _ => return Err(Errno::EINVAL),
         };
-        self.change(id).atime = None;
+        self.accessed(id);
         Ok(Expect::Data(target))
     }
 
@@ -279,7 +280,7 @@ impl Model {
             return Err(Errno::ENOTDIR);
         }
         may(self.inode(id), cred, READ)?;
-        self.change(id).atime = None;
+        self.accessed(id);
         Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
     }
 
@@ -339,8 +340,8 @@ impl Model {
         }
         let inode = self.change(id);
         match atime {
-            Some(SetTime::At(ns)) => inode.atime = Some(ns),
-            Some(SetTime::Now) => inode.atime = None,
+            Some(SetTime::At(ns)) if !inode.accessed => inode.atime = Some(ns),
+            Some(_) => inode.atime = None,
             None => {}
         }
         match mtime {

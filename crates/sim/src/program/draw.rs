@@ -96,7 +96,7 @@ impl Draw<'_> {
             10 => Op::List {
                 path: self.any_path(paths),
                 plus: self.rng.chance(1, 2),
-                bytes: [200, 1024, 32 << 10][self.rng.below(3) as usize],
+                bytes: [512, 1024, 32 << 10][self.rng.below(3) as usize],
             },
             11 => Op::Chmod { path: self.some_path(paths, |_| true)?, mode: self.new_mode() },
             12 => Op::Chown {

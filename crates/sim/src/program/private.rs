@@ -15,7 +15,7 @@ use super::history::{History, Step};
 use super::perform::Hands;
 use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Model, Op, When, differs};
+use crate::model::{Model, NAME_MAX, Op, When, differs};
 use crate::plan::Plan;
 use crate::sched::Fail;
 
@@ -197,7 +197,7 @@ impl Process {
         let cred = Cred { umask: [0, 0o022, 0o077][self.rng.below(3) as usize], ..cred };
         let sched = self.setting.sched.clone();
         let from = sched.wall_ns();
-        let blind = self.rng.chance(1, 4) && !self.is_link(&op);
+        let blind = self.rng.chance(1, 4) && !self.needs_look(&op);
         sched.note(|| format!("process {} on client {}: {}", self.number, kernel.client(), op.show()));
         let mut files: BTreeMap<u32, Fd> = self.files.iter().map(|(n, (fd, _))| (*n, fd.clone())).collect();
         let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut files, blind };
@@ -232,8 +232,11 @@ impl Process {
         Ok(())
     }
 
-    /// Whether the last name of a creation is a link: then Linux would have followed it before it asked.
-    fn is_link(&self, op: &Op) -> bool {
+    /// Whether Linux's own look at the names decides: a link that it would have followed, or one of two names too long.
+    fn needs_look(&self, op: &Op) -> bool {
+        if let Op::Rename { from, to, .. } = op {
+            return [from, to].into_iter().flatten().any(|name| name.len() > NAME_MAX);
+        }
         let Op::Open { path, .. } = op else { return false };
         let id = self.model.walk(&root(), path);
         id.is_ok_and(|id| !self.model.inode(id).is_file())

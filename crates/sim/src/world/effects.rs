@@ -337,6 +337,7 @@ impl World {
                 self.trace.note(self.now, &[16, client as u64], || format!("client {client} is mounted"));
                 self.mounts[client].mounted = true;
             }
+            capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
             capi::Effect::Unmounted => {
                 self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));

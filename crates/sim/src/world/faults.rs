@@ -94,6 +94,7 @@ pub struct Faults {
     crashes_left: u64,
     deaths_left: u64,
     at_commit: u64,
+    late_max_us: u64,
     rng: Rng,
 }
 
@@ -110,6 +111,8 @@ impl Faults {
             crashes_left,
             deaths_left: if plan.node_faults.death_every.is_some() { rng.range(1, plan.clients.max(2) as u64 - 1) } else { 0 },
             at_commit,
+            // Where clients die, locks are taken from those who do not answer: nobody may be late by that much.
+            late_max_us: if plan.node_faults.death_every.is_some() { 2_000_000 } else { 15_000_000 },
             rng,
         }
     }
@@ -134,7 +137,7 @@ impl Faults {
         }
         if self.falls(self.network.late) {
             self.counts.late += 1;
-            fate.late = Duration::from_micros(self.rng.range(100_000, 15_000_000));
+            fate.late = Duration::from_micros(self.rng.range(100_000, self.late_max_us));
         }
         if self.falls(self.network.cut) {
             fate.cut_after = Some(Duration::from_micros(self.rng.below(1_000)));

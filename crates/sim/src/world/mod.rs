@@ -231,6 +231,7 @@ impl World {
     /// Asks a client to unmount.
     pub fn unmount(&mut self, client: usize) {
         let now = self.now;
+        self.mounts[client].leaving = true;
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::Unmount);
         }

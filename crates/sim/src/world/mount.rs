@@ -22,6 +22,8 @@ pub struct Mount {
     pub timer_serial: u64,
     /// It said that it is mounted.
     pub mounted: bool,
+    /// It was asked to unmount.
+    pub leaving: bool,
     /// It said that it is unmounted.
     pub unmounted: bool,
 }
@@ -50,6 +52,7 @@ impl Mount {
             timer: None,
             timer_serial: 0,
             mounted: false,
+            leaving: false,
             unmounted: false,
         }
     }

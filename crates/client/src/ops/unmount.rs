@@ -45,12 +45,13 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
             }
         }
         cx.set_memo(step::MAIN, LEAVING);
-        let now = cx.now();
-        for dest in cx.w.imports.dests() {
-            if let Some(target) = cx.w.imports.get_mut(dest) {
-                target.import.disconnect(now);
-                cx.w.imports.touch_dest(dest);
-            }
+    }
+    // Every time: a mount that was not complete may have learnt of further targets.
+    let now = cx.now();
+    for dest in cx.w.imports.dests() {
+        if let Some(target) = cx.w.imports.get_mut(dest) {
+            target.import.disconnect(now);
+            cx.w.imports.touch_dest(dest);
         }
     }
     let gone = |dest: &Dest| cx.w.imports.get(*dest).is_none_or(|target| target.import.state() == State::Closed);

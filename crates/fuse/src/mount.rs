@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -11,6 +12,8 @@ use client::api::Options;
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use host::client::{Kernel, Mount};
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountFlags;
 
 use crate::session::Adapter;
 
@@ -76,15 +79,6 @@ impl FuseMount {
         let session = self.session.lock().take();
         session.map_or(Ok(()), fuser::BackgroundSession::join)
     }
-
-    /// Unmounts the directory.
-    ///
-    /// # Errors
-    /// `EBUSY` and the like.
-    pub fn unmount(&self) -> io::Result<()> {
-        let session = self.session.lock().take();
-        session.map_or(Ok(()), fuser::BackgroundSession::umount_and_join)
-    }
 }
 
 /// Connects the client and mounts it under `directory`.
@@ -147,10 +141,57 @@ pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Re
             _ => format!("cannot mount {}: {error}", directory.display()),
         })
     };
-    let session = fuser::Session::new(filesystem, directory, &config).map_err(failed)?;
+    let session = match mount_directly(settings, directory).map_err(failed)? {
+        Some(device) => {
+            let acl = config.acl;
+            fuser::Session::from_fd(filesystem, device, acl, config)
+        }
+        None => fuser::Session::new(filesystem, directory, &config),
+    };
+    let session = session.map_err(failed)?;
     let _ = notifier.set(session.notifier());
     let session = session.spawn().map_err(failed)?;
     Ok(FuseMount { client, session: Mutex::new(Some(session)), directory: directory.to_path_buf() })
+}
+
+/// Mounts by the system call, with a type of our own that `findmnt` and `df` show. `None` without the right to: then
+/// fusermount3 does it.
+fn mount_directly(settings: &MountSettings, directory: &Path) -> io::Result<Option<OwnedFd>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw()
+    );
+    if settings.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, settings.read_only);
+    for option in &settings.kernel_options {
+        match option.as_str() {
+            "nosuid" => flags |= MountFlags::NOSUID,
+            "nodev" => flags |= MountFlags::NODEV,
+            "noexec" => flags |= MountFlags::NOEXEC,
+            "noatime" => flags |= MountFlags::NOATIME,
+            "sync" => flags |= MountFlags::SYNCHRONOUS,
+            "dirsync" => flags |= MountFlags::DIRSYNC,
+            // suid, dev, exec, atime and relatime are how it is anyway.
+            _ => {}
+        }
+    }
+    let data = std::ffi::CString::new(data).map_err(io::Error::other)?;
+    match rustix::mount::mount(settings.source.as_str(), directory, "fuse.adamant", flags, Some(data.as_c_str())) {
+        Ok(()) => Ok(Some(device)),
+        // Root of a container that may not mount.
+        Err(rustix::io::Errno::PERM) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn check_directory(directory: &Path) -> Result<(), MountError> {

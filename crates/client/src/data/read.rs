@@ -24,6 +24,10 @@ pub(super) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, lengt
     let range = offset..end;
     let resident = access::lock(cx, ino, LockMode::Pr, &range)?;
     let end = readable_end(cx, ino, resident, &range)?;
+    if let Some(file) = file_mut(cx.w, ino) {
+        // Behind the end too: zeros.
+        file.kernel_pages |= !flags.direct;
+    }
     if offset >= end {
         return Ok(Bytes::new());
     }
@@ -33,9 +37,6 @@ pub(super) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, lengt
     }
     fetch(cx, ino, resident, &range)?;
     let data = collect(cx, ino, resident, &range);
-    if let Some(file) = file_mut(cx.w, ino) {
-        file.kernel_pages |= !flags.direct;
-    }
     evict(cx.w);
     Ok(data)
 }

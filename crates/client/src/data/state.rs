@@ -601,7 +601,7 @@ pub(super) fn home_lvb(attr: &Attr) -> Lvb {
         blocks: attr.blocks,
         atime_ns: attr.atime_ns,
         mtime_ns: attr.mtime_ns,
-        ctime_ns: attr.ctime_ns,
+        ctime_ns: attr.data_changed_ns(),
     }
 }
 

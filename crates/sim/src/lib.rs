@@ -16,6 +16,7 @@
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
+mod entry;
 mod kernel;
 mod model;
 mod plan;
@@ -26,6 +27,7 @@ mod spy;
 mod trace;
 mod world;
 
+pub use entry::{Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
 pub use trace::Keep;

@@ -1,6 +1,7 @@
 //! `adamant sim`: the simulated cluster.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -28,9 +29,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let settings = sim::Settings {
         seed: arguments.seed,
         runs: arguments.runs,
-        minutes: arguments.minutes,
         scenario: arguments.scenario,
         first_seed: host::clock::seed() >> 16,
     };
-    Ok(if sim::run(&settings, &mut |line| println!("{line}")) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let start = Instant::now();
+    let mut stop = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));
+    let fine = sim::run(&settings, &mut |line| println!("{line}"), &mut stop);
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

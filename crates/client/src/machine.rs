@@ -118,7 +118,12 @@ impl Client {
     /// Operations in progress and what they have got so far, one line each: for whoever looks for what is stuck.
     pub fn in_progress(&self) -> Vec<String> {
         let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
-        running.map(|running| format!("{:?}: {:?}", running.work, running.state)).collect()
+        let line = |running: &Box<Running>| {
+            let mut work = format!("{:?}", running.work);
+            work.truncate(work.char_indices().nth(160).map_or(work.len(), |(at, _)| at));
+            format!("{work}: {:?}", running.state)
+        };
+        running.map(line).collect()
     }
 
     fn tick(&mut self) {

@@ -272,6 +272,10 @@ impl World {
         let (fid, held) = (node.fid, node.bits);
         crate::data::drop_node(self, ino);
         self.nodes.remove(ino);
+        // Whoever waits for it finds that it is gone.
+        self.wake(WaitKey::Data(ino));
+        self.wake(WaitKey::Node(ino));
+        self.wake(WaitKey::Listing(ino));
         if held != 0 {
             let dest = self.mdt_of(fid);
             crate::locks::give_back(self, dest, &proto::msg::Resource::inode(fid));

@@ -6,8 +6,8 @@
 #[path = "../../../proto/tests/common/mutate.rs"]
 pub mod mutate;
 
-use bytes::Bytes;
 use core::fmt::Debug;
+use proto::Bytes;
 use proto::msg::{Config, Layout, Param, TargetEntry};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
@@ -77,6 +77,7 @@ fn inode() -> Inode {
         blocks: big(9),
         atime_ns: negative(10),
         mtime_ns: negative(11),
+        mtime_set_ns: 0,
         ctime_ns: negative(12),
         btime_ns: negative(13),
         version: big(14),

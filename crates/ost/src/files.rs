@@ -43,6 +43,9 @@ pub struct Flight {
     pub file: u64,
     /// Whether this request cuts off what lies behind the end.
     pub settles: bool,
+    /// The end of the object when the request began. Others that began later may have moved it since, and their bytes
+    /// must not be cut off.
+    pub end: u64,
 }
 
 /// The data files of a target.
@@ -93,7 +96,7 @@ impl Files {
         let old = object.is_some_and(|o| o.instance != instance) || self.unsettled.contains(&key);
         let settles = named != 0 && *busy == 0 && old;
         *busy += 1;
-        let flight = Flight { key, file, settles };
+        let flight = Flight { key, file, settles, end: object.map_or(0, |o| o.size) };
         self.flights.insert(op, flight);
         flight
     }
@@ -244,6 +247,8 @@ mod tests {
         assert!(files.begin(op(1), KEY, Some(&object), 2).settles);
         assert!(files.begin(op(1), KEY, Some(&object), 2).settles, "the same in each attempt");
         assert!(!files.begin(op(2), KEY, Some(&object), 2).settles);
+        let grown = Object { size: 20, ..object };
+        assert_eq!(files.begin(op(1), KEY, Some(&grown), 2).end, 0, "what came after it is not cut off");
     }
 
     #[test]

@@ -101,8 +101,8 @@ pub fn begin(
     let instance = cx.instance();
     let flight = ost.files.begin(op_id(cx, request), key, object, instance);
     if flight.settles {
-        let size = object.map_or(0, |o| o.size);
-        data(cx, DataOp::Truncate { file: flight.file, size })?;
+        // The same in each attempt: it is done once, before what others began after it.
+        data(cx, DataOp::Truncate { file: flight.file, size: flight.end })?;
     }
     Ok(flight)
 }

@@ -87,6 +87,10 @@ fn members(tree: &Tree) -> (Vec<Member>, Findings) {
         let Some(package) = manifest.get("package").and_then(|package| package.get("name")?.as_str()) else {
             continue;
         };
+        // A workspace of its own is no member.
+        if manifest.contains_key("workspace") {
+            continue;
+        }
         let named_in = |section: &str| -> BTreeSet<String> {
             manifest.get(section).and_then(toml::Value::as_table).into_iter().flat_map(|t| t.keys().cloned()).collect()
         };

@@ -119,9 +119,9 @@ pub fn mounts() -> Vec<(String, PathBuf, String)> {
         .collect()
 }
 
-/// Whether one of ours is mounted there.
+/// Whether something of FUSE is mounted there.
 pub fn is_mounted(place: &Path) -> bool {
-    mounts().iter().any(|(_, at, kind)| at == place && kind == "fuse.adamant")
+    mounts().iter().any(|(_, at, kind)| at == place && kind.starts_with("fuse"))
 }
 
 fn mounts_below(folder: &Path) -> Vec<PathBuf> {
@@ -160,7 +160,10 @@ fn tell_where_threads_are() {
                 .take(6)
                 .map(|line| line.split_whitespace().last().unwrap_or("").split('+').next().unwrap_or("").to_owned())
                 .collect();
-            say(&format!("  {}: {}", read("comm").trim(), stack.join(" < ")));
+            const IDLE: [&str; 5] = ["do_epoll_wait", "futex_do_wait", "fuse_dev_do_read", "proc_pid_stack", "__skb_wait"];
+            if !stack.first().is_some_and(|top| IDLE.iter().any(|idle| top.starts_with(idle))) {
+                say(&format!("  {}: {}", read("comm").trim(), stack.join(" < ")));
+            }
         }
     }
 }

@@ -66,6 +66,10 @@ fn from_nothing_to_a_mounted_file_system() {
     let said = first.ok();
     assert!(said.contains("made") && said.contains("adamant down"), "it says what it did and how to go on: {said}");
 
+    // Scripts look for the type: findmnt, df -t, the tools' own search for mounts.
+    let kind = e2e::story::mounts().into_iter().find(|(_, place, _)| *place == fs.mount).map(|(_, _, kind)| kind);
+    assert_eq!(kind.as_deref(), Some("fuse.adamant"));
+
     let file = fs.mount.join("file");
     fs::write(&file, "hello").unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), "hello");

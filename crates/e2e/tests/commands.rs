@@ -1,0 +1,491 @@
+//! `lfs`, `lctl`, mount(8), umount(8), a user without rights, and what they print.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, command, needs_root, skip, trees};
+
+fn lfs(words: &[&str]) -> Outcome {
+    adamant(["lfs"]).args(words).run()
+}
+
+fn lctl(words: &[&str]) -> Outcome {
+    adamant(["lctl"]).args(words).run()
+}
+
+#[test]
+fn lfs_tells_of_space_and_targets() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs df, mdts, osts, check", Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, Shape { mount_options: vec!["soft=2"], ..Shape::mounts(1) });
+    let mount = cluster.mount(0).display().to_string();
+    let (mdt, ost1) = (cluster.target_name(Which::Mdt), cluster.target_name(Which::Ost(1)));
+
+    for arguments in [&["df", &mount][..], &["df", "-h", &mount], &["df", "-i", &mount], &["df"]] {
+        let text = lfs(arguments).ok();
+        for name in [&mdt, &ost1] {
+            assert!(text.contains(&format!("{name}_UUID")), "{name} is missing:\n{text}");
+        }
+        assert!(text.contains("filesystem_summary:") && text.contains("[OST:1]"), "{text}");
+    }
+    let head = lfs(&["df", "-i", &mount]).ok();
+    assert!(head.contains("IUsed"), "{head}");
+
+    let text = lfs(&["mdts", &mount]).ok();
+    assert!(text.contains(&format!("0: {mdt}_UUID ACTIVE")), "{text}");
+    let text = lfs(&["osts", &mount]).ok();
+    assert!(text.contains(&format!("1: {ost1}_UUID ACTIVE")), "{text}");
+    let text = lfs(&["check", "servers", &mount]).ok();
+    assert!(text.contains(&format!("{ost1} active.")), "{text}");
+    lfs(&["check", "nonsense", &mount]).refused_with(&["nonsense", "servers"]);
+    lfs(&["df", "/proc"]).refused_with(&["/proc", "not on an Adamant mount"]);
+
+    // A target that is away is said to be, and the others are still told of.
+    cluster.kill9(Which::Ost(1));
+    let outcome = lfs(&["check", "osts", &mount]);
+    assert_eq!(outcome.code, Some(1), "{outcome}");
+    assert!(outcome.stdout.contains(&format!("{} active.", cluster.target_name(Which::Ost(0)))), "{outcome}");
+    let text = lfs(&["df", &mount]).ok();
+    assert!(text.contains("inactive") && text.contains(&mdt), "{text}");
+    cluster.restart(Which::Ost(1));
+}
+
+#[test]
+fn lfs_tells_paths_and_fids() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs path2fid, fid2path", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let mount = cluster.mount(0);
+    let shown = mount.display().to_string();
+    fs::create_dir_all(mount.join("a folder/below")).unwrap();
+    let file = mount.join("a folder/below/file");
+    fs::write(&file, "x").unwrap();
+    fs::hard_link(&file, mount.join("other name")).unwrap();
+
+    let fid = lfs(&["path2fid", file.to_str().unwrap()]).ok();
+    let fid = fid.trim();
+    assert!(fid.starts_with("[0x") && fid.ends_with(":0x0]") && fid.matches(':').count() == 2, "{fid}");
+    assert_eq!(lfs(&["path2fid", mount.join("other name").to_str().unwrap()]).ok().trim(), fid);
+    for place in [&shown, &cluster.fsname] {
+        let text = lfs(&["fid2path", place, fid]).ok();
+        let mut paths: Vec<&str> = text.lines().collect();
+        paths.sort_unstable();
+        assert_eq!(paths, ["/a folder/below/file", "/other name"]);
+    }
+    fs::rename(mount.join("a folder"), mount.join("renamed")).unwrap();
+    fs::remove_file(mount.join("other name")).unwrap();
+    assert_eq!(lfs(&["fid2path", &shown, fid]).ok(), "/renamed/below/file\n");
+    let root = lfs(&["path2fid", &shown]).ok();
+    assert_eq!(lfs(&["fid2path", &shown, root.trim()]).ok(), "/\n");
+
+    fs::remove_file(mount.join("renamed/below/file")).unwrap();
+    lfs(&["fid2path", &shown, fid]).refused_with(&[fid, "No such file"]);
+    let outcome = lfs(&["fid2path", &shown, "[nonsense]"]);
+    assert_eq!(outcome.code, Some(2), "{outcome}");
+    lfs(&["path2fid", mount.join("absent").to_str().unwrap()]).refused_with(&["absent", "No such file"]);
+    lfs(&["path2fid", "/etc/passwd"]).refused_with(&["not on an Adamant mount"]);
+}
+
+#[test]
+fn lfs_sets_and_shows_layouts() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs setstripe, getstripe", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape { osts: 3, ..Shape::mounts(2) });
+    let (mount, other) = (cluster.mount(0), cluster.mount(1));
+    let number = |flag: &str, path: &Path| lfs(&["getstripe", flag, path.to_str().unwrap()]).ok().trim().to_owned();
+
+    let folder = mount.join("wide");
+    fs::create_dir(&folder).unwrap();
+    lfs(&["setstripe", "-c", "3", "-S", "128k", "-i", "1", folder.to_str().unwrap()]).ok();
+    assert_eq!(number("-c", &other.join("wide")), "3");
+    assert_eq!(number("-S", &folder), "131072");
+    // New files and folders follow it; the data is really spread, and right.
+    let file = folder.join("file");
+    let content = trees::bytes(5, 3_000_001);
+    fs::write(&file, &content).unwrap();
+    assert_eq!((number("-c", &file), number("-S", &file), number("-i", &file)), ("3".into(), "131072".into(), "1".into()));
+    assert!(fs::read(other.join("wide/file")).unwrap() == content);
+    rustix::fs::syncfs(fs::File::open(mount).unwrap()).unwrap();
+    for ost in 0..3 {
+        let used = data_bytes(&cluster.place(Which::Ost(ost)).join("objects"));
+        assert!((800_000..1_300_000).contains(&used), "OST {ost} holds {used} bytes of the file");
+    }
+    fs::create_dir(folder.join("below")).unwrap();
+    assert_eq!(number("-c", &folder.join("below")), "3");
+
+    // A small file lives on the metadata target until it grows.
+    let small = mount.join("small");
+    fs::write(&small, "x").unwrap();
+    let text = lfs(&["getstripe", small.to_str().unwrap()]).ok();
+    assert!(text.contains("lmm_pattern:       mdt"), "{text}");
+    fs::write(&small, &content).unwrap();
+    let text = lfs(&["getstripe", small.to_str().unwrap()]).ok();
+    assert!(text.contains("lmm_pattern:       raid0") && text.contains("obdidx"), "{text}");
+    let json = lfs(&["getstripe", "--json", small.to_str().unwrap()]).ok();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["resident"], false, "{json}");
+
+    // A file made with a layout; -1 is one stripe on each target.
+    let made = mount.join("made");
+    lfs(&["setstripe", "-c", "-1", "-S", "64k", made.to_str().unwrap()]).ok();
+    assert_eq!(number("-c", &made), "3");
+    fs::write(&made, &content).unwrap();
+    assert!(fs::read(other.join("made")).unwrap() == content);
+
+    lfs(&["setstripe", "-S", "1000", folder.to_str().unwrap()]).refused_with(&["1000", "65536"]);
+    lfs(&["setstripe", "-S", "banana", folder.to_str().unwrap()]).refused_in_usage("banana");
+    lfs(&["setstripe", "-i", "77", mount.join("far").to_str().unwrap()]).refused();
+    lfs(&["setstripe", "-c", "2", made.to_str().unwrap()]).refused_with(&["made"]);
+    assert!(fs::read(&made).unwrap() == content, "a refused setstripe changes nothing");
+}
+
+trait RefusedInUsage {
+    fn refused_in_usage(self, word: &str);
+}
+
+impl RefusedInUsage for Outcome {
+    /// The command line's own errors have several lines, with a hint; status 2.
+    #[track_caller]
+    fn refused_in_usage(self, word: &str) {
+        assert_eq!(self.code, Some(2), "{self}");
+        assert!(self.stderr.contains(word), "{self}");
+    }
+}
+
+fn data_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => data_bytes(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+#[test]
+fn lctl_shows_and_sets_parameters() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lctl", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let fsname = &cluster.fsname;
+    fs::write(cluster.mount(0).join("f"), "x").unwrap();
+    let mdt = cluster.target_name(Which::Mdt);
+
+    let status = lctl(&["get_param", &format!("mdt.{mdt}.recovery_status")]).ok();
+    assert!(status.contains("status: ") && status.starts_with(&format!("mdt.{mdt}.recovery_status=")), "{status}");
+    let count = lctl(&["get_param", "-n", &format!("mdt.{fsname}-*.num_exports")]).ok();
+    assert!(count.trim().parse::<u32>().is_ok_and(|count| count >= 1), "{count}");
+    let import = lctl(&["get_param", "-n", &format!("mdc.{fsname}-MDT0000*.import")]).ok();
+    assert!(import.contains("FULL"), "{import}");
+    let names = lctl(&["get_param", "-N", &format!("obdfilter.{fsname}-*.recovery_status")]).ok();
+    assert_eq!(names.lines().count(), 2, "{names}");
+    let list = lctl(&["list_param", "-R", &format!("mdt.{mdt}")]).ok();
+    assert!(list.lines().any(|line| line == format!("mdt.{mdt}.num_exports")), "{list}");
+    for line in list.lines().filter(|line| line.matches('.').count() == 2) {
+        let outcome = lctl(&["get_param", line]);
+        assert_eq!(outcome.code, Some(0), "{line} is listed and must be readable: {outcome}");
+    }
+    let devices = lctl(&["dl"]).ok();
+    for word in [mdt.as_str(), "obdfilter", "mgs", " UP "] {
+        assert!(devices.contains(word), "{word} is missing:\n{devices}");
+    }
+    let nids = lctl(&["list_nids"]).ok();
+    assert!(nids.contains(cluster.nid(Which::Mdt)), "{nids}");
+    lctl(&["ping", cluster.nid(Which::Mdt)]).ok();
+    lctl(&["ping", &e2e::cluster::free_nid()]).refused_with(&["failed to ping"]);
+    lctl(&["mark", "a", "line"]).ok();
+
+    let absent = lctl(&["get_param", "mdt.nothing.like_this"]);
+    assert_eq!(absent.code, Some(2), "{absent}");
+    assert_eq!(
+        absent.stderr,
+        "error: get_param: param_path 'mdt.nothing.like_this': No such file or directory\n"
+    );
+    let absent = lctl(&["set_param", "mdt.nothing.like_this=1"]);
+    assert_eq!((absent.code, absent.stderr.lines().count()), (Some(2), 1), "{absent}");
+    lctl(&["set_param", "without-a-value"]).refused_with(&["without-a-value", "PATTERN=VALUE"]);
+    let bad = lctl(&["set_param", &format!("mdt.{mdt}.commit_on_sharing=banana")]);
+    assert!(bad.code.is_some_and(|code| code != 0) && bad.stderr.contains("commit_on_sharing"), "{bad}");
+    let fixed = lctl(&["set_param", &format!("mdt.{mdt}.num_exports=7")]);
+    assert!(fixed.code.is_some_and(|code| code != 0) && !fixed.stderr.is_empty(), "{fixed}");
+
+    let set = format!("mdt.{mdt}.commit_on_sharing");
+    lctl(&["set_param", &format!("{set}=0")]).ok();
+    assert_eq!(lctl(&["get_param", "-n", &set]).ok().trim(), "0");
+    lctl(&["set_param", &format!("{set}=1")]).ok();
+    assert_eq!(lctl(&["get_param", "-n", &set]).ok().trim(), "1");
+}
+
+#[test]
+fn tune_shows_what_a_target_is() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("tune", Duration::from_secs(60));
+    let cluster = Cluster::stopped(&story, Shape::default());
+    let place = cluster.place(Which::Ost(1)).display().to_string();
+    let text = adamant(["tune", "--print", &place]).ok();
+    assert!(text.contains(&format!("name: {}", cluster.target_name(Which::Ost(1)))), "{text}");
+    assert!(text.contains(&format!("mgsnode: {}", cluster.nid(Which::Mgt))), "{text}");
+    let json = adamant(["tune", "--json", &place]).ok();
+    serde_json::from_str::<serde_json::Value>(&json).unwrap();
+    adamant(["tune", "--print", "/proc"]).run().refused_with(&["/proc"]);
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let story = Story::begin("help", Duration::from_secs(60));
+    for words in [
+        &["up"][..],
+        &["down"],
+        &["status"],
+        &["mkfs"],
+        &["tune"],
+        &["serve"],
+        &["mount"],
+        &["sim"],
+        &["install-links"],
+        &["lfs", "df"],
+        &["lfs", "path2fid"],
+        &["lfs", "fid2path"],
+        &["lfs", "setstripe"],
+        &["lfs", "getstripe"],
+        &["lfs", "check"],
+        &["lctl", "get_param"],
+        &["lctl", "set_param"],
+        &["lctl", "list_param"],
+    ] {
+        let text = adamant(words).arg("--help").ok();
+        assert!(text.to_lowercase().contains("example: "), "{words:?} has no example:\n{text}");
+    }
+    assert_eq!(adamant(["nonsense"]).run().code, Some(2));
+    assert_eq!(adamant(["up", "--nonsense"]).run().code, Some(2));
+    assert!(adamant(["--version"]).ok().starts_with("adamant "));
+    story.note("all there");
+}
+
+/// The other names, and `mount -t adamant` through the link that mount(8) looks for.
+#[test]
+fn mount_and_umount_as_everybody_calls_them() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("mount -t adamant", Duration::from_secs(90));
+    let cluster = Cluster::start(&story, Shape::mounts(0));
+    let links = story.folder().join("bin");
+    fs::create_dir(&links).unwrap();
+    adamant(["install-links", links.to_str().unwrap()]).ok();
+    command(links.join("lfs")).arg("--version").ok();
+    command(links.join("lctl")).arg("--version").ok();
+    let place = story.folder().join("t");
+    command(links.join("mkfs.adamant"))
+        .args(["--fsname", "other", "--ost", "--mgsnode", "127.0.0.1:1"])
+        .arg(&place)
+        .ok();
+
+    // mount(8) looks for helpers in /sbin only.
+    let helper = Path::new("/sbin/mount.adamant");
+    let ours = !helper.exists();
+    if ours {
+        std::os::unix::fs::symlink(binary(), helper).unwrap();
+    }
+    struct Remove<'a>(&'a Path, bool);
+    impl Drop for Remove<'_> {
+        fn drop(&mut self) {
+            if self.1 {
+                let _ = fs::remove_file(self.0);
+            }
+        }
+    }
+    let _remove = Remove(helper, ours);
+
+    let mount = story.folder().join("a place");
+    fs::create_dir(&mount).unwrap();
+    for options in ["rw,nosuid,nodev,_netdev", "ro", "noatime,user_xattr_is_unknown"] {
+        let outcome = command("mount")
+            .args(["-t", "adamant", "-o", options, &cluster.source()])
+            .arg(&mount)
+            .within(Duration::from_secs(20))
+            .run();
+        if options.contains("unknown") {
+            assert_ne!(outcome.code, Some(0), "{outcome}");
+            assert!(outcome.stderr.contains("user_xattr_is_unknown"), "{outcome}");
+            continue;
+        }
+        outcome.ok();
+        let (_, _, kind) = e2e::story::mounts().into_iter().find(|(_, at, _)| *at == mount).expect("it is mounted");
+        assert_eq!(kind, "fuse.adamant");
+        if options == "ro" {
+            let error = fs::write(mount.join("f"), "y").unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
+            assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "x");
+        } else {
+            fs::write(mount.join("f"), "x").unwrap();
+        }
+        // A program in it keeps it busy; umount says so and takes nothing away.
+        let file = fs::File::open(mount.join("f")).unwrap();
+        let busy = command("umount").arg(&mount).run();
+        assert_ne!(busy.code, Some(0), "{busy}");
+        drop(file);
+        command("umount").arg(&mount).within(Duration::from_secs(20)).ok();
+        assert!(!e2e::story::is_mounted(&mount));
+        // The process writes back and ends by itself.
+        let start = std::time::Instant::now();
+        while lctl(&["dl"]).ok().contains(&format!("{}-client", cluster.fsname)) {
+            assert!(start.elapsed() < Duration::from_secs(10), "the process stays after umount");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
+}
+
+/// What was written is there after umount, without any fsync: umount(8) returns, then the process writes back. A mount
+/// that follows sees it all.
+#[test]
+fn nothing_is_lost_by_umount() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("umount", Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    trees::make(&story.folder().join("tree"), 21, 200).unwrap();
+    for round in 0..3 {
+        let copy = cluster.mount(0).join(format!("copy{round}"));
+        command("cp").arg("-a").arg(story.folder().join("tree")).arg(&copy).ok();
+        cluster.unmount(0);
+        cluster.mount_again(0);
+        trees::assert_equal(&story.folder().join("tree"), &copy);
+    }
+}
+
+/// `nobody`, who can do no more than fusermount3 lets anybody do.
+#[test]
+fn a_user_without_rights() {
+    if !needs_root() {
+        return;
+    }
+    let mode = fs::metadata("/dev/fuse").map_or(0, |metadata| metadata.mode());
+    if mode & 0o006 != 0o006 {
+        // Some containers give the device to root only; elsewhere it is open to all.
+        if fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).is_err() {
+            skip("/dev/fuse is root's alone on this machine");
+            return;
+        }
+    }
+    let setuid = ["/usr/bin/fusermount3", "/bin/fusermount3"]
+        .iter()
+        .any(|path| fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o4000 != 0));
+    if !setuid {
+        skip("fusermount3 is not set-user-ID here, so users cannot mount");
+        return;
+    }
+    let story = Story::begin("a user's own file system", Duration::from_secs(90));
+    let (uid, gid) = (65534, 65534);
+    let home = story.folder().join("home");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(uid), Some(gid)).unwrap();
+    // The build may lie where only root may look.
+    let program: PathBuf = story.folder().join("adamant");
+    fs::copy(binary(), &program).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let run = |words: &[&str]| {
+        command(&program)
+            .args(words)
+            .in_dir(&home)
+            .env("XDG_RUNTIME_DIR", &home)
+            .env("HOME", &home)
+            .as_user(uid, gid)
+            .within(Duration::from_secs(40))
+            .run()
+    };
+    let as_user = |program: &str, words: &[&str]| command(program).args(words).in_dir(&home).as_user(uid, gid).run();
+
+    run(&["up"]).ok();
+    as_user("sh", &["-c", "echo hello > mnt/file && mkdir mnt/folder && cp mnt/file mnt/folder/ && cat mnt/folder/file"])
+        .ok();
+    let listed = as_user("ls", &["-l", "mnt/file"]).ok();
+    assert!(listed.contains("nobody"), "{listed}");
+    let status = run(&["status"]).ok();
+    assert!(status.contains("adamant-MDT0000"), "{status}");
+    run(&["lfs", "df", "mnt"]).ok();
+    // They are not root there: what they do not own stays as it is.
+    let refused = as_user("chown", &["root", "mnt/file"]);
+    assert_ne!(refused.code, Some(0), "{refused}");
+    // Nobody else sees it: that takes allow_other, which the machine's configuration does not give to users.
+    run(&["down"]).ok();
+    assert_eq!(run(&["status"]).code, Some(1));
+    run(&["up"]).ok();
+    assert_eq!(as_user("cat", &["mnt/folder/file"]).ok(), "hello\n");
+    run(&["down"]).ok();
+
+    // Another user's servers do not serve them.
+    let cluster = Cluster::start(&story, Shape::mounts(0));
+    fs::create_dir_all(home.join("other")).unwrap();
+    std::os::unix::fs::chown(home.join("other"), Some(uid), Some(gid)).unwrap();
+    let refused = run(&["mount", "-o", "soft=2", &cluster.source(), "other"]);
+    assert!(matches!(refused.code, Some(1)), "{refused}");
+    assert!(!e2e::story::is_mounted(&home.join("other")));
+}
+
+/// Permissions on a mount are those of POSIX, for users other than root too; groups and access lists count.
+#[test]
+fn permissions_of_several_users() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("several users", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(2));
+    let (a, b) = (cluster.mount(0), cluster.mount(1));
+    let nobody = |words: &str, folder: &Path| {
+        command("sh").args(["-c", words]).in_dir(folder).as_user(65534, 65534).run()
+    };
+    fs::set_permissions(a, PermissionsExt::from_mode(0o755)).unwrap();
+    fs::create_dir(a.join("theirs")).unwrap();
+    std::os::unix::fs::chown(a.join("theirs"), Some(65534), Some(65534)).unwrap();
+    fs::write(a.join("secret"), "s").unwrap();
+    fs::set_permissions(a.join("secret"), PermissionsExt::from_mode(0o600)).unwrap();
+
+    assert_ne!(nobody("cat secret", b).code, Some(0));
+    assert_ne!(nobody("touch new", b).code, Some(0));
+    assert_ne!(nobody("rm -f secret", b).code, Some(0));
+    nobody("echo x > theirs/x; chmod 640 theirs/x", b).ok();
+    let made = fs::metadata(a.join("theirs/x")).unwrap();
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (65534, 65534, 0o640));
+
+    // What root takes away here counts there at once, although the kernel there had the attributes.
+    nobody("cat theirs/x", b).ok();
+    fs::set_permissions(a.join("theirs/x"), PermissionsExt::from_mode(0o000)).unwrap();
+    assert_ne!(nobody("cat theirs/x", b).code, Some(0));
+    fs::set_permissions(a.join("theirs"), PermissionsExt::from_mode(0o555)).unwrap();
+    assert_ne!(nobody("touch theirs/y", b).code, Some(0));
+
+    // An access list opens the file to one more user.
+    if command("setfacl").arg("--version").run().code == Some(0) {
+        command("setfacl").args(["-m", "u:65534:r"]).arg(a.join("secret")).ok();
+        assert_eq!(nobody("cat secret", b).ok(), "s");
+        assert_ne!(nobody("echo y > secret", b).code, Some(0));
+        let shown = command("getfacl").args(["-n", "-c", "-p"]).arg(b.join("secret")).ok();
+        assert!(shown.contains("user:65534:r--"), "{shown}");
+        command("setfacl").args(["-b"]).arg(b.join("secret")).ok();
+        assert_ne!(nobody("cat secret", a).code, Some(0));
+        // A folder's default list is inherited.
+        fs::create_dir(a.join("shared")).unwrap();
+        command("setfacl").args(["-d", "-m", "u:65534:rwx"]).arg(a.join("shared")).ok();
+        fs::write(b.join("shared/f"), "inherited").unwrap();
+        let shown = command("getfacl").args(["-n", "-c", "-p"]).arg(a.join("shared/f")).ok();
+        assert!(shown.contains("user:65534:rw"), "{shown}");
+    } else {
+        skip("setfacl is not installed: access lists are not tried");
+    }
+}

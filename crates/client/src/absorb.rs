@@ -40,7 +40,8 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             grants(w, dest, &pending.wants, &rep.locks, None);
             for entry in &rep.entries {
                 if let Some(grant) = &entry.lock {
-                    locks::granted(w, dest, grant, None);
+                    let lvb = entry.attr.as_ref().and_then(data::resident_lvb);
+                    locks::granted(w, dest, grant, lvb.as_ref());
                 }
                 if let Some(attr) = &entry.attr {
                     apply(w, attr, true);

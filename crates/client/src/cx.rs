@@ -221,7 +221,7 @@ impl Cx<'_> {
             Some(Memo::Token) => return Err(Stop::Wait),
             _ => {}
         }
-        if !self.w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
+        if self.w.nodes.get(ino).is_none_or(|node| node.lookups == 0) {
             self.op.set_memo(step, Memo::Number(0));
             return Ok(());
         }

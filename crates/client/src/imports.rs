@@ -492,7 +492,6 @@ fn lock_replayed(w: &mut World, dest: Dest, cookie: u64, reply: &Frame) {
             });
         }
         None => {
-            stdx::mark!("lock_not_replayed");
             if let Some(lock) = target.locks.lost(cookie) {
                 locks::lost(w, dest, &lock);
             }
@@ -515,7 +514,6 @@ fn replayed(w: &mut World, dest: Dest, xid: Xid, reply: &Frame) {
         }
         Some(_) => {}
         None => {
-            stdx::mark!("open_not_replayed");
             w.imports.opens.remove(&(dest, xid));
             for file in w.files.iter_mut() {
                 if file.dest == dest && file.open_xid == xid {

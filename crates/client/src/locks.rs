@@ -185,12 +185,10 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
         node.xattrs = None;
         node.xattr_covered = false;
     }
-    if lost & bits::LOOKUP != 0 {
-        if node.ino != 1 {
-            node.stale = node.lookups > 0;
-            for (parent, name) in core::mem::take(&mut node.kernel_names) {
-                w.effects.push_back(Effect::Invalidate(Invalidation::Entry { parent, name }));
-            }
+    if lost & bits::LOOKUP != 0 && node.ino != 1 {
+        node.stale = node.lookups > 0;
+        for (parent, name) in core::mem::take(&mut node.kernel_names) {
+            w.effects.push_back(Effect::Invalidate(Invalidation::Entry { parent, name }));
         }
     }
 }

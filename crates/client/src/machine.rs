@@ -32,6 +32,7 @@ pub struct Client {
     w: World,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept: they go back into slots")]
     spare: Vec<Box<Running>>,
     calls: Map<CallId, OpId>,
     nobody: Arc<Cred>,
@@ -117,8 +118,8 @@ impl Client {
 
     /// Operations in progress and what they have got so far, one line each: for whoever looks for what is stuck.
     pub fn in_progress(&self) -> Vec<String> {
-        let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
-        let line = |running: &Box<Running>| {
+        let running = self.slots.iter().filter_map(|slot| slot.running.as_deref());
+        let line = |running: &Running| {
             let mut work = format!("{:?}", running.work);
             work.truncate(work.char_indices().nth(160).map_or(work.len(), |(at, _)| at));
             format!("{work}: {:?}", running.state)

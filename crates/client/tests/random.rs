@@ -6,8 +6,8 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::Cluster;
 use cluster::kernel::{Kernel, Vfs, split};
+use cluster::{Cluster, seeds};
 use proto::Errno;
 use stdx::Rng;
 
@@ -275,7 +275,7 @@ fn history(seed: u64, steps: usize, faults: bool) {
                 (got.map(drop), want.map(drop))
             }
         };
-        if std::env::var("SEED").is_ok() {
+        if option_env!("SEED").is_some() {
             println!("{what} -> {got:?}");
         }
         assert_eq!(got, want, "{what}\n{:#?}", c.log);
@@ -284,20 +284,12 @@ fn history(seed: u64, steps: usize, faults: bool) {
     assert!(hits > 0);
 }
 
-/// `SEED=n` runs one history and tells its steps; `SEEDS=n` runs that many.
-fn seeds(first: u64, usually: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match (number("SEED"), number("SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, count) => first..first + count.unwrap_or(usually),
-    }
-}
-
 #[test]
 fn clients_agree_with_the_model() {
     for seed in seeds(0, 150) {
         history(seed, 300, false);
     }
+    assert!(stdx::marks::count("stale_node") > 0);
 }
 
 #[test]

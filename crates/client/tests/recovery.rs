@@ -165,6 +165,7 @@ fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     assert_eq!(c.getattr(a, f.ino).unwrap().mode, 0o100_600);
     let again = c.open(a, f.ino, 0).unwrap();
     c.read(a, again, 0, 10).unwrap();
+    assert!(stdx::marks::count("evicted") > 0);
     c.close(a, again).unwrap();
     c.create(a, 1, "g").unwrap();
 }

@@ -5,6 +5,7 @@ mod cluster;
 use client::api::{Answer, Call, SetStat, SetTime};
 use cluster::{Cluster, name};
 use proto::Errno;
+use stdx::marks;
 
 #[test]
 fn a_mount_knows_the_root_and_stats_it_without_a_request() {
@@ -24,6 +25,7 @@ fn a_new_directory_answers_lookups_itself_and_a_create_is_one_request() {
     assert_eq!(c.sent(), 1);
     assert_eq!(c.lookup(a, dir.ino, "f"), Err(Errno::ENOENT));
     assert_eq!(c.sent(), 0);
+    assert_eq!(marks::count("lookup_answered_negative"), 1);
     let (stat, fh) = c.create(a, dir.ino, "f").unwrap();
     assert_eq!(c.sent(), 1, "{:?}", c.requests);
     assert_eq!(stat.mode, 0o100_644);
@@ -288,6 +290,7 @@ fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
     assert_eq!(c.getattr(b, f.ino).unwrap().size, 5);
     assert_eq!(c.sent(), 0);
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 5);
+    assert_eq!(marks::count("glimpsed_lock_given_back"), 1);
 }
 
 #[test]
@@ -305,4 +308,111 @@ fn an_append_to_a_file_that_was_only_stretched_comes_after_its_hole() {
         c.write(a, fh, 0, &[1; 180]).unwrap();
         assert_eq!(c.getattr(a, f.ino).unwrap().size, 70_419);
     }
+}
+
+#[test]
+fn nodes_that_nobody_needs_go_and_come_back() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(client::Options { max_nodes: 64, ..Cluster::options(1) });
+    c.until(|c| c.nodes[a].mounted);
+    let mut inos = Vec::new();
+    for i in 0..500 {
+        let (stat, fh) = c.create(a, 1, &format!("f{i}")).unwrap();
+        c.write(a, fh, 0, format!("data {i}").as_bytes()).unwrap();
+        c.close(a, fh).unwrap();
+        c.call(a, Call::Forget { ino: stat.ino, count: 1 }).unwrap();
+        inos.push(stat.ino);
+    }
+    c.pass(std::time::Duration::from_secs(12));
+    for i in 0..5 {
+        let (stat, _) = c.create(a, 1, &format!("more{i}")).unwrap();
+        c.call(a, Call::Forget { ino: stat.ino, count: 1 }).unwrap();
+    }
+    let nodes = c.nodes[a].machine.get_params("llite.*.nodes");
+    let count: usize = nodes[0].1.parse().unwrap();
+    assert!(count < 120, "{count} nodes");
+    for (i, ino) in inos.iter().enumerate().step_by(50) {
+        let stat = c.lookup(a, 1, &format!("f{i}")).unwrap();
+        assert_eq!((stat.ino, stat.size), (*ino, format!("data {i}").len() as u64));
+    }
+}
+
+#[test]
+fn a_huge_directory_is_streamed_in_order_from_any_cookie() {
+    let mut c = Cluster::new(0);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for i in 0..9000 {
+        let mknod = Call::Mknod {
+            parent: dir,
+            name: name(&format!("a-file-with-a-longer-name-{i}")),
+            mode: 0o100_644,
+            rdev: 0,
+        };
+        c.call(a, mknod).unwrap();
+    }
+    let names = c.list(b, dir, false).unwrap();
+    assert_eq!(names.len(), 9002);
+    // Removing while reading, as `rm -r` does.
+    let Answer::Opened { fh, .. } = c.call(b, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+    let (mut offset, mut removed) = (0, 0);
+    loop {
+        let Answer::Entries(entries) = c.call(b, Call::Readdir { fh, offset, max_bytes: 4096, plus: false }).unwrap()
+        else {
+            panic!()
+        };
+        let Some(last) = entries.last() else { break };
+        offset = last.offset;
+        for entry in entries.iter().filter(|entry| entry.name[0] != b'.') {
+            c.call(b, Call::Unlink { parent: dir, name: entry.name.clone() }).unwrap();
+            removed += 1;
+        }
+    }
+    assert_eq!(removed, 9000);
+    c.call(b, Call::Releasedir { fh }).unwrap();
+    c.call(b, Call::Rmdir { parent: 1, name: name("d") }).unwrap();
+    assert_eq!(c.lookup(a, 1, "d"), Err(Errno::ENOENT));
+}
+
+#[test]
+fn appends_of_two_clients_never_interleave() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, first) = c.create(a, 1, "log").unwrap();
+    c.close(a, first).unwrap();
+    c.lookup(b, 1, "log").unwrap();
+    let (ours, theirs) = (c.open(a, f.ino, 0o2001).unwrap(), c.open(b, f.ino, 0o2001).unwrap());
+    for i in 0..300u32 {
+        let (node, fh) = if i % 3 == 0 { (b, theirs) } else { (a, ours) };
+        let line = format!("{i:0>500}\n");
+        c.write(node, fh, 0, line.as_bytes()).unwrap();
+    }
+    let reader = c.open(b, f.ino, 0).unwrap();
+    let mut all = Vec::new();
+    while let Ok(data) = c.read(b, reader, all.len() as u64, 50_000)
+        && !data.is_empty()
+    {
+        all.extend_from_slice(&data);
+    }
+    let text = String::from_utf8(all).unwrap();
+    let numbers: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(numbers, (0..300).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_file_without_a_name_goes_on_until_its_last_close() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"still here").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    c.unlink(b, 1, "f").unwrap();
+    assert_eq!(c.lookup(a, 1, "f"), Err(Errno::ENOENT));
+    assert_eq!(&c.read(a, fh, 0, 100).unwrap()[..], b"still here");
+    let Answer::Attr(stat) = c.call(a, Call::Getattr { ino: f.ino, fh: Some(fh) }).unwrap() else { panic!() };
+    assert_eq!((stat.nlink, stat.size), (0, 10));
+    c.close(a, fh).unwrap();
+    c.call(a, Call::Forget { ino: f.ino, count: 1 }).unwrap();
+    c.pass(std::time::Duration::from_secs(2));
+    assert_eq!(c.getattr(a, f.ino), Err(Errno::ESTALE));
 }

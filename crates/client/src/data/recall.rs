@@ -301,9 +301,7 @@ pub(super) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<super::DataStat> {
 /// See [`super::stat_cached`].
 pub(super) fn stat_cached(w: &World, ino: u64) -> Option<super::DataStat> {
     let node = w.nodes.get(ino)?;
-    let Some(file) = node.data.as_deref() else {
-        return None;
-    };
+    let file = node.data.as_deref()?;
     if file.layout.is_none() || file.recalls > 0 {
         return None;
     }

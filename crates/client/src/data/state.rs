@@ -175,7 +175,8 @@ impl Object {
 
     /// Bytes of a reply go into the cache, where they are missing, not void, and under a lock.
     pub fn fill(&mut self, fetch: &Fetch, data: &Bytes, mark: u64) {
-        let mut parts = vec![fetch.range.start..fetch.range.start + data.len() as u64];
+        let whole = fetch.range.start..fetch.range.start + data.len() as u64;
+        let mut parts = Vec::from([whole]);
         for void in &fetch.voids {
             parts = parts.into_iter().flat_map(|part| subtract(&part, void)).collect();
         }

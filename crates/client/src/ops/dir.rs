@@ -283,7 +283,6 @@ fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], re
         building.after = last.cookie;
     }
     if building.listing.entries.len() > LISTING_MAX {
-        stdx::mark!("listing_too_large");
         dir.building = None;
         dir.too_large = Some(epoch);
         return;

@@ -76,13 +76,7 @@ impl Vfs<'_> {
     fn call(&mut self, call: Call) -> Result<Answer, Errno> {
         let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
         self.kernel.listen(told, 0);
-        if std::env::var("CALLS").is_ok() {
-            println!("  {call:?}");
-        }
         let result = self.c.call(self.node, call);
-        if std::env::var("CALLS").is_ok() {
-            println!("    {result:?} {:?}", self.c.nodes[self.node].invalidations);
-        }
         let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
         self.kernel.listen(told, 0);
         result

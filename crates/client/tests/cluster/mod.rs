@@ -107,6 +107,15 @@ pub fn cred(uid: u32) -> Cred {
     Cred { uid, gid: uid, groups: Vec::new(), umask: 0o022, capabilities: if uid == 0 { u64::MAX } else { 0 } }
 }
 
+/// Seeds of a random test. Built with `SEED=n` it runs that one, with `SEEDS=n` so many from `first`.
+pub fn seeds(first: u64, usually: u64) -> core::ops::Range<u64> {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    match (number(option_env!("SEED")), number(option_env!("SEEDS"))) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count) => first..first + count.unwrap_or(usually),
+    }
+}
+
 pub fn name(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
@@ -397,21 +406,7 @@ impl Cluster {
         let ((who, conn), frame) = self.wire.remove(at).unwrap();
         match who {
             Who::Server(at) => self.tell(at, target::Event::Frame { conn: target::ConnId(conn), frame }),
-            Who::Node(at) => {
-                if std::env::var("FRAMES").is_ok() {
-                    let h = &frame.header;
-                    println!(
-                        "client {at} gets {:?} xid {} flags {:x} status {} transno {:x} last_committed {:x}",
-                        Opcode::from_raw(h.opcode),
-                        h.xid.0,
-                        h.flags,
-                        h.status,
-                        h.transno.0,
-                        h.last_committed.0
-                    );
-                }
-                self.nodes[at].machine.handle(self.now, Event::Frame { conn: ConnId(conn), frame })
-            }
+            Who::Node(at) => self.nodes[at].machine.handle(self.now, Event::Frame { conn: ConnId(conn), frame }),
             Who::Raw(at) => self.raws[at].inbox.push(frame),
         }
         true
@@ -588,19 +583,6 @@ impl Cluster {
                 self.nodes[at].machine.handle(self.now, event);
             }
             Effect::Send { conn, frame } => {
-                if std::env::var("FRAMES").is_ok() {
-                    let h = &frame.header;
-                    let op: Option<proto::msg::ReintReq> = (h.opcode == 36).then(|| frame.decode().unwrap());
-                    println!(
-                        "client {at} sends {:?} xid {} flags {:x} transno {:x} last_committed {:x} {:?}",
-                        Opcode::from_raw(h.opcode),
-                        h.xid.0,
-                        h.flags,
-                        h.transno.0,
-                        h.last_committed.0,
-                        op.and_then(|op| op.op)
-                    );
-                }
                 if let Some(opcode) = Opcode::from_raw(frame.header.opcode) {
                     *self.requests.entry(opcode.name()).or_default() += 1;
                 }

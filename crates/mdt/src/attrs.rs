@@ -48,13 +48,15 @@ pub fn change(
         inode.xattrs.retain(|xattr| xattr.name != CAPABILITY || xattr.large);
     }
     if has(valid::SIZE) {
-        inode.mtime_ns = now_ns;
+        inode.data_changed(now_ns);
     }
     if has(valid::ATIME) {
         inode.atime_ns = if has(valid::ATIME_NOW) { now_ns } else { op.atime_ns };
     }
     if has(valid::MTIME) {
-        inode.mtime_ns = if has(valid::MTIME_NOW) { now_ns } else { op.mtime_ns };
+        let now = has(valid::MTIME_NOW);
+        inode.mtime_ns = if now { now_ns } else { op.mtime_ns };
+        inode.mtime_set_ns = if now || !inode.is_file() { 0 } else { now_ns };
     }
     inode.ctime_ns = if has(valid::CTIME) { op.ctime_ns.max(inode.ctime_ns) } else { now_ns };
     Ok(())

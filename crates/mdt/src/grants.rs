@@ -38,20 +38,10 @@ pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
 fn merge(attr: &mut Attr, lvb: &Lvb) {
     attr.size = lvb.size;
     attr.blocks = lvb.blocks;
-    attr.atime_ns = attr.atime_ns.max(lvb.atime_ns);
-    if lvb.ctime_ns >= attr.ctime_ns {
-        attr.ctime_ns = lvb.ctime_ns;
-        attr.mtime_ns = lvb.mtime_ns;
-    }
+    attr.take_data_times(lvb);
 }
 
 /// What the target itself knows of a resident file's data.
 pub fn lvb(inode: &Inode) -> Lvb {
-    Lvb {
-        size: inode.size,
-        blocks: inode.blocks,
-        atime_ns: inode.atime_ns,
-        mtime_ns: inode.mtime_ns,
-        ctime_ns: inode.ctime_ns,
-    }
+    inode.lvb()
 }

@@ -9,7 +9,7 @@ use crate::record::{BadRecord, Record, rest};
 use bytes::Bytes;
 use prost::Message;
 use proto::Fid;
-use proto::msg::{Attr, Layout};
+use proto::msg::{Attr, Layout, Lvb};
 use store::{Key, KeyRange, Value};
 
 /// `st_mode`'s type bits.
@@ -58,6 +58,8 @@ pub struct Inode {
     pub atime_ns: i64,
     /// Nanoseconds.
     pub mtime_ns: i64,
+    /// When the mtime was set to another moment than that one; 0: the mtime is when data changed last.
+    pub mtime_set_ns: i64,
     /// Nanoseconds.
     pub ctime_ns: i64,
     /// Nanoseconds.
@@ -150,6 +152,8 @@ struct Body {
     dir: Option<DirState>,
     #[prost(bool, tag = "20")]
     leaving: bool,
+    #[prost(sint64, optional, tag = "21")]
+    mtime_set_after_ctime_ns: Option<i64>,
 }
 
 impl Inode {
@@ -209,7 +213,38 @@ impl Inode {
             version: self.version,
             layout: self.layout.clone(),
             has_xattrs: !self.xattrs.is_empty(),
+            mtime_set_ns: self.mtime_set_ns,
         }
+    }
+
+    /// Size and times of the data, as they travel. The ctime here is when the mtime came to be what it is.
+    pub fn lvb(&self) -> Lvb {
+        let attr = Attr { mtime_ns: self.mtime_ns, mtime_set_ns: self.mtime_set_ns, ..Attr::default() };
+        Lvb {
+            size: self.size,
+            blocks: self.blocks,
+            atime_ns: self.atime_ns,
+            mtime_ns: self.mtime_ns,
+            ctime_ns: attr.data_changed_ns(),
+        }
+    }
+
+    /// Data was changed at `now_ns`.
+    pub fn data_changed(&mut self, now_ns: i64) {
+        self.mtime_ns = now_ns;
+        self.mtime_set_ns = 0;
+    }
+
+    /// Takes the times of a change of data, unless the mtime came to be later.
+    pub fn take_data_times(&mut self, lvb: &Lvb) {
+        let mut attr = Attr {
+            mtime_ns: self.mtime_ns,
+            mtime_set_ns: self.mtime_set_ns,
+            ctime_ns: self.ctime_ns,
+            ..Attr::default()
+        };
+        attr.take_data_times(lvb);
+        (self.mtime_ns, self.mtime_set_ns, self.ctime_ns) = (attr.mtime_ns, attr.mtime_set_ns, attr.ctime_ns);
     }
 }
 
@@ -248,6 +283,7 @@ impl Record for Inode {
             ctime_ns,
             atime_after_ctime_ns: after_ctime(self.atime_ns),
             mtime_after_ctime_ns: after_ctime(self.mtime_ns),
+            mtime_set_after_ctime_ns: (self.mtime_set_ns != 0).then(|| after_ctime(self.mtime_set_ns)),
             btime_after_ctime_ns: after_ctime(self.btime_ns),
             version,
             layout: self.layout.clone(),
@@ -280,6 +316,7 @@ impl Record for Inode {
             blocks: body.blocks,
             atime_ns: at(body.atime_after_ctime_ns),
             mtime_ns: at(body.mtime_after_ctime_ns),
+            mtime_set_ns: body.mtime_set_after_ctime_ns.map_or(0, at),
             ctime_ns: body.ctime_ns,
             btime_ns: at(body.btime_after_ctime_ns),
             version: body.version,

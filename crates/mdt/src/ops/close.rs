@@ -17,7 +17,7 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
         if node.inode.nlink == 0 && mdt.opens.count(file.fid) == 1 {
             cx.delete::<Orphan>(&file.fid);
             gone = if tree::destroy(cx, &node)? { Gone::WithObjects } else { Gone::Here };
-        } else if request.atime_ns > node.inode.atime_ns {
+        } else if request.atime_ns != 0 && request.atime_ns > node.inode.atime_ns {
             node.inode.atime_ns = request.atime_ns;
             node.put(cx);
         }

@@ -191,6 +191,7 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
         blocks: if kind == S_IFDIR { DIR_SIZE / 512 } else { 0 },
         atime_ns: now_ns,
         mtime_ns: now_ns,
+        mtime_set_ns: 0,
         ctime_ns: now_ns,
         btime_ns: now_ns,
         version: 0,

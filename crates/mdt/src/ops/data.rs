@@ -82,11 +82,8 @@ pub fn resize(cx: &mut Cx<'_>, node: &mut Node, size: u64) -> Result<(), Stop> {
 }
 
 fn set_times(node: &mut Node, lvb: Option<&Lvb>) {
-    if let Some(lvb) = lvb
-        && lvb.ctime_ns >= node.inode.ctime_ns
-    {
-        node.inode.mtime_ns = lvb.mtime_ns;
-        node.inode.ctime_ns = lvb.ctime_ns;
+    if let Some(lvb) = lvb {
+        node.inode.take_data_times(lvb);
     }
 }
 
@@ -162,9 +159,6 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ObjSetattrReq) -> Resul
     let mut node = file(cx, &request.object)?;
     cx.pre_version(0, node.inode.version);
     set_times(&mut node, request.lvb.as_ref());
-    if let Some(lvb) = &request.lvb {
-        node.inode.atime_ns = node.inode.atime_ns.max(lvb.atime_ns);
-    }
     finish(mdt, cx, node, false)
 }
 
@@ -184,7 +178,7 @@ pub fn getattr(cx: &mut Cx<'_>, request: &ObjGetattrReq) -> Result<Reply, Stop> 
     let mut lvb = grants::lvb(&node.inode);
     for held in cx.glimpse(Resource::inode(node.fid()))? {
         (lvb.size, lvb.blocks) = (held.size, held.blocks);
-        if held.ctime_ns >= lvb.ctime_ns {
+        if held.ctime_ns > lvb.ctime_ns {
             (lvb.mtime_ns, lvb.ctime_ns) = (held.mtime_ns, held.ctime_ns);
         }
     }

@@ -149,7 +149,7 @@ fn existing(
 
 fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Stop> {
     node.inode.mode = change.caller.mode_without_privileges(&node.inode, true);
-    node.inode.mtime_ns = change.now_ns;
+    node.inode.data_changed(change.now_ns);
     node.inode.ctime_ns = change.now_ns;
     if node.inode.is_resident() {
         data::resize(cx, node, 0)?;

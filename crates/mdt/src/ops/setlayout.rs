@@ -91,11 +91,8 @@ fn leave(cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) ->
     inode.leaving = false;
     inode.size = 0;
     inode.blocks = 0;
-    if let Some(lvb) = &op.lvb
-        && lvb.ctime_ns >= inode.ctime_ns
-    {
-        inode.mtime_ns = lvb.mtime_ns;
-        inode.ctime_ns = lvb.ctime_ns;
+    if let Some(lvb) = &op.lvb {
+        inode.take_data_times(lvb);
     }
     Ok(())
 }

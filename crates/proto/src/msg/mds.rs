@@ -56,7 +56,7 @@ pub struct Attr {
     /// Nanoseconds.
     #[prost(sint64, tag = "9")]
     pub atime_ns: i64,
-    /// Nanoseconds. Of a file on object targets, the newest of all by ctime wins.
+    /// Nanoseconds. Of a file on object targets, see [`Attr::take_data_times`].
     #[prost(sint64, tag = "10")]
     pub mtime_ns: i64,
     /// Nanoseconds.
@@ -74,6 +74,26 @@ pub struct Attr {
     /// There are extended attributes (ACLs included); if false, every getxattr is `ENODATA`.
     #[prost(bool, tag = "15")]
     pub has_xattrs: bool,
+    /// When the mtime was set to another moment than that one (`utimensat`); 0: the mtime is when data changed last.
+    #[prost(sint64, tag = "16")]
+    pub mtime_set_ns: i64,
+}
+
+impl Attr {
+    /// When the mtime came to be what it is. Data that its objects say was changed later has a newer mtime; the ctime does
+    /// not tell, for it moves with a rename too.
+    pub fn data_changed_ns(&self) -> i64 {
+        if self.mtime_set_ns != 0 { self.mtime_set_ns } else { self.mtime_ns }
+    }
+
+    /// Takes the times of data from whoever has it, unless the mtime came to be later.
+    pub fn take_data_times(&mut self, lvb: &super::Lvb) {
+        if lvb.ctime_ns > self.data_changed_ns() {
+            self.mtime_ns = lvb.mtime_ns;
+            self.mtime_set_ns = if lvb.mtime_ns == lvb.ctime_ns { 0 } else { lvb.ctime_ns };
+        }
+        self.ctime_ns = self.ctime_ns.max(lvb.ctime_ns);
+    }
 }
 
 /// Where the data of a regular file lies; on a directory, the default for new files.

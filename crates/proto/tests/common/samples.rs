@@ -94,6 +94,7 @@ fn attr(n: u32) -> Attr {
         version: number(14),
         layout: Some(layout(n + 15)),
         has_xattrs: true,
+        mtime_set_ns: time(16),
     }
 }
 

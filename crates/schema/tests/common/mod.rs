@@ -77,7 +77,7 @@ fn inode() -> Inode {
         blocks: big(9),
         atime_ns: negative(10),
         mtime_ns: negative(11),
-        mtime_set_ns: 0,
+        mtime_set_ns: negative(21),
         ctime_ns: negative(12),
         btime_ns: negative(13),
         version: big(14),

@@ -24,8 +24,7 @@ pub enum Profile {
 
 impl Profile {
     /// Every one.
-    pub const ALL: [Profile; 5] =
-        [Profile::Calm, Profile::Network, Profile::Servers, Profile::Clients, Profile::Power];
+    pub const ALL: [Profile; 5] = [Profile::Calm, Profile::Network, Profile::Servers, Profile::Clients, Profile::Power];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -192,7 +191,10 @@ impl Plan {
             data: pick(rng, &[(3, Span::us(5, 200)), (2, Span::us(50, 20_000))]),
             kernel: pick(rng, &[(3, Span::us(1, 50)), (1, Span::us(50, 5_000))]),
             think_percent: pick(rng, &[(2, 0), (2, 5), (1, 30)]),
-            think: pick(rng, &[(2, Span::us(10, 2_000)), (1, Span::us(1_000, 300_000)), (1, Span::us(1_000, 3_000_000))]),
+            think: pick(
+                rng,
+                &[(2, Span::us(10, 2_000)), (1, Span::us(1_000, 300_000)), (1, Span::us(1_000, 3_000_000))],
+            ),
             network_faults: NetworkFaults::default(),
             node_faults: NodeFaults::default(),
             cache_limit: pick(rng, &[(1, 4 << 10), (1, 64 << 10), (2, 16 << 20)]),
@@ -211,8 +213,7 @@ impl Plan {
     }
 
     fn with_faults(mut self, rng: &mut Rng) -> Plan {
-        let network = self.profile != Profile::Calm
-            && (self.profile == Profile::Network || rng.chance(1, 2));
+        let network = self.profile != Profile::Calm && (self.profile == Profile::Network || rng.chance(1, 2));
         if network {
             let mut chance = || pick(rng, &[(3, 0), (2, 300), (2, 2_000), (1, 15_000)]);
             self.network_faults =

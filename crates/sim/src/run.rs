@@ -154,13 +154,13 @@ impl<'w> Run<'w> {
         let client = self.world.add_client();
         let kernel = self.world.mounts[client].kernel.clone();
         let (sched, records) = (self.setting.sched.clone(), self.records.clone());
-        let profile = self.world.plan.profile;
+        let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
         self.world.sched.spawn("the check", async move {
             for record in records {
-                match check_record(&kernel, &record, profile, crashed).await {
+                match check_record(&kernel, &sched, &record, power, crashed).await {
                     Ok(None) => {}
                     Ok(Some(what)) => {
                         sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
@@ -188,22 +188,26 @@ impl<'w> Run<'w> {
 /// What is wrong with a process's tree.
 async fn check_record(
     kernel: &crate::kernel::Kernel,
+    sched: &crate::sched::Sched,
     record: &Record,
-    profile: Profile,
+    power: bool,
     crashed: bool,
 ) -> Result<Option<String>, Fail> {
     let history = record.history.borrow().clone();
     if !history.base_durable {
         return Ok(None);
     }
-    let doubtful = *record.doubtful.borrow();
-    let Some(client) = doubtful else {
+    let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
+    dead.extend(*record.doubtful.borrow());
+    dead.sort_unstable();
+    dead.dedup();
+    if dead.is_empty() {
         return verify::tree(kernel, &record.base, history.state(history.steps.len()), verify::FULL).await;
-    };
-    let (candidates, what) = if profile == Profile::Power {
+    }
+    let (candidates, what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")
     } else {
-        (history.without(client, crashed), "no state that the death of the client can leave")
+        (history.without(&dead, crashed), "no state that the death of its clients can leave")
     };
     let observed = verify::observe(kernel, &record.base).await?;
     let mut nearest = String::new();

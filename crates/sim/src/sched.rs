@@ -165,10 +165,7 @@ impl Sched {
     /// Gives way once: the task runs again when somebody wakes it.
     pub async fn park(&self) {
         let mut first = true;
-        core::future::poll_fn(|_| {
-            if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
+        core::future::poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;
     }
 
     /// The task that runs.

@@ -80,12 +80,8 @@ impl Spy {
         let earlier = slot.range(..xid).next_back().map(|(x, t)| (*x, *t));
         let later = slot.range(xid + 1..).next().map(|(x, t)| (*x, *t));
         slot.insert(xid, told.0);
-        for (other_xid, other_transno, ordered) in [
-            earlier.map(|(x, t)| (x, t, t < told.0)),
-            later.map(|(x, t)| (x, t, t > told.0)),
-        ]
-        .into_iter()
-        .flatten()
+        for (other_xid, other_transno, ordered) in
+            [earlier.map(|(x, t)| (x, t, t < told.0)), later.map(|(x, t)| (x, t, t > told.0))].into_iter().flatten()
         {
             if !ordered {
                 return Err(format!(

@@ -302,14 +302,8 @@ impl Kernel {
                 data.truncate((inode.size - page * PAGE).min(PAGE) as usize);
                 (page, fh, data)
             };
-            let call = Call::Write {
-                fh,
-                ino,
-                offset: page * PAGE,
-                data: data.into(),
-                write_back: true,
-                kill_priv: false,
-            };
+            let call =
+                Call::Write { fh, ino, offset: page * PAGE, data: data.into(), write_back: true, kill_priv: false };
             let _ = self.ask(cred, call).await;
             self.touched(ino);
         }

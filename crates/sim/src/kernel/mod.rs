@@ -320,7 +320,13 @@ impl Kernel {
             let mut caches = self.caches_mut();
             let used = caches.names.values().any(|name| name.ino == ino) || caches.names.keys().any(|(p, _)| *p == ino);
             let Some(inode) = caches.inodes.get(&ino) else { return };
-            if ino == 1 || caches.walks > 0 || used || inode.opens > 0 || !inode.locked.is_empty() || !inode.dirty.is_empty() {
+            if ino == 1
+                || caches.walks > 0
+                || used
+                || inode.opens > 0
+                || !inode.locked.is_empty()
+                || !inode.dirty.is_empty()
+            {
                 return;
             }
             if !self.0.rng.borrow_mut().chance(1, 2) {

@@ -92,15 +92,7 @@ impl Model {
         Ok(Expect::Data(Bytes::copy_from_slice(&data[from..to])))
     }
 
-    pub(super) fn write(
-        &mut self,
-        cred: &Cred,
-        fd: u32,
-        way: Way,
-        offset: u64,
-        data: &Bytes,
-        when: When,
-    ) -> Outcome {
+    pub(super) fn write(&mut self, cred: &Cred, fd: u32, way: Way, offset: u64, data: &Bytes, when: When) -> Outcome {
         let file = self.file(fd)?;
         match way {
             Way::Plain if file.flags & O_ACCMODE == 0 => return Err(Errno::EBADF),

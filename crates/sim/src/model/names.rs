@@ -308,8 +308,9 @@ impl Model {
         let inode = self.inode(id);
         let same_owner = cred.uid == inode.uid;
         let uid_ok = uid.is_none_or(|uid| cred.uid == 0 || (same_owner && uid == inode.uid));
-        let gid_ok =
-            gid.is_none_or(|gid| cred.uid == 0 || (same_owner && (gid == inode.gid || super::access::in_group(cred, gid))));
+        let gid_ok = gid.is_none_or(|gid| {
+            cred.uid == 0 || (same_owner && (gid == inode.gid || super::access::in_group(cred, gid)))
+        });
         if !uid_ok || !gid_ok {
             return Err(Errno::EPERM);
         }

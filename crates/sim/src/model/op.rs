@@ -69,6 +69,27 @@ impl Op {
         }
     }
 
+    /// Whether it can change anything.
+    pub fn changes(&self) -> bool {
+        !matches!(
+            self,
+            Op::Stat { .. }
+                | Op::Readlink { .. }
+                | Op::List { .. }
+                | Op::Access { .. }
+                | Op::Getxattr { .. }
+                | Op::Listxattr { .. }
+                | Op::Read { .. }
+                | Op::Seek { .. }
+                | Op::Fstat { .. }
+                | Op::Fsync { .. }
+                | Op::Fsyncdir { .. }
+                | Op::Syncfs
+                | Op::Statfs
+                | Op::PathToFid { .. }
+        )
+    }
+
     /// For a person.
     pub fn show(&self) -> String {
         let path = |path: &Path| {

@@ -114,7 +114,14 @@ fn a_user_meets_permissions_in_linuxs_order() {
 fn differences_are_found() {
     let mut story = Story::new();
     let expect = story.touch("f");
-    let stat = client::api::Stat { ino: 77, mode: S_IFREG | 0o644, nlink: 1, mtime_ns: 12, ctime_ns: 12, ..Default::default() };
+    let stat = client::api::Stat {
+        ino: 77,
+        mode: S_IFREG | 0o644,
+        nlink: 1,
+        mtime_ns: 12,
+        ctime_ns: 12,
+        ..Default::default()
+    };
     assert_eq!(differs(&mut story.model, &expect, &Ok(Got::Stat(stat.clone()))), None);
     let wrong = |change: fn(&mut client::api::Stat)| {
         let mut stat = stat.clone();

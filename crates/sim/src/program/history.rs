@@ -61,45 +61,48 @@ impl History {
         ends
     }
 
-    /// What the tree may be after one of the process's clients died: the last of its changes that no sync covers may be
-    /// lost, if servers crashed too; those of other clients are not.
-    pub fn without(&self, client: usize, servers_crashed: bool) -> Vec<Model> {
+    /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost, if
+    /// servers crashed too; those of other clients are not.
+    pub fn without(&self, dead: &[usize], servers_crashed: bool) -> Vec<Model> {
         let durable = self.durable();
-        let own: Vec<usize> =
-            (durable..self.steps.len()).filter(|&at| self.steps[at].client == client && self.steps[at].succeeded).collect();
-        let mut found = Vec::new();
-        let drops = if servers_crashed { own.len() } else { 0 };
-        for dropped in 0..=drops {
-            let lost = &own[own.len() - dropped..];
-            let mut model = self.start.clone();
-            let mut possible = true;
-            for (at, step) in self.steps.iter().enumerate() {
-                if lost.contains(&at) {
-                    continue;
-                }
-                let result = model.apply(&step.op, &step.cred, step.when);
-                // What goes through an open file that is lost goes nowhere; other calls were made and succeeded.
-                possible &= result.is_ok() == step.succeeded || step.op.fd().is_some();
+        let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
+        for client in dead.iter().filter(|_| servers_crashed) {
+            let own: Vec<usize> = (durable..self.steps.len())
+                .filter(|&at| self.steps[at].client == *client && self.steps[at].succeeded && self.steps[at].op.changes())
+                .collect();
+            losses = losses
+                .iter()
+                .flat_map(|lost| (0..=own.len()).map(|from| [lost.as_slice(), &own[from..]].concat()))
+                .take(LOSSES_MAX)
+                .collect();
+        }
+        losses.iter().flat_map(|lost| self.replayed_without(lost)).collect()
+    }
+
+    /// The states that the history leads to if these steps are lost: none if the others could not have gone as they went.
+    fn replayed_without(&self, lost: &[usize]) -> Vec<Model> {
+        let mut model = self.start.clone();
+        for (at, step) in self.steps.iter().enumerate().filter(|(at, _)| !lost.contains(at)) {
+            let result = model.apply(&step.op, &step.cred, step.when);
+            // What goes through an open file that is lost goes nowhere; all other calls went as they did.
+            if result.is_ok() != step.succeeded && step.op.fd().is_none() && at >= lost.iter().copied().min().unwrap_or(at) {
+                return Vec::new();
             }
-            if !possible {
-                continue;
+        }
+        let mut found = vec![model];
+        if let Some((op, cred, when, _)) = &self.doubt {
+            let mut done = found[0].clone();
+            if done.apply(op, cred, *when).is_ok() {
+                found.push(done);
             }
-            if let Some((op, cred, when, _)) = &self.doubt
-                && dropped == 0
-            {
-                let mut done = model.clone();
-                if done.apply(op, cred, *when).is_ok() {
-                    found.push(done);
-                }
-            }
-            found.push(model);
         }
         found
     }
 
     /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync.
     pub fn prefixes(&self) -> Vec<Model> {
-        let mut found: Vec<Model> = (self.durable()..=self.steps.len()).map(|steps| self.state(steps).clone()).collect();
+        let mut found: Vec<Model> =
+            (self.durable()..=self.steps.len()).map(|steps| self.state(steps).clone()).collect();
         found.extend(self.ends().into_iter().skip(1));
         found
     }
@@ -108,8 +111,7 @@ impl History {
     /// was answered before a sync is durable with it.
     pub fn durable(&self) -> usize {
         let synced = |step: &Step| {
-            step.succeeded
-                && matches!(step.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs)
+            step.succeeded && matches!(step.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs)
         };
         self.steps.iter().rposition(synced).map_or(0, |last| last + 1)
     }
@@ -161,6 +163,9 @@ impl History {
         files.into_iter().filter(|(id, file)| file.clean && untouched(id)).map(|(id, file)| (id, file.data)).collect()
     }
 }
+
+/// More ways to lose changes than this are not looked at.
+const LOSSES_MAX: usize = 5_000;
 
 #[derive(Default)]
 struct Written {

@@ -36,9 +36,7 @@ impl Hands<'_> {
         let kernel = self.kernel.clone();
         let done = |()| Got::Done;
         match op {
-            Op::Mkdir { path, mode } => {
-                kernel.mkdir(cred, &self.full(path), *mode, self.blind).await.map(Got::Stat)
-            }
+            Op::Mkdir { path, mode } => kernel.mkdir(cred, &self.full(path), *mode, self.blind).await.map(Got::Stat),
             Op::Mknod { path, mode, rdev } => {
                 kernel.mknod(cred, &self.full(path), *mode, *rdev, self.blind).await.map(Got::Stat)
             }
@@ -76,8 +74,7 @@ impl Hands<'_> {
                 kernel.about(cred, &self.full(path), |ino| Call::Access { ino, mask: *mask }).await.map(|_| Got::Done)
             }
             Op::Setxattr { path, name, value, flags } => {
-                let call =
-                    |ino| Call::Setxattr { ino, name: name.clone(), value: value.clone(), flags: *flags };
+                let call = |ino| Call::Setxattr { ino, name: name.clone(), value: value.clone(), flags: *flags };
                 kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
             }
             Op::Getxattr { path, name } => {
@@ -103,9 +100,7 @@ impl Hands<'_> {
                 self.files.remove(fd);
                 kernel.close(cred, &file, 1).await.map(done)
             }
-            Op::Read { fd, offset, length } => {
-                kernel.read(cred, &self.fd(*fd)?, *offset, *length).await.map(Got::Data)
-            }
+            Op::Read { fd, offset, length } => kernel.read(cred, &self.fd(*fd)?, *offset, *length).await.map(Got::Data),
             Op::Write { fd, way, offset, data } => {
                 let kind = match way {
                     Way::Plain => WriteKind::Plain,
@@ -128,8 +123,7 @@ impl Hands<'_> {
             Op::Statfs => kernel.plain(cred, Call::Statfs { ino: 1 }).await.map(|_| Got::Done),
             Op::PathToFid { path } => kernel.fid_of(cred, &self.full(path)).await.map(|_| Got::Done),
             Op::SetStripe { path, size, count, first } => {
-                let call =
-                    |ino| Call::SetLayout { ino, stripe_size: *size, count: *count, first: *first };
+                let call = |ino| Call::SetLayout { ino, stripe_size: *size, count: *count, first: *first };
                 kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
             }
         }

@@ -34,8 +34,8 @@ pub struct Process {
     think: (u64, crate::plan::Span),
     /// Clients that it uses; empty: all.
     clients: Vec<usize>,
-    /// Clients that it made calls through and that hold work that no sync covers.
-    unsynced: Vec<usize>,
+    /// Clients that it made changes through that no sync covers.
+    unsynced: Rc<RefCell<Vec<usize>>>,
     history: Rc<RefCell<History>>,
 }
 
@@ -46,8 +46,10 @@ pub struct Record {
     pub base: Vec<Bytes>,
     /// What it did.
     pub history: Rc<RefCell<History>>,
-    /// Its clients died with work of its own: only its history's ends can be told.
+    /// A client died with work of its own.
     pub doubtful: Rc<RefCell<Option<usize>>>,
+    /// Clients that it made changes through that no sync covers.
+    pub unsynced: Rc<RefCell<Vec<usize>>>,
 }
 
 enum Halt {
@@ -65,6 +67,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     let model = Model::new(uid, uid, mode, When::at(born));
     let history = Rc::new(RefCell::new(History::new(model.clone())));
     let doubtful = Rc::new(RefCell::new(None));
+    let unsynced = Rc::new(RefCell::new(Vec::new()));
     let mut clients = Vec::new();
     if plan.node_faults.death_every.is_some() && rng.chance(2, 3) {
         clients.push(rng.below(plan.clients as u64) as usize);
@@ -82,7 +85,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         user_percent: plan.user_percent,
         think: (plan.think_percent, plan.think),
         clients,
-        unsynced: Vec::new(),
+        unsynced: unsynced.clone(),
         history: history.clone(),
     };
     let (calls, doubt) = (plan.calls, doubtful.clone());
@@ -92,7 +95,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
             *doubt.borrow_mut() = Some(client);
         }
     });
-    Record { base, history, doubtful }
+    Record { base, history, doubtful, unsynced }
 }
 
 impl Process {
@@ -144,7 +147,7 @@ impl Process {
 
     /// A client that died takes its open files with it. One that holds work of this process takes certainty with it.
     fn look_around(&mut self) -> Result<(), Halt> {
-        if let Some(&client) = self.unsynced.iter().find(|client| self.setting.sched.is_dead(**client)) {
+        if let Some(&client) = self.unsynced.borrow().iter().find(|client| self.setting.sched.is_dead(**client)) {
             return Err(Halt::Bereft(client));
         }
         let lost: Vec<u32> = self
@@ -243,11 +246,13 @@ impl Process {
     }
 
     fn remember(&mut self, op: Op, cred: Cred, when: When, client: usize, succeeded: bool) {
+        let mut unsynced = self.unsynced.borrow_mut();
         match (&op, succeeded) {
-            (Op::Syncfs, true) => self.unsynced.retain(|of| *of != client),
-            (_, true) if !self.unsynced.contains(&client) => self.unsynced.push(client),
+            (Op::Syncfs, true) => unsynced.retain(|of| *of != client),
+            (_, true) if op.changes() && !unsynced.contains(&client) => unsynced.push(client),
             _ => {}
         }
+        drop(unsynced);
         let after = self.model.clone();
         self.history.borrow_mut().steps.push(Step { op, cred, when, client, succeeded, after });
     }

@@ -44,6 +44,10 @@ pub async fn tree(kernel: &Kernel, base: &[Bytes], model: &Model, depth: Depth) 
         if let Some(what) = model.attributes_differ(id, &attributes, depth.times) {
             return Ok(Some(format!("{shown}: {what}")));
         }
+    }
+    // Reading comes after all attributes: it moves access times.
+    for (path, id) in model.paths() {
+        let shown = Op::Stat { path: path.clone() }.show();
         let mut checks: Vec<Op> = Vec::new();
         match &model.inode(id).body {
             Body::Directory { .. } => checks.push(Op::List { path: path.clone(), plus: false, bytes: 4096 }),

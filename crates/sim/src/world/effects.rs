@@ -80,7 +80,8 @@ impl World {
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             Happening::Interrupt { client, id } => {
-                self.trace.note(self.now, &[10, client as u64, id], || format!("client {client} call {id} interrupted"));
+                self.trace
+                    .note(self.now, &[10, client as u64, id], || format!("client {client} call {id} interrupted"));
                 self.to_client(client, capi::Event::Interrupt { id: capi::CallId(id) });
             }
             Happening::Invalidate { client, what } => {
@@ -364,9 +365,9 @@ impl World {
     fn dial(&mut self, node: Node, number: u64, nids: &[proto::Nid]) {
         let life = self.life_of(node);
         let delay = self.plan.network.draw(&mut self.rng);
-        let target = nids.iter().find_map(|nid| {
-            self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some())
-        });
+        let target = nids
+            .iter()
+            .find_map(|nid| self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some()));
         match target {
             Some(server) if !self.faults.dial_fails() => {
                 let to = (Node::Server(server), self.servers[server].life);
@@ -390,7 +391,8 @@ impl World {
             return;
         }
         self.net.opened(conn, 1);
-        self.trace.note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
+        self.trace
+            .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
         let from = self.net.get(conn).ends[0].node;
         let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true };
         let now = self.now;
@@ -562,7 +564,9 @@ fn files_of(op: &DataOp) -> Vec<u64> {
 
 fn show_op(op: &DataOp) -> String {
     match op {
-        DataOp::Write { file, offset, data } => format!("Write {{ file {file}, offset {offset}, length {} }}", data.len()),
+        DataOp::Write { file, offset, data } => {
+            format!("Write {{ file {file}, offset {offset}, length {} }}", data.len())
+        }
         other => format!("{other:?}"),
     }
 }

@@ -109,7 +109,11 @@ impl Faults {
             network: plan.network_faults,
             nodes: plan.node_faults,
             crashes_left,
-            deaths_left: if plan.node_faults.death_every.is_some() { rng.range(1, plan.clients.max(2) as u64 - 1) } else { 0 },
+            deaths_left: if plan.node_faults.death_every.is_some() {
+                rng.range(1, plan.clients.max(2) as u64 - 1)
+            } else {
+                0
+            },
             at_commit,
             // Where clients die, locks are taken from those who do not answer: nobody may be late by that much.
             late_max_us: if plan.node_faults.death_every.is_some() { 2_000_000 } else { 15_000_000 },

@@ -3,7 +3,7 @@
 use proto::msg::{Reint, ReintReq, SetattrOp, valid};
 use proto::{Errno, Opcode};
 
-use super::{attributes, fid_of, permitted, stat, stat_cached, step, walk, writable};
+use super::{attributes, fid_of, permits, stat, stat_cached, step, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime};
 use crate::cx::{Cx, Run};
 use crate::data;
@@ -137,8 +137,8 @@ pub(crate) fn access(cx: &mut Cx<'_>, ino: u64, mask: u32) -> Run<Answer> {
     if mask & 2 != 0 {
         writable(cx)?;
     }
-    attributes(cx, ino, false)?;
-    match permitted(cx.w, ino, mask, &cx.op.cred) {
+    let attr = attributes(cx, ino, false)?;
+    match permits(&attr, mask, &cx.op.cred) {
         Some(false) => Err(Errno::EACCES.into()),
         Some(true) | None => Ok(Answer::Done),
     }

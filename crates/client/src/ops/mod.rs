@@ -247,6 +247,11 @@ pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
 }
 
 fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
+    let mut times =
+        Attr { mtime_ns: attr.mtime_ns, mtime_set_ns: attr.mtime_set_ns, ctime_ns: attr.ctime_ns, ..Attr::default() };
+    if let Some(data) = data {
+        times.take_data_times(&data.lvb);
+    }
     let mut stat = Stat {
         ino: node.ino,
         mode: attr.mode,
@@ -257,8 +262,8 @@ fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, 
         size: attr.size,
         blocks: attr.blocks,
         atime_ns: attr.atime_ns,
-        mtime_ns: attr.mtime_ns,
-        ctime_ns: attr.ctime_ns,
+        mtime_ns: times.mtime_ns,
+        ctime_ns: times.ctime_ns,
         btime_ns: attr.btime_ns,
         cacheable: covered,
         entry_cacheable: node.has(bits::LOOKUP),
@@ -266,12 +271,6 @@ fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, 
     if let Some(data) = data {
         stat.size = data.lvb.size;
         stat.blocks = data.lvb.blocks;
-        if data.lvb.ctime_ns > stat.ctime_ns {
-            stat.ctime_ns = data.lvb.ctime_ns;
-            stat.mtime_ns = data.lvb.mtime_ns;
-        } else if data.lvb.ctime_ns == stat.ctime_ns {
-            stat.mtime_ns = stat.mtime_ns.max(data.lvb.mtime_ns);
-        }
         stat.cacheable &= data.cacheable;
     }
     if let Some(atime) = node.atime_ns {
@@ -282,14 +281,13 @@ fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, 
 
 /// Whether `cred` may do `mask` (R 4, W 2, X 1) as far as covered attributes say; `None`: only the server knows.
 pub(crate) fn permitted(w: &World, ino: u64, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
-    let node = w.nodes.get(ino)?;
-    let attr = node.covered_attr()?;
+    permits(w.nodes.get(ino)?.covered_attr()?, mask, cred)
+}
+
+/// The same as attributes say that may be old.
+pub(crate) fn permits(attr: &Attr, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
     if cred.uid == 0 {
-        return if attr.mode & S_IFMT == crate::node::S_IFDIR || mask & 1 == 0 || attr.mode & 0o111 != 0 {
-            Some(true)
-        } else {
-            None
-        };
+        return Some(attr.mode & S_IFMT == crate::node::S_IFDIR || mask & 1 == 0 || attr.mode & 0o111 != 0);
     }
     let granted = if cred.uid == attr.uid {
         attr.mode >> 6

@@ -69,7 +69,6 @@ fn lock_one(cx: &mut Cx<'_>, at: Step, dest: Dest, ino: u64, key: Key, mode: Loc
             && let Some(cookie) = target.locks.find_for_inflight(&resource, mode, &policy)
             && target.locks.hold(cookie)
         {
-            stdx::mark!("data.lock_in_recall");
             cx.op.set_memo(at, Memo::Lock { dest, cookie });
         } else if asked {
             return Err(cx.wait(node_key(ino)));

@@ -109,7 +109,6 @@ fn pump(w: &mut World, dest: Dest) {
             w.spawn(crate::op::Task::Data(Task::Commit { dest }));
         }
         if w.data.unstable > bound {
-            stdx::mark!("data.lane_waits_for_commit");
             return;
         }
     }

@@ -167,7 +167,6 @@ fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
         if object.size == 0 && object.blocks == 0 && !cx.began(at) {
             continue;
         }
-        stdx::mark!("data.leave_after_failed_attempt");
         let lock = object.covering(LockMode::Pw, &ALL).map_or(0, |lock| lock.handle);
         let (uid, gid) = super::owner(cx.w, ino);
         cx.rpc(at, dest, Opcode::ObjPunch, || {

@@ -167,7 +167,6 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     }
     let fills = file(cx.w, ino).map_or(0, |f| f.fills.len() as u64);
     for (part, number) in missing.into_iter().zip(asked..) {
-        stdx::mark!("data.drop_pages");
         cx.set_memo(steps::DROPS, number + 1);
         cx.set_memo(step(steps::DROP_START, number), part.start);
         cx.set_memo(step(steps::DROP_END, number), part.end);
@@ -183,7 +182,6 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
         return Err(cx.wait(node_key(ino)));
     }
     for page in old {
-        stdx::mark!("data.drop_page_of_waiting_write");
         let (offset, length) = (page.start, page.end - page.start);
         cx.w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset, length }));
     }

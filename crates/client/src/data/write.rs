@@ -61,7 +61,6 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
     }
     let length = data.len() as u64;
     if cx.w.data.unwritten > 0 && cx.w.data.unwritten + length > cx.w.options.max_dirty {
-        stdx::mark!("data.write_waits_for_memory");
         flush::make_room(cx.w);
         return Err(cx.wait(BUDGET));
     }
@@ -69,7 +68,6 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         if flush::push_lane(cx.w, dest) {
             return Err(cx.wait(BUDGET));
         }
-        stdx::mark!("data.write_without_grant");
         return through(cx, ino, offset, &parts, &data, flags);
     }
     let now = cx.wall_ns();

@@ -295,3 +295,27 @@ fn names_are_written_and_read_in_one_way() {
         "01234567-89ab-cdef-0011-223344556677"
     );
 }
+
+#[test]
+fn the_chapter_on_the_protocol_has_every_field_and_every_opcode() {
+    let chapter = include_str!("../../../docs/src/protocol.md");
+    let mut described: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    let mut message = None;
+    for line in chapter.lines() {
+        if let Some((name, _)) = line.strip_prefix("**`").and_then(|rest| rest.split_once("`**")) {
+            described.insert(name, BTreeSet::new());
+            message = Some(name);
+        } else if line.starts_with("**") || line.starts_with('#') {
+            message = None;
+        }
+        let number = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok());
+        if let (Some(name), Some(number)) = (message, number) {
+            described.entry(name).or_default().insert(number);
+        }
+    }
+    assert_eq!(described, declared(), "left: docs/src/protocol.md; right: the sources");
+    for opcode in Opcode::ALL {
+        let row = format!("| {} | `{}` |", *opcode as u16, opcode.name());
+        assert!(chapter.contains(&row), "docs/src/protocol.md lacks the row {row}");
+    }
+}

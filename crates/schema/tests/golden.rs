@@ -99,8 +99,8 @@ fn every_record_has_its_golden_bytes() {
     assert_eq!(now.len(), golden.len(), "golden/records.txt has a line that no sample gives");
 }
 
-#[test]
-fn every_record_and_every_field_of_it_is_in_the_golden_file() {
+/// The kinds of records, and the field numbers of every message, as the sources declare them.
+fn declared() -> (BTreeSet<&'static str>, BTreeMap<&'static str, BTreeSet<u32>>) {
     let (mut records, mut tags) = (BTreeSet::new(), BTreeMap::new());
     for source in SOURCES {
         let mut is_message = false;
@@ -130,8 +130,38 @@ fn every_record_and_every_field_of_it_is_in_the_golden_file() {
             tags.insert(name, numbers);
         }
     }
-    let seen = seen();
     assert!(records.len() >= 20, "the sources are no longer read rightly: {records:?}");
+    (records, tags)
+}
+
+#[test]
+fn every_record_and_every_field_of_it_is_in_the_golden_file() {
+    let (records, tags) = declared();
+    let seen = seen();
     assert_eq!(seen.records, records, "left: what the samples have; right: what the sources declare");
     assert_eq!(seen.tags, tags, "left: what the samples set; right: what the sources declare");
+}
+
+#[test]
+fn the_chapter_on_formats_has_every_field_and_every_table() {
+    let chapter = include_str!("../../../docs/src/formats.md");
+    let mut described: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    let mut record = None;
+    for line in chapter.lines() {
+        if let Some((name, _)) = line.strip_prefix("**`").and_then(|rest| rest.split_once("`**")) {
+            described.insert(name, BTreeSet::new());
+            record = Some(name);
+        } else if line.starts_with('#') {
+            record = None;
+        }
+        let number = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok());
+        if let (Some(name), Some(number)) = (record, number) {
+            described.entry(name).or_default().insert(number);
+        }
+    }
+    assert_eq!(described, declared().1, "left: docs/src/formats.md; right: the sources");
+    for (prefix, name) in seen().tables {
+        let row = format!("| `{:02x}` |", prefix[0]);
+        assert!(chapter.contains(&row), "docs/src/formats.md lacks the table of {name}: {row}");
+    }
 }

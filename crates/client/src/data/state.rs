@@ -98,11 +98,24 @@ impl Object {
         }
     }
 
-    /// A held lock that covers `range` in `mode`, called back or not.
+    /// One of the locks that cover `range` in `mode` together, called back or not. Neighbouring narrow locks count
+    /// as one: dirty bytes of both may travel in one request.
     pub fn covering(&self, mode: LockMode, range: &Range<u64>) -> Option<&HeldLock> {
-        self.locks.iter().find(|lock| {
+        let good = || self.locks.iter().filter(|lock| dlm::mode::covers(lock.mode, mode));
+        let mut open: SmallVec<[Range<u64>; 2]> = SmallVec::from_iter([range.clone()]);
+        for lock in good() {
             let covered = lock_range(lock);
-            dlm::mode::covers(lock.mode, mode) && covered.start <= range.start && range.end <= covered.end
+            open = open.iter().flat_map(|part| subtract(part, &covered)).collect();
+            if open.is_empty() {
+                break;
+            }
+        }
+        if !open.is_empty() {
+            return None;
+        }
+        good().find(|lock| {
+            let covered = lock_range(lock);
+            covered.start < range.end && range.start < covered.end
         })
     }
 
@@ -653,4 +666,46 @@ pub(super) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
             object.size_exact = false;
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(handle: u64, mode: LockMode, start: u64, end: u64) -> HeldLock {
+        let resource = Resource::object(Fid::ROOT, 0);
+        HeldLock { cookie: handle, handle, resource, policy: Policy::Extent(Extent { start, end }), mode }
+    }
+
+    #[test]
+    fn neighbouring_locks_cover_a_request_together() {
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locks.push(lock(1, LockMode::Pw, 0, 4095));
+        assert!(object.covering(LockMode::Pw, &(0..8192)).is_none());
+        object.locks.push(lock(2, LockMode::Pr, 4096, 8191));
+        assert!(object.covering(LockMode::Pw, &(0..8192)).is_none(), "a read lock does not allow writing");
+        assert!(object.covering(LockMode::Pr, &(0..8192)).is_some());
+        object.locks.push(lock(3, LockMode::Pw, 4096, u64::MAX));
+        assert_eq!(object.covering(LockMode::Pw, &(0..8192)).map(|l| l.handle), Some(1));
+        assert_eq!(object.covering(LockMode::Pw, &(5000..u64::MAX)).map(|l| l.handle), Some(3));
+    }
+
+    #[test]
+    fn a_size_counts_only_as_far_as_locks_reach() {
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locks.push(lock(1, LockMode::Pr, 0, 4095));
+        object.set_size(&Lvb { size: 10_000, ..Lvb::default() });
+        assert_eq!((object.size_floor(), object.knows_end()), (4096, false));
+        object.locks.push(lock(2, LockMode::Pr, 9000, u64::MAX));
+        assert_eq!((object.size_floor(), object.knows_end()), (10_000, true));
+    }
+
+    #[test]
+    fn what_is_left_of_a_range() {
+        let left = |a: Range<u64>, b: Range<u64>| subtract(&a, &b).into_vec();
+        assert_eq!(left(0..10, 3..5), [0..3, 5..10]);
+        assert_eq!(left(0..10, 0..10), [] as [Range<u64>; 0]);
+        assert_eq!(left(0..10, 10..20), vec![0..10]);
+        assert_eq!(left(5..10, 0..7), vec![7..10]);
+    }
 }

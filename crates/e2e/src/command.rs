@@ -151,7 +151,7 @@ impl Run {
     }
 
     /// Runs as another user.
-    pub fn as_user(mut self, uid: u32, gid: u32) -> Run {
+    pub fn by_user(mut self, uid: u32, gid: u32) -> Run {
         self.command.uid(uid).gid(gid);
         self
     }

@@ -405,11 +405,11 @@ fn a_user_without_rights() {
             .in_dir(&home)
             .env("XDG_RUNTIME_DIR", &home)
             .env("HOME", &home)
-            .as_user(uid, gid)
+            .by_user(uid, gid)
             .within(Duration::from_secs(40))
             .run()
     };
-    let as_user = |program: &str, words: &[&str]| command(program).args(words).in_dir(&home).as_user(uid, gid).run();
+    let as_user = |program: &str, words: &[&str]| command(program).args(words).in_dir(&home).by_user(uid, gid).run();
 
     run(&["up"]).ok();
     as_user("sh", &["-c", "echo hello > mnt/file && mkdir mnt/folder && cp mnt/file mnt/folder/ && cat mnt/folder/file"])
@@ -448,7 +448,7 @@ fn permissions_of_several_users() {
     let cluster = Cluster::start(&story, Shape::mounts(2));
     let (a, b) = (cluster.mount(0), cluster.mount(1));
     let nobody = |words: &str, folder: &Path| {
-        command("sh").args(["-c", words]).in_dir(folder).as_user(65534, 65534).run()
+        command("sh").args(["-c", words]).in_dir(folder).by_user(65534, 65534).run()
     };
     fs::set_permissions(a, PermissionsExt::from_mode(0o755)).unwrap();
     fs::create_dir(a.join("theirs")).unwrap();

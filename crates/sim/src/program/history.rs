@@ -68,7 +68,9 @@ impl History {
         let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
         for client in dead.iter().filter(|_| servers_crashed) {
             let own: Vec<usize> = (durable..self.steps.len())
-                .filter(|&at| self.steps[at].client == *client && self.steps[at].succeeded && self.steps[at].op.changes())
+                .filter(|&at| {
+                    self.steps[at].client == *client && self.steps[at].succeeded && self.steps[at].op.changes()
+                })
                 .collect();
             losses = losses
                 .iter()
@@ -85,7 +87,10 @@ impl History {
         for (at, step) in self.steps.iter().enumerate().filter(|(at, _)| !lost.contains(at)) {
             let result = model.apply(&step.op, &step.cred, step.when);
             // What goes through an open file that is lost goes nowhere; all other calls went as they did.
-            if result.is_ok() != step.succeeded && step.op.fd().is_none() && at >= lost.iter().copied().min().unwrap_or(at) {
+            if result.is_ok() != step.succeeded
+                && step.op.fd().is_none()
+                && at >= lost.iter().copied().min().unwrap_or(at)
+            {
                 return Vec::new();
             }
         }

@@ -131,6 +131,8 @@ mod steps {
     pub const DROP_START: Step = kind(34);
     pub const DROP_END: Step = kind(35);
     pub const DROP_SEEN: Step = kind(36);
+    /// Not [`INVALIDATE`]: pages may come in while only attributes are being dropped.
+    pub const INVALIDATE_ATTR: Step = kind(37);
 }
 
 /// The step number `n` of a kind.

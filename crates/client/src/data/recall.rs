@@ -112,7 +112,7 @@ pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
         if pages {
             drop_pages(cx, ino, &bytes)?;
         } else {
-            cx.invalidate_kernel(steps::INVALIDATE, ino, 0, 0)?;
+            cx.invalidate_kernel(steps::INVALIDATE_ATTR, ino, 0, 0)?;
         }
         flush::settle(cx, ino, key, &range)?;
     }

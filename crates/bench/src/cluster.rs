@@ -42,7 +42,7 @@ impl Cluster {
         let mount = scratch.join("mnt");
         std::fs::create_dir_all(&mount)?;
         let mut cluster = Cluster { scratch: scratch.to_path_buf(), mount, children: Vec::new() };
-        let mut serve = |listen: &str, targets: &[String]| -> anyhow::Result<Child> {
+        let serve = |listen: &str, targets: &[String]| -> anyhow::Result<Child> {
             let log = std::fs::File::create(scratch.join(format!("{}.log", listen.replace(':', "-"))))?;
             let mut child = Command::new(&program)
                 .args(["serve", "--listen", listen, "--mgsnode", &mgs])

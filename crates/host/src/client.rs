@@ -9,15 +9,15 @@
 //! answered. While calls come in quick succession it stays away from the sockets and only looks at the clock; the
 //! first call after a quiet time takes the sockets from it.
 //!
-//! Two further threads tell the kernel what to forget: one for pages and attributes, one for names, because dropping a
+//! Further threads tell the kernel what to forget: a [`crate::crew`] for pages and attributes, one for names, because dropping a
 //! name can wait for a directory that a program holds while it waits for us.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -28,6 +28,7 @@ use proto::{Decoder, Errno};
 use rustix::event::epoll;
 
 use crate::clock::{self, Clock};
+use crate::crew::Crew;
 use crate::stream::Stream;
 
 /// What runs when a call is done. It must not block and must not call the mount.
@@ -72,7 +73,8 @@ struct Shared {
     poller: OwnedFd,
     /// Wakes a caretaker that waits in the poller.
     nudge: OwnedFd,
-    forget_inode: Mutex<mpsc::Sender<(u64, u64, u64, u64)>>,
+    /// Token, node, offset, length.
+    forget_inode: OnceLock<Crew<(u64, u64, u64, u64)>>,
     forget_entry: Mutex<mpsc::Sender<(u64, Bytes)>>,
     /// Calls answered, for statistics.
     answered: AtomicU64,
@@ -154,7 +156,6 @@ impl Mount {
             .map_err(|e| os(e.into()))?;
         let clock = Clock::default();
         let machine = client::Client::new(options, clock.now());
-        let (forget_inode, inodes) = mpsc::channel();
         let (forget_entry, entries) = mpsc::channel();
         let shared = Arc::new(Shared {
             clock,
@@ -174,7 +175,7 @@ impl Mount {
             settled: Condvar::new(),
             poller,
             nudge,
-            forget_inode: Mutex::new(forget_inode),
+            forget_inode: OnceLock::new(),
             forget_entry: Mutex::new(forget_entry),
             answered: AtomicU64::new(0),
         });
@@ -182,18 +183,15 @@ impl Mount {
             std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop).map_err(os)
         };
         let for_inodes = (Arc::downgrade(&shared), kernel.clone());
-        spawn(
-            "forget-inode",
-            Box::new(move || {
-                for (token, ino, offset, length) in inodes {
-                    for_inodes.1.forget_inode(ino, offset, length);
-                    let Some(shared) = for_inodes.0.upgrade() else { return };
-                    if token != 0 {
-                        shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token }));
-                    }
-                }
-            }),
-        )?;
+        let forget_inode = Crew::start("forget-inode", move |(token, ino, offset, length)| {
+            for_inodes.1.forget_inode(ino, offset, length);
+            if token != 0
+                && let Some(shared) = for_inodes.0.upgrade()
+            {
+                shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token }));
+            }
+        });
+        let _ = shared.forget_inode.set(forget_inode.map_err(os)?);
         spawn(
             "forget-entry",
             Box::new(move || {
@@ -528,7 +526,9 @@ impl Shared {
             }
             Effect::Hangup { conn } => self.drop_conn(state, conn),
             Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }) => {
-                let _ = self.forget_inode.lock().send((token, ino, offset, length));
+                if let Some(crew) = self.forget_inode.get() {
+                    crew.send((token, ino, offset, length));
+                }
             }
             Effect::Invalidate(Invalidation::Entry { parent, name }) => {
                 let _ = self.forget_entry.lock().send((parent, name));

@@ -12,6 +12,7 @@
 pub mod admin;
 pub mod client;
 pub mod clock;
+mod crew;
 pub mod server;
 pub mod stream;
 pub mod target;

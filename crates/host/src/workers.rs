@@ -264,14 +264,14 @@ impl DataFiles {
                     flags |= FallocateFlags::KEEP_SIZE;
                 }
                 let handle = self.created(file)?;
-                rustix::fs::fallocate(&*handle, flags, offset, length)?;
+                rustix::fs::fallocate(handle, flags, offset, length)?;
                 size_of(handle)?
             }
             DataOp::Seek { file, offset, hole } => match self.existing(file)? {
                 None => DataResult::Offset(None),
                 Some(handle) => {
                     let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
-                    match rustix::fs::seek(&*handle, from) {
+                    match rustix::fs::seek(handle, from) {
                         Ok(found) => DataResult::Offset(Some(found)),
                         Err(rustix::io::Errno::NXIO) => DataResult::Offset(None),
                         Err(error) => return Err(error.into()),

@@ -416,3 +416,21 @@ fn a_file_without_a_name_goes_on_until_its_last_close() {
     c.pass(std::time::Duration::from_secs(2));
     assert_eq!(c.getattr(a, f.ino), Err(Errno::ESTALE));
 }
+
+#[test]
+fn the_lock_of_a_directory_in_use_outlives_those_of_many_files() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let now = c.now;
+    c.nodes[a].machine.set_param(now, "ldlm.namespaces.*MDT*.lru_size", "60").unwrap();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for i in 0..400 {
+        let (_, fh) = c.create(a, dir, &format!("f{i}")).unwrap();
+        c.close(a, fh).unwrap();
+        let call = Call::Lookup { parent: dir, name: name("nothing") };
+        assert_eq!(c.call(a, call), Err(Errno::ENOENT));
+        assert_eq!(c.requests.get("mds_getattr_name"), None, "file {i}");
+    }
+    let unused = &c.nodes[a].machine.get_params("ldlm.namespaces.*MDT*.lock_unused_count")[0].1;
+    assert!(unused.parse::<usize>().unwrap() <= 61, "{unused}");
+}

@@ -114,10 +114,11 @@ impl Cluster {
             .into_iter()
             .map(|which| Server {
                 which,
-                place: shape.places.iter().find(|(name, _)| *name == which).map_or_else(
-                    || folder.join(which.to_string()),
-                    |(_, place)| place.clone(),
-                ),
+                place: shape
+                    .places
+                    .iter()
+                    .find(|(name, _)| *name == which)
+                    .map_or_else(|| folder.join(which.to_string()), |(_, place)| place.clone()),
                 nid: free_nid(),
                 process: None,
             })
@@ -248,11 +249,7 @@ impl Cluster {
     pub fn restart_fails(&self, which: Which, arguments: &[&str]) -> crate::Outcome {
         let server = self.server(which);
         let place = server.place.display().to_string();
-        adamant(["serve", "--listen", &server.nid])
-            .args(arguments)
-            .arg(&place)
-            .within(Duration::from_secs(20))
-            .run()
+        adamant(["serve", "--listen", &server.nid]).args(arguments).arg(&place).within(Duration::from_secs(20)).run()
     }
 
     /// Whether a server's process lives.
@@ -381,7 +378,11 @@ impl Drop for Cluster {
                 complaints.push(format!("{} did not end by itself", mount.place.display()));
             }
             if let Some(status) = died {
-                complaints.push(format!("the process of {} had ended with {}", mount.place.display(), describe(status)));
+                complaints.push(format!(
+                    "the process of {} had ended with {}",
+                    mount.place.display(),
+                    describe(status)
+                ));
             }
         }
         for server in &mut self.servers {

@@ -18,9 +18,7 @@ pub fn binary() -> PathBuf {
     let own = std::env::current_exe().expect("this test has a file");
     // target/release/deps/TEST: the binary lies two folders up.
     let found = own.ancestors().skip(2).map(|folder| folder.join("adamant")).find(|path| path.is_file());
-    found.unwrap_or_else(|| {
-        panic!("no binary to test: run through `cargo xtask ci --only e2e`, or set ADAMANT to one")
-    })
+    found.unwrap_or_else(|| panic!("no binary to test: run through `cargo xtask ci --only e2e`, or set ADAMANT to one"))
 }
 
 /// How a command ended.
@@ -174,7 +172,9 @@ impl Run {
         let (mut stdout, mut stderr) = (scratch_file(), scratch_file());
         let start = Instant::now();
         self.command.stdin(Stdio::null());
-        self.command.stdout(stdout.try_clone().expect("a descriptor")).stderr(stderr.try_clone().expect("a descriptor"));
+        self.command
+            .stdout(stdout.try_clone().expect("a descriptor"))
+            .stderr(stderr.try_clone().expect("a descriptor"));
         let mut child = self.command.spawn().unwrap_or_else(|error| panic!("`{}`: {error}", self.shown));
         let mut nap = Duration::from_micros(500);
         let status = loop {

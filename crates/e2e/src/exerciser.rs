@@ -46,13 +46,8 @@ struct Exerciser {
 /// A sentence: what failed or differed, and what was done before.
 pub fn run(plan: Plan) -> Result<(), String> {
     let shown = format!("seed {}, {} operations, up to {} bytes", plan.seed, plan.operations, plan.size_max);
-    let mut exerciser = Exerciser {
-        rng: Rng::new(plan.seed),
-        files: Vec::new(),
-        truth: Vec::new(),
-        history: Vec::new(),
-        plan,
-    };
+    let mut exerciser =
+        Exerciser { rng: Rng::new(plan.seed), files: Vec::new(), truth: Vec::new(), history: Vec::new(), plan };
     let result = exerciser.run();
     result.map_err(|error| {
         let from = exerciser.history.len().saturating_sub(25);

@@ -162,7 +162,8 @@ impl Worker {
     }
 
     fn some(&mut self, wanted: fn(&Entry) -> bool) -> Option<String> {
-        let names: Vec<&String> = self.model.names.iter().filter(|(_, entry)| wanted(entry)).map(|(name, _)| name).collect();
+        let names: Vec<&String> =
+            self.model.names.iter().filter(|(_, entry)| wanted(entry)).map(|(name, _)| name).collect();
         let at = self.rng.below(names.len() as u64) as usize;
         names.get(at).map(ToString::to_string)
     }
@@ -201,7 +202,8 @@ impl Worker {
         let name = self.fresh();
         let content = self.bytes(LENGTH / 2);
         self.last = format!("create {name} with {} bytes", content.len());
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(self.path.join(&name))?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(self.path.join(&name))?;
         file.write_all_at(&content, 0)?;
         self.model.files.push(File { content, mode: 0o640, links: 1 });
         let number = self.model.files.len() - 1;

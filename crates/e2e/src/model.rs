@@ -64,8 +64,12 @@ impl Model {
             }
             Err(error) => wrong.push(format!("listing: {error}")),
         }
-        wrong.extend(listed.keys().filter(|name| !self.names.contains_key(*name)).map(|name| format!("{name} must not exist")));
-        wrong.extend(self.names.keys().filter(|name| !listed.contains_key(*name)).map(|name| format!("{name} is not listed")));
+        wrong.extend(
+            listed.keys().filter(|name| !self.names.contains_key(*name)).map(|name| format!("{name} must not exist")),
+        );
+        wrong.extend(
+            self.names.keys().filter(|name| !listed.contains_key(*name)).map(|name| format!("{name} is not listed")),
+        );
         let mut numbers: BTreeMap<usize, (u64, String)> = BTreeMap::new();
         for (name, entry) in &self.names {
             let path = folder.join(name);

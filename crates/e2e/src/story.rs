@@ -160,7 +160,8 @@ fn tell_where_threads_are() {
                 .take(6)
                 .map(|line| line.split_whitespace().last().unwrap_or("").split('+').next().unwrap_or("").to_owned())
                 .collect();
-            const IDLE: [&str; 5] = ["do_epoll_wait", "futex_do_wait", "fuse_dev_do_read", "proc_pid_stack", "__skb_wait"];
+            const IDLE: [&str; 5] =
+                ["do_epoll_wait", "futex_do_wait", "fuse_dev_do_read", "proc_pid_stack", "__skb_wait"];
             if !stack.first().is_some_and(|top| IDLE.iter().any(|idle| top.starts_with(idle))) {
                 say(&format!("  {}: {}", read("comm").trim(), stack.join(" < ")));
             }

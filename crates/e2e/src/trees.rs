@@ -129,7 +129,9 @@ pub fn assert_equal(left: &Path, right: &Path) {
         }
     }
     differences.extend(
-        b.keys().filter(|path| !a.contains_key(*path)).map(|path| format!("{} only in {}", path.display(), right.display())),
+        b.keys()
+            .filter(|path| !a.contains_key(*path))
+            .map(|path| format!("{} only in {}", path.display(), right.display())),
     );
     assert!(
         differences.is_empty(),

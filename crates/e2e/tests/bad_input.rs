@@ -10,16 +10,13 @@ use bytes::{Bytes, BytesMut};
 use e2e::cluster::free_nid;
 use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, needs_root};
 use proto::frame::{Header, flags};
-use proto::msg::{ConnectReq, ConnectRep};
+use proto::msg::{ConnectRep, ConnectReq};
 use proto::{Decoder, Frame, Opcode};
 use rustix::mount::MountFlags;
 
 /// A mount that is to fail.
 fn mount_fails(source: &str, directory: &Path, options: &str) -> Outcome {
-    let outcome = adamant(["mount", "-o", options, source])
-        .arg(directory)
-        .within(Duration::from_secs(20))
-        .run();
+    let outcome = adamant(["mount", "-o", options, source]).arg(directory).within(Duration::from_secs(20)).run();
     assert!(!e2e::story::is_mounted(directory) || options == "busy", "{outcome}");
     outcome
 }
@@ -70,7 +67,11 @@ fn mounts_that_cannot_be() {
     mount_fails(&format!("{source}/sub"), &place, "soft=1").refused_with(&["subtree"]);
     mount_fails(&source, &place, "nonsense").refused_with(&["'nonsense'"]);
     mount_fails(&source, &place, "max_dirty_mb=many").refused_with(&["max_dirty_mb=many"]);
-    mount_fails(&source, &story.folder().join("missing"), "soft=1").refused_with(&["missing", "does not exist", "mkdir"]);
+    mount_fails(&source, &story.folder().join("missing"), "soft=1").refused_with(&[
+        "missing",
+        "does not exist",
+        "mkdir",
+    ]);
     let file = story.folder().join("file");
     fs::write(&file, "").unwrap();
     mount_fails(&source, &file, "soft=1").refused_with(&["file", "not a directory"]);
@@ -116,7 +117,11 @@ fn servers_that_cannot_start() {
     // The port of another; the directory of another process.
     let spare = story.folder().join("spare").display().to_string();
     adamant(["mkfs", "--mgs", &spare]).ok();
-    serve(&["--listen", cluster.nid(Which::Mgt), &spare]).refused_with(&[cluster.nid(Which::Mgt), "in use", "--listen"]);
+    serve(&["--listen", cluster.nid(Which::Mgt), &spare]).refused_with(&[
+        cluster.nid(Which::Mgt),
+        "in use",
+        "--listen",
+    ]);
     serve(&["--listen", &free, &place(Which::Mdt)]).refused_with(&[&place(Which::Mdt), "use"]);
     // No target at all.
     serve(&["--listen", &free, &story.folder().join("nothing").display().to_string()]).refused_with(&["nothing"]);

@@ -189,7 +189,11 @@ fn appends_from_both_never_interleave() {
             for (at, record) in content.chunks(length).enumerate() {
                 let number = usize::from(record[0] - b'0');
                 let text = String::from_utf8_lossy(&record[..9]).into_owned();
-                assert_eq!(text, format!("{number}:{:06}:", next[number]), "{name}: record {at} is torn or out of order");
+                assert_eq!(
+                    text,
+                    format!("{number}:{:06}:", next[number]),
+                    "{name}: record {at} is torn or out of order"
+                );
                 assert!(record[9..length - 1].iter().all(|byte| *byte == b'a' + number as u8), "{name}: record {at}");
                 next[number] += 1;
             }
@@ -404,8 +408,7 @@ fn exchange_and_no_replace() {
         fs::write(a.join("x"), "x").unwrap();
         fs::create_dir(a.join("y")).unwrap();
         let cwd = rustix::fs::CWD;
-        let taken =
-            rustix::fs::renameat_with(cwd, b.join("x"), cwd, b.join("y"), RenameFlags::NOREPLACE).unwrap_err();
+        let taken = rustix::fs::renameat_with(cwd, b.join("x"), cwd, b.join("y"), RenameFlags::NOREPLACE).unwrap_err();
         assert_eq!(taken, rustix::io::Errno::EXIST);
         rustix::fs::renameat_with(cwd, b.join("x"), cwd, b.join("y"), RenameFlags::EXCHANGE).unwrap();
         assert!(fs::metadata(a.join("x")).unwrap().is_dir());

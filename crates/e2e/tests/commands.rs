@@ -111,7 +111,10 @@ fn lfs_sets_and_shows_layouts() {
     let file = folder.join("file");
     let content = trees::bytes(5, 3_000_001);
     fs::write(&file, &content).unwrap();
-    assert_eq!((number("-c", &file), number("-S", &file), number("-i", &file)), ("3".into(), "131072".into(), "1".into()));
+    assert_eq!(
+        (number("-c", &file), number("-S", &file), number("-i", &file)),
+        ("3".into(), "131072".into(), "1".into())
+    );
     assert!(fs::read(other.join("wide/file")).unwrap() == content);
     rustix::fs::syncfs(fs::File::open(mount).unwrap()).unwrap();
     for ost in 0..3 {
@@ -208,10 +211,7 @@ fn lctl_shows_and_sets_parameters() {
 
     let absent = lctl(&["get_param", "mdt.nothing.like_this"]);
     assert_eq!(absent.code, Some(2), "{absent}");
-    assert_eq!(
-        absent.stderr,
-        "error: get_param: param_path 'mdt.nothing.like_this': No such file or directory\n"
-    );
+    assert_eq!(absent.stderr, "error: get_param: param_path 'mdt.nothing.like_this': No such file or directory\n");
     let absent = lctl(&["set_param", "mdt.nothing.like_this=1"]);
     assert_eq!((absent.code, absent.stderr.lines().count()), (Some(2), 1), "{absent}");
     lctl(&["set_param", "without-a-value"]).refused_with(&["without-a-value", "PATTERN=VALUE"]);
@@ -412,8 +412,11 @@ fn a_user_without_rights() {
     let as_user = |program: &str, words: &[&str]| command(program).args(words).in_dir(&home).by_user(uid, gid).run();
 
     run(&["up"]).ok();
-    as_user("sh", &["-c", "echo hello > mnt/file && mkdir mnt/folder && cp mnt/file mnt/folder/ && cat mnt/folder/file"])
-        .ok();
+    as_user(
+        "sh",
+        &["-c", "echo hello > mnt/file && mkdir mnt/folder && cp mnt/file mnt/folder/ && cat mnt/folder/file"],
+    )
+    .ok();
     let listed = as_user("ls", &["-l", "mnt/file"]).ok();
     assert!(listed.contains("nobody"), "{listed}");
     let status = run(&["status"]).ok();
@@ -447,9 +450,8 @@ fn permissions_of_several_users() {
     let story = Story::begin("several users", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::mounts(2));
     let (a, b) = (cluster.mount(0), cluster.mount(1));
-    let nobody = |words: &str, folder: &Path| {
-        command("sh").args(["-c", words]).in_dir(folder).by_user(65534, 65534).run()
-    };
+    let nobody =
+        |words: &str, folder: &Path| command("sh").args(["-c", words]).in_dir(folder).by_user(65534, 65534).run();
     fs::set_permissions(a, PermissionsExt::from_mode(0o755)).unwrap();
     fs::create_dir(a.join("theirs")).unwrap();
     std::os::unix::fs::chown(a.join("theirs"), Some(65534), Some(65534)).unwrap();

@@ -79,7 +79,11 @@ fn the_whole_posix_suite() {
         story.note(failure);
     }
     let skipped: Vec<&str> = lines.iter().filter(|line| line.ends_with("skipped")).copied().collect();
-    story.note(&format!("{} ({} kinds skipped)", lines.iter().rev().find(|l| l.contains("Summary")).unwrap_or(&"no summary"), skipped.len()));
+    story.note(&format!(
+        "{} ({} kinds skipped)",
+        lines.iter().rev().find(|l| l.contains("Summary")).unwrap_or(&"no summary"),
+        skipped.len()
+    ));
     // What is skipped belongs to other systems: file flags and NFSv4 lists of FreeBSD.
     for line in &skipped {
         let known = ["chflags", "nfsv4acl", "flag", "birthtime", "immutable", "append", "nounlink"];

@@ -97,10 +97,7 @@ fn git_on_it(story: &Story, mount: &Path) {
     git(&clone, "fsck --full --strict");
     git(mount, "clone -q clone second");
     git(&mount.join("second"), "fsck --full");
-    let status = command("git")
-        .in_dir(&clone)
-        .args(["-c", "safe.directory=*", "status", "--porcelain"])
-        .ok();
+    let status = command("git").in_dir(&clone).args(["-c", "safe.directory=*", "status", "--porcelain"]).ok();
     assert_eq!(status, "", "nothing may have changed by itself");
     assert_eq!(fs::read_to_string(mount.join("second/new file")).unwrap(), "made here\n");
 }

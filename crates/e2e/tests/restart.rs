@@ -165,10 +165,7 @@ fn the_space_of_removed_files_comes_back() {
     let mut cluster = Cluster::start(&story, Shape::mounts(1));
     let mount = cluster.mount(0).to_path_buf();
     let data_files = |cluster: &Cluster| -> usize {
-        [Which::Ost(0), Which::Ost(1)]
-            .iter()
-            .map(|ost| count_files(&cluster.place(*ost).join("objects")))
-            .sum()
+        [Which::Ost(0), Which::Ost(1)].iter().map(|ost| count_files(&cluster.place(*ost).join("objects"))).sum()
     };
     for number in 0..20 {
         fs::write(mount.join(format!("f{number}")), trees::bytes(number, 200_000)).unwrap();
@@ -199,10 +196,7 @@ fn the_space_of_removed_files_comes_back() {
 
 fn count_files(folder: &std::path::Path) -> usize {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    entries
-        .flatten()
-        .map(|entry| if entry.path().is_dir() { count_files(&entry.path()) } else { 1 })
-        .sum()
+    entries.flatten().map(|entry| if entry.path().is_dir() { count_files(&entry.path()) } else { 1 }).sum()
 }
 
 /// What was fsynced is there after everything died at once, clients too.

@@ -9,8 +9,8 @@
 //! answered. While calls come in quick succession it stays away from the sockets and only looks at the clock; the
 //! first call after a quiet time takes the sockets from it.
 //!
-//! Further threads tell the kernel what to forget: a [`crate::crew`] for pages and attributes, one for names, because dropping a
-//! name can wait for a directory that a program holds while it waits for us.
+//! Further threads tell the kernel what to forget: a crew of them for pages and attributes, which may wait for each other,
+//! and one for names, because dropping a name can wait for a directory that a program holds while it waits for us.
 
 use std::collections::HashMap;
 use std::io;

@@ -138,11 +138,6 @@ impl Sched {
         .await
     }
 
-    /// Sends a signal to whoever makes this call.
-    pub fn interrupt(&self, client: usize, id: u64) {
-        self.state.borrow_mut().interrupts.push_back((client, id));
-    }
-
     /// Lets time pass.
     pub async fn sleep(&self, time: Duration) {
         let until = self.now() + time;

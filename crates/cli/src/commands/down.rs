@@ -51,10 +51,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn stop(process: &status::Process) -> anyhow::Result<()> {
-    match admin::ask(&process.socket, &Request::Shutdown) {
-        Ok(Response::Failed(_, message)) => bail!(message),
-        // The process may be gone before its answer is out.
-        Ok(_) | Err(_) => {}
+    // The process may be gone before its answer is out: no answer is as good as one.
+    if let Ok(Response::Failed(_, message)) = admin::ask(&process.socket, &Request::Shutdown) {
+        bail!(message);
     }
     let start = Instant::now();
     while std::path::Path::new(&format!("/proc/{}", process.description.pid)).exists() {

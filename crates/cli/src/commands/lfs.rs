@@ -279,7 +279,7 @@ fn check(what: &str, path: Option<&Path>) -> anyhow::Result<ExitCode> {
 }
 
 fn setstripe(path: &Path, count: i32, size: u64, index: i32) -> anyhow::Result<()> {
-    if size % 65536 != 0 {
+    if !size.is_multiple_of(65536) {
         bail!("a stripe size of {size} bytes is not a multiple of 65536");
     }
     let size =

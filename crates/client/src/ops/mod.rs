@@ -14,7 +14,7 @@ mod record_lock;
 mod unmount;
 mod xattr;
 
-use proto::msg::{Attr, GetattrReq, bits};
+use proto::msg::{Attr, GetattrReq, Resource, bits};
 use proto::{Errno, Fid, Opcode};
 
 use crate::api::{Answer, Call, Stat};
@@ -144,7 +144,12 @@ pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
             return Err(Errno::ESTALE.into());
         }
     }
-    fid_of(ino)
+    let fid = fid_of(ino)?;
+    // Caches are looked at through the node; the list of unused locks must hear that these are in use.
+    if let Some(target) = cx.w.imports.get(cx.w.mdt_of(fid)) {
+        let _ = target.locks.bits_held(&Resource::inode(fid));
+    }
+    Ok(fid)
 }
 
 /// Refuses a change on a read-only mount.

@@ -23,7 +23,7 @@ use stdx::Rng;
 
 use crate::sched::{Fail, Sched};
 
-pub use files::{Fd, PAGE, WriteKind};
+pub use files::{Fd, WriteKind};
 pub use names::OpenHow;
 
 /// What a system call gives.
@@ -81,6 +81,8 @@ struct Caches {
     /// Names to forget, in order: another thread does it.
     name_queue: VecDeque<(u64, Bytes)>,
     name_worker: bool,
+    /// Names that are about to be forgotten, and how often.
+    doomed: BTreeMap<(u64, Bytes), u32>,
     /// Path walks in progress: they hold what they have found.
     walks: u32,
     /// Tokens that are done.
@@ -261,6 +263,20 @@ impl Kernel {
 
     // --- forgetting ---
 
+    /// The client has sent word that this name is to be forgotten.
+    ///
+    /// Linux uses the name until the word has come through, which nobody waits for: for that moment a program may be told
+    /// that a name is there which another client has removed. The design accepts that (a callback that waited for a
+    /// directory's lock could wait for ever), so it must not drown what is not accepted: the stand-in asks the client about
+    /// such a name.
+    pub fn will_forget(&self, parent: u64, name: &Bytes) {
+        *self.caches_mut().doomed.entry((parent, name.clone())).or_default() += 1;
+    }
+
+    fn is_doomed(&self, parent: u64, name: &Bytes) -> bool {
+        self.caches().doomed.contains_key(&(parent, name.clone()))
+    }
+
     /// The client says what to forget.
     pub fn forget(&self, what: Invalidation) {
         let kernel = self.clone();
@@ -305,6 +321,14 @@ impl Kernel {
             let _gate = self.gate(parent, true).await;
             self.touched(parent);
             self.drop_name(parent, &name);
+            let mut caches = self.caches_mut();
+            let key = (parent, name);
+            let left = caches.doomed.get(&key).map_or(0, |count| count.saturating_sub(1));
+            if left == 0 {
+                caches.doomed.remove(&key);
+            } else {
+                caches.doomed.insert(key, left);
+            }
         }
         self.caches_mut().name_worker = false;
     }

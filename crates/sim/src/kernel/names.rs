@@ -61,6 +61,7 @@ impl Kernel {
         let known = self.caches().names.get(&(parent, name.clone())).copied();
         if let Some(Name { ino, valid: true }) = known
             && !fresh
+            && !self.is_doomed(parent, name)
         {
             return Ok(ino);
         }
@@ -271,9 +272,15 @@ impl Kernel {
                 flags,
             };
             self.ask(cred, call).await?;
-            self.renamed((dir, name), (new_dir, new_name), flags & 2 != 0);
             if blind {
+                // Nobody looked what was there: it may have been another name of the same file.
+                self.touched(dir);
+                self.touched(new_dir);
+                self.drop_name(dir, name);
+                self.drop_name(new_dir, new_name);
                 self.touched_blindly();
+            } else {
+                self.renamed((dir, name), (new_dir, new_name), flags & 2 != 0);
             }
             Ok(())
         })
@@ -500,11 +507,6 @@ impl Kernel {
             }
             other => Err(odd(&other)),
         }
-    }
-
-    /// The inode of a path.
-    pub async fn ino_of(&self, cred: &Cred, path: &Path) -> Sys<u64> {
-        fresh_if_stale!(self, fresh => self.resolve(cred, path, fresh).await)
     }
 
     /// A call about the node that a path leads to.

@@ -176,7 +176,7 @@ impl Model {
     /// An inode that exists.
     pub fn inode(&self, id: Id) -> &Inode {
         // An id without an inode would be a defect of the model itself; the root stands in so that a comparison fails.
-        self.inodes.get(&id).or_else(|| self.inodes.get(&ROOT)).map_or_else(|| unreachable!("the root is there"), |i| i)
+        self.inodes.get(&id).or_else(|| self.inodes.get(&ROOT)).unwrap_or_else(|| unreachable!("the root is there"))
     }
 
     fn change(&mut self, id: Id) -> &mut Inode {

@@ -35,11 +35,6 @@ impl Mounts {
     pub fn living(&self) -> Vec<Kernel> {
         self.0.borrow().iter().filter(|kernel| !kernel.is_dead()).cloned().collect()
     }
-
-    /// One of them, dead or not.
-    pub fn get(&self, client: usize) -> Option<Kernel> {
-        self.0.borrow().iter().find(|kernel| kernel.client() == client).cloned()
-    }
 }
 
 /// What every program has.

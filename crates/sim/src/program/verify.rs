@@ -21,8 +21,6 @@ pub struct Depth {
 
 /// Everything.
 pub const FULL: Depth = Depth { times: true, data: true };
-/// Names and attributes, as after a crash that nobody was told of.
-pub const NAMES: Depth = Depth { times: false, data: false };
 
 /// What differs between the tree below `base` and the model; `None`: nothing.
 pub async fn tree(kernel: &Kernel, base: &[Bytes], model: &Model, depth: Depth) -> Sys<Option<String>> {

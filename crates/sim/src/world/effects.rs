@@ -31,7 +31,7 @@ impl World {
                     self.after(delay, Happening::Loaded { server, life, done });
                 }
             }
-            Happening::Loaded { server, life, done } => self.to_server(server, life, 3, Event::Loaded(done)),
+            Happening::Loaded { server, life, done } => self.reach_server(server, life, 3, Event::Loaded(done)),
             Happening::Commit { server, life, group } => self.commit(server, life, group),
             Happening::Durable { server, life, group } => {
                 if self.lives(Node::Server(server), life) {
@@ -49,7 +49,7 @@ impl World {
                     None => Event::Committed { group },
                     Some(reason) => Event::CommitFailed { group, reason },
                 };
-                self.to_server(server, life, 5, event);
+                self.reach_server(server, life, 5, event);
             }
             Happening::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
@@ -62,7 +62,7 @@ impl World {
                 }
             }
             Happening::DataDone { server, life, id, result } => {
-                self.to_server(server, life, 7, Event::DataDone { id, result });
+                self.reach_server(server, life, 7, Event::DataDone { id, result });
             }
             Happening::Tick { node, serial } => self.tick(node, serial),
             Happening::Second { node, life } => self.second(node, life),
@@ -72,7 +72,7 @@ impl World {
                         format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
                     });
                     self.tell_wall_clock(client);
-                    self.to_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
+                    self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
             Happening::Answer { id, result } => {
@@ -82,7 +82,7 @@ impl World {
             Happening::Interrupt { client, id } => {
                 self.trace
                     .note(self.now, &[10, client as u64, id], || format!("client {client} call {id} interrupted"));
-                self.to_client(client, capi::Event::Interrupt { id: capi::CallId(id) });
+                self.reach_client(client, capi::Event::Interrupt { id: capi::CallId(id) });
             }
             Happening::Invalidate { client, what } => {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    fn to_server(&mut self, server: usize, life: u32, kind: u64, event: Event) {
+    fn reach_server(&mut self, server: usize, life: u32, kind: u64, event: Event) {
         if !self.lives(Node::Server(server), life) {
             return;
         }
@@ -124,7 +124,7 @@ impl World {
         self.pump(Node::Server(server));
     }
 
-    pub(super) fn to_client(&mut self, client: usize, event: capi::Event) {
+    pub(super) fn reach_client(&mut self, client: usize, event: capi::Event) {
         let now = self.now;
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, event);
@@ -332,6 +332,9 @@ impl World {
             }
             capi::Effect::Invalidate(what) => {
                 let delay = self.plan.kernel.draw(&mut self.rng);
+                if let capi::Invalidation::Entry { parent, name } = &what {
+                    self.mounts[client].kernel.will_forget(*parent, name);
+                }
                 self.after(delay, Happening::Invalidate { client, what });
             }
             capi::Effect::Mounted => {
@@ -355,7 +358,7 @@ impl World {
         for client in 0..self.mounts.len() {
             for token in self.mounts[client].kernel.take_forgotten() {
                 self.trace.note(self.now, &[18, client as u64, token], || format!("kernel {client} forgot {token}"));
-                self.to_client(client, capi::Event::Invalidated { token });
+                self.reach_client(client, capi::Event::Invalidated { token });
             }
         }
     }
@@ -421,7 +424,7 @@ impl World {
                 }
                 self.pump(end.node);
             }
-            Node::Client(client) => self.to_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
+            Node::Client(client) => self.reach_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
         }
     }
 
@@ -436,7 +439,7 @@ impl World {
                 self.pump(node);
             }
             Node::Client(client) => {
-                self.to_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
+                self.reach_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
             }
         }
     }
@@ -484,7 +487,7 @@ impl World {
                 self.pump(end.node);
             }
             Node::Client(client) => {
-                self.to_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
+                self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
             }
         }
     }
@@ -509,7 +512,7 @@ impl World {
                 }
                 self.pump(end.node);
             }
-            Node::Client(client) => self.to_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
+            Node::Client(client) => self.reach_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
         }
     }
 

@@ -153,9 +153,6 @@ pub struct World {
     failure: Option<String>,
 }
 
-/// The position of the metadata target among the servers.
-pub const MDT: usize = 1;
-
 impl World {
     /// A world in which nothing runs yet: targets are formatted.
     pub fn new(plan: Plan, keep: Keep) -> World {

@@ -95,12 +95,4 @@ impl Net {
     pub fn of(&self, node: Node) -> Vec<(usize, usize)> {
         self.index.range((node, 0)..=(node, u64::MAX)).map(|(_, place)| *place).collect()
     }
-
-    /// Connections with an open end.
-    pub fn open(&self) -> Vec<usize> {
-        let mut open: Vec<usize> = self.index.values().map(|(conn, _)| *conn).collect();
-        open.sort_unstable();
-        open.dedup();
-        open
-    }
 }

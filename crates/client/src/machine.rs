@@ -274,7 +274,8 @@ impl Client {
                         }
                     }
                 }
-            } else {
+            } else if self.w.failures.is_empty() && self.w.ready.is_empty() && self.w.spawned.is_empty() {
+                // What came in last may have asked for work without concerning an operation itself: a callback does.
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! The kernel's requests to the client's calls, nothing else.
 //!
-//! [`mount`] puts a client's mount under a directory. Each request of the kernel becomes one [`Call`]; its answer goes
+//! [`mount()`] puts a client's mount under a directory. Each request of the kernel becomes one [`Call`]; its answer goes
 //! back from whichever thread has it, so no thread of the session waits for a server while another reads. What
 //! files, locks and caches mean is the client's business.
 //!

@@ -96,7 +96,7 @@ impl Sched {
         self.finish_call(id).await
     }
 
-    /// Makes a call; the number is for [`finish_call`](Sched::finish_call) and [`interrupt`](Sched::interrupt).
+    /// Makes a call; the number is for [`finish_call`](Sched::finish_call).
     pub fn start_call(&self, client: usize, cred: &Cred, call: Call) -> Result<u64, Fail> {
         let mut state = self.state.borrow_mut();
         if state.dead.contains(&client) {

@@ -34,7 +34,7 @@ pub enum Command {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Paths of a FID; example: lfs fid2path /mnt '[0x200000401:0x1:0x0]'
+    /// Paths of a FID; example: lfs fid2path /mnt 0x200000401:0x1:0x0
     #[command(name = "fid2path")]
     FidToPath {
         /// The mount point, or the name of the file system

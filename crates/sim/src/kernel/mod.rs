@@ -44,6 +44,8 @@ struct Inode {
     attr: Option<Stat>,
     /// The version at which something changed last: answers to older questions are not kept.
     changed: u64,
+    /// The same, but of something that may have been this inode: answers are believed and not kept.
+    doubted: u64,
     /// Pages that are there.
     pages: BTreeMap<u64, Vec<u8>>,
     /// Pages that a program changed through `mmap`.
@@ -178,7 +180,7 @@ impl Kernel {
         caches.version += 1;
         let version = caches.version;
         for inode in caches.inodes.values_mut() {
-            inode.changed = version;
+            inode.doubted = version;
             inode.attr = None;
         }
     }
@@ -194,7 +196,7 @@ impl Kernel {
         if stat.size != inode.size {
             inode.set_size(stat.size);
         }
-        inode.attr = stat.cacheable.then(|| stat.clone());
+        inode.attr = (stat.cacheable && inode.doubted <= started).then(|| stat.clone());
     }
 
     /// A name was found or made.

@@ -1,8 +1,7 @@
-//! What programs do: processes with a subtree of their own, and groups that share a directory.
+//! What programs do: processes with a subtree of their own.
 //!
 //! - [`private`]: calls at random, strictly one after another, each through a client that chance picks; every result is
 //!   compared with the model. So coherence, exactly-once and errors are all measured against a sequential specification.
-//! - [`shared`]: processes that race, and what must hold whoever wins.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 

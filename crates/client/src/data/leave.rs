@@ -32,7 +32,7 @@ pub(super) fn limit(cx: &Cx<'_>, ino: u64) -> u64 {
     }
 }
 
-/// See [`super::leave`]. The operation must not hold the file's data lock.
+/// See [`super::leave()`]. The operation must not hold the file's data lock.
 pub(super) fn leave(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let asked = cx.memo(steps::LEAVE).is_some();
     cx.set_memo(steps::LEAVE, 1);

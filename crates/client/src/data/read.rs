@@ -15,7 +15,7 @@ use crate::api::FileHandle;
 use crate::cx::{Cx, Run, Stop};
 use crate::op::Memo;
 
-/// See [`super::read`].
+/// See [`super::read()`].
 pub(super) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32, flags: IoFlags) -> Run<Bytes> {
     let end = offset.saturating_add(u64::from(length)).min(FILE_SIZE_MAX);
     if offset >= end {

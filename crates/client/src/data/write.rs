@@ -24,7 +24,7 @@ struct Part {
     data: Bytes,
 }
 
-/// See [`super::write`].
+/// See [`super::write()`].
 pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
     if data.is_empty() {
         return Ok(0);

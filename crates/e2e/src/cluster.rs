@@ -97,6 +97,9 @@ impl Cluster {
         for index in 0..cluster.servers.len() {
             cluster.await_service(index);
         }
+        for index in 0..cluster.servers.len() {
+            cluster.await_registration(index);
+        }
         for index in 0..cluster.mounts.len() {
             cluster.mount_again(index);
         }
@@ -216,6 +219,18 @@ impl Cluster {
                 panic!("{} ended with {}:\n{}", server.which, describe(status), process.log_text());
             }
             assert!(start.elapsed() < START_BOUND, "{} does not serve:\n{}", server.which, process.log_text());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until the MGS knows a target: before that nobody can mount.
+    #[track_caller]
+    fn await_registration(&mut self, index: usize) {
+        let start = Instant::now();
+        let server = &self.servers[index];
+        let process = server.process.as_ref().expect("a running server");
+        while !process.log_text().lines().any(|line| line.ends_with(" serves")) {
+            assert!(start.elapsed() < START_BOUND, "{} does not register:\n{}", server.which, process.log_text());
             std::thread::sleep(Duration::from_millis(2));
         }
     }

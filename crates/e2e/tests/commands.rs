@@ -116,7 +116,7 @@ fn lfs_sets_and_shows_layouts() {
         ("3".into(), "131072".into(), "1".into())
     );
     assert!(fs::read(other.join("wide/file")).unwrap() == content);
-    rustix::fs::syncfs(fs::File::open(mount).unwrap()).unwrap();
+    fs::File::open(&file).unwrap().sync_all().unwrap();
     for ost in 0..3 {
         let used = data_bytes(&cluster.place(Which::Ost(ost)).join("objects"));
         assert!((800_000..1_300_000).contains(&used), "OST {ost} holds {used} bytes of the file");

@@ -1,7 +1,7 @@
 //! The exactly-once oracle: looks at every frame that arrives and keeps the history of changes.
 //!
 //! What must hold, whatever was lost, doubled, resent or replayed:
-//! - every answer to one request, as the client gets it, names the same transno and status;
+//! - every answer to one request with a slot, as the client gets it, names the same transno and status;
 //! - a transno belongs to one request;
 //! - the changes of a client's slot have transnos in the order of their xids.
 
@@ -50,6 +50,10 @@ impl Spy {
             return Ok(());
         }
         let (client, server, xid) = (to, from, h.xid.0);
+        // A request without a slot may be executed twice: writing the same bytes again under the same lock changes nothing.
+        if !self.tags.contains_key(&(client, server, xid)) {
+            return Ok(());
+        }
         let what = || Opcode::from_raw(h.opcode).map_or("unknown", Opcode::name);
         let told = (h.transno.0, h.status);
         match self.told.get(&(client, server, xid)) {
@@ -147,7 +151,9 @@ mod tests {
 
     #[test]
     fn transnos_are_given_once_and_in_order() {
-        assert!(history(&[reply(7, 100, 0), reply(8, 100, 0)]).unwrap_err().contains("given twice"));
+        assert!(
+            history(&[request(7), request(8), reply(7, 100, 0), reply(8, 100, 0)]).unwrap_err().contains("given twice")
+        );
         let frames = [request(7), request(8), reply(7, 100, 0), reply(8, 99, 0)];
         assert!(history(&frames).unwrap_err().contains("not in order"));
     }

@@ -16,6 +16,9 @@ pub struct Arguments {
     /// How many seeds
     #[arg(long, default_value_t = 100)]
     pub runs: u64,
+    /// The first of them; at random if it is not given
+    #[arg(long)]
+    pub first: Option<u64>,
     /// Stop after this many minutes
     #[arg(long)]
     pub minutes: Option<u64>,
@@ -30,7 +33,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         seed: arguments.seed,
         runs: arguments.runs,
         scenario: arguments.scenario,
-        first_seed: host::clock::seed() >> 16,
+        first_seed: arguments.first.unwrap_or_else(|| host::clock::seed() >> 16),
     };
     let start = Instant::now();
     let mut stop = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));

@@ -84,13 +84,11 @@ impl History {
     /// The states that the history leads to if these steps are lost: none if the others could not have gone as they went.
     fn replayed_without(&self, lost: &[usize]) -> Vec<Model> {
         let mut model = self.start.clone();
-        for (at, step) in self.steps.iter().enumerate().filter(|(at, _)| !lost.contains(at)) {
+        for (_, step) in self.steps.iter().enumerate().filter(|(at, _)| !lost.contains(at)) {
             let result = model.apply(&step.op, &step.cred, step.when);
-            // What goes through an open file that is lost goes nowhere; all other calls went as they did.
-            if result.is_ok() != step.succeeded
-                && step.op.fd().is_none()
-                && at >= lost.iter().copied().min().unwrap_or(at)
-            {
+            // What goes through an open file that is lost goes nowhere, and what was only looked at, or refused, promises
+            // nothing; a change that succeeded stands, and what it stood on with it.
+            if step.succeeded && step.op.changes() && result.is_err() && step.op.fd().is_none() {
                 return Vec::new();
             }
         }

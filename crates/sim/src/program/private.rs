@@ -214,6 +214,12 @@ impl Process {
                 return Err(Halt::Bereft(kernel.client()));
             }
         };
+        let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
+        if let Some(client) = lost {
+            // It died while this call waited: what it had not synced may be gone, and the call have met that.
+            self.history.borrow_mut().doubt = Some((op, cred, when, kernel.client()));
+            return Err(Halt::Bereft(client));
+        }
         let expect = self.model.apply(&op, &cred, when);
         if let Some(what) = differs(&mut self.model, &expect, &result) {
             let client = kernel.client();

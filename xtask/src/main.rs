@@ -79,6 +79,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Soak { minutes } => steps::soak(&sh, minutes),
         Command::Bench { arguments } => {
+            let all = vec!["ceiling".to_owned()];
+            let arguments = if arguments.is_empty() { all } else { arguments };
             Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?)
         }
         Command::Docs => steps::run(&sh, &["rustdoc", "book"]),

@@ -249,6 +249,20 @@ impl Server {
         self.threads.iter().map(|thread| (thread.name.as_str(), &thread.nid))
     }
 
+    /// Waits until the targets serve, if the MGS is one of them; otherwise that depends on others, and nobody waits.
+    /// Gives up silently after `patience`, or when a target has ended.
+    pub fn wait_serving(&self, patience: Duration) {
+        let start = std::time::Instant::now();
+        let has_mgs = self.threads.first().is_some_and(|thread| thread.name == "MGS");
+        while has_mgs
+            && !self.is_finished()
+            && !self.threads.iter().all(TargetThread::is_serving)
+            && start.elapsed() < patience
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Whether it was told to stop, or a target stopped by itself.
     pub fn is_finished(&self) -> bool {
         self.shutdown.load(std::sync::atomic::Ordering::Relaxed) || self.threads.iter().any(TargetThread::is_finished)

@@ -10,6 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -42,6 +43,7 @@ pub struct TargetThread {
     /// Where it listens.
     pub nid: Nid,
     control: mpsc::UnboundedSender<Control>,
+    serving: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Result<(), String>>,
 }
 
@@ -54,6 +56,11 @@ impl TargetThread {
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
+    }
+
+    /// Whether it is known to the MGS and takes requests.
+    pub fn is_serving(&self) -> bool {
+        self.serving.load(Ordering::Acquire)
     }
 
     /// Waits for its end.
@@ -148,6 +155,8 @@ pub fn spawn<S: Service + 'static>(
 ) -> io::Result<TargetThread> {
     let (control, controls) = mpsc::unbounded_channel();
     let thread_name = name.clone();
+    let serving = Arc::new(AtomicBool::new(false));
+    let for_thread = serving.clone();
     let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -170,13 +179,14 @@ pub fn spawn<S: Service + 'static>(
                 stopped: RefCell::new(None),
                 stop: Notify::new(),
                 name: thread_name,
+                serving: for_thread,
             });
             let result = serve(&world, listener, admission, results, controls).await;
             world.conns.borrow_mut().clear();
             result
         })
     })?;
-    Ok(TargetThread { name, nid, control, thread })
+    Ok(TargetThread { name, nid, control, serving, thread })
 }
 
 struct World<S: Service> {
@@ -190,6 +200,7 @@ struct World<S: Service> {
     stopped: RefCell<Option<String>>,
     stop: Notify,
     name: String,
+    serving: Arc<AtomicBool>,
 }
 
 /// What is to be written to a connection. Dropping it ends the connection's tasks.
@@ -458,7 +469,10 @@ impl<S: Service + 'static> World<S> {
             Effect::Load(load) => self.workers.load(load),
             Effect::Commit(group) => self.workers.commit(group),
             Effect::Data { id, op } => self.workers.data(id, op),
-            Effect::Serving { name } => tracing::info!("{name} serves"),
+            Effect::Serving { name } => {
+                self.serving.store(true, Ordering::Release);
+                tracing::info!("{name} serves");
+            }
             Effect::Log(LogLevel::Error, line) => tracing::error!("{}: {line}", self.name),
             Effect::Log(LogLevel::Warn, line) => tracing::warn!("{}: {line}", self.name),
             Effect::Log(LogLevel::Info, line) => tracing::info!("{}: {line}", self.name),

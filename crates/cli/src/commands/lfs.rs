@@ -115,7 +115,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
                     .with_context(|| format!("cannot find the path of {fid}"))?;
                 for path in paths.split(|byte| *byte == 0).take(paths.iter().filter(|byte| **byte == 0).count()) {
                     let path = String::from_utf8_lossy(path);
-                    println!("{}", if path.is_empty() { "/" } else { &path });
+                    println!("/{path}");
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use host::server::{self, Place, ServeOptions, Server};
+use host::server::{Place, ServeOptions, Server};
 use proto::Nid;
 
 use crate::daemon;
@@ -36,6 +36,9 @@ pub struct Arguments {
     pub targets: Vec<String>,
 }
 
+/// How long targets beside their MGS may take until they are known to it, before the server counts as ready anyway.
+const SERVING_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
@@ -58,6 +61,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for (name, nid) in server.targets() {
         eprintln!("{name} serves at {nid}");
     }
+    // Whoever mounts next finds the file system known.
+    server.wait_serving(SERVING_PATIENCE);
     if arguments.background {
         daemon::tell_parent("ready");
     }
@@ -113,5 +118,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
 
 /// Used by `adamant up --foreground`.
 pub fn start(places: &[Place], options: &ServeOptions) -> anyhow::Result<Server> {
-    server::Server::start(places, options).map_err(anyhow::Error::msg)
+    let server = Server::start(places, options).map_err(anyhow::Error::msg)?;
+    server.wait_serving(SERVING_PATIENCE);
+    Ok(server)
 }

@@ -398,7 +398,7 @@ fn a_read_only_disk() {
     cluster.unmount(0);
     cluster.stop(Which::Ost(0));
     disk.make_read_only();
-    cluster.restart_fails(Which::Ost(0), &[]).refused_with(&[place.to_str().unwrap(), "read"]);
+    cluster.restart_fails(Which::Ost(0), &[]).refused_with(&[place.to_str().unwrap(), "Read-only"]);
     adamant(["mkfs", "--mgs"]).arg(disk.0.join("mgt")).run().refused_with(&[disk.0.to_str().unwrap()]);
     // It can still be looked at.
     let text = adamant(["tune", "--print"]).arg(&place).ok();

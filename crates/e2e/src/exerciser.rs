@@ -215,11 +215,21 @@ impl Exerciser {
         Ok(())
     }
 
+    /// Maps the beginning, as programs do: only after a look at the size, for a fault beyond the size that the kernel
+    /// knows ends the program, and nothing tells the kernel of a new size but a look.
+    fn map(&self, at: usize, length: usize) -> io::Result<Mapping> {
+        let size = self.files[at].metadata()?.len();
+        if size != self.truth.len() as u64 {
+            return Err(io::Error::other(format!("size {} expected, fstat says {size}", self.truth.len())));
+        }
+        Mapping::new(&self.files[at], length)
+    }
+
     fn read_mapped(&self, at: usize, offset: usize, length: usize) -> io::Result<()> {
         if length == 0 {
             return Ok(());
         }
-        let mapping = Mapping::new(&self.files[at], offset + length)?;
+        let mapping = self.map(at, offset + length)?;
         let mut found = vec![0; length];
         mapping.read(offset, &mut found);
         let expected = &self.truth[offset..offset + length];
@@ -234,7 +244,7 @@ impl Exerciser {
             return Ok(());
         }
         let content = self.content(length);
-        let mapping = Mapping::new(&self.files[at], offset + length)?;
+        let mapping = self.map(at, offset + length)?;
         mapping.write(offset, &content);
         // Another machine sees what was synced, as everywhere.
         mapping.sync()?;

@@ -107,9 +107,12 @@ fn print(arguments: &Arguments) -> anyhow::Result<bool> {
     let mut processes = processes();
     if let Some(dir) = &arguments.dir {
         let dir = std::path::absolute(dir)?;
-        let fsnames: Vec<String> =
-            processes.iter().filter(|p| p.role == "server" && p.serves(&dir)).flat_map(Process::fsnames).collect();
-        processes.retain(|p| p.serves(&dir) || (p.role == "mount" && fsnames.contains(&p.description.fsname)));
+        let servers = processes.iter().filter(|p| p.role == "server" && p.serves(&dir));
+        let nids: Vec<String> =
+            servers.flat_map(|p| &p.description.devices).map(|device| device.place.clone()).collect();
+        let is_ours =
+            |p: &Process| p.serves(&dir) || nids.iter().any(|nid| p.role == "mount" && p.is_mounted_from(nid));
+        processes.retain(is_ours);
     }
     let mut rows = Vec::new();
     for process in &processes {

@@ -116,6 +116,7 @@ fn fsx(story: &Story, file: &Path, configuration: &str, operations: u32, seed: u
 }
 
 #[test]
+#[ignore = "soak: fsx syncs its mapped pages one by one, which takes minutes on a slow disk"]
 fn fsx_on_one_mount() {
     if !needs_root() {
         return;
@@ -131,6 +132,7 @@ fn fsx_on_one_mount() {
 /// The crate's exerciser, 100000 operations: a link leads it to the one mount and to the other, in turn, each time that
 /// it opens its file anew.
 #[test]
+#[ignore = "soak: fsx syncs its mapped pages one by one, which takes minutes on a slow disk"]
 fn fsx_through_two_mounts_in_turn() {
     if !needs_root() {
         return;

@@ -84,9 +84,10 @@ fn the_whole_posix_suite() {
         lines.iter().rev().find(|l| l.contains("Summary")).unwrap_or(&"no summary"),
         skipped.len()
     ));
-    // What is skipped belongs to other systems: file flags and NFSv4 lists of FreeBSD.
+    // What is skipped belongs to other systems: file flags and NFSv4 lists of FreeBSD. And the C library cannot ask a
+    // file system in user space for its largest link count.
     for line in &skipped {
-        let known = ["chflags", "nfsv4acl", "flag", "birthtime", "immutable", "append", "nounlink"];
+        let known = ["chflags", "nfsv4acl", "flag", "birthtime", "immutable", "append", "nounlink", "link_count_max"];
         assert!(known.iter().any(|word| line.to_lowercase().contains(word)), "skipped for another reason: {line}");
     }
     assert!(failures.is_empty() && outcome.code == Some(0), "{} cases fail: {failures:#?}", failures.len());
@@ -181,7 +182,7 @@ fn operations_alternate_over_two_mounts() {
     }
     let story = Story::begin("alternating operations", Duration::from_secs(200));
     let cluster = Cluster::start(&story, Shape::mounts(2));
-    let seed = u64::from(std::process::id());
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(u64::from(std::process::id()));
     exercise(&story, &cluster, "small", 6_000, 60_000, seed, false);
     exercise(&story, &cluster, "growing", 6_000, 300_000, seed + 1, false);
     exercise(&story, &cluster, "large", 2_000, 4 << 20, seed + 2, false);

@@ -104,6 +104,8 @@ struct State {
     completions: HashMap<CallId, Completion>,
     next_call: u64,
     reader: Reader,
+    /// The caretaker sleeps for long because a caller reads: it must be woken when the caller stops.
+    dozing: bool,
     phase: Phase,
     /// When the last call came, so that the caretaker stays away from the sockets.
     last_call: std::time::Instant,
@@ -165,6 +167,7 @@ impl Mount {
                 completions: HashMap::new(),
                 next_call: 1,
                 reader: Reader::Nobody,
+                dozing: false,
                 phase: Phase::Mounting,
                 last_call: std::time::Instant::now(),
                 ready: Vec::new(),
@@ -341,7 +344,7 @@ impl Shared {
             let done = own.is_some_and(|id| !state.completions.contains_key(&id));
             if done || state.completions.is_empty() || state.phase == Phase::Gone {
                 state.reader = Reader::Nobody;
-                if !state.completions.is_empty() {
+                if !state.completions.is_empty() || state.dozing {
                     self.caretaker.notify_one();
                 }
                 self.finish(state);
@@ -390,7 +393,9 @@ impl Shared {
                 }
             } else {
                 let sleep = if quiet { sleep.min(Duration::from_millis(100)) } else { sleep.min(GLANCE) };
+                state.dozing = sleep > GLANCE;
                 self.caretaker.wait_for(&mut state, sleep.max(Duration::from_micros(100)));
+                state.dozing = false;
             }
         }
     }

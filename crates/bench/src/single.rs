@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::cluster::Cluster;
 use crate::echo::Echo;
+use crate::figures::median;
+use crate::load;
 use crate::nothing::{self, Data};
-use crate::{load, median};
 
 /// How much to do.
 #[derive(Clone, Copy, Debug)]

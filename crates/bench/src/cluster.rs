@@ -1,107 +1,266 @@
-//! Servers and a mount in processes of their own, over loopback TCP, in a scratch directory.
+//! Servers and mounts in processes of their own, over loopback TCP, in a scratch directory; what they used.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use host::admin;
+
+/// A process of the cluster.
+#[derive(Debug)]
+struct Process {
+    name: String,
+    words: Vec<String>,
+    log: PathBuf,
+    child: Child,
+}
 
 /// A file system that goes when this is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    scratch: PathBuf,
-    /// Where it is mounted.
-    pub mount: PathBuf,
-    children: Vec<Child>,
+    program: PathBuf,
+    /// Mounts first: they go first.
+    mounts: Vec<(PathBuf, Process)>,
+    /// MGS, MDT, OSTs.
+    servers: Vec<Process>,
 }
 
-fn free_port() -> anyhow::Result<u16> {
-    // A block of ports near each other: servers with several targets count upwards.
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+/// What a cluster has used since it started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Requests that its servers ran.
+    pub requests: u64,
+    /// CPU time of its mounts, in microseconds.
+    pub client_cpu_us: f64,
+    /// CPU time of its servers, in microseconds.
+    pub server_cpu_us: f64,
 }
 
-impl Cluster {
-    /// One MGT with one MDT, and object targets, each in a process of its own, and a mount.
-    ///
-    /// # Errors
-    /// What could not be started.
-    pub fn start(scratch: &Path, osts: u32) -> anyhow::Result<Cluster> {
-        let program = std::env::current_exe()?;
-        let run = |words: &[&str]| -> anyhow::Result<()> {
-            let output = Command::new(&program).args(words).output()?;
-            if !output.status.success() {
-                bail!("{}", String::from_utf8_lossy(&output.stderr));
-            }
-            Ok(())
-        };
-        let mgs = format!("127.0.0.1:{}", free_port()?);
-        let place = |name: &str| scratch.join(name).display().to_string();
-        run(&["mkfs", "--mgs", &place("mgt")])?;
-        run(&["mkfs", "--mdt", "--mgsnode", &mgs, &place("mdt0")])?;
-        let mount = scratch.join("mnt");
-        std::fs::create_dir_all(&mount)?;
-        let mut cluster = Cluster { scratch: scratch.to_path_buf(), mount, children: Vec::new() };
-        let serve = |listen: &str, targets: &[String]| -> anyhow::Result<Child> {
-            let log = std::fs::File::create(scratch.join(format!("{}.log", listen.replace(':', "-"))))?;
-            let mut child = Command::new(&program)
-                .args(["serve", "--listen", listen, "--mgsnode", &mgs])
-                .args(targets)
-                .stderr(Stdio::piped())
-                .spawn()?;
-            // Ready when every target has said where it serves.
-            let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
-            let mut left = targets.len();
-            while left > 0 {
-                let line = lines.next().context("a server ended at once")??;
-                left -= usize::from(line.contains(" serves at "));
-            }
-            std::thread::spawn(move || {
-                use std::io::Write;
-                let mut log = log;
-                for line in lines.map_while(Result::ok) {
-                    let _ = writeln!(log, "{line}");
-                }
-            });
-            Ok(child)
-        };
-        cluster.children.push(serve(&mgs, &[place("mgt")])?);
-        cluster.children.push(serve(&format!("127.0.0.1:{}", free_port()?), &[place("mdt0")])?);
-        for index in 0..osts {
-            let name = format!("ost{index}");
-            run(&["mkfs", "--ost", "--index", &index.to_string(), "--mgsnode", &mgs, &place(&name)])?;
-            cluster.children.push(serve(&format!("127.0.0.1:{}", free_port()?), &[place(&name)])?);
+impl Usage {
+    /// What came on top since `before`.
+    #[must_use]
+    pub fn since(self, before: Usage) -> Usage {
+        Usage {
+            requests: self.requests.saturating_sub(before.requests),
+            client_cpu_us: self.client_cpu_us - before.client_cpu_us,
+            server_cpu_us: self.server_cpu_us - before.server_cpu_us,
         }
-        let source = format!("{mgs}:/adamant");
-        let log = std::fs::File::create(scratch.join("mount.log"))?;
-        let child = Command::new(&program)
-            .args(["mount", "--foreground", &source, &cluster.mount.display().to_string()])
-            .stderr(log)
-            .spawn()?;
-        cluster.children.insert(0, child);
-        let start = Instant::now();
-        while !is_mounted(&cluster.mount) {
-            if start.elapsed() > Duration::from_secs(20) {
-                bail!("the mount does not come; see {}", cluster.scratch.join("mount.log").display());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(cluster)
     }
 }
 
-fn is_mounted(place: &Path) -> bool {
+/// The target is known to the MGS: now it can be mounted.
+const REGISTERED: fn(&str) -> bool = |line| line.ends_with(" serves");
+/// The target can be reached.
+const LISTENING: fn(&str) -> bool = |line| line.contains(" serves at ");
+
+fn free_nid() -> anyhow::Result<String> {
+    Ok(format!("127.0.0.1:{}", std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port()))
+}
+
+impl Process {
+    fn start(program: &Path, name: &str, words: Vec<String>, log: PathBuf) -> anyhow::Result<Process> {
+        let child =
+            Process::spawn(program, &words, &log, if name.starts_with("mount") { None } else { Some(REGISTERED) })?;
+        Ok(Process { name: name.to_owned(), words, log, child })
+    }
+
+    /// Starts it, and waits until it has logged a line that `until` takes.
+    fn spawn(program: &Path, words: &[String], log: &Path, until: Option<fn(&str) -> bool>) -> anyhow::Result<Child> {
+        let mut file = std::fs::File::options().create(true).append(true).open(log)?;
+        let stderr = if until.is_some() { Stdio::piped() } else { Stdio::from(file.try_clone()?) };
+        // A group of its own: Ctrl-C on the terminal is for the benchmark, which ends its processes in order.
+        let mut child = Command::new(program).arg0("adamant").args(words).process_group(0).stderr(stderr).spawn()?;
+        let Some(until) = until else { return Ok(child) };
+        let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
+        let mut last = String::new();
+        loop {
+            let Some(line) = lines.next().transpose()? else {
+                let _ = child.wait();
+                bail!("a server ended at once: {last}");
+            };
+            writeln!(file, "{line}")?;
+            if until(&line) {
+                break;
+            }
+            last = line;
+        }
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = writeln!(file, "{line}");
+            }
+        });
+        Ok(child)
+    }
+
+    fn cpu_us(&self) -> f64 {
+        cpu_us(self.child.id()).unwrap_or(0.0)
+    }
+}
+
+/// CPU time of a process in microseconds, from `/proc/PID/stat`, in steps of a clock tick (10 ms).
+pub fn cpu_us(pid: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, a closing bracket too.
+    let mut fields = text.get(text.rfind(')')? + 2..)?.split(' ').skip(11);
+    let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    Some(ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Requests that were run, from the text of a `stats` parameter.
+fn requests(stats: &str) -> u64 {
+    let lines = stats.lines().filter(|line| line.contains(" samples [usecs] ") && !line.contains("ping"));
+    lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}
+
+impl Cluster {
+    /// One MGT, one MDT and object targets, each in a process of its own, and mounts.
+    ///
+    /// # Errors
+    /// What could not be started.
+    pub fn start(scratch: &Path, osts: u32, mounts: usize) -> anyhow::Result<Cluster> {
+        let program = std::env::current_exe()?;
+        let run = |words: &[&str]| -> anyhow::Result<()> {
+            let output = Command::new(&program).arg0("adamant").args(words).output()?;
+            if !output.status.success() {
+                bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+            }
+            Ok(())
+        };
+        let mgs = free_nid()?;
+        let place = |name: &str| scratch.join(name).display().to_string();
+        run(&["mkfs", "--mgs", &place("mgt")])?;
+        run(&["mkfs", "--mdt", "--mgsnode", &mgs, &place("mdt0")])?;
+        let mut names = vec!["mgt".to_owned(), "mdt0".to_owned()];
+        for index in 0..osts {
+            let name = format!("ost{index}");
+            run(&["mkfs", "--ost", "--index", &index.to_string(), "--mgsnode", &mgs, &place(&name)])?;
+            names.push(name);
+        }
+        let mut cluster = Cluster { program: program.clone(), mounts: Vec::new(), servers: Vec::new() };
+        for name in names {
+            let listen = if name == "mgt" { mgs.clone() } else { free_nid()? };
+            let words = ["serve", "--listen", &listen, "--mgsnode", &mgs, &place(&name)].map(str::to_owned).to_vec();
+            let log = scratch.join(format!("{name}.log"));
+            cluster.servers.push(Process::start(&program, &name, words, log)?);
+        }
+        for index in 0..mounts {
+            let name = format!("mount{index}");
+            let folder = scratch.join(&name);
+            std::fs::create_dir_all(&folder)?;
+            let words = ["mount", "--foreground", &format!("{mgs}:/adamant"), &folder.display().to_string()];
+            let log = scratch.join(format!("{name}.log"));
+            let process = Process::start(&program, &name, words.map(str::to_owned).to_vec(), log)?;
+            cluster.mounts.push((folder.clone(), process));
+            let start = Instant::now();
+            while !is_mounted(&folder) {
+                cluster.check()?;
+                if start.elapsed() > Duration::from_secs(20) {
+                    bail!("the mount does not come; see '{}'", scratch.join(format!("{name}.log")).display());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Where it is mounted.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        self.mounts.iter().map(|(place, _)| place.clone()).collect()
+    }
+
+    /// Fails if one of the processes has ended.
+    ///
+    /// # Errors
+    /// Which one, and its last words.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        for process in self.mounts.iter_mut().map(|(_, process)| process).chain(&mut self.servers) {
+            if let Some(status) = process.child.try_wait()? {
+                let log = std::fs::read_to_string(&process.log).unwrap_or_default();
+                let last = log.lines().last().unwrap_or("it said nothing");
+                bail!("the process of {} ended ({status}): {last}", process.name);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, role: &str, pid: u32, request: &admin::Request) -> Vec<(String, String)> {
+        match admin::ask(&admin::directory().join(format!("{role}-{pid}.sock")), request) {
+            Ok(admin::Response::Params(list)) => list,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Parameters of all servers that match.
+    pub fn server_params(&self, pattern: &str) -> Vec<(String, String)> {
+        let request = admin::Request::GetParam { pattern: pattern.to_owned() };
+        self.servers.iter().flat_map(|server| self.ask("server", server.child.id(), &request)).collect()
+    }
+
+    /// What it has used so far.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            requests: self.server_params("*.*.stats").iter().map(|(_, text)| requests(text)).sum(),
+            client_cpu_us: self.mounts.iter().map(|(_, process)| process.cpu_us()).sum(),
+            server_cpu_us: self.servers.iter().map(Process::cpu_us).sum(),
+        }
+    }
+
+    /// Sets a parameter of the metadata server.
+    ///
+    /// # Errors
+    /// It does not take it.
+    pub fn set_mdt_param(&self, pattern: &str, value: &str) -> anyhow::Result<()> {
+        let request = admin::Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
+        if self.ask("server", self.servers[MDT].child.id(), &request).is_empty() {
+            bail!("the metadata server does not take {pattern}={value}");
+        }
+        Ok(())
+    }
+
+    /// Ends the metadata server without a word, as a power cut of its process would, and starts it again.
+    /// Gives the seconds from the kill until it said that it serves.
+    ///
+    /// # Errors
+    /// It does not come back.
+    pub fn kill_mdt(&mut self) -> anyhow::Result<f64> {
+        let server = &mut self.servers[MDT];
+        let start = Instant::now();
+        server.child.kill()?;
+        server.child.wait()?;
+        server.child = Process::spawn(&self.program, &server.words, &server.log, Some(LISTENING))?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+/// Place of the metadata server among the servers.
+const MDT: usize = 1;
+
+/// Whether something is mounted there.
+pub fn is_mounted(place: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').nth(1) == Some(&place.to_string_lossy()))
 }
 
+/// Takes a mount away, for good if it is in use.
+pub fn unmount(place: &Path) {
+    if rustix::mount::unmount(place, rustix::mount::UnmountFlags::empty()).is_err() {
+        let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::empty()).is_err() {
-            let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
+        for (place, _) in &self.mounts {
+            unmount(place);
         }
-        for child in &mut self.children {
-            if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        for process in self.mounts.iter_mut().map(|(_, process)| process).chain(&mut self.servers) {
+            let child = &mut process.child;
+            if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
+                && matches!(child.try_wait(), Ok(None))
+            {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             }
             let start = Instant::now();
@@ -112,5 +271,27 @@ impl Drop for Cluster {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_all_kinds_are_counted_but_no_pings() {
+        let text = "mds_reint                 12 samples [usecs] 1 9 30\nmds_close                 3 samples [usecs] 1 1 3\n\
+                    obd_ping                  5 samples [usecs] 1 1 5\nreconstructed             7 samples [reqs]\n";
+        assert_eq!(requests(text), 15);
+    }
+
+    #[test]
+    fn own_cpu_time_grows() {
+        let before = cpu_us(std::process::id()).unwrap();
+        let start = Instant::now();
+        while cpu_us(std::process::id()).unwrap() <= before {
+            assert!(start.elapsed() < Duration::from_secs(30), "no CPU time is counted");
+        }
+        assert_eq!(cpu_us(u32::MAX), None);
     }
 }

@@ -1,9 +1,12 @@
-//! The lone echo: one request and its reply over the protocol's framing, one after another.
+//! The echo: requests and their replies over the protocol's framing, one after another or several at a time.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use anyhow::Context;
 use bytes::BytesMut;
 use proto::{Decoder, Frame, Header, Xid};
 
@@ -57,19 +60,31 @@ impl Echo {
         Ok(Echo { stream, decoder: Decoder::new(), out: BytesMut::new(), buffer: vec![0; 64 << 10] })
     }
 
-    /// Mean time of `count` echoes with bodies of 100 bytes, in microseconds.
+    /// Mean time of `count` echoes with bodies of 100 bytes, so many of them outstanding, in microseconds for each.
+    /// As the client and the servers do, one write carries all that is ready and one read takes all that is there.
     ///
     /// # Errors
     /// The network.
-    pub fn measure(&mut self, count: u32) -> io::Result<f64> {
+    pub fn measure(&mut self, count: u32, outstanding: u32) -> io::Result<f64> {
+        let body = bytes::Bytes::from(vec![0; 100]);
+        let (mut sent, mut answered) = (0, 0);
         let start = Instant::now();
-        for n in 0..count {
-            let header = Header { opcode: 400, xid: Xid(u64::from(n) + 1), ..Header::default() };
-            let frame = Frame { header, body: vec![0; 100].into(), bulk: bytes::Bytes::new() };
+        while answered < count {
             self.out.clear();
-            frame.encode(&mut self.out);
+            while sent < count && sent - answered < outstanding {
+                let header = Header { opcode: 400, xid: Xid(u64::from(sent) + 1), ..Header::default() };
+                Frame { header, body: body.clone(), bulk: bytes::Bytes::new() }.encode(&mut self.out);
+                sent += 1;
+            }
             self.stream.write_all(&self.out)?;
-            while self.decoder.next_frame().map_err(io::Error::other)?.is_none() {
+            let before = answered;
+            loop {
+                while self.decoder.next_frame().map_err(io::Error::other)?.is_some() {
+                    answered += 1;
+                }
+                if answered > before {
+                    break;
+                }
                 let got = self.stream.read(&mut self.buffer)?;
                 if got == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -78,6 +93,41 @@ impl Echo {
             }
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(count))
+    }
+}
+
+/// The other end, in a process of its own that goes when this is dropped.
+#[derive(Debug)]
+pub struct EchoServer {
+    child: Child,
+    /// Its port.
+    pub port: u16,
+}
+
+impl EchoServer {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start() -> anyhow::Result<EchoServer> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg0("adamant")
+            .args(["bench", "echo-server"])
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the echo server")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        let port = line.trim().parse().context("the echo server does not say its port")?;
+        Ok(EchoServer { child, port })
+    }
+}
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -90,7 +140,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || answer(listener.accept().unwrap().0));
-        assert!(Echo::connect(port).unwrap().measure(10).unwrap() > 0.0);
+        let mut echo = Echo::connect(port).unwrap();
+        for outstanding in [1, 7, 100] {
+            assert!(echo.measure(50, outstanding).unwrap() > 0.0);
+        }
+        drop(echo);
         server.join().unwrap().unwrap();
     }
 }

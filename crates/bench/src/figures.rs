@@ -1,4 +1,7 @@
-//! What is told of figures that were measured several times: median, spread, and the four columns of mdtest's summary.
+//! What is told of figures that were measured several times: median, extremes, spread, ratios, and the four columns of
+//! mdtest's summary.
+
+use serde::{Deserialize, Serialize};
 
 /// The median of some figures; 0 of none.
 pub fn median(mut figures: Vec<f64>) -> f64 {
@@ -48,6 +51,48 @@ impl Summary {
     }
 }
 
+/// `figure` over `yardstick`, if that can be said.
+pub fn ratio(figure: f64, yardstick: f64) -> Option<f64> {
+    let ratio = figure / yardstick;
+    ratio.is_finite().then_some(ratio)
+}
+
+/// What several measurements of one thing gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The median.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// How many there were.
+    pub samples: usize,
+}
+
+impl Figure {
+    /// Of some measurements; `None` of none.
+    pub fn of(figures: &[f64]) -> Option<Figure> {
+        let min = figures.iter().copied().min_by(f64::total_cmp)?;
+        let max = figures.iter().copied().max_by(f64::total_cmp)?;
+        Some(Figure { median: median(figures.to_vec()), min, max, samples: figures.len() })
+    }
+
+    /// How far apart the extremes are, as a part of the median.
+    pub fn spread(&self) -> f64 {
+        ratio(self.max - self.min, self.median).unwrap_or(0.0)
+    }
+}
+
+/// A figure with about three digits that count: `12345`, `123`, `12.3`, `1.23`.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 99.95 || size == 0.0 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +115,28 @@ mod tests {
         let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
         assert_eq!(summary, Summary { max: 9.0, min: 2.0, mean: 5.0, deviation: 2.0 });
         assert_eq!(Summary::of(&[]), Summary::default());
+    }
+
+    #[test]
+    fn extremes_and_spread() {
+        let figure = Figure::of(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(figure, Figure { median: 2.0, min: 1.0, max: 3.0, samples: 3 });
+        assert_eq!(figure.spread(), 1.0);
+        assert_eq!(Figure::of(&[]), None);
+        assert_eq!(Figure::of(&[0.0]).unwrap().spread(), 0.0);
+    }
+
+    #[test]
+    fn a_ratio_to_nothing_is_none() {
+        assert_eq!(ratio(1.0, 2.0), Some(0.5));
+        assert_eq!(ratio(1.0, 0.0), None);
+        assert_eq!(ratio(0.0, 0.0), None);
+    }
+
+    #[test]
+    fn three_digits_count() {
+        for (value, text) in [(12345.6, "12346"), (123.4, "123"), (12.34, "12.3"), (1.234, "1.23"), (0.0, "0")] {
+            assert_eq!(short(value), text);
+        }
     }
 }

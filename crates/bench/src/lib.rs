@@ -1,18 +1,28 @@
 //! Benchmarks that print ratios to yardsticks measured in the same run.
 //!
-//! - [`nothing`]: a FUSE file system that does nothing with metadata and keeps data in a local file: what the kernel allows.
-//! - [`echo`]: a request and its reply over the protocol's framing: what the network allows.
-//! - [`load`]: what programs do, timed.
-//! - [`cluster`]: servers and a mount in processes of their own.
-//! - [`single`]: one process at work, against both yardsticks.
-//! - [`figures`]: median, spread and the like.
+//! - [`suites`]: the experiments; each gives [`results::Results`].
+//! - [`places`]: where the same work is done: Adamant, a do-nothing FUSE file system, tmpfs, xfs.
+//! - [`load`]: what programs do, timed, in processes of their own.
+//! - [`cluster`]: servers and mounts in processes of their own, and what they used.
+//! - [`nothing`]: a FUSE file system that does nothing: what the kernel allows.
+//! - [`echo`]: requests and replies over the protocol's framing: what the network allows.
+//! - [`bare`]: the engine with the records of a create: what the store allows.
+//! - [`gather`], [`figures`], [`results`]: samples, medians, rows; [`chart`], [`page`]: what people look at.
 //!
 //! A figure without its yardstick says nothing on a busy machine, so each round measures all of them in turn, and what is
 //! printed is the median over the rounds.
 
+pub mod bare;
+pub mod chart;
 pub mod cluster;
 pub mod echo;
 pub mod figures;
+pub mod gather;
 pub mod load;
+pub mod machine;
 pub mod nothing;
-pub mod single;
+pub mod page;
+pub mod places;
+pub mod results;
+pub mod run;
+pub mod suites;

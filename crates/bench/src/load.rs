@@ -1,73 +1,377 @@
-//! What programs do, timed.
+//! What programs do, timed, in processes of their own.
+//!
+//! [`Pool`] starts worker processes (this binary again); each takes tasks as lines of JSON and answers with lines of JSON.
+//! A task is prepared first, names and all; then all workers are told to go, and the time until the last one is done counts.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::time::Instant;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
-/// Microseconds per file of each phase.
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::run::Run;
+
+/// What to do with each file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// `open(O_CREAT | O_EXCL)`, write so many bytes, close.
+    Create {
+        /// Bytes of each file.
+        size: u64,
+    },
+    /// `open(O_CREAT | O_EXCL)`; the files stay open.
+    Open,
+    /// Close what [`Job::Open`] left open.
+    Close,
+    /// `stat` of files or directories.
+    Stat,
+    /// `open`, read all, close.
+    Read,
+    /// `unlink`.
+    Remove,
+    /// `mkdir`.
+    MakeDirectory,
+    /// `rmdir`.
+    RemoveDirectory,
+    /// Create and remove a file again and again, a thousand times a second at most, until the task's stop file is there.
+    Beat,
+}
+
+/// A worker's part of a phase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// What to do.
+    pub job: Job,
+    /// Where.
+    pub folder: PathBuf,
+    /// How the names begin.
+    pub prefix: String,
+    /// How many.
+    pub count: u64,
+    /// For [`Job::Beat`].
+    pub stop_file: Option<PathBuf>,
+}
+
+/// A worker's answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Answer {
+    /// How many were done.
+    done: u64,
+    /// The longest single operation, in seconds.
+    longest: f64,
+    /// What stopped it: the error's number and a sentence.
+    failed: Option<(i32, String)>,
+}
+
+/// What a phase took.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Metadata {
-    /// open(O_CREAT | O_EXCL) and close.
-    pub create: f64,
-    /// stat, warm.
-    pub stat: f64,
-    /// unlink.
-    pub unlink: f64,
+pub struct Took {
+    /// From the start of the first to the end of the last worker.
+    pub seconds: f64,
+    /// Operations of all workers.
+    pub operations: u64,
+    /// The longest single operation, in seconds.
+    pub longest: f64,
 }
 
-fn per_file(start: Instant, count: u32) -> f64 {
-    start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
-}
+const READY: &str = "ready";
 
-/// Creates, stats and removes `count` empty files in a new directory.
+/// A worker: takes tasks until the input ends.
 ///
 /// # Errors
-/// The file system's.
-pub fn metadata(root: &Path, count: u32) -> io::Result<Metadata> {
-    let folder = root.join("load");
-    fs::create_dir(&folder)?;
-    let names: Vec<_> = (0..count).map(|n| folder.join(format!("f{n}"))).collect();
-    let mut figures = Metadata::default();
-    let start = Instant::now();
-    for name in &names {
-        OpenOptions::new().write(true).create_new(true).mode(0o644).open(name)?;
+/// The other end is gone, or speaks something else.
+pub fn work(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let wish = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, wish);
+    let (mut lines, mut open) = (input.lines(), Vec::new());
+    while let Some(line) = lines.next() {
+        let task: Task = serde_json::from_str(&line?)?;
+        let names: Vec<PathBuf> = (0..task.count).map(|n| task.folder.join(format!("{}{n}", task.prefix))).collect();
+        writeln!(output, "{READY}")?;
+        output.flush()?;
+        lines.next().context("the other end is gone")??;
+        let mut answer = Answer::default();
+        if let Err(error) = perform(&task, &names, &mut open, &mut answer) {
+            let place = names.get(answer.done as usize).unwrap_or(&task.folder);
+            answer.failed = Some((error.raw_os_error().unwrap_or(0), format!("'{}': {error}", place.display())));
+        }
+        writeln!(output, "{}", serde_json::to_string(&answer)?)?;
+        output.flush()?;
     }
-    figures.create = per_file(start, count);
-    let start = Instant::now();
-    for name in &names {
-        fs::symlink_metadata(name)?;
-    }
-    figures.stat = per_file(start, count);
-    let start = Instant::now();
-    for name in &names {
-        fs::remove_file(name)?;
-    }
-    figures.unlink = per_file(start, count);
-    fs::remove_dir(&folder)?;
-    Ok(figures)
+    Ok(())
 }
 
-/// Creates, writes and closes `count` files of `size` bytes, in microseconds per file.
-///
-/// # Errors
-/// The file system's.
-pub fn small_files(root: &Path, count: u32, size: usize) -> io::Result<f64> {
-    let folder = root.join("small");
-    fs::create_dir(&folder)?;
-    let names: Vec<_> = (0..count).map(|n| folder.join(format!("f{n}"))).collect();
-    let data = vec![0x5a; size];
-    let start = Instant::now();
-    for name in &names {
-        OpenOptions::new().write(true).create_new(true).mode(0o644).open(name)?.write_all(&data)?;
+fn perform(task: &Task, names: &[PathBuf], open: &mut Vec<File>, answer: &mut Answer) -> io::Result<()> {
+    let create = |name: &Path| OpenOptions::new().write(true).create_new(true).mode(0o644).open(name);
+    if task.job == Job::Close {
+        for file in open.drain(..) {
+            drop(file);
+            answer.done += 1;
+        }
+        return Ok(());
     }
-    let figure = per_file(start, count);
-    for name in &names {
-        fs::remove_file(name)?;
+    if task.job == Job::Beat {
+        let name = task.folder.join(&task.prefix);
+        while !task.stop_file.as_ref().is_none_or(|file| file.exists()) {
+            let start = Instant::now();
+            drop(create(&name)?);
+            fs::remove_file(&name)?;
+            answer.longest = answer.longest.max(start.elapsed().as_secs_f64());
+            answer.done += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        return Ok(());
     }
-    fs::remove_dir(&folder)?;
-    Ok(figure)
+    let mut buffer = match task.job {
+        Job::Create { size } => vec![0x5a; size as usize],
+        Job::Read => vec![0; 1 << 17],
+        _ => Vec::new(),
+    };
+    for name in names {
+        match task.job {
+            Job::Create { .. } => create(name)?.write_all(&buffer)?,
+            Job::Open => open.push(create(name)?),
+            Job::Stat => {
+                fs::symlink_metadata(name)?;
+            }
+            Job::Read => {
+                let mut file = File::open(name)?;
+                while file.read(&mut buffer)? > 0 {}
+            }
+            Job::Remove => fs::remove_file(name)?,
+            Job::MakeDirectory => fs::create_dir(name)?,
+            Job::RemoveDirectory => fs::remove_dir(name)?,
+            Job::Close | Job::Beat => (),
+        }
+        answer.done += 1;
+    }
+    Ok(())
+}
+
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+}
+
+/// Worker processes.
+pub struct Pool {
+    workers: Vec<Worker>,
+    answers: Receiver<(usize, Option<String>)>,
+}
+
+impl Pool {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// They cannot be started.
+    pub fn start(count: usize) -> anyhow::Result<Pool> {
+        let (sender, answers) = mpsc::channel();
+        let mut pool = Pool { workers: Vec::new(), answers };
+        for index in 0..count {
+            let mut child = Command::new(std::env::current_exe()?)
+                .arg0("adamant")
+                .args(["bench", "worker"])
+                .process_group(0)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .context("cannot start a worker")?;
+            let (input, output) = (child.stdin.take().context("no input")?, child.stdout.take().context("no output")?);
+            pool.workers.push(Worker { child, input });
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    if sender.send((index, Some(line))).is_err() {
+                        return;
+                    }
+                }
+                let _ = sender.send((index, None));
+            });
+        }
+        Ok(pool)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    fn tell(&mut self, first: usize, lines: impl Iterator<Item = String>) -> anyhow::Result<()> {
+        for (worker, line) in self.workers[first..].iter_mut().zip(lines) {
+            writeln!(worker.input, "{line}").context("a worker is gone")?;
+        }
+        Ok(())
+    }
+
+    /// One line from each worker, in whatever order they come.
+    fn hear(
+        &self,
+        count: usize,
+        run: &Run,
+        alive: &mut dyn FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        while lines.len() < count {
+            match self.answers.recv_timeout(Duration::from_millis(100)) {
+                Ok((_, Some(line))) => lines.push(line),
+                Ok((_, None)) | Err(RecvTimeoutError::Disconnected) => bail!("a worker ended before its work was done"),
+                Err(RecvTimeoutError::Timeout) => {
+                    run.go_on()?;
+                    alive()?;
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Gives the first workers one task each and waits for all; `alive` is asked now and then whether that makes sense.
+    ///
+    /// # Errors
+    /// A task failed, a worker or something else is gone, or the end was asked for.
+    pub fn phase(
+        &mut self,
+        run: &Run,
+        tasks: &[Task],
+        alive: &mut dyn FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Took> {
+        self.prepare(run, 0, tasks)?;
+        let start = Instant::now();
+        self.go(0, tasks.len())?;
+        let answers = self.hear(tasks.len(), run, alive)?;
+        let seconds = start.elapsed().as_secs_f64();
+        Pool::sum(&answers, seconds)
+    }
+
+    /// Gives tasks to workers from `first` on and waits until they could go.
+    fn prepare(&mut self, run: &Run, first: usize, tasks: &[Task]) -> anyhow::Result<()> {
+        if first + tasks.len() > self.workers.len() {
+            bail!("{} tasks for {} workers", first + tasks.len(), self.workers.len());
+        }
+        let lines: Vec<String> = tasks.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        self.tell(first, lines.into_iter())?;
+        for line in self.hear(tasks.len(), run, &mut || Ok(()))? {
+            if line != READY {
+                bail!("a worker said '{line}'");
+            }
+        }
+        Ok(())
+    }
+
+    fn go(&mut self, first: usize, count: usize) -> anyhow::Result<()> {
+        self.tell(first, std::iter::repeat_n("go".to_owned(), count))
+    }
+
+    /// Runs `beside` while the last worker beats in `folder`; gives what the beat took, and what `beside` gave.
+    /// `beside` may run phases on the other workers.
+    ///
+    /// # Errors
+    /// As [`Pool::phase`], or what `beside` says.
+    pub fn beat<T>(
+        &mut self,
+        run: &Run,
+        folder: &Path,
+        stop_file: &Path,
+        beside: impl FnOnce(&mut Pool) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Took, T)> {
+        let last = self.workers.len().checked_sub(1).context("no worker")?;
+        let _ = fs::remove_file(stop_file);
+        let task = Task {
+            job: Job::Beat,
+            folder: folder.to_owned(),
+            prefix: "beat".to_owned(),
+            count: 0,
+            stop_file: Some(stop_file.to_owned()),
+        };
+        self.prepare(run, last, &[task])?;
+        let start = Instant::now();
+        self.go(last, 1)?;
+        let given = beside(self)?;
+        File::create(stop_file)?;
+        let answers = self.hear(1, run, &mut || Ok(()))?;
+        Ok((Pool::sum(&answers, start.elapsed().as_secs_f64())?, given))
+    }
+
+    fn sum(answers: &[String], seconds: f64) -> anyhow::Result<Took> {
+        let mut took = Took { seconds, ..Took::default() };
+        for line in answers {
+            let answer: Answer = serde_json::from_str(line).with_context(|| format!("a worker said '{line}'"))?;
+            if let Some((errno, sentence)) = answer.failed {
+                return Err(Refused { errno, sentence }.into());
+            }
+            took.operations += answer.done;
+            took.longest = took.longest.max(answer.longest);
+        }
+        Ok(took)
+    }
+}
+
+/// The file system under test refused an operation.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    errno: i32,
+    sentence: String,
+}
+
+impl Refused {
+    fn errno(&self) -> rustix::io::Errno {
+        rustix::io::Errno::from_raw_os_error(self.errno)
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self.errno(), rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT)
+    }
+
+    fn is_lost(&self) -> bool {
+        use rustix::io::Errno;
+        matches!(self.errno(), Errno::NOTCONN | Errno::CONNABORTED | Errno::SHUTDOWN)
+    }
+
+    /// Whether nothing more can be measured there: no room, or no mount.
+    pub fn ends_the_run(&self) -> bool {
+        self.is_full() || self.is_lost()
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sentence = &self.sentence;
+        if self.is_full() {
+            write!(f, "the file system is full ({sentence}): make room there, or measure fewer files")
+        } else if self.is_lost() {
+            write!(f, "the mount is lost ({sentence}): its process ended; see its log")
+        } else {
+            f.write_str(sentence)
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            let _ = worker.child.kill();
+        }
+        for worker in &mut self.workers {
+            let start = Instant::now();
+            while matches!(worker.child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
 }
 
 /// MiB per second of a sequential write with fsync, and of a read of it without the kernel's cache.
@@ -135,4 +439,69 @@ pub fn socket_to_file(root: &Path, mib: u64) -> io::Result<f64> {
     sender.join().map_err(|_| io::Error::other("the sender broke off"))??;
     fs::remove_file(&name)?;
     Ok(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a worker answers to some tasks.
+    fn answers(tasks: &[Task]) -> Vec<Answer> {
+        let input: Vec<String> =
+            tasks.iter().flat_map(|task| [serde_json::to_string(task).unwrap(), "go".to_owned()]).collect();
+        let mut output = Vec::new();
+        work(input.join("\n").as_bytes(), &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.iter().step_by(2).copied().collect::<Vec<_>>(), vec![READY; tasks.len()]);
+        lines.iter().skip(1).step_by(2).map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_worker_does_every_job_and_says_what_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let task = |job, prefix: &str, count| Task {
+            job,
+            folder: folder.path().to_owned(),
+            prefix: prefix.to_owned(),
+            count,
+            stop_file: None,
+        };
+        let given = answers(&[
+            task(Job::Create { size: 300 }, "a", 3),
+            task(Job::Stat, "a", 3),
+            task(Job::Read, "a", 3),
+            task(Job::Open, "b", 2),
+            task(Job::Close, "b", 2),
+            task(Job::MakeDirectory, "d", 2),
+            task(Job::RemoveDirectory, "d", 2),
+            task(Job::Remove, "b", 2),
+        ]);
+        assert_eq!(given.iter().map(|answer| answer.done).collect::<Vec<_>>(), [3, 3, 3, 2, 2, 2, 2, 2]);
+        assert!(given.iter().all(|answer| answer.failed.is_none()), "{given:?}");
+        assert_eq!(fs::metadata(folder.path().join("a2")).unwrap().len(), 300);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+
+        let given = answers(&[task(Job::Remove, "a", 5)]);
+        let (errno, sentence) = given[0].failed.clone().unwrap();
+        assert_eq!((given[0].done, errno), (3, 2));
+        assert!(sentence.contains("a3"), "{sentence}");
+    }
+
+    #[test]
+    fn a_full_disk_and_a_lost_mount_are_told_apart() {
+        let refused = |errno| Refused { errno, sentence: "x".to_owned() };
+        for (errno, text, ends) in [(28, "is full (x)", true), (107, "the mount is lost (x)", true), (13, "x", false)] {
+            assert!(refused(errno).to_string().contains(text), "{}", refused(errno));
+            assert_eq!(refused(errno).ends_the_run(), ends);
+        }
+    }
+
+    #[test]
+    fn sequential_copies_are_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let (write, read) = sequential(folder.path(), 1).unwrap();
+        assert!(write > 0.0 && read > 0.0 && socket_to_file(folder.path(), 1).unwrap() > 0.0);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }

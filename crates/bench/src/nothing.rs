@@ -1,4 +1,4 @@
-//! A file system that does nothing: names and attributes in memory, data in one local file per file.
+//! A file system that does nothing: names, attributes and data in memory, or data in one local file per file.
 //!
 //! It answers FLUSH as the real mount does, lets the kernel keep attributes and names, and has no server behind it. So it
 //! shows what the kernel's FUSE costs, and no more.
@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyWrite, ReplyXattr, Request, SessionACL, WriteFlags,
+    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, SessionACL, WriteFlags,
 };
 
 const LONG: Duration = Duration::from_secs(1 << 20);
@@ -24,8 +24,8 @@ const LONG: Duration = Duration::from_secs(1 << 20);
 /// Where the data of files goes.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Nowhere: reads give zeros.
-    Nowhere,
+    /// In memory.
+    Memory,
     /// Into files of this directory.
     Local(PathBuf),
 }
@@ -33,6 +33,7 @@ pub enum Data {
 struct Node {
     attr: FileAttr,
     file: Option<File>,
+    bytes: Vec<u8>,
 }
 
 struct State {
@@ -52,7 +53,7 @@ struct Nothing {
 /// The kernel refuses.
 pub fn mount(directory: &Path, data: Data, threads: usize) -> io::Result<fuser::BackgroundSession> {
     let mut state = State { names: HashMap::new(), nodes: HashMap::new(), next: 2 };
-    state.nodes.insert(1, Node { attr: attr(1, FileType::Directory, 0o755), file: None });
+    state.nodes.insert(1, Node { attr: attr(1, FileType::Directory, 0o755), file: None, bytes: Vec::new() });
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("nothing".to_owned()),
@@ -107,7 +108,7 @@ impl Nothing {
             _ => None,
         };
         let attr = attr(ino, kind, (mode & 0o7777) as u16);
-        state.nodes.insert(ino, Node { attr, file });
+        state.nodes.insert(ino, Node { attr, file, bytes: Vec::new() });
         state.names.insert((parent.0, name.as_bytes().to_vec()), ino);
         Ok(attr)
     }
@@ -199,9 +200,21 @@ impl Filesystem for Nothing {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let file = {
+            let state = self.state();
+            let Some(node) = state.nodes.get(&ino.0) else {
+                reply.error(Errno::ENOENT);
+                return;
+            };
+            let Some(file) = node.file.as_ref().and_then(|file| file.try_clone().ok()) else {
+                let start = node.bytes.len().min(offset as usize);
+                reply.data(&node.bytes[start..node.bytes.len().min(start + size as usize)]);
+                return;
+            };
+            file
+        };
         let mut buffer = vec![0; size as usize];
-        let file = self.state().nodes.get(&ino.0).and_then(|node| node.file.as_ref()?.try_clone().ok());
-        match file.map_or(Ok(buffer.len()), |file| file.read_at(&mut buffer, offset)) {
+        match file.read_at(&mut buffer, offset) {
             Ok(count) => reply.data(&buffer[..count]),
             Err(_) => reply.error(Errno::EIO),
         }
@@ -225,10 +238,19 @@ impl Filesystem for Nothing {
                 reply.error(Errno::ENOENT);
                 return;
             };
-            node.attr.size = node.attr.size.max(offset + data.len() as u64);
-            node.file.as_ref().and_then(|file| file.try_clone().ok())
+            let end = offset + data.len() as u64;
+            node.attr.size = node.attr.size.max(end);
+            let Some(file) = node.file.as_ref().and_then(|file| file.try_clone().ok()) else {
+                if node.bytes.len() < end as usize {
+                    node.bytes.resize(end as usize, 0);
+                }
+                node.bytes[offset as usize..end as usize].copy_from_slice(data);
+                reply.written(data.len() as u32);
+                return;
+            };
+            file
         };
-        match file.map_or(Ok(()), |file| file.write_all_at(data, offset)) {
+        match file.write_all_at(data, offset) {
             Ok(()) => reply.written(data.len() as u32),
             Err(_) => reply.error(Errno::EIO),
         }
@@ -244,6 +266,25 @@ impl Filesystem for Nothing {
             Ok(()) => reply.ok(),
             Err(_) => reply.error(Errno::EIO),
         }
+    }
+
+    /// The place after an entry is its inode number, which rises, so that removing while reading misses none.
+    fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let state = self.state();
+        let mut entries: Vec<(u64, &[u8])> = state
+            .names
+            .iter()
+            .filter(|((parent, _), child)| *parent == ino.0 && **child > offset)
+            .map(|((_, name), child)| (*child, &**name))
+            .collect();
+        entries.sort_unstable();
+        for (child, name) in entries {
+            let kind = state.nodes.get(&child).map_or(FileType::RegularFile, |node| node.attr.kind);
+            if reply.add(INodeNo(child), child, kind, OsStr::from_bytes(name)) {
+                break;
+            }
+        }
+        reply.ok();
     }
 
     fn getxattr(&self, _request: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {

@@ -1,17 +1,20 @@
 //! `adamant bench`: figures beside their yardsticks.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bench::single::{self, Size};
+use bench::results::Results;
+use bench::run::{Progress, Run, Stop};
+use bench::suites::{ceiling, meta, recovery, smallfile};
 use clap::{Args, Subcommand};
 
 use crate::output;
 
-/// Measure, each figure beside its yardstick of the same run
+/// Measure, each figure beside its yardsticks of the same run
 ///
-/// Example: adamant bench ceiling --quick
+/// Example: adamant bench ceiling --quick --out results && adamant bench report --out results
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
@@ -21,65 +24,220 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// One process on a mount over loopback TCP, beside a do-nothing FUSE file system and a lone echo
+    /// One program on a mount over loopback TCP, beside what the kernel, the network and the engine allow
+    ///
+    /// Example: adamant bench ceiling --quick
     Ceiling {
-        /// Under a minute
-        #[arg(long)]
-        quick: bool,
-        /// Where scratch files and figures go; a temporary directory if not given
-        #[arg(long)]
-        out: Option<PathBuf>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        common: Common,
+        /// Files of each phase
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        files: Option<u64>,
+        /// MiB of the large file
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        mib: Option<u64>,
+    },
+    /// Small files by size, each process in a directory of its own or all in one
+    ///
+    /// Example: adamant bench smallfile --sizes 0,4,64 --processes 4
+    Smallfile {
+        #[command(flatten)]
+        common: Common,
+        /// Files of each phase, over all processes
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        files: Option<u64>,
+        /// Processes
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
+        processes: u64,
+        /// Sizes of the files in KiB
+        #[arg(long, value_name = "KIB,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_048_576))]
+        sizes: Vec<u64>,
+    },
+    /// Files and directories by number of processes, through one mount and many
+    ///
+    /// Example: adamant bench meta --processes 1,2,4,8 --mounts 8
+    Meta {
+        #[command(flatten)]
+        common: Common,
+        /// Files of each phase, over all processes
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        files: Option<u64>,
+        /// Numbers of processes
+        #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1024))]
+        processes: Vec<u64>,
+        /// Mounts, when there are many
+        #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
+        mounts: u64,
+    },
+    /// The pause that programs see when the metadata server is killed and restarted
+    ///
+    /// Example: adamant bench recovery --files 0,100000 --uncommitted 0,10000
+    Recovery {
+        #[command(flatten)]
+        common: Common,
+        /// Files that there are, rising
+        #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=100_000_000))]
+        files: Vec<u64>,
+        /// Creates that are answered and not on disk when the server dies
+        #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=10_000_000))]
+        uncommitted: Vec<u64>,
+    },
+    /// One HTML page of all figures and charts in a directory
+    ///
+    /// Example: adamant bench report --out results
+    Report {
+        /// Where the figures are, and where the page goes
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
     },
     /// The other end of the echo
     #[command(hide = true)]
     EchoServer,
+    /// A program at work
+    #[command(hide = true)]
+    Worker,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Under a minute: fewer files and rounds
+    #[arg(long)]
+    quick: bool,
+    /// Rounds, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: Option<u64>,
+    /// Where figures (JSON) and charts (SVG) go
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Where the file systems under test live while it runs
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    scratch: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Common {
+    fn rounds(&self, quick: usize, full: usize) -> usize {
+        self.rounds.map_or(if self.quick { quick } else { full }, |rounds| rounds as usize)
+    }
+}
+
+fn or(given: Vec<u64>, quick: bool, short: &[u64], full: &[u64]) -> Vec<u64> {
+    match given {
+        given if !given.is_empty() => given,
+        _ if quick => short.to_vec(),
+        _ => full.to_vec(),
+    }
 }
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let (quick, out, json) = match arguments.command {
+    match arguments.command {
         Command::EchoServer => {
             bench::echo::serve()?;
-            return Ok(ExitCode::SUCCESS);
+            Ok(ExitCode::SUCCESS)
         }
-        Command::Ceiling { quick, out, json } => (quick, out, json),
+        Command::Worker => {
+            bench::load::work(std::io::stdin().lock(), std::io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Report { out } => {
+            println!("{}", bench::page::write(&out)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Ceiling { common, files, mib } => {
+            let quick = common.quick;
+            let size = ceiling::Size {
+                rounds: common.rounds(3, 5),
+                files: files.unwrap_or(if quick { 4_000 } else { 20_000 }),
+                mib: mib.unwrap_or(if quick { 128 } else { 1024 }),
+                groups: if quick { 3 } else { 10 },
+            };
+            measure(&common, |run, command| ceiling::run(run, size, command))
+        }
+        Command::Smallfile { common, files, processes, sizes } => {
+            let quick = common.quick;
+            let size = smallfile::Size {
+                rounds: common.rounds(2, 5),
+                files: files.unwrap_or(if quick { 600 } else { 4_000 }),
+                processes: processes as usize,
+                sizes_kib: or(sizes, quick, &[0, 4, 16, 64, 128], &[0, 4, 8, 16, 32, 64, 128]),
+            };
+            measure(&common, |run, command| smallfile::run(run, &size, command))
+        }
+        Command::Meta { common, files, processes, mounts } => {
+            let quick = common.quick;
+            let processes = or(processes, quick, &[1, 2, 4], &[1, 2, 4, 8, 16]);
+            let size = meta::Size {
+                rounds: common.rounds(2, 5),
+                files: files.unwrap_or(if quick { 600 } else { 4_000 }),
+                processes: processes.into_iter().map(|count| count as usize).collect(),
+                mounts: mounts as usize,
+            };
+            measure(&common, |run, command| meta::run(run, &size, command))
+        }
+        Command::Recovery { common, files, uncommitted } => {
+            let quick = common.quick;
+            let mut files = or(files, quick, &[0, 20_000], &[0, 10_000, 100_000, 300_000]);
+            files.sort_unstable();
+            let size = recovery::Size {
+                kills: common.rounds(3, 5),
+                files,
+                uncommitted: or(uncommitted, quick, &[0, 100, 2_000], &[0, 100, 1_000, 10_000]),
+            };
+            measure(&common, |run, command| recovery::run(run, &size, command))
+        }
+    }
+}
+
+/// Progress as a bar on a terminal, as lines elsewhere.
+fn progress() -> impl Fn(Progress<'_>) + 'static {
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (about {eta} left) {msg}");
+        indicatif::ProgressBar::new(1).with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+    });
+    let last = std::cell::Cell::new(usize::MAX);
+    move |progress| match &bar {
+        Some(bar) => {
+            bar.set_length(progress.all as u64);
+            bar.set_position(progress.done as u64);
+            bar.set_message(progress.what.to_owned());
+        }
+        None if last.replace(progress.done) != progress.done => {
+            eprintln!("{} of {}: {}", progress.done, progress.all, progress.what);
+        }
+        None => (),
+    }
+}
+
+/// Runs a suite in scratch space of its own, prints and writes what it found. A run that ended early fails.
+fn measure(common: &Common, suite: impl FnOnce(&Run, &str) -> Results) -> anyhow::Result<ExitCode> {
+    if let Some(out) = &common.out {
+        std::fs::create_dir_all(out).with_context(|| format!("cannot create '{}'", out.display()))?;
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let results = {
+        let run = Run::new(&common.scratch, Stop::by_signals()?, progress())?;
+        suite(&run, &format!("adamant {}", words.join(" ")))
     };
-    let scratch =
-        out.clone().unwrap_or_else(|| std::env::temp_dir().join(format!("adamant-bench-{}", std::process::id())));
-    std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create '{}'", scratch.display()))?;
-    let scratch = std::fs::canonicalize(scratch)?;
-    let size =
-        if quick { Size { rounds: 3, files: 5_000, mib: 256 } } else { Size { rounds: 5, files: 20_000, mib: 1024 } };
-    let rows = single::run(&scratch, size, &mut |line| eprintln!("{line}"));
-    let rows = rows?;
-    if out.is_none() {
-        let _ = std::fs::remove_dir_all(&scratch);
+    if common.json {
+        println!("{}", serde_json::to_string_pretty(&results)?);
     } else {
-        std::fs::write(scratch.join("ceiling.json"), serde_json::to_vec_pretty(&rows)?)?;
+        let (head, rows) = results.cells();
+        println!("{}", results.machine.line());
+        print!("{}", output::table(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows));
+        for (what, why) in &results.not_available {
+            println!("{what}: not available ({why})");
+        }
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-    } else {
-        let cells: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| {
-                vec![
-                    row.what.clone(),
-                    format!("{:.1}", row.adamant),
-                    format!("{:.1}", row.yardstick),
-                    row.unit.clone(),
-                    format!("{:.2}", row.ratio),
-                    row.wanted.clone(),
-                    if row.reached { "yes" } else { "no" }.to_owned(),
-                    row.yardstick_is.clone(),
-                ]
-            })
-            .collect();
-        let head = ["WHAT", "ADAMANT", "YARDSTICK", "UNIT", "RATIO", "WANTED", "REACHED", "YARDSTICK IS"];
-        print!("{}", output::table(&head, &cells));
+    if let Some(out) = &common.out {
+        for path in results.write(out)? {
+            eprintln!("wrote {}", path.display());
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    match results.ended_early {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => anyhow::bail!("the run ended early, the figures are those until then: {why}"),
+    }
 }

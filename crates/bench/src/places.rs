@@ -1,0 +1,231 @@
+//! Where the same work is done: Adamant, and the file systems that it is compared with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+
+use crate::cluster::{self, Cluster, Usage};
+use crate::load::{Job, Pool, Task, Took};
+use crate::nothing::{self, Data};
+use crate::run::Run;
+
+/// Adamant's name in tables and charts.
+pub const ADAMANT: &str = "Adamant";
+/// The name of the do-nothing FUSE file system.
+pub const NOTHING: &str = "do-nothing FUSE";
+/// The name of the file system in memory.
+pub const TMPFS: &str = "tmpfs";
+/// The name of the local file system.
+pub const XFS: &str = "xfs";
+
+/// A yardstick's directory, which goes with it.
+pub struct Local {
+    /// Its name.
+    pub name: &'static str,
+    /// Where files may be made.
+    pub root: PathBuf,
+    is_mount: bool,
+    session: Option<fuser::BackgroundSession>,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        drop(self.session.take());
+        if self.is_mount {
+            cluster::unmount(&self.root);
+        } else {
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
+/// The do-nothing FUSE file system.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn do_nothing(run: &Run, name: &str, data: Data) -> anyhow::Result<Local> {
+    let root = run.folder(name)?;
+    let session = nothing::mount(&root, data, 8)?;
+    Ok(Local { name: NOTHING, root, is_mount: false, session: Some(session) })
+}
+
+/// The file system in memory.
+///
+/// # Errors
+/// Why there is none here.
+pub fn tmpfs() -> Result<Local, String> {
+    const SHARED: &str = "/dev/shm";
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let status = rustix::fs::statfs(SHARED).map_err(|error| format!("{SHARED}: {error}"))?;
+    if status.f_type != TMPFS_MAGIC {
+        return Err(format!("{SHARED} is no tmpfs here"));
+    }
+    let root = Path::new(SHARED).join(format!("adamant-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+    Ok(Local { name: TMPFS, root, is_mount: false, session: None })
+}
+
+/// A new local xfs on a file through the loop device.
+///
+/// # Errors
+/// Why there is none here.
+pub fn xfs(run: &Run) -> Result<Local, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("only root can mount it".to_owned());
+    }
+    let words = |program: &str, words: &[&str]| -> Result<(), String> {
+        let output = Command::new(program).args(words).output().map_err(|error| format!("{program}: {error}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(format!("{program}: {}", text.lines().next().unwrap_or("it failed")))
+    };
+    let root = run.folder("xfs").map_err(|error| error.to_string())?;
+    let image = root.with_extension("img");
+    let file = std::fs::File::create(&image).map_err(|error| format!("{}: {error}", image.display()))?;
+    file.set_len(4 << 30).map_err(|error| format!("{}: {error}", image.display()))?;
+    let (image, place) = (image.display().to_string(), root.display().to_string());
+    words("mkfs.xfs", &["-q", "-f", &image])?;
+    words("mount", &["-o", "loop", &image, &place])?;
+    Ok(Local { name: XFS, root, is_mount: true, session: None })
+}
+
+/// How the work of a phase lies over directories and mounts.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    /// Worker `r` works on `roots[r % len]`.
+    pub roots: Vec<PathBuf>,
+    /// Directory below the roots.
+    pub folder: String,
+    /// Workers.
+    pub workers: usize,
+    /// Files of each worker.
+    pub count: u64,
+    /// All in one directory, otherwise each in its own.
+    pub shared: bool,
+    /// In jobs on what exists, worker `r` works on what worker `r + stride` made.
+    pub stride: usize,
+}
+
+impl Spread {
+    fn home(&self, owner: usize) -> PathBuf {
+        let name = if self.shared { "shared".to_owned() } else { format!("unique{owner}") };
+        Path::new(&self.folder).join(name)
+    }
+
+    /// Makes the directories.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn prepare(&self) -> anyhow::Result<()> {
+        (0..self.workers).try_for_each(|owner| {
+            let folder = self.roots[0].join(self.home(owner));
+            std::fs::create_dir_all(&folder).with_context(|| format!("cannot make '{}'", folder.display()))
+        })
+    }
+
+    /// Removes them, with what is left in them.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn clean(&self) -> anyhow::Result<()> {
+        let folder = self.roots[0].join(&self.folder);
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove '{}'", folder.display()))
+    }
+
+    /// Each worker's part of a job.
+    pub fn tasks(&self, job: Job, prefix: &str) -> Vec<Task> {
+        let makes = matches!(job, Job::Create { .. } | Job::Open | Job::Close | Job::MakeDirectory);
+        let task = |rank: usize| {
+            let owner = if makes { rank } else { (rank + self.stride) % self.workers };
+            let folder = self.roots[rank % self.roots.len()].join(self.home(owner));
+            Task { job, folder, prefix: format!("{prefix}.{owner}."), count: self.count, stop_file: None }
+        };
+        (0..self.workers).map(task).collect()
+    }
+}
+
+/// What a phase gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Operations per second.
+    pub rate: f64,
+    /// Microseconds per operation.
+    pub us: f64,
+    /// What the servers and mounts used, per operation; `None` for the others.
+    pub each: Option<Each>,
+}
+
+/// Requests and CPU time of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Each {
+    /// Requests.
+    pub requests: f64,
+    /// CPU time of the mounts, in microseconds.
+    pub client_cpu_us: f64,
+    /// CPU time of the servers, in microseconds.
+    pub server_cpu_us: f64,
+}
+
+/// How long background work of a phase (closes, returned locks) may go on until it is counted.
+const AFTER: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// Runs a phase; with a cluster, also says what that used.
+///
+/// # Errors
+/// As [`Pool::phase`].
+pub fn phase(run: &Run, pool: &mut Pool, tasks: &[Task], cluster: Option<&mut Cluster>) -> anyhow::Result<Sample> {
+    let per_operation = |took: Took, used: Option<Usage>| {
+        let all = took.operations.max(1) as f64;
+        Sample {
+            rate: took.operations as f64 / took.seconds.max(1e-9),
+            us: took.seconds * 1e6 / all,
+            each: used.map(|used| Each {
+                requests: used.requests as f64 / all,
+                client_cpu_us: used.client_cpu_us / all,
+                server_cpu_us: used.server_cpu_us / all,
+            }),
+        }
+    };
+    let Some(cluster) = cluster else {
+        return Ok(per_operation(pool.phase(run, tasks, &mut || Ok(()))?, None));
+    };
+    let before = cluster.usage();
+    let took = match pool.phase(run, tasks, &mut || cluster.check()) {
+        Ok(took) => took,
+        Err(error) => {
+            // A process that ended says more than what its end did to a program.
+            cluster.check()?;
+            return Err(error);
+        }
+    };
+    std::thread::sleep(AFTER);
+    Ok(per_operation(took, Some(cluster.usage().since(before))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_go_over_mounts_and_makers() {
+        let spread = Spread {
+            roots: vec!["/m0".into(), "/m1".into()],
+            folder: "x".into(),
+            workers: 3,
+            count: 5,
+            shared: false,
+            stride: 1,
+        };
+        let places = |job| -> Vec<String> {
+            spread.tasks(job, "f").iter().map(|task| format!("{}/{}", task.folder.display(), task.prefix)).collect()
+        };
+        assert_eq!(places(Job::Create { size: 0 }), ["/m0/x/unique0/f.0.", "/m1/x/unique1/f.1.", "/m0/x/unique2/f.2."]);
+        assert_eq!(places(Job::Stat), ["/m0/x/unique1/f.1.", "/m1/x/unique2/f.2.", "/m0/x/unique0/f.0."]);
+        let shared = Spread { shared: true, stride: 0, ..spread };
+        assert_eq!(shared.tasks(Job::Stat, "f")[2].folder, Path::new("/m0/x/shared"));
+        assert_eq!(shared.tasks(Job::Stat, "f")[2].prefix, "f.2.");
+    }
+}

@@ -1,0 +1,197 @@
+//! `adamant bench` with real processes: tiny runs of each suite, its files, its page, and how it ends early.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Outcome, Story, adamant, binary, command, needs_root, skip};
+use serde_json::Value;
+
+const BOUND: Duration = Duration::from_secs(120);
+
+fn bench(story: &Story, words: &[&str]) -> Outcome {
+    let (out, scratch) = (out(story), story.folder().display().to_string());
+    adamant(["bench"]).args(words).args(["--out", &out, "--scratch", &scratch]).within(BOUND).run()
+}
+
+fn out(story: &Story) -> String {
+    story.folder().join("out").display().to_string()
+}
+
+fn figures(story: &Story, suite: &str) -> Value {
+    let path = story.folder().join("out").join(format!("{suite}.json"));
+    serde_json::from_slice(&std::fs::read(path).expect("the figures")).expect("JSON")
+}
+
+fn rows(figures: &Value) -> Vec<&Value> {
+    figures["rows"].as_array().expect("rows").iter().collect()
+}
+
+/// What a run leaves: its figures, and no mount, directory or process.
+fn leaves_nothing(story: &Story) {
+    let left: Vec<PathBuf> = std::fs::read_dir(story.folder())
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("adamant-bench-")))
+        .collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    let place = story.folder().display().to_string();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains(&place), "still mounted:\n{mounts}");
+    for process in std::fs::read_dir("/proc").expect("processes").flatten() {
+        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        assert!(!words.contains(&format!("{place}/adamant-bench-")), "still runs: {words}");
+    }
+}
+
+#[test]
+fn each_suite_gives_a_table_and_figures_and_charts() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("bench, each suite", Duration::from_secs(300));
+    let text = bench(&story, &["ceiling", "--quick", "--rounds", "1", "--files", "50", "--mib", "2"]).ok();
+    for word in ["WHAT", "RATIO", "REQ/OP", "create", "echo, 128 outstanding", "bare engine", "io_uring: not available"]
+    {
+        assert!(text.contains(word), "'{word}' is missing:\n{text}");
+    }
+    let figures_of_ceiling = figures(&story, "ceiling");
+    let rows_of_ceiling = rows(&figures_of_ceiling);
+    let create = rows_of_ceiling.iter().find(|row| row["what"] == "create").expect("create");
+    assert!(create["figure"]["median"].as_f64() > Some(0.0), "{create}");
+    assert!(create["requests"].as_f64() >= Some(0.5), "a create is at least a request: {create}");
+    assert!(create["yardsticks"][0]["ratio"].as_f64() > Some(0.0), "{create}");
+
+    bench(&story, &["smallfile", "--rounds", "1", "--files", "20", "--sizes", "0,4"]).ok();
+    let figures_of_small = figures(&story, "smallfile");
+    assert_eq!(rows(&figures_of_small).len(), 3 * 2 * 2, "create, read, remove; two sizes; unique and shared");
+
+    let text = bench(&story, &["meta", "--rounds", "1", "--files", "16", "--processes", "1,2", "--mounts", "2"]).ok();
+    assert!(text.contains("stride 1") && text.contains("file close, 1 process"), "{text}");
+
+    bench(&story, &["recovery", "--rounds", "1", "--files", "0", "--uncommitted", "50"]).ok();
+    let figures_of_recovery = figures(&story, "recovery");
+    let rows_of_recovery = rows(&figures_of_recovery);
+    assert!(rows_of_recovery[0]["figure"]["median"].as_f64() > Some(0.0), "{}", rows_of_recovery[0]);
+    assert!(rows_of_recovery[1]["figure"]["median"].as_f64() >= Some(50.0), "replayed: {}", rows_of_recovery[1]);
+    leaves_nothing(&story);
+
+    let page = adamant(["bench", "report", "--out", &out(&story)]).ok();
+    let page = std::fs::read_to_string(page.trim()).expect("the page");
+    let charts = |suite| figures(&story, suite)["charts"].as_array().expect("charts").len();
+    let all: usize = ["ceiling", "smallfile", "meta", "recovery"].into_iter().map(charts).sum();
+    assert!(all >= 10, "{all} charts");
+    assert_eq!(page.matches("<svg ").count(), all);
+}
+
+#[test]
+fn wrong_words_give_a_line_and_status_2() {
+    for (words, named) in [
+        (&["ceiling", "--rounds", "0"][..], "--rounds"),
+        (&["ceiling", "--files", "many"], "--files"),
+        (&["smallfile", "--sizes", "4,x"], "--sizes"),
+        (&["meta", "--processes", "0"], "--processes"),
+        (&["recovery", "--mounts", "1"], "--mounts"),
+        (&["report"], "--out"),
+        (&["nonsense"], "nonsense"),
+    ] {
+        let outcome = adamant(["bench"]).args(words).run();
+        assert_eq!(outcome.code, Some(2), "{outcome}");
+        assert!(outcome.stderr.contains(named) && outcome.stderr.contains("Usage:"), "{outcome}");
+    }
+    let outcome = adamant(["bench", "report", "--out", "/nonexistent"]).run();
+    assert_eq!(outcome.code, Some(1), "{outcome}");
+    outcome.refused_with(&["/nonexistent", "measure first"]);
+}
+
+#[test]
+fn an_interrupted_run_keeps_its_figures_and_leaves_nothing() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("bench, interrupted", Duration::from_secs(120));
+    let log = story.folder().join("log");
+    let file = std::fs::File::create(&log).expect("a log");
+    let (place, scratch) = (out(&story), story.folder().display().to_string());
+    let mut child = Command::new(binary())
+        .args(["bench", "smallfile", "--files", "200", "--rounds", "1000", "--out", &place, "--scratch", &scratch])
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(file)
+        .spawn()
+        .expect("a run");
+    let start = Instant::now();
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    while !said().contains("\n3 of ") {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not get on:\n{}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal");
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("its status") {
+            break status;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "it does not end:\n{}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(1), "{}", said());
+    assert!(said().contains("ended early") && said().contains("stopped by a signal"), "{}", said());
+    let figures = figures(&story, "smallfile");
+    assert!(figures["ended_early"].is_string() && !rows(&figures).is_empty(), "{figures}");
+    leaves_nothing(&story);
+}
+
+#[test]
+fn a_full_disk_ends_a_run_with_what_to_do() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("bench, full disk", Duration::from_secs(120));
+    let small = story.folder().join("small");
+    std::fs::create_dir(&small).expect("a folder");
+    let place = small.display().to_string();
+    command("mount").args(["-t", "tmpfs", "-o", "size=96m", "none", &place]).ok();
+    let words = ["smallfile", "--rounds", "1", "--files", "4000", "--sizes", "128", "--out", &out(&story)];
+    let outcome = adamant(["bench"]).args(words).args(["--scratch", &place]).within(BOUND).run();
+    assert_eq!(outcome.code, Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("the file system is full") || outcome.stderr.contains("ended ("), "{outcome}");
+    assert!(figures(&story, "smallfile")["ended_early"].is_string());
+    command("umount").arg(&place).ok();
+    leaves_nothing(&story);
+}
+
+/// The page as a browser shows it: its text is there, and the charts are drawn and not empty.
+#[test]
+#[ignore = "soak: needs Chromium"]
+fn a_browser_shows_the_page() {
+    if !needs_root() {
+        return;
+    }
+    let Some(browser) = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+    else {
+        skip("needs Chromium (apt-get install chromium)");
+        return;
+    };
+    let story = Story::begin("bench, in a browser", Duration::from_secs(240));
+    bench(&story, &["ceiling", "--quick", "--rounds", "1", "--files", "50", "--mib", "2"]).ok();
+    let page = adamant(["bench", "report", "--out", &out(&story)]).ok();
+    let address = format!("file://{}", page.trim());
+    let headless = |more: &str| {
+        let profile = format!("--user-data-dir={}", story.folder().join("profile").display());
+        let words =
+            ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,1400", &profile, more, &address];
+        command(browser).args(words).within(BOUND).ok()
+    };
+    let shown = headless("--dump-dom");
+    assert!(shown.contains("<h2 id=\"ceiling\">") && shown.contains("</svg></figure>"), "{shown}");
+    let picture = story.folder().join("page.png");
+    headless(&format!("--screenshot={}", picture.display()));
+    let bytes = std::fs::metadata(&picture).expect("a picture").len();
+    assert!(bytes > 40_000, "a picture of {bytes} bytes shows nothing");
+}

@@ -116,3 +116,31 @@ pub fn start_log() {
         .with_target(false)
         .try_init();
 }
+
+/// A tool that is told to end (SIGINT, SIGTERM) ends after the operation under way, and still tells its figures. With `at_once`, a
+/// second signal ends it at once.
+///
+/// # Errors
+/// Signals cannot be watched.
+pub fn end_tools_on_signal(at_once: bool) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    let watch = async move {
+        for told in 0.. {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            bench::stop::request();
+            if told > 0 && at_once {
+                std::process::exit(1);
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(watch))?;
+    Ok(())
+}

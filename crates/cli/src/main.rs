@@ -1,4 +1,4 @@
-//! The one binary: `adamant`, and by other names `lfs`, `lctl`, `mkfs.adamant`, `mount.adamant`.
+//! The one binary: `adamant`, and by other names `lfs`, `lctl`, `mkfs.adamant`, `mount.adamant` and the benchmark tools.
 //!
 //! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
 //! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
@@ -9,8 +9,10 @@ mod output;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use commands::{bench, down, install, lctl, lfs, mkfs, mount, serve, sim, status, tune, up};
+use std::ffi::OsString;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use commands::{bench, down, install, lctl, lfs, many, mdtest, mkfs, mount, serve, sim, status, tune, up};
 
 /// A parallel file system in user space
 #[derive(Parser)]
@@ -35,6 +37,10 @@ enum Command {
     /// Parameters and control of running servers and mounts, by Lustre's words
     Lctl(lctl::Arguments),
     Bench(bench::Arguments),
+    Mdtest(Box<mdtest::Arguments>),
+    Createmany(many::Create),
+    Unlinkmany(many::Remove),
+    Statmany(many::Stat),
     Sim(sim::Arguments),
     InstallLinks(install::Links),
     Completions(install::Completions),
@@ -57,18 +63,18 @@ struct Lctl {
     arguments: lctl::Arguments,
 }
 
-#[derive(Parser)]
-#[command(name = "mkfs.adamant", version)]
-struct Mkfs {
-    #[command(flatten)]
-    arguments: mkfs::Arguments,
+/// A command that is called by a name of its own.
+fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
+    let command = clap::Command::new(name).version(env!("CARGO_PKG_VERSION")).arg_required_else_help(true);
+    let mut command = A::augment_args(command);
+    let matches = command.clone().get_matches_from(words);
+    A::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-#[derive(Parser)]
-#[command(name = "mount.adamant", version)]
-struct Mount {
-    #[command(flatten)]
-    arguments: mount::Arguments,
+/// Ends a command whose options fit each alone, but not together: the usage, and exit status 2.
+fn misused<A: Args>(name: &'static str, message: &str) -> ! {
+    let mut command = A::augment_args(clap::Command::new(name));
+    command.error(clap::error::ErrorKind::ValueValidation, message).exit()
 }
 
 fn main() -> ExitCode {
@@ -76,12 +82,17 @@ fn main() -> ExitCode {
         .next()
         .and_then(|path| std::path::Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned()))
         .unwrap_or_default();
+    let words: Vec<OsString> = std::env::args_os().collect();
     let result = match called_as.as_str() {
         "lfs" => lfs::run(Lfs::parse().command),
         "lctl" => lctl::run(Lctl::parse().arguments),
-        "mkfs.adamant" => mkfs::run(Mkfs::parse().arguments),
-        "mount.adamant" => mount::run(Mount::parse().arguments),
-        _ => run(Adamant::parse().command),
+        "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
+        "mount.adamant" => mount::run(called("mount.adamant", words)),
+        "mdtest" => mdtest::run(called("mdtest", words.clone()), &words[1..]),
+        "createmany" => many::create(called("createmany", many::attached(words, 0))),
+        "unlinkmany" => many::remove(called("unlinkmany", words)),
+        "statmany" => many::stat(called("statmany", words)),
+        _ => run(Adamant::parse_from(many::attached(words, 1)).command),
     };
     match result {
         Ok(code) => code,
@@ -104,6 +115,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(arguments) => lctl::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Mdtest(arguments) => mdtest::run(*arguments, &std::env::args_os().skip(2).collect::<Vec<_>>()),
+        Command::Createmany(arguments) => many::create(arguments),
+        Command::Unlinkmany(arguments) => many::remove(arguments),
+        Command::Statmany(arguments) => many::stat(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::InstallLinks(arguments) => install::links(arguments),
         Command::Completions(arguments) => install::completions(arguments, Adamant::command()),

@@ -5,6 +5,8 @@ pub mod down;
 pub mod install;
 pub mod lctl;
 pub mod lfs;
+pub mod many;
+pub mod mdtest;
 pub mod mkfs;
 pub mod mount;
 pub mod serve;

@@ -1,0 +1,367 @@
+//! `createmany`: opens, makes nodes, directories or links, and says how many a second.
+
+use std::ffi::{CStr, CString};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::pattern::Pattern;
+use super::{Done, Ended, Progress, failed};
+use crate::stop;
+
+/// What is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// open(O_CREAT), and close.
+    Open(Open),
+    /// mknod of a regular file.
+    Mknod,
+    /// mkdir.
+    Mkdir,
+    /// link to this file.
+    Link(CString),
+}
+
+/// What is done with each opened file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Open {
+    /// Close all when all are open, and measure that by itself.
+    pub keep: bool,
+    /// An extended attribute `user.createmany` of so many bytes.
+    pub xattr: Option<usize>,
+    /// So many bytes.
+    pub size: u64,
+    /// They are written, not only said with ftruncate.
+    pub write: bool,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+}
+
+/// A run of `createmany`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Create {
+    /// What is made.
+    pub kind: Kind,
+    /// Each is removed again after it was made, under this name.
+    pub unlink: Option<Pattern>,
+    /// Names.
+    pub pattern: Pattern,
+    /// The number of the first.
+    pub start: i64,
+    /// How many; without end if none, until `time` is over.
+    pub count: Option<u64>,
+    /// How long at most.
+    pub time: Option<Duration>,
+}
+
+/// What a run found.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Created {
+    /// Making.
+    pub made: Done,
+    /// Closing, with [`Open::keep`].
+    pub closed: Option<Done>,
+}
+
+impl Create {
+    /// The word for what is measured.
+    pub fn operation(&self) -> String {
+        let made = match &self.kind {
+            Kind::Open(Open { keep: true, .. }) => "open/keep",
+            Kind::Open(_) => "open/close",
+            Kind::Mknod => "create",
+            Kind::Mkdir => "mkdir",
+            Kind::Link(_) => "link",
+        };
+        match (&self.unlink, &self.kind) {
+            (None, _) => made.to_owned(),
+            (Some(_), Kind::Mkdir) => format!("{made}/rmdir"),
+            (Some(_), _) => format!("{made}/unlink"),
+        }
+    }
+
+    /// Runs, and prints progress and totals as Lustre's tool does. The figures are of what was done until the end, also an
+    /// early one.
+    pub fn run(&self, out: &mut dyn Write) -> (Created, Result<(), Ended>) {
+        let mut kept = Vec::new();
+        let (made, mut result) = self.make(&mut kept, out);
+        let operation = self.operation();
+        let total = writeln!(
+            out,
+            "total: {} {operation} in {:.2} seconds: {:.2} ops/second",
+            made.count,
+            made.seconds,
+            made.rate()
+        );
+        result = result.and(total.map_err(Ended::from));
+        let mut created = Created { made, closed: None };
+        if matches!(self.kind, Kind::Open(Open { keep: true, .. })) {
+            let closed = close(kept, out);
+            created.closed = Some(closed);
+            let total = writeln!(
+                out,
+                "total: {} close in {:.2} seconds: {:.2} close/second",
+                closed.count,
+                closed.seconds,
+                closed.rate()
+            );
+            result = result.and(total.map_err(Ended::from));
+        }
+        (created, result)
+    }
+
+    fn make(&self, kept: &mut Vec<OwnedFd>, out: &mut dyn Write) -> (Done, Result<(), Ended>) {
+        let operation = self.operation();
+        let (mut name, mut other) = (Vec::new(), Vec::new());
+        let (xattr, data) = match &self.kind {
+            Kind::Open(open) => {
+                let data = if open.write { open.size as usize } else { 0 };
+                (vec![0x5a; open.xattr.unwrap_or(0)], vec![0x5a; data.min(WRITE_MAX)])
+            }
+            _ => (Vec::new(), Vec::new()),
+        };
+        let mut progress = Progress::start();
+        let mut count = 0;
+        let result = loop {
+            if self.count.is_some_and(|wanted| count >= wanted) {
+                break Ok(());
+            }
+            let now = Instant::now();
+            if self.time.is_some_and(|time| now - progress.start >= time) {
+                break Ok(());
+            }
+            if stop::requested() {
+                break Err(Ended::Stopped);
+            }
+            if count > 0
+                && let Err(error) = progress.line(out, &operation, count, now)
+            {
+                break Err(error.into());
+            }
+            let number = self.start.wrapping_add(count as i64);
+            let name = self.pattern.name(number, &mut name);
+            if let Err(error) = self.make_one(name, &xattr, &data, kept) {
+                break Err(error);
+            }
+            if let Some(pattern) = &self.unlink {
+                let name = pattern.name(number, &mut other);
+                let flags = if self.kind == Kind::Mkdir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                if let Err(errno) = fs::unlinkat(fs::CWD, name, flags) {
+                    break Err(failed("unlink", name.to_bytes(), errno));
+                }
+            }
+            count += 1;
+        };
+        (Done::since(count, progress.start), result)
+    }
+
+    #[inline]
+    fn make_one(&self, name: &CStr, xattr: &[u8], data: &[u8], kept: &mut Vec<OwnedFd>) -> Result<(), Ended> {
+        match &self.kind {
+            Kind::Open(open) => {
+                let mode = Mode::from_raw_mode(0o644);
+                let flags = OFlags::CREATE | OFlags::RDWR;
+                let fd = fs::open(name, flags, mode).map_err(|errno| failed("open", name.to_bytes(), errno))?;
+                open.fill(&fd, name, xattr, data)?;
+                if open.keep {
+                    kept.push(fd);
+                }
+                Ok(())
+            }
+            Kind::Mknod => fs::mknodat(fs::CWD, name, FileType::RegularFile, Mode::from_raw_mode(0o444), 0)
+                .map_err(|errno| failed("mknod", name.to_bytes(), errno)),
+            Kind::Mkdir => {
+                fs::mkdir(name, Mode::from_raw_mode(0o755)).map_err(|errno| failed("mkdir", name.to_bytes(), errno))
+            }
+            Kind::Link(target) => {
+                fs::link(target.as_c_str(), name).map_err(|errno| failed("link", name.to_bytes(), errno))
+            }
+        }
+    }
+
+    /// Removes what a run of `count` made, if it left anything.
+    ///
+    /// # Errors
+    /// Which name could not be removed, and why.
+    pub fn remove(&self, count: u64) -> Result<(), Ended> {
+        if self.unlink.is_some() {
+            return Ok(());
+        }
+        let mut buffer = Vec::new();
+        let flags = if self.kind == Kind::Mkdir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        for number in 0..count {
+            let name = self.pattern.name(self.start.wrapping_add(number as i64), &mut buffer);
+            match fs::unlinkat(fs::CWD, name, flags) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed("unlink", name.to_bytes(), errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One write writes so many bytes at most.
+const WRITE_MAX: usize = 1 << 20;
+
+impl Open {
+    fn fill(&self, fd: &OwnedFd, name: &CStr, xattr: &[u8], data: &[u8]) -> Result<(), Ended> {
+        let fd = fd.as_fd();
+        if self.xattr.is_some() {
+            fs::fsetxattr(fd, c"user.createmany", xattr, fs::XattrFlags::empty())
+                .map_err(|errno| failed("fsetxattr", name.to_bytes(), errno))?;
+        }
+        let mut left = if self.write { self.size } else { 0 };
+        while left > 0 {
+            let part = data.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let written =
+                rustix::io::write(fd, &data[..part]).map_err(|errno| failed("write", name.to_bytes(), errno))?;
+            left -= written as u64;
+        }
+        if self.size > 0 && !self.write {
+            fs::ftruncate(fd, self.size).map_err(|errno| failed("ftruncate", name.to_bytes(), errno))?;
+        }
+        if self.uid.is_some() || self.gid.is_some() {
+            fs::fchown(fd, self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw))
+                .map_err(|errno| failed("fchown", name.to_bytes(), errno))?;
+        }
+        Ok(())
+    }
+}
+
+fn close(kept: Vec<OwnedFd>, out: &mut dyn Write) -> Done {
+    let mut progress = Progress::start();
+    let mut count = 0;
+    for fd in kept {
+        drop(fd);
+        count += 1;
+        // Nothing that could be done about an output that is gone: the descriptors are closed in any case.
+        let _ = progress.line(out, "closed", count, Instant::now());
+    }
+    Done::since(count, progress.start)
+}
+
+/// Lets this process hold as many files open as it may.
+pub fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create(kind: Kind, folder: &std::path::Path, count: u64) -> Create {
+        let pattern = format!("{}/f%d", folder.display()).parse().unwrap();
+        Create { kind, unlink: None, pattern, start: 0, count: Some(count), time: None }
+    }
+
+    fn told(create: &Create) -> (Created, String) {
+        let mut out = Vec::new();
+        let (created, result) = create.run(&mut out);
+        result.unwrap();
+        (created, String::from_utf8(out).unwrap())
+    }
+
+    fn names(folder: &std::path::Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn files_are_opened_closed_and_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut create = create(Kind::Open(Open::default()), folder.path(), 3);
+        create.start = 5;
+        let (created, text) = told(&create);
+        assert_eq!(created.made.count, 3);
+        assert!(text.starts_with("total: 3 open/close in 0.0") && text.ends_with(" ops/second\n"), "{text}");
+        assert_eq!(names(folder.path()), ["f5", "f6", "f7"]);
+        create.remove(3).unwrap();
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn kept_files_are_closed_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (created, text) = told(&create(Kind::Open(Open { keep: true, ..Open::default() }), folder.path(), 20));
+        assert_eq!(created.closed.unwrap().count, 20);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("total: 20 open/keep in "), "{text}");
+        assert!(lines[1].starts_with("total: 20 close in ") && lines[1].ends_with(" close/second"), "{text}");
+    }
+
+    #[test]
+    fn nodes_directories_and_links_are_made() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (_, text) = told(&create(Kind::Mknod, folder.path(), 2));
+        assert!(text.starts_with("total: 2 create in "), "{text}");
+        assert!(folder.path().join("f1").symlink_metadata().unwrap().is_file());
+        let other = folder.path().join("directories");
+        std::fs::create_dir(&other).unwrap();
+        assert!(told(&create(Kind::Mkdir, &other, 2)).1.starts_with("total: 2 mkdir in "));
+        assert!(other.join("f1").is_dir());
+        let links = folder.path().join("links");
+        std::fs::create_dir(&links).unwrap();
+        let target = CString::new(folder.path().join("f0").to_str().unwrap()).unwrap();
+        assert!(told(&create(Kind::Link(target), &links, 2)).1.starts_with("total: 2 link in "));
+        assert_eq!(links.join("f0").metadata().unwrap().nlink(), 3);
+    }
+
+    #[test]
+    fn what_is_unlinked_at_once_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        for (kind, word) in [(Kind::Mknod, "create/unlink"), (Kind::Mkdir, "mkdir/rmdir")] {
+            let mut create = create(kind, folder.path(), 4);
+            create.unlink = Some(create.pattern.clone());
+            let (_, text) = told(&create);
+            assert!(text.starts_with(&format!("total: 4 {word} in ")), "{text}");
+            assert!(names(folder.path()).is_empty());
+        }
+    }
+
+    #[test]
+    fn opened_files_are_filled() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        let written = Open { size: 10_000, write: true, uid: Some(own), ..Open::default() };
+        told(&create(Kind::Open(written), folder.path(), 1));
+        assert_eq!(std::fs::read(folder.path().join("f0")).unwrap(), vec![0x5a; 10_000]);
+        let said = Open { size: 1 << 20, ..Open::default() };
+        told(&create(Kind::Open(said), folder.path(), 1));
+        let metadata = folder.path().join("f0").metadata().unwrap();
+        assert_eq!((metadata.len(), metadata.uid()), (1 << 20, own));
+    }
+
+    #[test]
+    fn time_ends_a_run_without_a_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut create = create(Kind::Mknod, folder.path(), 0);
+        (create.count, create.time) = (None, Some(Duration::from_millis(50)));
+        create.unlink = Some(create.pattern.clone());
+        let (created, _) = told(&create);
+        assert!(created.made.count > 0 && created.made.seconds >= 0.05, "{created:?}");
+    }
+
+    #[test]
+    fn a_failure_names_the_file_and_keeps_the_figures() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("f2"), "").unwrap();
+        let mut out = Vec::new();
+        let (created, result) = create(Kind::Mknod, folder.path(), 5).run(&mut out);
+        assert_eq!(created.made.count, 2);
+        let Err(Ended::Failed(text)) = result else { panic!("{result:?}") };
+        assert!(text.starts_with("mknod(") && text.contains("/f2) error: File exists"), "{text}");
+        assert!(String::from_utf8(out).unwrap().starts_with("total: 2 create in "));
+    }
+}

@@ -1,0 +1,279 @@
+//! The client library without a mount: what a rank works on with `--native`.
+//!
+//! A path is walked once for each directory; the library's references to directories are kept, those to items are given back at
+//! once, as the kernel does when it is short of memory. So what is measured is the client library and the servers, and
+//! nothing of the kernel's file system layer.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::api::{Answer, Call};
+use host::client::{Mount, NoKernel};
+use proto::msg::Cred;
+use proto::{Errno, Fid};
+
+use super::files::Files;
+use super::options::Place;
+
+/// A client of its own, unmounted when the last rank that uses it is gone.
+pub struct Client {
+    mount: Mount,
+}
+
+/// How long an unmount waits for servers.
+const PATIENCE: Duration = Duration::from_secs(30);
+const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
+const MODE_FILE: u32 = 0o100_644;
+
+impl Client {
+    /// Starts a client of the file system of `place`.
+    ///
+    /// # Errors
+    /// A sentence that says what to do.
+    pub fn start(place: &Place) -> Result<Arc<Client>, String> {
+        let Place::Native { mgs, fsname, .. } = place else {
+            return Err(format!("'{place}' is not a file system of ours"));
+        };
+        let options = client::api::Options {
+            uuid: host::clock::uuid(),
+            seed: host::clock::seed(),
+            fsname: fsname.clone(),
+            mgs: mgs.clone(),
+            description: format!("mdtest:{}", std::process::id()),
+            read_only: false,
+            max_dirty: 256 << 20,
+            max_cached: 256 << 20,
+            max_read_ahead: 8 << 20,
+            max_nodes: 1 << 20,
+            soft: Some(Duration::from_secs(60)),
+            request_timeout: Duration::from_secs(10),
+            write_back_after: Duration::from_secs(2),
+        };
+        Ok(Arc::new(Client { mount: Mount::start(options, Arc::new(NoKernel))? }))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Err(reason) = self.mount.unmount(PATIENCE) {
+            eprintln!("mdtest: {reason}");
+        }
+    }
+}
+
+/// The calls of a rank.
+pub struct Native {
+    client: Arc<Client>,
+    cred: Cred,
+    /// Directories by path, with the library's reference to each.
+    known: HashMap<Vec<u8>, u64>,
+}
+
+const ROOT: &[u8] = b"";
+
+impl Native {
+    /// On behalf of this process's user.
+    pub fn new(client: Arc<Client>) -> Native {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let cred = Cred {
+            uid: uid.as_raw(),
+            gid: gid.as_raw(),
+            groups: groups.into_iter().map(rustix::fs::Gid::as_raw).collect(),
+            umask: 0o022,
+            capabilities: if uid.is_root() { ALL_CAPABILITIES } else { 0 },
+        };
+        Native { client, cred, known: HashMap::from([(ROOT.to_vec(), Fid::ROOT.ino())]) }
+    }
+
+    fn call(&self, call: Call) -> io::Result<Answer> {
+        self.client.mount.call(self.cred.clone(), call).map_err(errno)
+    }
+
+    fn forget(&self, ino: u64) {
+        self.client.mount.submit(self.cred.clone(), Call::Forget { ino, count: 1 }, Box::new(|_| ()));
+    }
+
+    fn entry(&self, call: Call) -> io::Result<u64> {
+        match self.call(call)? {
+            Answer::Entry(stat) => Ok(stat.ino),
+            _ => Err(errno(Errno::EIO)),
+        }
+    }
+
+    /// The directory that a path lies in, and the last name.
+    fn parent<'a>(&mut self, path: &'a CStr) -> io::Result<(u64, &'a [u8])> {
+        let path = path.to_bytes();
+        let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (ROOT, path),
+        };
+        Ok((self.folder(folder)?, name))
+    }
+
+    fn folder(&mut self, path: &[u8]) -> io::Result<u64> {
+        if let Some(ino) = self.known.get(path) {
+            return Ok(*ino);
+        }
+        let (before, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (ROOT, path),
+        };
+        let parent = self.folder(before)?;
+        let ino = self.entry(Call::Lookup { parent, name: Bytes::copy_from_slice(name) })?;
+        self.known.insert(path.to_vec(), ino);
+        Ok(ino)
+    }
+
+    /// Names of a directory, and whether each is a directory.
+    fn list(&self, ino: u64) -> io::Result<Vec<(Bytes, bool)>> {
+        let Answer::Opened { fh, .. } = self.call(Call::Opendir { ino })? else { return Err(errno(Errno::EIO)) };
+        let mut found = Vec::new();
+        let mut offset = 0;
+        let result = loop {
+            match self.call(Call::Readdir { fh, offset, max_bytes: 1 << 20, plus: false }) {
+                Ok(Answer::Entries(entries)) if entries.is_empty() => break Ok(()),
+                Ok(Answer::Entries(entries)) => {
+                    offset = entries.last().map_or(offset, |entry| entry.offset);
+                    let real = entries.into_iter().filter(|entry| !matches!(&entry.name[..], b"." | b".."));
+                    found.extend(real.map(|entry| (entry.name, entry.kind == DT_DIR)));
+                }
+                Ok(_) => break Err(errno(Errno::EIO)),
+                Err(error) => break Err(error),
+            }
+        };
+        self.call(Call::Releasedir { fh })?;
+        result.map(|()| found)
+    }
+
+    fn empty(&self, parent: u64, name: &Bytes) -> io::Result<()> {
+        let ino = self.entry(Call::Lookup { parent, name: name.clone() })?;
+        for (name, is_directory) in self.list(ino)? {
+            if is_directory {
+                self.empty(ino, &name)?;
+            } else {
+                self.call(Call::Unlink { parent: ino, name })?;
+            }
+        }
+        self.forget(ino);
+        self.call(Call::Rmdir { parent, name: name.clone() }).map(drop)
+    }
+}
+
+const DT_DIR: u32 = 4;
+
+fn errno(error: Errno) -> io::Error {
+    io::Error::from_raw_os_error(error.raw())
+}
+
+/// O_CREAT | O_WRONLY on Linux.
+const CREATE: u32 = 0o101;
+
+impl Files for Native {
+    fn mkdir(&mut self, path: &CStr) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let ino = self.entry(Call::Mkdir { parent, name: Bytes::copy_from_slice(name), mode: 0o755 })?;
+        self.forget(ino);
+        Ok(())
+    }
+
+    fn rmdir(&mut self, path: &CStr) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        self.call(Call::Rmdir { parent, name: Bytes::copy_from_slice(name) })?;
+        if let Some(ino) = self.known.remove(path.to_bytes()) {
+            self.forget(ino);
+        }
+        Ok(())
+    }
+
+    fn mknod(&mut self, path: &CStr) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let ino = self.entry(Call::Mknod { parent, name: Bytes::copy_from_slice(name), mode: MODE_FILE, rdev: 0 })?;
+        self.forget(ino);
+        Ok(())
+    }
+
+    fn create(&mut self, path: &CStr, data: &[u8], sync: bool) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let call = Call::Create { parent, name: Bytes::copy_from_slice(name), mode: 0o664, flags: CREATE };
+        let Answer::Created { stat, fh, .. } = self.call(call)? else { return Err(errno(Errno::EIO)) };
+        let mut result = Ok(());
+        let mut done = 0;
+        while done < data.len() && result.is_ok() {
+            let part = data.len().min(done + (1 << 20));
+            let data = Bytes::copy_from_slice(&data[done..part]);
+            let (offset, ino) = (done as u64, stat.ino);
+            let write = Call::Write { fh, ino, offset, data, write_back: false, kill_priv: false };
+            result = self.call(write).map(drop);
+            done = part;
+        }
+        if sync && !data.is_empty() && result.is_ok() {
+            result = self.call(Call::Fsync { fh, data_only: false }).map(drop);
+        }
+        let closed = self.call(Call::Release { fh, flock_owner: None });
+        self.forget(stat.ino);
+        result.and(closed.map(drop))
+    }
+
+    fn stat(&mut self, path: &CStr) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let ino = self.entry(Call::Lookup { parent, name: Bytes::copy_from_slice(name) })?;
+        self.forget(ino);
+        Ok(())
+    }
+
+    fn read(&mut self, path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
+        let (parent, name) = self.parent(path)?;
+        let ino = self.entry(Call::Lookup { parent, name: Bytes::copy_from_slice(name) })?;
+        let Answer::Opened { fh, .. } = self.call(Call::Open { ino, flags: 0 })? else {
+            return Err(errno(Errno::EIO));
+        };
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < buffer.len() {
+            let length = (buffer.len() - done).min(1 << 20) as u32;
+            match self.call(Call::Read { fh, offset: done as u64, length }) {
+                Ok(Answer::Data(data)) if !data.is_empty() => {
+                    let count = data.len().min(buffer.len() - done);
+                    buffer[done..done + count].copy_from_slice(&data[..count]);
+                    done += count;
+                }
+                Ok(_) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let closed = self.call(Call::Release { fh, flock_owner: None });
+        self.forget(ino);
+        result.and(closed.map(|_| done))
+    }
+
+    fn unlink(&mut self, path: &CStr) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        self.call(Call::Unlink { parent, name: Bytes::copy_from_slice(name) }).map(drop)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.call(Call::Syncfs).map(drop)
+    }
+
+    fn remove_all(&mut self, path: &CStr) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        self.empty(parent, &Bytes::copy_from_slice(name))?;
+        let gone = path.to_bytes();
+        let below = |known: &[u8]| known.strip_prefix(gone).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        let stale: Vec<Vec<u8>> = self.known.keys().filter(|known| below(known)).cloned().collect();
+        for path in stale {
+            if let Some(ino) = self.known.remove(&path) {
+                self.forget(ino);
+            }
+        }
+        Ok(())
+    }
+}

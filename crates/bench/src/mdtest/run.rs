@@ -1,0 +1,588 @@
+//! Starts the ranks, keeps them in step, collects their times, prints.
+//!
+//! A rank is a process (this program again) or a thread. It is told the next phase, and tells when it began, when it ended and
+//! how much it did; a phase begins when all have told that of the one before. With `-B` the phases of one kind of item are told
+//! together, so each rank goes on by itself.
+//!
+//! The first failure, or the user's wish, ends the phase of every rank; what was measured until then is printed.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Phase;
+use super::files::{Files, Mounted};
+use super::native::{Client, Native};
+use super::options::{Options, Place};
+use super::rank::{Rank, Report};
+use super::summary::{self, Measured, Row};
+use crate::stop;
+
+/// What ranks are.
+pub enum Crew<'a> {
+    /// Processes; the function gives the command of a rank, which is to call [`serve_rank`].
+    Processes(&'a dyn Fn(u64) -> Command),
+    /// Threads of this process.
+    Threads,
+}
+
+/// An order to a rank: a phase, of which iteration, with how many ranks.
+type Order = (Phase, u32, u64);
+
+/// What a rank tells.
+#[derive(Debug)]
+enum Told {
+    Ready,
+    At(u64),
+    Done(Report),
+    Gone(String),
+}
+
+/// A run that ended early.
+#[derive(Debug)]
+pub enum Ended {
+    /// Why, as a sentence.
+    Failed(String),
+    /// The output cannot be written.
+    Output(io::Error),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Ended {
+        Ended::Output(error)
+    }
+}
+
+/// Runs, and prints to `out` what the MPI tool would. Gives the table's rows, also of a run that ended early.
+pub fn run(
+    options: &Options,
+    command_line: &str,
+    crew: &Crew<'_>,
+    out: &mut dyn Write,
+) -> (Vec<Row>, Result<(), Ended>) {
+    let (tell, told) = mpsc::channel();
+    let mut run = Run {
+        options,
+        hands: Vec::new(),
+        tell,
+        told,
+        halt: Arc::default(),
+        failure: None,
+        progress: Progress::new(),
+        last: Vec::new(),
+    };
+    let result = run
+        .head(command_line, out)
+        .map_err(Ended::from)
+        .and_then(|()| run.start(crew))
+        .and_then(|()| options.tasks.iter().try_for_each(|tasks| run.test(*tasks, out)));
+    let rows = summary::machine_rows(options, &run.last);
+    run.end();
+    let result = result.and_then(|()| Ok(writeln!(out, "-- finished at {} --", timestamp())?));
+    (rows, result)
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    hands: Vec<Hand>,
+    tell: Sender<(usize, Told)>,
+    told: Receiver<(usize, Told)>,
+    /// Told to all ranks that are threads.
+    halt: Arc<AtomicBool>,
+    failure: Option<String>,
+    progress: Progress,
+    /// What the last number of ranks measured.
+    last: Vec<Measured>,
+}
+
+/// One end of the line to a rank.
+struct Hand {
+    send: Option<Box<dyn FnMut(Order) -> bool>>,
+    child: Option<Child>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Run<'_> {
+    fn head(&self, command_line: &str, out: &mut dyn Write) -> io::Result<()> {
+        let ranks = self.options.ranks();
+        writeln!(out, "-- started at {} --\n", timestamp())?;
+        let version = env!("CARGO_PKG_VERSION");
+        writeln!(out, "mdtest-{version} was launched with {ranks} total task(s) on 1 node(s)")?;
+        writeln!(out, "Command line used: {command_line}")?;
+        writeln!(out, "Nodemap: {}", "1".repeat(ranks as usize))?;
+        for place in &self.options.places {
+            writeln!(out, "Path                : {place}")?;
+            if let Place::Folder(path) = place {
+                writeln!(out, "FS                  : {}", space(path))?;
+            }
+        }
+        if let Some(seed) = self.options.random_seed {
+            writeln!(out, "random seed: {seed}")?;
+        }
+        if self.options.stride > 0 {
+            writeln!(out, "Shifting ranks by {} for each phase.", self.options.stride)?;
+        }
+        out.flush()
+    }
+
+    fn start(&mut self, crew: &Crew<'_>) -> Result<(), Ended> {
+        let mut clients = HashMap::new();
+        for rank in 0..self.options.ranks() {
+            let sender = self.tell.clone();
+            let hand = match crew {
+                Crew::Processes(command) => process(command(rank), rank as usize, sender),
+                Crew::Threads => files(self.options, rank, &mut clients).and_then(|files| {
+                    thread(Rank::new(self.options.clone(), rank, files, self.halt.clone()), rank as usize, sender)
+                }),
+            };
+            self.hands.push(hand.map_err(Ended::Failed)?);
+        }
+        for _ in 0..self.options.ranks() {
+            match self.told.recv() {
+                Ok((_, Told::Ready)) => {}
+                Ok((rank, Told::Gone(reason))) => return Err(Ended::Failed(format!("rank {rank}: {reason}"))),
+                _ => return Err(Ended::Failed("the ranks cannot be started".to_owned())),
+            }
+        }
+        Ok(())
+    }
+
+    /// All iterations with so many ranks.
+    fn test(&mut self, tasks: u64, out: &mut dyn Write) -> Result<(), Ended> {
+        let what = match (self.options.files, self.options.directories) {
+            (true, true) => "files/directories",
+            (true, false) => "files",
+            _ => "directories",
+        };
+        writeln!(out, "{tasks} tasks, {} {what}", tasks * self.options.items_of_a_rank())?;
+        out.flush()?;
+        self.last.clear();
+        let mut iteration = 0;
+        let mut result = Ok(());
+        while iteration < self.options.iterations && result.is_ok() {
+            result = self.iteration(iteration, tasks, out);
+            iteration += 1;
+        }
+        if self.options.clean_up {
+            let cleaned = self.step(&[Phase::Clean], iteration.saturating_sub(1), tasks);
+            result = result.and(cleaned.map(drop));
+        } else if result.is_err() {
+            eprintln!("mdtest: what was made is still there, in test-dir.* under -d; --cleanup removes it");
+        }
+        let complete = if result.is_ok() { iteration } else { iteration - 1 };
+        if result.is_err() {
+            self.tell_partial();
+        }
+        summary::print(self.options, &self.last, complete, out)?;
+        result
+    }
+
+    fn iteration(&mut self, iteration: u32, tasks: u64, out: &mut dyn Write) -> Result<(), Ended> {
+        let options = self.options;
+        let chosen = |wanted: &[(bool, Phase)]| -> Vec<Phase> {
+            wanted.iter().filter(|(wanted, _)| *wanted).map(|(_, phase)| *phase).collect()
+        };
+        let directories = chosen(&[
+            (options.create, Phase::DirectoryCreation),
+            (options.stat, Phase::DirectoryStat),
+            (options.remove, Phase::DirectoryRemoval),
+        ]);
+        let files = chosen(&[
+            (options.create, Phase::FileCreation),
+            (options.stat, Phase::FileStat),
+            (options.read, Phase::FileRead),
+            (options.remove, Phase::FileRemoval),
+        ]);
+        self.step(&[Phase::Prepare], iteration, tasks)?;
+        if iteration == 0 {
+            self.check_places()?;
+        }
+        let mut groups = Vec::new();
+        if options.create {
+            groups.push(vec![Phase::TreeCreation]);
+        }
+        if options.directories && !options.shared_files {
+            groups.push(directories);
+        }
+        if options.files {
+            groups.push(files);
+        }
+        if options.remove {
+            groups.push(vec![Phase::TreeRemoval]);
+        }
+        for group in groups {
+            if !group[0].is_of_the_tree() {
+                self.delay();
+            }
+            if options.barriers {
+                for phase in group {
+                    self.measure(&[phase], iteration, tasks, out)?;
+                }
+            } else {
+                self.measure(&group, iteration, tasks, out)?;
+            }
+        }
+        if options.remove {
+            self.step(&[Phase::Finish], iteration, tasks)?;
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, phases: &[Phase], iteration: u32, tasks: u64, out: &mut dyn Write) -> Result<(), Ended> {
+        let measured = self.step(phases, iteration, tasks)?;
+        for measured in measured {
+            if self.options.verbosity > 0 {
+                let (seconds, rate) = (measured.seconds(0, self.options.barriers), measured.rate(0, self.options));
+                let name = measured.phase.name();
+                writeln!(out, "V-1: iteration {iteration}: {name:<18}: {seconds:>14.3} sec, {rate:>14.3} ops/sec")?;
+                out.flush()?;
+            }
+            self.last.push(measured);
+        }
+        Ok(())
+    }
+
+    /// Tells the first `tasks` ranks some phases and waits until all have done them all.
+    fn step(&mut self, phases: &[Phase], iteration: u32, tasks: u64) -> Result<Vec<Measured>, Ended> {
+        // A clean-up is done whatever happened before.
+        let cleans = phases == [Phase::Clean];
+        if !cleans && (self.failure.is_some() || stop::requested()) {
+            self.halt();
+            return Err(self.early());
+        }
+        let tasks_count = tasks as usize;
+        let mut reports: Vec<Vec<Report>> = vec![Vec::new(); tasks_count];
+        let mut done_so_far = vec![0; tasks_count];
+        let mut gone = vec![false; self.hands.len()];
+        for (rank, hand) in self.hands.iter_mut().take(tasks_count).enumerate() {
+            for phase in phases {
+                let send = hand.send.as_mut();
+                gone[rank] |= !send.is_some_and(|send| send((*phase, iteration, tasks)));
+            }
+        }
+        let name = phases[0].name();
+        self.progress.begin();
+        let mut failure = None;
+        while (0..tasks_count).any(|rank| !gone[rank] && reports[rank].len() < phases.len()) {
+            match self.told.recv_timeout(Duration::from_millis(200)) {
+                Ok((rank, Told::At(count))) if rank < tasks_count => done_so_far[rank] = count,
+                Ok((rank, Told::Done(report))) if rank < tasks_count => {
+                    if !report.failure.is_empty() && failure.is_none() {
+                        failure = Some(format!("rank {rank}: {}", report.failure));
+                    }
+                    done_so_far[rank] = report.count;
+                    reports[rank].push(report);
+                }
+                Ok((rank, Told::Gone(reason))) => {
+                    gone[rank] = true;
+                    failure.get_or_insert_with(|| format!("rank {rank}: {reason}"));
+                }
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if failure.is_some() || stop::requested() {
+                self.halt();
+            }
+            let wanted = self.options.items_of_a_rank() * tasks;
+            self.progress.tell(name, iteration, self.options.iterations, done_so_far.iter().sum(), wanted);
+        }
+        self.progress.end();
+        if failure.is_none() && (0..tasks_count).any(|rank| gone[rank]) {
+            failure = Some("a rank does not take orders any more".to_owned());
+        }
+        let of_phase = |at: usize, phase: Phase| Measured {
+            phase,
+            ranks: reports.iter().map(|reports| reports.get(at).cloned().unwrap_or_default()).collect(),
+        };
+        let measured: Vec<Measured> = phases.iter().enumerate().map(|(at, phase)| of_phase(at, *phase)).collect();
+        match failure {
+            None => Ok(measured),
+            Some(failure) => {
+                self.partial(&measured);
+                self.failure.get_or_insert(failure);
+                Err(self.early())
+            }
+        }
+    }
+
+    /// What a phase that ended early had done.
+    fn partial(&mut self, measured: &[Measured]) {
+        let wanted = self.options.items_of_a_rank();
+        for measured in measured.iter().filter(|measured| measured.phase.is_measured() && measured.count() > 0) {
+            let seconds = measured.seconds(0, true);
+            let rate = if seconds > 0.0 { measured.count() as f64 / seconds } else { 0.0 };
+            self.progress.partial.push(format!(
+                "{} ended after {} of {} operations, {rate:.3} ops/sec",
+                measured.phase.name(),
+                measured.count(),
+                wanted * measured.ranks.len() as u64
+            ));
+        }
+    }
+
+    fn tell_partial(&mut self) {
+        for line in self.progress.partial.drain(..) {
+            eprintln!("mdtest: {line}");
+        }
+    }
+
+    fn early(&self) -> Ended {
+        match &self.failure {
+            Some(failure) if !(stop_by_user(failure)) => Ended::Failed(failure.clone()),
+            _ => Ended::Failed("stopped; the figures are those of what was done before".to_owned()),
+        }
+    }
+
+    /// All ranks end the phase that they are in.
+    fn halt(&mut self) {
+        if self.halt.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for hand in &self.hands {
+            if let Some(child) = &hand.child {
+                let _ = kill_process(pid(child), Signal::INT);
+            }
+        }
+    }
+
+    /// Several places are mounts of one file system, unless each rank has a tree to itself that no other visits.
+    fn check_places(&self) -> Result<(), Ended> {
+        let places = &self.options.places;
+        if places.len() < 2 || self.options.unique && self.options.stride == 0 {
+            return Ok(());
+        }
+        let folders: Vec<&str> = places
+            .iter()
+            .filter_map(|place| match place {
+                Place::Folder(path) => Some(path.as_str()),
+                Place::Native { .. } => None,
+            })
+            .collect();
+        let Some(first) = folders.first() else { return Ok(()) };
+        let name = format!("test-dir.0-0/mdtest-mark-{}", std::process::id());
+        let mark = std::path::Path::new(first).join(&name);
+        std::fs::create_dir(&mark).map_err(|error| Ended::Failed(format!("mkdir '{}': {error}", mark.display())))?;
+        let stranger = folders.iter().find(|folder| !std::path::Path::new(folder).join(&name).is_dir());
+        let _ = std::fs::remove_dir(&mark);
+        match stranger {
+            None => Ok(()),
+            Some(folder) => Err(Ended::Failed(format!(
+                "'{first}' and '{folder}' are not the same directory through two mounts; then only -u without -N goes"
+            ))),
+        }
+    }
+
+    fn delay(&self) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(self.options.delay_seconds) && !stop::requested() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn end(&mut self) {
+        for hand in &mut self.hands {
+            hand.send = None;
+            if let Some(thread) = hand.thread.take() {
+                let _ = thread.join();
+            }
+        }
+        for hand in &mut self.hands {
+            if let Some(mut child) = hand.child.take() {
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// A rank that only ended because it was told to.
+fn stop_by_user(failure: &str) -> bool {
+    failure.ends_with(": stopped")
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+fn thread(mut rank: Rank, number: usize, told: Sender<(usize, Told)>) -> Result<Hand, String> {
+    let (orders, receive) = mpsc::channel::<Order>();
+    let thread = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
+        let _ = told.send((number, Told::Ready));
+        for (phase, iteration, tasks) in receive {
+            let report = rank.run(phase, iteration, tasks, &mut |count| drop(told.send((number, Told::At(count)))));
+            let _ = told.send((number, Told::Done(report)));
+        }
+    });
+    let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+    Ok(Hand { send: Some(Box::new(move |order| orders.send(order).is_ok())), child: None, thread: Some(thread) })
+}
+
+fn process(mut command: Command, number: usize, told: Sender<(usize, Told)>) -> Result<Hand, String> {
+    let fail = |error: io::Error| format!("cannot start a process: {error}; see 'ulimit -u'");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(fail)?;
+    let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err("a process has no pipes".to_owned());
+    };
+    let reader = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let _ = told.send((number, parse(&line)));
+        }
+        let _ = told.send((number, Told::Gone("its process has ended".to_owned())));
+    });
+    let reader = reader.map_err(fail)?;
+    let send = move |(phase, iteration, tasks): Order| {
+        writeln!(input, "{} {iteration} {tasks}", phase as u8).and_then(|()| input.flush()).is_ok()
+    };
+    Ok(Hand { send: Some(Box::new(send)), child: Some(child), thread: Some(reader) })
+}
+
+fn parse(line: &str) -> Told {
+    let mut words = line.splitn(5, ' ');
+    let kind = words.next();
+    let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0u64);
+    match kind {
+        Some("ready") => Told::Ready,
+        Some("at") => Told::At(number()),
+        Some("done") => {
+            let (start_ns, end_ns, count) = (number(), number(), number());
+            Told::Done(Report { start_ns, end_ns, count, failure: words.next().unwrap_or_default().to_owned() })
+        }
+        _ => Told::Gone(line.strip_prefix("gone ").unwrap_or(line).to_owned()),
+    }
+}
+
+/// The life of a rank that is a process: orders come on its standard input, answers leave on its standard output.
+///
+/// # Errors
+/// The pipes broke.
+pub fn serve_rank(options: &Options, rank: u64) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let files = match files(options, rank, &mut HashMap::new()) {
+        Ok(files) => files,
+        Err(reason) => return writeln!(out, "gone {}", reason.replace('\n', " ")),
+    };
+    let mut work = Rank::new(options.clone(), rank, files, Arc::default());
+    writeln!(out, "ready")?;
+    out.flush()?;
+    for line in io::stdin().lines() {
+        let line = line?;
+        let mut words = line.split(' ');
+        let (Some(Ok(phase)), Some(Ok(iteration)), Some(Ok(tasks))) = (
+            words.next().map(str::parse::<Phase>),
+            words.next().map(str::parse::<u32>),
+            words.next().map(str::parse::<u64>),
+        ) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "an order that this rank does not know"));
+        };
+        let report = work.run(phase, iteration, tasks, &mut |count| {
+            let _ = writeln!(out, "at {count}").and_then(|()| out.flush());
+        });
+        let failure = report.failure.replace('\n', " ");
+        writeln!(out, "done {} {} {} {failure}", report.start_ns, report.end_ns, report.count)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// What a rank works on. Ranks that are threads share the client of their place.
+fn files(options: &Options, rank: u64, clients: &mut HashMap<usize, Arc<Client>>) -> Result<Box<dyn Files>, String> {
+    let at = (rank % options.places.len() as u64) as usize;
+    let place = &options.places[at];
+    Ok(match place {
+        Place::Folder(path) => Box::new(Mounted::new(path)),
+        Place::Native { .. } => {
+            let client = match clients.get(&at) {
+                Some(client) => client.clone(),
+                None => Client::start(place)?,
+            };
+            clients.insert(at, client.clone());
+            Box::new(Native::new(client))
+        }
+    })
+}
+
+/// Lines on standard error while a phase is long.
+struct Progress {
+    terminal: bool,
+    start: Instant,
+    last: Instant,
+    shown: bool,
+    partial: Vec<String>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let now = Instant::now();
+        Progress { terminal: io::stderr().is_terminal(), start: now, last: now, shown: false, partial: Vec::new() }
+    }
+
+    fn begin(&mut self) {
+        self.start = Instant::now();
+        self.last = self.start;
+    }
+
+    fn tell(&mut self, name: &str, iteration: u32, iterations: u32, count: u64, wanted: u64) {
+        let every = if self.terminal { Duration::from_secs(1) } else { Duration::from_secs(10) };
+        if self.last.elapsed() < every {
+            return;
+        }
+        self.last = Instant::now();
+        let rate = count as f64 / self.start.elapsed().as_secs_f64();
+        let line =
+            format!("{name}: iteration {} of {iterations}, {count} of {wanted}, {rate:.0} ops/sec", iteration + 1);
+        if self.terminal {
+            eprint!("\r\x1b[K{line}");
+            self.shown = true;
+        } else {
+            eprintln!("{line}");
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Size and use of the file system that a path is, or will be, on.
+fn space(path: &str) -> String {
+    let path = std::path::absolute(path).unwrap_or_default();
+    let Some(space) = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok()) else {
+        return "unknown".to_owned();
+    };
+    let part = |free: u64, all: u64| if all == 0 { 0.0 } else { 100.0 * (1.0 - free as f64 / all as f64) };
+    let gib = space.f_blocks as f64 * space.f_frsize as f64 / f64::from(1 << 30);
+    format!(
+        "{gib:.1} GiB   Used FS: {:.1}%   Inodes: {:.1} Mi   Used Inodes: {:.1}%",
+        part(space.f_bfree, space.f_blocks),
+        space.f_files as f64 / f64::from(1 << 20),
+        part(space.f_ffree, space.f_files)
+    )
+}
+
+/// Date and time, UTC, as the MPI tool writes them.
+fn timestamp() -> String {
+    let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    let (days, rest) = (seconds / 86400, seconds % 86400);
+    let mut year = 1970;
+    let mut day = days;
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while day >= 365 + u64::from(leap(year)) {
+        day -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut month = 0;
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    while day >= lengths[month] {
+        day -= lengths[month];
+        month += 1;
+    }
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{:02}/{:02}/{year} {hour:02}:{minute:02}:{second:02}", month + 1, day + 1)
+}

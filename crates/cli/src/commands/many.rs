@@ -1,0 +1,295 @@
+//! `createmany`, `unlinkmany`, `statmany`: one kind of call in a loop, and its rate.
+
+use std::ffi::{CString, OsString};
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use bench::many::compare::compare;
+use bench::many::create::{self, Kind, Open};
+use bench::many::pattern::Pattern;
+use bench::many::stat::{Length, Look};
+use bench::many::{Done, Ended, remove, stat};
+use clap::{ArgGroup, Args};
+
+use crate::daemon;
+
+/// Create many files, directories or links and print the rate
+///
+/// Example: createmany -o -k /mnt/dir/f%d 10000
+#[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["open", "mknod", "mkdir", "link"])))]
+pub struct Create {
+    /// Open with O_CREAT, and close
+    #[arg(short = 'o')]
+    open: bool,
+    /// Make regular files with mknod
+    #[arg(short = 'm')]
+    mknod: bool,
+    /// Make directories
+    #[arg(short = 'd')]
+    mkdir: bool,
+    /// Make links to this file
+    #[arg(short = 'l', value_name = "TARGET", value_parser = path)]
+    link: Option<CString>,
+    /// With -o: keep all files open, and measure opens and closes apart
+    #[arg(short = 'k', conflicts_with_all = ["mknod", "mkdir", "link"])]
+    keep: bool,
+    /// With -o: an extended attribute user.createmany of so many bytes
+    #[arg(short = 'x', value_name = "SIZE", conflicts_with_all = ["mknod", "mkdir", "link"], value_parser = clap::value_parser!(u32).range(0..=65536))]
+    xattr: Option<u32>,
+    /// Remove each at once, under its own name or that of another format (-uFORMAT)
+    #[arg(short = 'u', value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    unlink: Option<String>,
+    /// End after so many seconds
+    #[arg(short = 't', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// With -o: the size that each file gets
+    #[arg(short = 'S', value_name = "SIZE", conflicts_with_all = ["mknod", "mkdir", "link"], value_parser = crate::output::parse_size)]
+    size: Option<u64>,
+    /// With -S: write the bytes instead of only setting the size
+    #[arg(short = 'W', requires = "size")]
+    write: bool,
+    /// With -o: the owner that each file gets
+    #[arg(short = 'U', value_name = "UID", conflicts_with_all = ["mknod", "mkdir", "link"])]
+    uid: Option<u32>,
+    /// With -o: the group that each file gets
+    #[arg(short = 'G', value_name = "GID", conflicts_with_all = ["mknod", "mkdir", "link"])]
+    gid: Option<u32>,
+    /// Run so many times, removing what was made after each run (not measured), and print median and spread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Do each run also in a new folder of this directory, a bare local one, and print the ratio
+    #[arg(long, value_name = "DIRECTORY")]
+    beside: Option<PathBuf>,
+    /// Remove what was made at the end, also at an early one
+    #[arg(long)]
+    cleanup: bool,
+    /// Names: a format with at most one number (f%d, f%06x), or a base to which the number is appended
+    #[arg(value_name = "FORMAT")]
+    pattern: Pattern,
+    /// [START] COUNT
+    #[arg(value_name = "[START] COUNT", num_args = 0..=2, allow_negative_numbers = true)]
+    numbers: Vec<i64>,
+}
+
+/// Remove many files or directories and print the rate
+///
+/// Example: unlinkmany /mnt/dir/f%d 10000
+#[derive(Args)]
+pub struct Remove {
+    /// Remove directories
+    #[arg(short = 'd')]
+    directories: bool,
+    /// Names, as for createmany
+    #[arg(value_name = "FORMAT")]
+    pattern: Pattern,
+    /// [START] COUNT
+    #[arg(value_name = "[START] COUNT", num_args = 1..=2, required = true, allow_negative_numbers = true)]
+    numbers: Vec<i64>,
+}
+
+/// Look at many files in a random order and print the rate
+///
+/// Example: statmany -s /mnt/dir/f 10000
+#[derive(Args)]
+#[command(group(ArgGroup::new("how").required(true).args(["stat", "lookup"])))]
+pub struct Stat {
+    /// stat(2)
+    #[arg(short = 's', long = "stat")]
+    stat: bool,
+    /// Only look the name up (open with O_PATH)
+    #[arg(short = 'l', long = "lookup")]
+    lookup: bool,
+    /// Seed of the order; by default a new one, which is printed
+    #[arg(short = 'r', long = "random", value_name = "SEED")]
+    seed: Option<u32>,
+    /// Names begin with this; the numbers from 0 follow
+    #[arg(value_name = "BASE")]
+    pattern: Pattern,
+    /// How many files there are
+    #[arg(value_name = "TOTAL", value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
+    total: u64,
+    /// How many to look at, by default TOTAL; a negative number is a time in seconds
+    #[arg(value_name = "ITERATIONS", allow_negative_numbers = true)]
+    iterations: Option<i64>,
+}
+
+fn path(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|_| "a path has no zero byte".to_owned())
+}
+
+/// The words of a command line whose command stands at `at` (0: the binary is called by the command's name). `-uFORMAT` of
+/// createmany becomes `-u=FORMAT`, which is how an optional value is told from a word that follows.
+pub fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
+    if at > 0 && words.get(at).is_none_or(|word| word != "createmany") {
+        return words;
+    }
+    let attach = |word: OsString| match word.as_bytes().strip_prefix(b"-u") {
+        Some(format) if !format.is_empty() && format[0] != b'=' => OsString::from_vec([b"-u=", format].concat()),
+        _ => word,
+    };
+    words.into_iter().map(attach).collect()
+}
+
+/// Start and count from the numbers behind the format.
+fn numbers(numbers: &[i64]) -> Result<(i64, Option<u64>), String> {
+    let (start, count) = match *numbers {
+        [] => return Ok((0, None)),
+        [count] => (0, count),
+        [start, count, ..] => (start, count),
+    };
+    match u64::try_from(count) {
+        Ok(count) if count > 0 => Ok((start, Some(count))),
+        _ => Err(format!("the count is {count}; it must be at least 1")),
+    }
+}
+
+/// What a run that ended early is called.
+fn end(result: Result<(), Ended>, done: Done) -> anyhow::Result<ExitCode> {
+    match result {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Ended::Failed(text)) => bail!("{text}"),
+        Err(Ended::Stopped) => bail!("stopped after {} operations, {:.2} a second", done.count, done.rate()),
+        Err(Ended::Output(error)) => bail!("cannot print: {error}"),
+    }
+}
+
+/// Runs `createmany`.
+pub fn create(arguments: Create) -> anyhow::Result<ExitCode> {
+    let misused = |message: String| -> ! { crate::misused::<Create>("createmany", &message) };
+    let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|message| misused(message));
+    if count.is_none() && arguments.seconds.is_none() {
+        misused("give a count, or a time with -t".to_owned());
+    }
+    let unlink = match arguments.unlink.as_deref() {
+        None => None,
+        Some("") => Some(arguments.pattern.clone()),
+        Some(format) => Some(format.parse().unwrap_or_else(|message| misused(message))),
+    };
+    let kind = if let Some(target) = arguments.link {
+        Kind::Link(target)
+    } else if arguments.mkdir {
+        Kind::Mkdir
+    } else if arguments.mknod {
+        Kind::Mknod
+    } else {
+        create::raise_open_files();
+        Kind::Open(Open {
+            keep: arguments.keep,
+            xattr: arguments.xattr.map(|size| size as usize),
+            size: arguments.size.unwrap_or(0),
+            write: arguments.write,
+            uid: arguments.uid,
+            gid: arguments.gid,
+        })
+    };
+    let time = arguments.seconds.map(Duration::from_secs);
+    let create = create::Create { kind, unlink, pattern: arguments.pattern, start, count, time };
+    daemon::end_tools_on_signal(true)?;
+    let mut out = std::io::stdout().lock();
+    if arguments.runs.is_some() || arguments.beside.is_some() {
+        let result = compare(&create, arguments.runs.unwrap_or(1), arguments.beside.as_deref(), &mut out);
+        return end(result, Done::default());
+    }
+    let (created, result) = create.run(&mut out);
+    let removed = if arguments.cleanup { create.remove(created.made.count) } else { Ok(()) };
+    out.flush()?;
+    end(result.and(removed), created.made)
+}
+
+/// Runs `unlinkmany`.
+pub fn remove(arguments: Remove) -> anyhow::Result<ExitCode> {
+    let misused = |message: String| -> ! { crate::misused::<Remove>("unlinkmany", &message) };
+    let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|message| misused(message));
+    let remove = remove::Remove {
+        directories: arguments.directories,
+        pattern: arguments.pattern,
+        start,
+        count: count.unwrap_or(0),
+    };
+    daemon::end_tools_on_signal(true)?;
+    let (done, result) = remove.run(&mut std::io::stdout().lock());
+    end(result, done)
+}
+
+/// Runs `statmany`.
+pub fn stat(arguments: Stat) -> anyhow::Result<ExitCode> {
+    let length = match arguments.iterations {
+        None => Length::Count(arguments.total),
+        Some(count) if count >= 0 => Length::Count(count.unsigned_abs()),
+        Some(seconds) => Length::Time(Duration::from_secs(seconds.unsigned_abs())),
+    };
+    let stat = stat::Stat {
+        look: if arguments.stat { Look::Stat } else { Look::Lookup },
+        seed: arguments.seed.map_or_else(|| host::clock::seed() >> 32, u64::from),
+        pattern: arguments.pattern,
+        total: arguments.total,
+        length,
+    };
+    daemon::end_tools_on_signal(true)?;
+    let (done, result) = stat.run(&mut std::io::stdout().lock());
+    end(result, done)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line<A: Args> {
+        #[command(flatten)]
+        arguments: A,
+    }
+
+    fn parse<A: Args>(line: &str) -> Result<A, clap::Error> {
+        let words: Vec<OsString> = std::iter::once("tool").chain(line.split(' ')).map(OsString::from).collect();
+        Line::<A>::try_parse_from(attached(words, 0)).map(|line| line.arguments)
+    }
+
+    #[test]
+    fn createmany_takes_exactly_one_kind_and_keeps_only_with_open() {
+        for good in ["-o f 10", "-m f 10", "-d f 10", "-l target f 10", "-ltarget f 10", "-o -k f 0 10", "-ok f -t 5"] {
+            assert!(parse::<Create>(good).is_ok(), "{good}");
+        }
+        for bad in ["f 10", "-o -m f 10", "-m -k f 10", "-d -x 10 f 10", "-o", "-o %s 10", "-o f 1 2 3", "-W -o f 1"] {
+            assert!(parse::<Create>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_attached_unlink_format_is_not_the_next_word() {
+        assert_eq!(parse::<Create>("-o -u f 10").unwrap().unlink.as_deref(), Some(""));
+        assert_eq!(parse::<Create>("-o -ug%d f 10").unwrap().unlink.as_deref(), Some("g%d"));
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        assert_eq!(attached(words("adamant createmany -ux"), 1), words("adamant createmany -u=x"));
+        assert_eq!(attached(words("adamant mdtest -ux"), 1), words("adamant mdtest -ux"));
+    }
+
+    #[test]
+    fn numbers_are_a_count_or_a_start_and_a_count() {
+        assert_eq!(numbers(&[]).unwrap(), (0, None));
+        assert_eq!(numbers(&[5]).unwrap(), (0, Some(5)));
+        assert_eq!(numbers(&[-3, 5]).unwrap(), (-3, Some(5)));
+        assert!(numbers(&[0]).is_err() && numbers(&[1, -1]).is_err());
+    }
+
+    #[test]
+    fn unlinkmany_and_statmany_want_their_words() {
+        for good in ["f 10", "-d f 10", "f 5 10"] {
+            assert!(parse::<Remove>(good).is_ok(), "{good}");
+        }
+        for good in ["-s f 10", "-l f 10 100", "-r 5 -s f 10 -3"] {
+            assert!(parse::<Stat>(good).is_ok(), "{good}");
+        }
+        assert!(parse::<Remove>("f").is_err());
+        for bad in ["f 10", "-s f", "-s -l f 10", "-s f 0", "-q f 10"] {
+            assert!(parse::<Stat>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -106,8 +106,9 @@ pub enum Invalidation {
     /// [`Event::Invalidated`] when the kernel has done it, if `token` is not 0. Dropping pages may bring WRITE requests
     /// for pages that a program changed through `mmap`: they arrive as calls and must be served meanwhile.
     Inode { token: u64, ino: u64, offset: u64, length: u64 },
-    /// A cached name. Done on a thread of its own, never waited for.
-    Entry { parent: u64, name: Bytes },
+    /// A cached name; answered like `Inode`. The kernel takes the directory's lock for it, which the thread of a call that
+    /// waits here may hold: so it must not hold up any other invalidation.
+    Entry { token: u64, parent: u64, name: Bytes },
 }
 
 /// Attributes as a program sees them.

@@ -33,6 +33,10 @@ pub mod flags {
     pub const DIRECTORY: u32 = 0o200_000;
     /// Do not touch the atime.
     pub const NOATIME: u32 = 0o1_000_000;
+    /// Only a reference.
+    pub const PATH: u32 = 0o10_000_000;
+    /// For execution; the kernel's own.
+    pub const EXEC: u32 = 0o40;
     /// Data and attributes durable before write returns.
     pub const SYNC: u32 = 0o4_010_000;
 }

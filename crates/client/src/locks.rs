@@ -185,12 +185,6 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
         node.xattrs = None;
         node.xattr_covered = false;
     }
-    if lost & bits::LOOKUP != 0 && node.ino != 1 {
-        node.stale = node.lookups > 0;
-        for (parent, name) in core::mem::take(&mut node.kernel_names) {
-            w.effects.push_back(Effect::Invalidate(Invalidation::Entry { parent, name }));
-        }
-    }
 }
 
 /// Does what the cache of `dest` asks for.
@@ -220,6 +214,7 @@ pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
 pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
     if lock.resource.kind() == ResourceKind::Inode && w.nodes.get(lock.resource.fid.ino()).is_some() {
         refresh_bits(w, dest, &lock.resource);
+        crate::ops::names_lost(w, lock.resource.fid.ino());
     }
     if is_data(lock) {
         data::lock_lost(w, dest, lock);

@@ -81,6 +81,7 @@ impl Client {
                         self.interrupt(call);
                     }
                     self.w.spawn(Task::Unmount);
+                    self.w.wake(WaitKey::Timer);
                 }
             }
         }
@@ -147,8 +148,12 @@ impl Client {
         let cred = self.last_cred.clone();
         let op = self.begin(Some(id), cred, Work::Call(call));
         self.attempt(op);
-        if self.slots[op.slot as usize].generation == op.generation {
+        let slot = &self.slots[op.slot as usize];
+        if slot.generation == op.generation {
             self.calls.insert(id, op);
+            if let Some(Work::Call(call)) = slot.running.as_ref().map(|running| &running.work) {
+                ops::waits(&mut self.w, op, call);
+            }
         }
     }
 
@@ -206,6 +211,9 @@ impl Client {
         self.free.push(id.slot);
         data::op_ended(&mut self.w, id);
         locks::release_all(&mut self.w, &running.state);
+        if let Work::Call(call) = &running.work {
+            ops::ended(&mut self.w, id, call, &result);
+        }
         if let Some(call) = running.state.call.take() {
             self.calls.remove(&call);
             self.w.effect(Effect::Answer { id: call, result });

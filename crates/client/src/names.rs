@@ -12,7 +12,7 @@ use bytes::Bytes;
 use proto::Fid;
 use proto::msg::{Attr, ObjectRep, Policy, bits};
 use std::sync::Arc;
-use stdx::Map;
+use stdx::{Instant, Map};
 
 use crate::node::{S_IFDIR, S_IFMT};
 use crate::world::World;
@@ -84,6 +84,8 @@ pub struct Directory {
     pub fetching: bool,
     /// The directory was too large to be listed, in this epoch.
     pub too_large: Option<u32>,
+    /// Until then a lookup makes sure that what it found lasts: somebody was told `ESTALE` here.
+    pub hold_until: Option<Instant>,
 }
 
 /// What the cache knows of a name.

@@ -36,6 +36,8 @@ pub struct Node {
     pub opens: u32,
     /// Open files that programs still have.
     pub handles: u32,
+    /// When a lookup opened it, so that it lasts until the kernel comes back for it.
+    pub held: Option<Instant>,
     /// Inode lock bits held (PR or stronger), callbacks excluded.
     pub bits: u64,
     /// Changes whenever LOOKUP is lost or won; never the same twice in one mount.
@@ -52,11 +54,11 @@ pub struct Node {
     pub attr_covered: bool,
     /// `attr` came in while XATTR was held and has been covered since: `has_xattrs` can be believed.
     pub xattr_covered: bool,
-    /// Names in the kernel may be wrong; the next call by path answers `ESTALE`.
+    /// Names in the kernel may be wrong, for it has not dropped them in time; the next call by path answers `ESTALE`.
     pub stale: bool,
     /// The object is gone, as far as we know: no link is left.
     pub unlinked: bool,
-    /// A directory's parent, as last seen; 0 if unknown.
+    /// The directory in which it was found last; 0 if unknown.
     pub parent: u64,
     /// Names under which the kernel was given this node.
     pub kernel_names: SmallVec<[(u64, Bytes); 1]>,
@@ -82,6 +84,7 @@ impl Node {
             lookups: 0,
             opens: 0,
             handles: 0,
+            held: None,
             bits: 0,
             lookup_epoch: 0,
             update_epoch: 0,

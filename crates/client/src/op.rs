@@ -35,6 +35,8 @@ pub enum WaitKey {
     Drained,
     /// `World::timer` passed.
     Timer,
+    /// A call began to wait while the kernel holds a directory locked for it.
+    Gates,
     /// A directory's listing was fetched.
     Listing(u64),
     /// The data cache's own, by a number that it chooses.
@@ -59,6 +61,13 @@ pub enum Task {
     },
     /// Tell the server that an open ended.
     Close(Box<crate::file::Closing>),
+    /// An object was opened so that it lasts until the kernel has come back for it; then it is closed.
+    Hold {
+        /// The open.
+        closing: Box<crate::file::Closing>,
+        /// How long.
+        until: stdx::Instant,
+    },
     /// Tell the server an access time.
     Atime {
         /// Whose.

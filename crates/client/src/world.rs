@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use stdx::{Instant, Map, Rng};
 
-use crate::api::{Effect, Invalidation, Options};
+use crate::api::{Effect, Options};
 use crate::cx::Step;
 use crate::data::DataState;
 use crate::file::Files;
 use crate::imports::{Dest, Imports};
 use crate::node::Nodes;
 use crate::op::{OpId, Task, WaitKey};
+use crate::ops::Gate;
 
 /// Sequences of FIDs that the metadata target granted.
 #[derive(Debug, Default)]
@@ -88,6 +89,8 @@ pub struct World {
     pub unmounting: bool,
     /// When `WaitKey::Timer` is to be woken.
     pub timer: Option<Instant>,
+    /// Calls that wait while the kernel holds directories locked for them.
+    pub(crate) gates: Vec<Gate>,
     /// Operations in progress, background work included.
     pub ops_running: usize,
     /// The last number given to an epoch of a node.
@@ -129,6 +132,7 @@ impl World {
             config_version: 0,
             unmounting: false,
             timer: None,
+            gates: Vec::new(),
             ops_running: 0,
             epochs: 0,
             want_run: (0, 0),
@@ -234,11 +238,6 @@ impl World {
             data_cookie: if data.is_some() { self.want(dest) } else { 0 },
             data_write: data.unwrap_or(false),
         }
-    }
-
-    /// The kernel must forget a name; nobody waits for it.
-    pub fn invalidate_entry(&mut self, parent: u64, name: Bytes) {
-        self.effect(Effect::Invalidate(Invalidation::Entry { parent, name }));
     }
 
     /// A target's name, for messages.

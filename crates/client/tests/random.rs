@@ -137,14 +137,20 @@ fn history(seed: u64, steps: usize, faults: bool) {
     let mut c = Cluster::new(rng.range(1, 3) as usize);
     let mut kernels: Vec<Kernel> = (0..clients).map(|_| Kernel::default()).collect();
     for _ in 0..clients {
-        c.mount();
+        let node = c.mount();
+        c.nodes[node].slow_names = rng.chance(1, 2);
     }
     let mut model = Model::new();
     for step in 0..steps {
         let node = rng.below(clients as u64) as usize;
         let told = core::mem::take(&mut c.nodes[node].invalidations);
         let names = rng.below(4) as usize;
-        kernels[node].listen(told, names);
+        let slow = c.nodes[node].slow_names;
+        if slow {
+            // Names are believed again soon after an `ESTALE`.
+            c.pass(Duration::from_millis(150));
+        }
+        kernels[node].listen(told, slow, names);
         let (p, q) = (path(&mut rng), path(&mut rng));
         let mut what = format!("seed {seed} step {step} client {node}:");
         if faults && rng.chance(1, 40) {
@@ -289,7 +295,9 @@ fn clients_agree_with_the_model() {
     for seed in seeds(0, 150) {
         history(seed, 300, false);
     }
-    assert!(stdx::marks::count("stale_node") > 0);
+    for mark in ["stale_node", "names_not_waited_for", "lookup_that_holds"] {
+        assert!(stdx::marks::count(mark) > 0, "{mark}");
+    }
 }
 
 #[test]

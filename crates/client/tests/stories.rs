@@ -100,7 +100,8 @@ fn links_symlinks_devices_and_renames() {
     };
     assert_eq!(link.size, 6);
     assert_eq!(c.call(a, Call::Readlink { ino: link.ino }), Ok(Answer::Data(name("f/../g"))));
-    assert_eq!(c.sent(), 0);
+    assert_eq!(c.requests.get("mds_getattr"), None, "the access time is told, nothing is asked");
+    c.sent();
     let Answer::Entry(pipe) = c.call(a, Call::Mknod { parent: 1, name: name("p"), mode: 0o010_644, rdev: 0 }).unwrap()
     else {
         panic!()
@@ -433,4 +434,128 @@ fn the_lock_of_a_directory_in_use_outlives_those_of_many_files() {
     }
     let unused = &c.nodes[a].machine.get_params("ldlm.namespaces.*MDT*.lock_unused_count")[0].1;
     assert!(unused.parse::<usize>().unwrap() <= 61, "{unused}");
+}
+
+#[test]
+fn what_was_looked_up_after_a_stale_handle_lasts_until_it_is_opened() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let again = |c: &mut Cluster| {
+        let _ = c.unlink(b, 1, "f");
+        let (_, fh) = c.create(b, 1, "f").unwrap();
+        c.write(b, fh, 0, b"content").unwrap();
+        c.close(b, fh).unwrap();
+    };
+    again(&mut c);
+    let old = c.lookup(a, 1, "f").unwrap().ino;
+    again(&mut c);
+    assert_eq!(c.open(a, old, 0), Err(Errno::ESTALE));
+    // The kernel walks the path once more, and no further.
+    let new = c.lookup(a, 1, "f").unwrap().ino;
+    assert!(marks::count("lookup_that_holds") > 0);
+    again(&mut c);
+    let fh = c.open(a, new, 0).expect("it was there when it was looked up");
+    assert_eq!(&c.read(a, fh, 0, 100).unwrap()[..], b"content");
+    c.close(a, fh).unwrap();
+    // Nothing stays open.
+    c.pass(std::time::Duration::from_secs(3));
+    let third = c.mount();
+    assert_eq!(c.getattr(third, new), Err(Errno::ESTALE));
+}
+
+/// The kernel can drop a name only when nobody works in its directory, and a call may work there that waits for us.
+#[test]
+fn a_callback_waits_for_names_but_not_for_long() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.lookup(a, 1, "f").unwrap();
+    c.nodes[a].slow_kernel = true;
+    let unlink = c.send(b, Call::Unlink { parent: 1, name: name("f") });
+    c.run();
+    assert!(!c.answered(b, unlink), "the name is still there for programs of a");
+    c.nodes[a].slow_kernel = false;
+    assert_eq!(c.answer(b, unlink), Ok(Answer::Done));
+
+    let (_, fh) = c.create(a, 1, "g").unwrap();
+    c.close(a, fh).unwrap();
+    c.lookup(a, 1, "g").unwrap();
+    c.nodes[a].slow_names = true;
+    let unlink = c.send(b, Call::Unlink { parent: 1, name: name("g") });
+    c.run();
+    assert!(!c.answered(b, unlink));
+    c.pass(std::time::Duration::from_millis(25));
+    assert!(c.answered(b, unlink));
+    assert!(marks::count("names_not_waited_for") > 0);
+}
+
+#[test]
+fn a_program_that_may_not_be_read_can_be_opened_for_execution() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "program").unwrap();
+    c.write(a, fh, 0, b"#!").unwrap();
+    c.close(a, fh).unwrap();
+    let set = SetStat { mode: Some(0o111), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    assert_eq!(c.call_as(a, 7, Call::Open { ino: f.ino, flags: 0 }), Err(Errno::EACCES));
+    let exec = c.call_as(a, 7, Call::Open { ino: f.ino, flags: 0o40 });
+    assert!(matches!(exec, Ok(Answer::Opened { .. })), "{exec:?}");
+}
+
+#[test]
+fn attributes_from_the_cache_are_for_who_may_read_them() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    for text in ["user.note", "trusted.note"] {
+        let value = bytes::Bytes::from_static(b"x");
+        c.call(a, Call::Setxattr { ino: f.ino, name: name(text), value, flags: 0 }).unwrap();
+    }
+    let get = |c: &mut Cluster, uid, text| c.call_as(a, uid, Call::Getxattr { ino: f.ino, name: name(text) });
+    for _ in 0..2 {
+        assert_eq!(get(&mut c, 0, "user.note"), Ok(Answer::Data(bytes::Bytes::from_static(b"x"))));
+        assert_eq!(get(&mut c, 0, "trusted.note"), Ok(Answer::Data(bytes::Bytes::from_static(b"x"))));
+        assert_eq!(get(&mut c, 7, "user.note"), Err(Errno::EACCES));
+        assert_eq!(get(&mut c, 7, "trusted.note"), Err(Errno::ENODATA));
+    }
+}
+
+#[test]
+fn reading_a_symbolic_link_moves_its_access_time() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    c.call(a, Call::Symlink { parent: 1, name: name("l"), target: name("x") }).unwrap();
+    let made = c.lookup(a, 1, "l").unwrap();
+    c.pass(std::time::Duration::from_secs(2));
+    assert_eq!(c.call(a, Call::Readlink { ino: made.ino }), Ok(Answer::Data(name("x"))));
+    assert!(c.getattr(b, made.ino).unwrap().atime_ns > made.atime_ns);
+}
+
+#[test]
+fn a_lock_that_goes_with_a_close_under_way_is_waited_for() {
+    use client::api::{RecordLock, RecordLockKind};
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, here) = c.create(a, 1, "f").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let there = c.open(b, f.ino, 0).unwrap();
+    let lock = RecordLock { start: 0, end: u64::MAX, kind: RecordLockKind::Exclusive, pid: 1 };
+    let take = |fh, owner| Call::Setlk { fh, owner, lock, wait: false, flock: true };
+    c.call(a, take(here, 1)).unwrap();
+    let id = c.send(b, take(there, 2));
+    c.run();
+    assert!(!c.answered(b, id));
+    c.call(a, Call::Release { fh: here, flock_owner: Some(1) }).unwrap();
+    assert_eq!(c.answer(b, id), Ok(Answer::Done));
+    assert!(marks::count("flock_tried_again") > 0);
+    // One that is really held is refused soon.
+    let third = c.open(a, f.ino, 0).unwrap();
+    let id = c.send(a, take(third, 3));
+    c.pass(std::time::Duration::from_millis(40));
+    assert_eq!(c.answer(a, id), Err(Errno::EAGAIN));
 }

@@ -252,7 +252,6 @@ fn record_locks_exclude_across_mounts() {
 }
 
 #[test]
-#[ignore = "known defect: releasing a flock by closing the file is not waited for"]
 fn flock_excludes_across_mounts() {
     on_two_mounts("flock", |a, b| {
         fs::write(a.join("f"), "").unwrap();
@@ -345,7 +344,6 @@ fn mappings_are_coherent() {
 }
 
 #[test]
-#[ignore = "known defect: a name that another client has just removed can be seen for a moment"]
 fn a_file_without_a_name_goes_on() {
     on_two_mounts("a file without a name", |a, b| {
         for size in [100usize, 300_000] {
@@ -376,7 +374,6 @@ fn a_file_without_a_name_goes_on() {
 }
 
 #[test]
-#[ignore = "known defect: a reader can meet ESTALE while another mount renames over the file"]
 fn files_replaced_by_rename_are_whole() {
     on_two_mounts("replaced files", |a, b| {
         fs::write(a.join("config"), "version 000000\n").unwrap();

@@ -126,7 +126,6 @@ fn list(folder: &Path) -> io::Result<()> {
 }
 
 #[test]
-#[ignore = "known defect: nothing blocks, but programs can meet ESTALE while two mounts rename over each other"]
 fn each_others_files_at_full_speed() {
     at_full_speed("each other's files for 20 s", Duration::from_secs(20));
 }

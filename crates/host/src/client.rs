@@ -10,14 +10,13 @@
 //! first call after a quiet time takes the sockets from it.
 //!
 //! Further threads tell the kernel what to forget: a crew of them for pages and attributes, which may wait for each other,
-//! and one for names, because dropping a name can wait for a directory that a program holds while it waits for us.
+//! and another for names, because dropping a name can wait for a directory that a program holds while it waits for us.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -38,7 +37,7 @@ pub type Completion = Box<dyn FnOnce(Result<Answer, Errno>) + Send>;
 pub trait Kernel: Send + Sync {
     /// Forget attributes and the pages of a range. Returns when the kernel has.
     fn forget_inode(&self, ino: u64, offset: u64, length: u64);
-    /// Forget a name.
+    /// Forget a name. Returns when the kernel has.
     fn forget_entry(&self, parent: u64, name: &[u8]);
 }
 
@@ -75,7 +74,8 @@ struct Shared {
     nudge: OwnedFd,
     /// Token, node, offset, length.
     forget_inode: OnceLock<Crew<(u64, u64, u64, u64)>>,
-    forget_entry: Mutex<mpsc::Sender<(u64, Bytes)>>,
+    /// Token, directory, name.
+    forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
     /// Calls answered, for statistics.
     answered: AtomicU64,
 }
@@ -158,7 +158,6 @@ impl Mount {
             .map_err(|e| os(e.into()))?;
         let clock = Clock::default();
         let machine = client::Client::new(options, clock.now());
-        let (forget_entry, entries) = mpsc::channel();
         let shared = Arc::new(Shared {
             clock,
             state: Mutex::new(State {
@@ -179,7 +178,7 @@ impl Mount {
             poller,
             nudge,
             forget_inode: OnceLock::new(),
-            forget_entry: Mutex::new(forget_entry),
+            forget_entry: OnceLock::new(),
             answered: AtomicU64::new(0),
         });
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -188,21 +187,15 @@ impl Mount {
         let for_inodes = (Arc::downgrade(&shared), kernel.clone());
         let forget_inode = Crew::start("forget-inode", move |(token, ino, offset, length)| {
             for_inodes.1.forget_inode(ino, offset, length);
-            if token != 0
-                && let Some(shared) = for_inodes.0.upgrade()
-            {
-                shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token }));
-            }
+            forgotten(&for_inodes.0, token);
         });
         let _ = shared.forget_inode.set(forget_inode.map_err(os)?);
-        spawn(
-            "forget-entry",
-            Box::new(move || {
-                for (parent, name) in entries {
-                    kernel.forget_entry(parent, &name);
-                }
-            }),
-        )?;
+        let for_names = Arc::downgrade(&shared);
+        let forget_entry = Crew::start("forget-entry", move |(token, parent, name): (u64, u64, Bytes)| {
+            kernel.forget_entry(parent, &name);
+            forgotten(&for_names, token);
+        });
+        let _ = shared.forget_entry.set(forget_entry.map_err(os)?);
         let for_care = shared.clone();
         spawn("caretaker", Box::new(move || for_care.take_care()))?;
         shared.turn(|state, now| {
@@ -301,6 +294,15 @@ impl Mount {
                 return Err("the servers did not answer in time; what they had not confirmed may be lost".to_owned());
             }
         }
+    }
+}
+
+/// The kernel has forgotten something.
+fn forgotten(shared: &Weak<Shared>, token: u64) {
+    if token != 0
+        && let Some(shared) = shared.upgrade()
+    {
+        shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token }));
     }
 }
 
@@ -535,8 +537,10 @@ impl Shared {
                     crew.send((token, ino, offset, length));
                 }
             }
-            Effect::Invalidate(Invalidation::Entry { parent, name }) => {
-                let _ = self.forget_entry.lock().send((parent, name));
+            Effect::Invalidate(Invalidation::Entry { token, parent, name }) => {
+                if let Some(crew) = self.forget_entry.get() {
+                    crew.send((token, parent, name));
+                }
             }
             Effect::Mounted => self.settle(state, Phase::Mounted),
             Effect::MountFailed { reason } => self.settle(state, Phase::Failed(reason)),

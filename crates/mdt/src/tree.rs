@@ -57,7 +57,12 @@ pub fn node(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
 /// The directory of a FID: `ENOTDIR` if it is none.
 pub fn dir(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     let node = node(cx, fid)?;
-    if node.inode.is_dir() { Ok(node) } else { Err(Stop::Errno(Errno::ENOTDIR)) }
+    match () {
+        () if !node.inode.is_dir() => Err(Stop::Errno(Errno::ENOTDIR)),
+        // Removed, and still open somewhere: nothing can be found or made in it.
+        () if node.inode.nlink == 0 => Err(Stop::Errno(Errno::ENOENT)),
+        () => Ok(node),
+    }
 }
 
 /// The object of an entry.

@@ -8,6 +8,7 @@ use crate::api::{Answer, FileHandle, SetStat, SetTime};
 use crate::cx::{Cx, Run};
 use crate::data;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::op::Task;
 
 /// `Getattr`: without a request if locks cover everything.
 pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<Answer> {
@@ -121,14 +122,20 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
 /// `Readlink`: what a symbolic link says never changes, so it is asked for once.
 pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
-    if let Some(target) = cx.w.nodes.get(ino).and_then(|node| node.symlink.clone()) {
-        return Ok(Answer::Data(target));
+    let target = match cx.w.nodes.get(ino).and_then(|node| node.symlink.clone()) {
+        Some(target) if !cx.began(step::ATTR) => target,
+        _ => {
+            let rep = super::fetch(cx, fid)?;
+            match &rep.attr {
+                Some(attr) if attr.mode & S_IFMT == S_IFLNK => rep.symlink.clone(),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+        }
+    };
+    if super::io::accessed(cx, ino) {
+        cx.spawn(Task::Atime { ino });
     }
-    let rep = super::fetch(cx, fid)?;
-    match &rep.attr {
-        Some(attr) if attr.mode & S_IFMT == S_IFLNK => Ok(Answer::Data(rep.symlink.clone())),
-        _ => Err(Errno::EINVAL.into()),
-    }
+    Ok(Answer::Data(target))
 }
 
 /// `Access`: what attributes say. Where an access control list decides, whoever does the thing is told by the server.

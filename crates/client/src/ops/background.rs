@@ -32,7 +32,10 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
         if let (ResourceKind::Inode, Policy::Bits(held)) = (lock.resource.kind(), lock.policy)
             && held & (bits::UPDATE | bits::LOOKUP | bits::PERM) != 0
         {
-            cx.invalidate_kernel(step::MAIN, lock.resource.fid.ino(), 0, 0)?;
+            let ino = lock.resource.fid.ino();
+            let names = if held & bits::LOOKUP != 0 { super::kernel::forget_names(cx, ino) } else { Ok(()) };
+            cx.invalidate_kernel(step::MAIN, ino, 0, 0)?;
+            names?;
         }
         Ok(())
     })();

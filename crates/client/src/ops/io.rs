@@ -50,23 +50,25 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, length: u32) ->
 }
 
 /// Relatime: the access time moves if it is not newer than the last change, or is older than a day. It is kept here and
-/// told to the server with the close.
-pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) {
+/// told to the server with the close. True if it moved.
+pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     if cx.w.options.read_only {
-        return;
+        return false;
     }
     let data = data::stat_cached(cx.w, ino);
     let now = cx.op.wall_ns;
-    let Some(node) = cx.w.nodes.get_mut(ino) else { return };
-    let Some(attr) = &node.attr else { return };
+    let Some(node) = cx.w.nodes.get_mut(ino) else { return false };
+    let Some(attr) = &node.attr else { return false };
     let mut changed = attr.mtime_ns.max(attr.ctime_ns);
     let atime = attr.atime_ns.max(node.atime_ns.unwrap_or(i64::MIN));
     if let Some(data) = data {
         changed = changed.max(data.lvb.mtime_ns).max(data.lvb.ctime_ns);
     }
-    if (atime <= changed || now - atime > DAY_NS) && now > atime {
+    let moves = (atime <= changed || now - atime > DAY_NS) && now > atime;
+    if moves {
         node.atime_ns = Some(now);
     }
+    moves
 }
 
 /// `Write`.

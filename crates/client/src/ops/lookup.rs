@@ -26,6 +26,9 @@ pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -
     if let Some(node) = w.nodes.get_mut(stat.ino) {
         node.lookups += 1;
         node.stale = false;
+        if name.as_ref() != b"." && name.as_ref() != b".." {
+            node.parent = parent;
+        }
         if stat.entry_cacheable && !node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) {
             if node.kernel_names.len() >= 16 {
                 node.kernel_names.remove(0);
@@ -49,6 +52,9 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     let up = name.as_ref() == b"..";
     if !up {
         check_name(name)?;
+    }
+    if !up && super::kernel::holds(cx, parent) {
+        return super::kernel::find_and_hold(cx, parent, fid, name);
     }
     if !cx.began(step::MAIN) && permitted(cx.w, parent, 1, &cx.op.cred) == Some(true) {
         match cx.w.known_name(parent, name) {

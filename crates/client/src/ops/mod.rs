@@ -7,6 +7,7 @@ mod background;
 mod dir;
 mod info;
 mod io;
+mod kernel;
 mod lookup;
 mod namespace;
 mod open;
@@ -24,6 +25,8 @@ use crate::node::S_IFMT;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
 
+pub(crate) use kernel::{Gate, ended, names_lost, waits};
+
 /// Steps of helpers; an operation's own begin at 100.
 pub(crate) mod step {
     use crate::cx::Step;
@@ -39,10 +42,22 @@ pub(crate) mod step {
     pub const UNLOCK: Step = 7;
     /// Our number of that request.
     pub const UNLOCK_COOKIE: Step = 8;
+    /// Names that the kernel was asked to drop: how many; until when that is waited for.
+    pub const NAMES: Step = 9;
+    /// See [`NAMES`].
+    pub const NAMES_UNTIL: Step = 10;
+    /// An object is opened with its lookup.
+    pub const HOLD: Step = 11;
+    /// How often a lock was tried for again.
+    pub const TRIES: Step = 12;
+    /// When it is next.
+    pub const TRY_AT: Step = 13;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
     /// Added to the step of a piece of a listing: the epoch when its request left.
     pub const EPOCHS: Step = 20_000;
+    /// Added to the number of such a name: its directory.
+    pub const PARENTS: Step = 10_000;
     /// A sequence was waited for.
     pub const SEQUENCE: Step = 6;
     /// The request of the operation.
@@ -112,6 +127,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Sequence => background::sequence(cx),
         Task::Callback { dest, cookie } => background::callback(cx, *dest, *cookie),
         Task::Close(closing) => background::close(cx, closing),
+        Task::Hold { closing, until } => kernel::hold(cx, closing, *until),
         Task::Atime { ino } => background::atime(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
@@ -137,12 +153,14 @@ pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
     if cx.op.is_fresh()
         && let Some(node) = cx.w.nodes.get_mut(ino)
         && node.stale
+        // What a program has open it may ask about without a path, and nobody would ask again for it.
+        && node.handles == 0
+        // Who met `ESTALE` and looked up again may not meet it once more.
+        && node.held.is_none_or(|at| cx.w.now.since(at) > kernel::WALK)
     {
         node.stale = false;
-        if node.opens == 0 {
-            stdx::mark!("stale_node");
-            return Err(Errno::ESTALE.into());
-        }
+        stdx::mark!("stale_node");
+        return Err(Errno::ESTALE.into());
     }
     let fid = fid_of(ino)?;
     // Caches are looked at through the node; the list of unused locks must hear that these are in use.

@@ -19,7 +19,7 @@ use crate::node::{S_IFMT, S_IFREG};
 use crate::op::Task;
 
 /// Flags that the server has a use for: the rest is ours or the kernel's.
-const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY;
+const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
 
 fn wants_write(flags: u32) -> bool {
     flags & o::ACCMODE != 0 || flags & o::TRUNC != 0

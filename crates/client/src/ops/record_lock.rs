@@ -4,10 +4,18 @@ use bytes::Bytes;
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 use proto::{Errno, Fid, Opcode};
 
+use core::time::Duration;
+use stdx::Instant;
+
 use super::step;
 use crate::api::{Answer, FileHandle, RecordLock, RecordLockKind};
 use crate::cx::{Cx, Run, Stop};
-use crate::op::{Body, Task};
+use crate::op::{Body, Task, WaitKey};
+
+/// After so many further tries, each after twice the time of the one before, a lock counts as taken: 31 ms.
+const TRIES: u64 = 5;
+/// The first of these times.
+const FIRST_TRY: Duration = Duration::from_millis(1);
 
 fn mode(kind: RecordLockKind) -> LockMode {
     match kind {
@@ -103,7 +111,37 @@ pub(crate) fn set(
     if let (true, Some((_, cookie))) = (first, cx.op.waiting_record) {
         settled(cx, dest, cookie, result.is_ok());
     }
+    if is_flock && !wait && result == Err(Errno::EAGAIN) && !cx.interrupted() {
+        return try_again(cx);
+    }
     result.map(|()| Answer::Done).map_err(Stop::Errno)
+}
+
+/// Somebody has the lock, or had it: the last close gives it back, but the kernel tells his client of that after `close`
+/// has returned. So a program that was told of the close and then tries for the lock is not refused at once.
+fn try_again(cx: &mut Cx<'_>) -> Run<Answer> {
+    let tries = cx.memo(step::TRIES).unwrap_or(0);
+    if tries >= TRIES {
+        return Err(Errno::EAGAIN.into());
+    }
+    let at = match cx.memo(step::TRY_AT) {
+        Some(at) => Instant(at),
+        None => {
+            let at = cx.now() + FIRST_TRY * (1 << tries);
+            cx.set_memo(step::TRY_AT, at.0);
+            at
+        }
+    };
+    if cx.now() < at {
+        cx.w.set_timer(at);
+        return Err(cx.wait(WaitKey::Timer));
+    }
+    stdx::mark!("flock_tried_again");
+    cx.forget(step::TRY_AT);
+    cx.forget(step::MAIN);
+    cx.set_memo(step::TRIES, tries + 1);
+    cx.w.ready.push_back(cx.op.id);
+    Err(Stop::Wait)
 }
 
 /// The answer to a request about record locks is here.

@@ -5,9 +5,10 @@ use proto::msg::{GetxattrRep, GetxattrReq, Reint, ReintReq, SetxattrOp, Xattr, b
 use proto::{Errno, Fid, Opcode};
 use std::sync::Arc;
 
-use super::{attributes, stat_cached, step, walk, writable};
+use super::{attributes, permits, stat_cached, step, walk, writable};
 use crate::api::Answer;
 use crate::cx::{Cx, Run, Stop};
+use crate::node::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::op::Body;
 
 /// All attributes of a node are kept if they are not larger than this, bytes.
@@ -33,11 +34,41 @@ fn known_none(cx: &Cx<'_>, ino: u64) -> bool {
 pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     check(name)?;
+    if name.starts_with(b"trusted.") && cx.cred().uid != 0 {
+        return Err(Errno::ENODATA.into());
+    }
+    if name.starts_with(b"user.") {
+        let attr = attributes(cx, ino, false)?;
+        if !matches!(attr.mode & S_IFMT, S_IFREG | S_IFDIR) {
+            return Err(Errno::ENODATA.into());
+        }
+        match permits(&attr, 4, &cx.op.cred) {
+            Some(true) => {}
+            Some(false) => return Err(Errno::EACCES.into()),
+            // The server decides.
+            None => return one(cx, fid, name),
+        }
+    }
     let Some(all) = all(cx, fid, name)? else { return Err(Errno::ENODATA.into()) };
     match all.iter().find(|xattr| xattr.name == *name) {
         Some(xattr) => Ok(Answer::Data(xattr.value.clone())),
         None => Err(Errno::ENODATA.into()),
     }
+}
+
+/// One attribute, from the server.
+fn one(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Answer> {
+    let dest = cx.w.mdt_of(fid);
+    let cred = cx.op.cred.clone();
+    let rep = fetch(cx, step::MAIN, dest, |_| GetxattrReq {
+        fid,
+        name: name.clone(),
+        cred: Some((*cred).clone()),
+        all: false,
+        want: None,
+    });
+    let rep = super::stale_if_gone(rep)?;
+    rep.xattrs.first().map(|xattr| Answer::Data(xattr.value.clone())).ok_or(Errno::ENODATA.into())
 }
 
 /// `Listxattr`: names of `trusted` ones are for root only.

@@ -19,15 +19,20 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Takes in what the client told; `names` of the late ones are dropped now.
-    pub fn listen(&mut self, told: Vec<Invalidation>, names: usize) {
+    /// Takes in what the client told; names are dropped late if `slow`, and `names` of the late ones are dropped now.
+    pub fn listen(&mut self, told: Vec<Invalidation>, slow: bool, names: usize) {
         for what in told {
             match what {
                 Invalidation::Inode { ino, .. } => {
                     self.attrs.remove(&ino);
                 }
-                Invalidation::Entry { parent, name } => {
-                    self.late.push_back((parent, String::from_utf8(name.to_vec()).unwrap()));
+                Invalidation::Entry { token, parent, name } => {
+                    let key = (parent, String::from_utf8(name.to_vec()).unwrap());
+                    if slow || token == 0 {
+                        self.late.push_back(key);
+                    } else {
+                        self.entries.remove(&key);
+                    }
                 }
             }
         }
@@ -73,12 +78,16 @@ pub struct Vfs<'a> {
 }
 
 impl Vfs<'_> {
+    fn listen(&mut self) {
+        let node = &mut self.c.nodes[self.node];
+        let slow = node.slow_names;
+        self.kernel.listen(core::mem::take(&mut node.invalidations), slow, 0);
+    }
+
     fn call(&mut self, call: Call) -> Result<Answer, Errno> {
-        let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
-        self.kernel.listen(told, 0);
+        self.listen();
         let result = self.c.call(self.node, call);
-        let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
-        self.kernel.listen(told, 0);
+        self.listen();
         result
     }
 
@@ -91,8 +100,7 @@ impl Vfs<'_> {
     }
 
     fn attr(&mut self, ino: u64) -> Result<Stat, Errno> {
-        let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
-        self.kernel.listen(told, 0);
+        self.listen();
         if let Some(stat) = self.kernel.attrs.get(&ino) {
             self.kernel.hits += 1;
             return Ok(stat.clone());
@@ -347,8 +355,7 @@ impl Vfs<'_> {
     }
 
     pub fn list(&mut self, path: &str, plus: bool) -> Result<Vec<String>, Errno> {
-        let told = core::mem::take(&mut self.c.nodes[self.node].invalidations);
-        self.kernel.listen(told, 0);
+        self.listen();
         self.retry(|v, reval| {
             let ino = v.walk(path, reval)?;
             if v.attr(ino)?.mode & 0o170_000 != 0o040_000 {

@@ -60,6 +60,8 @@ pub struct Node {
     pub invalidations: Vec<Invalidation>,
     /// Invalidations are not answered until this is false again.
     pub slow_kernel: bool,
+    /// Names are dropped a while after they should be: nobody can wait for it.
+    pub slow_names: bool,
     tokens: VecDeque<u64>,
     alive: bool,
 }
@@ -340,6 +342,7 @@ impl Cluster {
             unmounted: false,
             invalidations: Vec::new(),
             slow_kernel: false,
+            slow_names: false,
             tokens: VecDeque::new(),
             alive: true,
         });
@@ -602,10 +605,12 @@ impl Cluster {
                 assert!(self.nodes[at].answers.insert(id, result).is_none(), "a call is answered once");
             }
             Effect::Invalidate(what) => {
-                if let Invalidation::Inode { token, .. } = &what
-                    && *token != 0
-                {
-                    self.nodes[at].tokens.push_back(*token);
+                match &what {
+                    Invalidation::Entry { .. } if self.nodes[at].slow_names => {}
+                    Invalidation::Inode { token, .. } | Invalidation::Entry { token, .. } if *token != 0 => {
+                        self.nodes[at].tokens.push_back(*token);
+                    }
+                    _ => {}
                 }
                 self.nodes[at].invalidations.push(what);
             }

@@ -80,11 +80,6 @@ struct Caches {
     /// Inodes to forget, in order: one thread does it.
     inode_queue: VecDeque<(u64, u64, u64, u64)>,
     inode_worker: bool,
-    /// Names to forget, in order: another thread does it.
-    name_queue: VecDeque<(u64, Bytes)>,
-    name_worker: bool,
-    /// Names that are about to be forgotten, and how often.
-    doomed: BTreeMap<(u64, Bytes), u32>,
     /// Path walks in progress: they hold what they have found.
     walks: u32,
     /// Tokens that are done.
@@ -265,20 +260,6 @@ impl Kernel {
 
     // --- forgetting ---
 
-    /// The client has sent word that this name is to be forgotten.
-    ///
-    /// Linux uses the name until the word has come through, which nobody waits for: for that moment a program may be told
-    /// that a name is there which another client has removed. The design accepts that (a callback that waited for a
-    /// directory's lock could wait for ever), so it must not drown what is not accepted: the stand-in asks the client about
-    /// such a name.
-    pub fn will_forget(&self, parent: u64, name: &Bytes) {
-        *self.caches_mut().doomed.entry((parent, name.clone())).or_default() += 1;
-    }
-
-    fn is_doomed(&self, parent: u64, name: &Bytes) -> bool {
-        self.caches().doomed.contains_key(&(parent, name.clone()))
-    }
-
     /// The client says what to forget.
     pub fn forget(&self, what: Invalidation) {
         let kernel = self.clone();
@@ -291,12 +272,9 @@ impl Kernel {
                     self.0.sched.spawn(name, async move { kernel.forget_inodes().await });
                 }
             }
-            Invalidation::Entry { parent, name } => {
-                caches.name_queue.push_back((parent, name));
-                if !core::mem::replace(&mut caches.name_worker, true) {
-                    let name = format!("kernel {} forgets names", self.0.client);
-                    self.0.sched.spawn(name, async move { kernel.forget_names().await });
-                }
+            Invalidation::Entry { token, parent, name } => {
+                let task = format!("kernel {} forgets a name", self.0.client);
+                self.0.sched.spawn(task, async move { kernel.forget_name(token, parent, name).await });
             }
         }
     }
@@ -317,22 +295,13 @@ impl Kernel {
         self.caches_mut().inode_worker = false;
     }
 
-    async fn forget_names(&self) {
-        loop {
-            let Some((parent, name)) = self.caches_mut().name_queue.pop_front() else { break };
-            let _gate = self.gate(parent, true).await;
-            self.touched(parent);
-            self.drop_name(parent, &name);
-            let mut caches = self.caches_mut();
-            let key = (parent, name);
-            let left = caches.doomed.get(&key).map_or(0, |count| count.saturating_sub(1));
-            if left == 0 {
-                caches.doomed.remove(&key);
-            } else {
-                caches.doomed.insert(key, left);
-            }
+    async fn forget_name(&self, token: u64, parent: u64, name: Bytes) {
+        let _gate = self.gate(parent, true).await;
+        self.touched(parent);
+        self.drop_name(parent, &name);
+        if token != 0 {
+            self.caches_mut().forgotten.push(token);
         }
-        self.caches_mut().name_worker = false;
     }
 
     /// Tokens of what was forgotten since the last call.

@@ -61,7 +61,6 @@ impl Kernel {
         let known = self.caches().names.get(&(parent, name.clone())).copied();
         if let Some(Name { ino, valid: true }) = known
             && !fresh
-            && !self.is_doomed(parent, name)
         {
             return Ok(ino);
         }

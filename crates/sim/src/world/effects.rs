@@ -332,9 +332,6 @@ impl World {
             }
             capi::Effect::Invalidate(what) => {
                 let delay = self.plan.kernel.draw(&mut self.rng);
-                if let capi::Invalidation::Entry { parent, name } = &what {
-                    self.mounts[client].kernel.will_forget(*parent, name);
-                }
                 self.after(delay, Happening::Invalidate { client, what });
             }
             capi::Effect::Mounted => {

@@ -1,0 +1,196 @@
+//! What the kernel believes about names.
+//!
+//! The kernel keeps a name as long as this client holds the LOOKUP lock of what it leads to. Before that lock goes back the
+//! name is dropped, so that a program here sees what a program elsewhere did as soon as it was told that it is done.
+//!
+//! Dropping a name takes the kernel's lock of the directory, and the thread of a local unlink or rename holds that lock while
+//! it waits for the server, which may wait for just this callback (two mounts that remove each other's files):
+//!
+//! ```text
+//! here:  unlink d/x  holds d, waits for the callback of x there      callback of y: drop d/y, needs d
+//! there: unlink d/y  holds d, waits for the callback of y here       callback of x: drop d/x, needs d
+//! ```
+//! So nobody waits for a name in a directory in which such a call waits, nor for any name for long. The node is then
+//! *stale*: the next call by path is answered `ESTALE`, which makes the kernel look all names of the path up again.
+//!
+//! The kernel does that once for each call. What it found the second time may be gone again before it comes back for it: so
+//! for a while after an `ESTALE` the lookups in that directory also open what they find. What is open lasts.
+
+use bytes::Bytes;
+use core::time::Duration;
+use proto::msg::{OpenOp, Reint, ReintReq, bits};
+use proto::{Errno, Fid, Opcode};
+use smallvec::SmallVec;
+use stdx::Instant;
+
+use super::{background, stat, step};
+use crate::api::{Answer, Call, Effect, Invalidation, Stat};
+use crate::cx::{Cx, Run};
+use crate::file::{Closing, flags as o};
+use crate::op::{Memo, OpId, Task, WaitKey};
+use crate::world::World;
+
+/// Longest that a callback waits for the kernel to drop names.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// After an `ESTALE` lookups in the directory open what they find for this long.
+const HOLDING: Duration = Duration::from_secs(2);
+/// The kernel comes back for what it looked up within this time.
+const HELD: Duration = Duration::from_secs(1);
+
+/// The kernel's walk of a path does not take longer than this, once it has looked up the last name.
+pub(super) const WALK: Duration = Duration::from_millis(100);
+
+/// A call that waits while the kernel holds directories locked for it.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    op: OpId,
+    directories: SmallVec<[u64; 2]>,
+    /// It may wait for callbacks that wait for names.
+    removes: bool,
+}
+
+/// A call begins to wait.
+pub(crate) fn waits(w: &mut World, op: OpId, call: &Call) {
+    let (directories, removes): (SmallVec<[u64; 2]>, bool) = match call {
+        Call::Unlink { parent, .. } | Call::Rmdir { parent, .. } => (SmallVec::from_slice(&[*parent]), true),
+        Call::Rename { parent, new_parent, .. } => (SmallVec::from_slice(&[*parent, *new_parent]), true),
+        // Of a directory itself: its mode and owner matter to the lock of its name.
+        Call::Setattr { ino, .. } => (SmallVec::from_slice(&[*ino]), true),
+        _ => return,
+    };
+    w.gates.push(Gate { op, directories, removes });
+    w.wake(WaitKey::Gates);
+}
+
+/// A call is over.
+pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer, Errno>) {
+    w.gates.retain(|gate| gate.op != op);
+    if *result != Err(Errno::ESTALE) {
+        return;
+    }
+    let ino = match call {
+        Call::Getattr { ino, .. }
+        | Call::Setattr { ino, .. }
+        | Call::Readlink { ino }
+        | Call::Access { ino, .. }
+        | Call::Open { ino, .. }
+        | Call::Opendir { ino }
+        | Call::Setxattr { ino, .. }
+        | Call::Getxattr { ino, .. }
+        | Call::Listxattr { ino }
+        | Call::Removexattr { ino, .. } => *ino,
+        _ => return,
+    };
+    let until = w.now + HOLDING;
+    if let Some(parent) = w.nodes.get(ino).map(|node| node.parent)
+        && let Some(directory) = w.nodes.get_mut(parent)
+    {
+        directory.dir_mut().hold_until = Some(until);
+    }
+}
+
+/// The lock of a node's names is gone without a callback.
+pub(crate) fn names_lost(w: &mut World, ino: u64) {
+    let Some(node) = w.nodes.get_mut(ino) else { return };
+    if ino == 1 || node.has(bits::LOOKUP) {
+        return;
+    }
+    node.stale = node.lookups > 0;
+    for (parent, name) in core::mem::take(&mut node.kernel_names) {
+        w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
+    }
+}
+
+/// The kernel drops the names of a node, for their lock is about to go back.
+pub(super) fn forget_names(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    if cx.memo(step::NAMES).is_none() {
+        let now = cx.now();
+        let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(()) };
+        if ino == 1 || node.has(bits::LOOKUP) {
+            return Ok(());
+        }
+        let names = core::mem::take(&mut node.kernel_names);
+        cx.set_memo(step::NAMES, names.len() as u64);
+        cx.set_memo(step::NAMES_UNTIL, (now + PATIENCE).0);
+        for ((parent, name), number) in names.into_iter().zip(0..) {
+            let token = cx.w.token(cx.op.id, step::MANY + number);
+            cx.op.set_memo(step::MANY + number, Memo::Token);
+            cx.set_memo(step::PARENTS + number, parent);
+            cx.w.effect(Effect::Invalidate(Invalidation::Entry { token, parent, name }));
+        }
+    }
+    let count = cx.memo(step::NAMES).unwrap_or(0);
+    let there = |number: &u64| matches!(cx.op.memo(step::MANY + number), Some(Memo::Token));
+    let parents: SmallVec<[u64; 2]> =
+        (0..count).filter(there).filter_map(|number| cx.memo(step::PARENTS + number)).collect();
+    if parents.is_empty() {
+        return Ok(());
+    }
+    let until = Instant(cx.memo(step::NAMES_UNTIL).unwrap_or(0));
+    let stuck = cx.w.gates.iter().any(|gate| gate.removes && gate.directories.iter().any(|d| parents.contains(d)));
+    if stuck || cx.now() >= until {
+        stdx::mark!("names_not_waited_for");
+        if let Some(node) = cx.w.nodes.get_mut(ino) {
+            node.stale = node.lookups > 0;
+        }
+        return Ok(());
+    }
+    cx.w.set_timer(until);
+    let _ = cx.wait(WaitKey::Timer);
+    Err(cx.wait(WaitKey::Gates))
+}
+
+/// Whether a lookup in this directory is to open what it finds.
+pub(super) fn holds(cx: &Cx<'_>, parent: u64) -> bool {
+    let wanted = || {
+        let directory = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
+        directory.and_then(|dir| dir.hold_until).is_some_and(|until| cx.now() < until)
+    };
+    cx.began(step::HOLD) || !cx.began(step::MAIN) && wanted()
+}
+
+/// A lookup that opens what it finds, for a while.
+pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes) -> Run<Stat> {
+    let dest = cx.w.mdt_of(fid);
+    super::namespace::note_epoch(cx, step::EPOCH, parent);
+    let first = !cx.replied(step::HOLD);
+    let rep = cx.rpc_object(step::HOLD, dest, Opcode::MdsReint, |w, op| {
+        w.opening = true;
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: Some(w.want_locks(dest, true, false, Some(false))),
+            op: Some(Reint::Open(OpenOp {
+                parent: Some(fid),
+                name: name.clone(),
+                flags: o::PATH,
+                ..OpenOp::default()
+            })),
+        }
+    })?;
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if first {
+        stdx::mark!("lookup_that_holds");
+        let epoch = super::namespace::epoch(cx, step::EPOCH, &rep, parent);
+        let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
+        cx.w.learn_child(parent, name, attr, epoch, version);
+        let open_xid = cx.reply_header(step::HOLD).map_or(proto::Xid(0), |header| header.xid);
+        let now = cx.now();
+        let node = cx.w.nodes.obtain(attr.fid);
+        node.opens += 1;
+        node.held = Some(now);
+        let closing = Box::new(Closing { ino: attr.fid.ino(), fid: attr.fid, dest, open_xid });
+        let until = now + HELD;
+        cx.spawn(Task::Hold { closing, until });
+    }
+    stat(cx, attr.fid.ino())
+}
+
+/// Background: what a lookup opened is closed, in time.
+pub(super) fn hold(cx: &mut Cx<'_>, closing: &Closing, until: Instant) -> Run<()> {
+    if !cx.began(step::MAIN) && cx.now() < until && !cx.w.unmounting {
+        cx.w.set_timer(until);
+        return Err(cx.wait(WaitKey::Timer));
+    }
+    background::close(cx, closing)
+}

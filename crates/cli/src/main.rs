@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use commands::{bench, down, install, lctl, lfs, many, mdtest, mkfs, mount, serve, sim, status, tune, up};
 
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
         "createmany" => many::create(called("createmany", many::attached(words, 0))),
         "unlinkmany" => many::remove(called("unlinkmany", words)),
         "statmany" => many::stat(called("statmany", words)),
-        _ => run(Adamant::parse_from(many::attached(words, 1)).command),
+        _ => run(parse(many::attached(words, 1)).command),
     };
     match result {
         Ok(code) => code,
@@ -101,6 +102,24 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// The words after `adamant`. A wrong value gets a usage line too, as a wrong option does.
+fn parse(words: Vec<OsString>) -> Adamant {
+    Adamant::try_parse_from(&words).unwrap_or_else(|mut error| {
+        if error.get(ContextKind::Usage).is_none() && error.use_stderr() {
+            let mut at = Adamant::command();
+            at.build();
+            for word in words.iter().skip(1) {
+                match at.find_subcommand(word) {
+                    Some(inner) => at = inner.clone(),
+                    None => break,
+                }
+            }
+            error.insert(ContextKind::Usage, ContextValue::StyledStr(at.render_usage()));
+        }
+        error.exit()
+    })
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {

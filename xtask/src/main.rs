@@ -40,7 +40,7 @@ enum Command {
         #[arg(long, default_value_t = 60)]
         minutes: u32,
     },
-    /// `adamant bench` built for release, with the arguments that follow (all experiments when none)
+    /// `adamant bench` built for release, with the arguments that follow (when none: all experiments, and a page of them)
     #[command(disable_help_flag = true)]
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -79,9 +79,14 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Soak { minutes } => steps::soak(&sh, minutes),
         Command::Bench { arguments } => {
-            let all = vec!["ceiling".to_owned()];
-            let arguments = if arguments.is_empty() { all } else { arguments };
-            Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?)
+            if !arguments.is_empty() {
+                return Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?);
+            }
+            let out = target_directory().join("bench");
+            for suite in ["ceiling", "smallfile", "meta", "recovery"] {
+                cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
+            }
+            Ok(cmd!(sh, "cargo run --release --package adamant -- bench report --out {out}").run()?)
         }
         Command::Docs => steps::run(&sh, &["rustdoc", "book"]),
         Command::Deps { run_only: true } => deps::check_run_time(),

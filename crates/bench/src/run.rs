@@ -1,57 +1,8 @@
 //! What a run has around it: scratch space, progress, and the wish to stop.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
-
-/// Whether the run should end: set by Ctrl-C.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks for the end.
-    pub fn ask(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the end was asked for.
-    pub fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Set by SIGINT and SIGTERM from now on. A second one ends the process at once.
-    ///
-    /// # Errors
-    /// Signals cannot be watched.
-    pub fn by_signals() -> anyhow::Result<Stop> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let stop = Stop::default();
-        let asked = stop.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (mut interrupt, mut terminate) = {
-            let _inside = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-        };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                loop {
-                    tokio::select! {
-                        _ = interrupt.recv() => (),
-                        _ = terminate.recv() => (),
-                    }
-                    if asked.is_asked() {
-                        std::process::exit(1);
-                    }
-                    eprintln!("stopping; once more to leave at once, with mounts and processes left behind");
-                    asked.ask();
-                }
-            });
-        })?;
-        Ok(stop)
-    }
-}
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug)]
@@ -67,20 +18,19 @@ pub struct Progress<'a> {
 /// A run: a scratch directory that goes with it, progress, and the wish to stop.
 pub struct Run {
     scratch: PathBuf,
-    /// Whether to end.
-    pub stop: Stop,
+    is_stopped: fn() -> bool,
     say: Box<dyn Fn(Progress<'_>)>,
 }
 
 impl Run {
-    /// A run below `parent`.
+    /// A run below `parent`, which ends when `is_stopped` says so ([`crate::stop::requested`]).
     ///
     /// # Errors
     /// The scratch directory cannot be made.
-    pub fn new(parent: &Path, stop: Stop, say: impl Fn(Progress<'_>) + 'static) -> anyhow::Result<Run> {
+    pub fn new(parent: &Path, is_stopped: fn() -> bool, say: impl Fn(Progress<'_>) + 'static) -> anyhow::Result<Run> {
         let scratch = parent.join(format!("adamant-bench-{}", std::process::id()));
         std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create '{}'", scratch.display()))?;
-        Ok(Run { scratch: std::fs::canonicalize(scratch)?, stop, say: Box::new(say) })
+        Ok(Run { scratch: std::fs::canonicalize(scratch)?, is_stopped, say: Box::new(say) })
     }
 
     /// A directory of the run's own.
@@ -107,7 +57,7 @@ impl Run {
     /// # Errors
     /// The end was asked for.
     pub fn go_on(&self) -> anyhow::Result<()> {
-        if self.stop.is_asked() {
+        if (self.is_stopped)() {
             bail!("stopped by a signal");
         }
         Ok(())
@@ -127,16 +77,18 @@ impl Drop for Run {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
     fn a_run_that_is_asked_to_stop_does_not_go_on_and_leaves_nothing() {
+        static STOPPED: AtomicBool = AtomicBool::new(false);
         let parent = tempfile::tempdir().unwrap();
-        let stop = Stop::default();
-        let run = Run::new(parent.path(), stop.clone(), |_| ()).unwrap();
+        let run = Run::new(parent.path(), || STOPPED.load(Ordering::Relaxed), |_| ()).unwrap();
         std::fs::write(run.folder("x").unwrap().join("y"), "z").unwrap();
         run.step(0, 1, "first").unwrap();
-        stop.ask();
+        STOPPED.store(true, Ordering::Relaxed);
         assert!(run.step(1, 1, "second").unwrap_err().to_string().contains("stopped"));
         drop(run);
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);

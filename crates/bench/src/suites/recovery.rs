@@ -82,7 +82,8 @@ fn measure(run: &Run, size: &Size, cases: &mut Vec<Case>) -> anyhow::Result<()> 
                 let load = spread(format!("load{done}"), uncommitted);
                 load.prepare()?;
                 // What is there is on disk; what comes is not, until the server is killed.
-                rustix::fs::syncfs(&std::fs::File::open(&mount)?)?;
+                // (fsync of a directory: the kernel does not pass syncfs(2) on to FUSE.)
+                std::fs::File::open(&mount)?.sync_all()?;
                 cluster.set_mdt_param("mdt.*.commit_interval_ms", COMMIT_INTERVAL_MS)?;
                 let (took, ready) = pool.beat(run, &beat, &stop_file, |pool| {
                     std::thread::sleep(CALM);

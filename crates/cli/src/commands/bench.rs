@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bench::results::Results;
-use bench::run::{Progress, Run, Stop};
+use bench::run::{Progress, Run};
 use bench::suites::{ceiling, meta, recovery, smallfile};
 use clap::{Args, Subcommand};
 
-use crate::output;
+use crate::{daemon, output};
 
 /// Measure, each figure beside its yardsticks of the same run
 ///
@@ -216,9 +216,10 @@ fn measure(common: &Common, suite: impl FnOnce(&Run, &str) -> Results) -> anyhow
     if let Some(out) = &common.out {
         std::fs::create_dir_all(out).with_context(|| format!("cannot create '{}'", out.display()))?;
     }
+    daemon::end_tools_on_signal(true)?;
     let words: Vec<String> = std::env::args().skip(1).collect();
     let results = {
-        let run = Run::new(&common.scratch, Stop::by_signals()?, progress())?;
+        let run = Run::new(&common.scratch, bench::stop::requested, progress())?;
         suite(&run, &format!("adamant {}", words.join(" ")))
     };
     if common.json {

@@ -16,12 +16,11 @@ use crate::world::World;
 
 /// Decodes a reply and puts what it brings into the caches. `op` is who sent the request, if it is still there.
 pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, op: Option<&mut OpState>) -> Memo {
-    let body = if frame.header.status < 0 { Ok(Body::Raw(frame.body.clone())) } else { decode(pending.opcode, &frame) };
-    let body = match body {
+    let body = match decode(pending.opcode, &frame) {
         Ok(body) => body,
-        Err(_) => {
+        Err(why) => {
             give_up(w, dest, pending);
-            w.log(format!("{}: reply to {} does not decode", w.target_name(dest), pending.opcode.name()));
+            w.log(format!("{}: reply to {} {why}", w.target_name(dest), pending.opcode.name()));
             return Memo::Failed(Errno::EPROTO);
         }
     };
@@ -59,16 +58,38 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
     memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk }))
 }
 
-fn decode(opcode: Opcode, frame: &Frame) -> Result<Body, prost::DecodeError> {
-    Ok(match opcode {
-        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsClose => {
-            Body::Object(Arc::new(frame.decode::<ObjectRep>()?))
+/// Longest body of a reply that describes objects or a lock. Names, layouts and locks of an honest one fit many times.
+const OBJECT_BODY_MAX: usize = 256 << 10;
+
+/// Longest body of a reply that is worth decoding: what is small on the wire may take a hundred times that in memory.
+fn body_max(opcode: Opcode) -> usize {
+    match opcode {
+        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsClose | Opcode::LdlmEnqueue => {
+            OBJECT_BODY_MAX
         }
-        Opcode::MdsReaddir => Body::Readdir(Arc::new(frame.decode::<ReaddirRep>()?)),
-        Opcode::MdsGetxattr => Body::Xattrs(Arc::new(frame.decode::<GetxattrRep>()?)),
-        Opcode::LdlmEnqueue => Body::Enqueue(frame.decode::<EnqueueRep>()?),
-        _ => Body::Raw(frame.body.clone()),
-    })
+        Opcode::MdsReaddir => crate::ops::LISTING_BODY_MAX,
+        _ => proto::frame::BODY_MAX,
+    }
+}
+
+fn decode(opcode: Opcode, frame: &Frame) -> Result<Body, &'static str> {
+    if frame.header.status < 0 {
+        return Ok(Body::Raw(frame.body.clone()));
+    }
+    if frame.body.len() > body_max(opcode) {
+        stdx::mark!("reply_too_long");
+        return Err("is longer than what was asked for");
+    }
+    let body = match opcode {
+        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsClose => {
+            frame.decode::<ObjectRep>().map(|rep| Body::Object(Arc::new(rep)))
+        }
+        Opcode::MdsReaddir => frame.decode::<ReaddirRep>().map(|rep| Body::Readdir(Arc::new(rep))),
+        Opcode::MdsGetxattr => frame.decode::<GetxattrRep>().map(|rep| Body::Xattrs(Arc::new(rep))),
+        Opcode::LdlmEnqueue => frame.decode::<EnqueueRep>().map(Body::Enqueue),
+        _ => Ok(Body::Raw(frame.body.clone())),
+    };
+    body.map_err(|_| "does not decode")
 }
 
 /// A request will not bring the locks that it wanted.
@@ -139,6 +160,17 @@ fn object(w: &mut World, rep: &ObjectRep) {
     }
     for attr in [&rep.parent_attr, &rep.source_parent_attr, &rep.replaced_attr].into_iter().flatten() {
         apply(w, attr, false);
+    }
+}
+
+/// A change of ours was answered without what all its objects look like now: the reply was rebuilt after a restart. Our
+/// locks stay, for own changes call none of them back; so attributes that are here may be old under good locks.
+pub(crate) fn rebuilt(w: &mut World) {
+    stdx::mark!("rebuilt_reply");
+    for ino in w.nodes.inos() {
+        if let Some(node) = w.nodes.get_mut(ino) {
+            node.attr_covered = false;
+        }
     }
 }
 

@@ -36,6 +36,36 @@ const SCENARIOS: &[Scenario] = &[
         canary: Canary::Swallow,
     },
     Scenario { name: "first", what: "the first seed, as an example", seed: 1, canary: Canary::None },
+    Scenario {
+        name: "cut-lost",
+        what: "a client unmounts while an object target that answered its truncate restarts",
+        seed: 1125,
+        canary: Canary::None,
+    },
+    Scenario {
+        name: "removed-open",
+        what: "a client removes a file that it has written and another has open",
+        seed: 1958,
+        canary: Canary::None,
+    },
+    Scenario {
+        name: "removed-times",
+        what: "the same, and the time of the last write is looked at",
+        seed: 1017,
+        canary: Canary::None,
+    },
+    Scenario {
+        name: "set-group-id",
+        what: "somebody outside the group writes to a file with set-group-id and without execution by the group",
+        seed: 535,
+        canary: Canary::None,
+    },
+    Scenario {
+        name: "mapped-atime",
+        what: "a program writes through a mapping after the access time was set",
+        seed: 2088,
+        canary: Canary::None,
+    },
 ];
 
 /// Runs; `stop` is asked between seeds. True: nothing is wrong.

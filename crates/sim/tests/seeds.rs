@@ -45,6 +45,14 @@ fn faults_fall_and_requests_are_repeated() {
 }
 
 #[test]
+fn what_was_mended_stays_mended() {
+    for name in ["cut-lost", "removed-open", "removed-times", "set-group-id", "mapped-atime"] {
+        let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1 };
+        assert!(sim::run(&settings, &mut |_| {}, &mut || false), "see it with: adamant sim --scenario {name}");
+    }
+}
+
+#[test]
 fn the_canary_is_found() {
     let settings = sim::Settings { seed: None, runs: 1, scenario: Some("canary".into()), first_seed: 1 };
     let mut lines = Vec::new();

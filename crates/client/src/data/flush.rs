@@ -58,12 +58,8 @@ pub(super) fn answered(
     if let (Some(rep), Some(target)) = (rep, w.imports.get_mut(dest)) {
         target.grant = rep.grant;
     }
-    let Some(header) = header else { return };
-    w.data.durable(dest, header.last_committed);
-    let lane = w.data.lane(dest);
-    if rep.is_some() && header.transno > lane.committed {
-        lane.unstable.push_back((header.transno, length));
-        w.data.unstable += length;
+    if let Some(header) = header {
+        w.data.changed(dest, header, length);
     }
 }
 

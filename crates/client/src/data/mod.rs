@@ -131,6 +131,7 @@ mod steps {
     pub const DROP_START: Step = kind(34);
     pub const DROP_END: Step = kind(35);
     pub const DROP_SEEN: Step = kind(36);
+    pub const THROUGH_SIZE: Step = kind(38);
     /// Not [`INVALIDATE`]: pages may come in while only attributes are being dropped.
     pub const INVALIDATE_ATTR: Step = kind(37);
 }
@@ -304,7 +305,7 @@ pub fn drop_node(w: &mut World, ino: u64) {
     recall::drop_node(w, ino);
 }
 
-/// The file has no name and its last open here is gone: dirty data needs no writing.
+/// The file is gone, its server says: no name is left and nobody has it open. Dirty data needs no writing.
 pub fn discard(w: &mut World, ino: u64) {
     resize::discard(w, ino);
 }

@@ -161,11 +161,10 @@ fn punched(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
                 Err(_) => object.size_exact = false,
             }
         });
-        if let Some(header) = header {
-            let dest = file(cx.w, ino).and_then(|f| f.object(key)).map(|o| o.dest);
-            if let Some(dest) = dest {
-                cx.w.data.durable(dest, header.last_committed);
-            }
+        if let Some(header) = header
+            && let Some(dest) = file(cx.w, ino).and_then(|f| f.object(key)).map(|o| o.dest)
+        {
+            cx.w.data.changed(dest, &header, 0);
         }
         if let Err(errno) = result {
             failed = Some(errno);

@@ -7,6 +7,7 @@
 //! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
 
 use core::ops::Range;
+use proto::frame::Header;
 use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, Policy, Resource, ResourceKind};
 use proto::{Bytes, Errno, Fid, Transno};
 use smallvec::SmallVec;
@@ -369,7 +370,7 @@ pub(super) struct Lane {
     pub grant_used: u64,
     /// Dirty bytes that wait for their time.
     pub dirty: u64,
-    /// Answered writes that the session keeps until they are durable: transno and bytes.
+    /// Answered changes that the session keeps until they are durable: transno and bytes of data.
     pub unstable: VecDeque<(Transno, u64)>,
     pub committed: Transno,
     /// [`super::Task::Commit`] runs.
@@ -401,7 +402,7 @@ pub struct DataState {
     pub(super) clean: u64,
     /// Dirty and being written.
     pub(super) unwritten: u64,
-    /// Answered writes that are not durable.
+    /// Bytes of answered writes that are not durable.
     pub(super) unstable: u64,
     clock: VecDeque<ClockEntry>,
     clock_swept: usize,
@@ -456,6 +457,16 @@ impl DataState {
             }
             lane.unstable.pop_front();
             self.unstable = self.unstable.saturating_sub(bytes);
+        }
+    }
+
+    /// A change was answered; the session keeps it, with `bytes` of data, until it is durable. One that failed has no transno.
+    pub(super) fn changed(&mut self, dest: Dest, header: &Header, bytes: u64) {
+        self.durable(dest, header.last_committed);
+        let lane = self.lanes.entry(dest).or_default();
+        if header.transno > lane.committed {
+            lane.unstable.push_back((header.transno, bytes));
+            self.unstable += bytes;
         }
     }
 

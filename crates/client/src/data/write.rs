@@ -5,6 +5,7 @@
 //! that the program hears of an error from the call that caused it.
 
 use core::ops::Range;
+use proto::connect::BRW_SIZE_MAX;
 use proto::msg::{LockMode, Lvb, ObjectId, ObjectStateRep, WriteReq};
 use proto::{Bytes, Errno, Opcode};
 
@@ -140,7 +141,11 @@ fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes,
     cx.w.data.mark_op(op, ino);
     cx.op.committed = true;
     cx.set_memo(steps::THROUGH, offset);
-    for (part, number) in requests(cx, parts).iter().zip(0..) {
+    // Kept: after a reconnect a target may name another size, and the requests must be the same in every attempt.
+    let size = |part: &Part| cx.w.imports.get(part.dest).map_or(BRW_SIZE_MAX, |target| target.brw_size);
+    let max = u64::from(parts.iter().map(size).min().unwrap_or(BRW_SIZE_MAX).max(4096));
+    cx.set_memo(steps::THROUGH_SIZE, max);
+    for (part, number) in requests(parts, max).iter().zip(0..) {
         let id = cx.w.data.new_id();
         cx.set_memo(step(steps::THROUGH_ID, number), id);
         edit(cx.w, ino, part.key, |object| object.pages.begin(id, part.range.clone()));
@@ -149,11 +154,10 @@ fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes,
     through_go_on(cx, ino, data, flags)
 }
 
-/// The parts, none longer than a request may be.
-fn requests(cx: &Cx<'_>, parts: &[Part]) -> Vec<Part> {
+/// The parts, none longer than `max` bytes.
+fn requests(parts: &[Part], max: u64) -> Vec<Part> {
     let mut all = Vec::new();
     for part in parts {
-        let max = u64::from(cx.w.imports.get(part.dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size).max(4096));
         let mut at = part.range.start;
         while at < part.range.end {
             let end = part.range.end.min((at / max + 1) * max);
@@ -195,7 +199,8 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, data: &Bytes, flags: IoFlags) -> Run
     let data = data.slice(..(end_of(offset, data) - offset) as usize);
     let resident = matches!(cx.op.memo(steps::HOME_LOCK), Some(Memo::Lock { .. }));
     let parts = cut(cx, ino, resident, offset, &data);
-    let parts = requests(cx, &parts);
+    let max = cx.memo(steps::THROUGH_SIZE).unwrap_or(u64::from(BRW_SIZE_MAX));
+    let parts = requests(&parts, max);
     let answered =
         |number| matches!(cx.op.memo(step(steps::THROUGH_SENT, number)), Some(Memo::Reply(_) | Memo::Failed(_)));
     if !(0..parts.len() as u64).all(answered) {

@@ -63,11 +63,14 @@ pub(crate) fn close(cx: &mut Cx<'_>, closing: &Closing) -> Run<()> {
     let reply = cx.start_rpc(step::MAIN, closing.dest, Opcode::MdsClose, |_, _| {
         (CloseReq { fid, handle, atime_ns }, Bytes::new())
     });
-    let (transno, done) = match reply {
+    let (transno, done, destroyed) = match reply {
         None => return Err(Stop::Wait),
-        Some(Ok(reply)) => (reply.header.transno, true),
-        Some(Err(_)) => (Transno(0), false),
+        Some(Ok(reply)) => (reply.header.transno, true, reply.object().is_some_and(|rep| rep.destroyed)),
+        Some(Err(_)) => (Transno(0), false, false),
     };
+    if destroyed {
+        data::discard(cx.w, closing.ino);
+    }
     if done
         && let Some(node) = cx.w.nodes.get_mut(closing.ino)
         && node.atime_ns.is_some_and(|atime| atime <= atime_ns)

@@ -103,10 +103,14 @@ pub(crate) fn write(
     Ok(Answer::Written(data::write(cx, fh, ino, at, bytes, flags)?))
 }
 
-/// Who writes without the privilege to keep them takes set-id bits from the file.
+/// Who writes without the privilege to keep them takes set-id bits from the file. What a set-group-id bit without
+/// execution by the group means (mandatory locks, once), members of the group keep.
 fn drop_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let mode = attributes(cx, ino, false)?.mode;
-    if !cx.began(step::MAIN) && mode & S_ISUID == 0 && mode & (S_ISGID | S_IXGRP) != S_ISGID | S_IXGRP {
+    let attr = attributes(cx, ino, false)?;
+    let cred = &cx.op.cred;
+    let member = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
+    let group_goes = attr.mode & S_ISGID != 0 && (attr.mode & S_IXGRP != 0 || !member);
+    if !cx.began(step::MAIN) && attr.mode & S_ISUID == 0 && !group_goes {
         return Ok(());
     }
     let fid = super::fid_of(ino)?;
@@ -179,6 +183,8 @@ pub(crate) fn fallocate(cx: &mut Cx<'_>, fh: FileHandle, mode: u32, offset: u64,
     if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Errno::EFBIG.into());
     }
+    // The kernel says nothing of set-id bits here; whether this caller may keep them, the server knows.
+    drop_set_id(cx, ino)?;
     data::fallocate(cx, ino, mode, offset, length)?;
     Ok(Answer::Done)
 }

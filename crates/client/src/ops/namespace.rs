@@ -6,6 +6,7 @@ use proto::{Errno, Fid, Opcode};
 use std::sync::Arc;
 
 use super::{fid_of, new_fid, stat, step, walk, writable};
+use crate::absorb::rebuilt;
 use crate::api::Answer;
 use crate::cx::{Cx, Run};
 use crate::data;
@@ -87,7 +88,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     if first {
         let epoch = epoch(cx, step::EPOCH, &rep, parent);
-        made(cx.w, parent, name, attr, epoch, version(&rep));
+        made(cx.w, parent, name, &rep, epoch);
         if !target.is_empty()
             && let Some(node) = cx.w.nodes.get_mut(attr.fid.ino())
         {
@@ -99,8 +100,12 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
 }
 
 /// An own change made a name for an object, new or old. A directory that is new here is empty.
-pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, epoch: u32, version: u64) {
-    w.changed_name(parent, name, Some(attr), epoch, version);
+pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, rep: &ObjectRep, epoch: u32) {
+    let Some(attr) = &rep.attr else { return };
+    if rep.parent_attr.is_none() {
+        rebuilt(w);
+    }
+    w.changed_name(parent, name, Some(attr), epoch, version(rep));
     if attr.mode & S_IFMT == S_IFDIR
         && let Some(node) = w.nodes.get_mut(attr.fid.ino())
         && node.has(bits::UPDATE)
@@ -134,27 +139,30 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     let rep = rep?;
     let epoch = epoch(cx, step::EPOCH, &rep, parent);
     cx.w.changed_name(parent, name, None, epoch, version(&rep));
-    if let Some(attr) = &rep.attr {
-        unnamed(cx.w, parent, name, attr.fid, attr.nlink);
+    match &rep.attr {
+        Some(attr) => unnamed(cx.w, parent, name, attr, rep.destroyed),
+        None => rebuilt(cx.w),
     }
     Ok(Answer::Done)
 }
 
-/// A name of an object is gone; `left` links remain.
-fn unnamed(w: &mut World, parent: u64, name: &Bytes, fid: Fid, left: u32) {
-    let ino = fid.ino();
+/// A name of an object is gone; `attr` says what is left. `destroyed`: nobody has it open either.
+fn unnamed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, destroyed: bool) {
+    let ino = attr.fid.ino();
     let Some(node) = w.nodes.get_mut(ino) else { return };
     node.kernel_names.retain(|(p, n)| *p != parent || n != name);
-    let dir = node.is_dir();
-    if left == 0 || dir {
-        node.unlinked = true;
-        node.dir = None;
-        if node.opens == 0 {
-            data::discard(w, ino);
-            if w.nodes.get(ino).is_some_and(|node| node.lookups == 0) {
-                w.drop_node(ino);
-            }
-        }
+    if attr.nlink > 0 && !node.is_dir() {
+        return;
+    }
+    node.unlinked = true;
+    node.dir = None;
+    let idle = node.opens == 0 && node.lookups == 0;
+    // Another client may have it open, and reads what was written here.
+    if destroyed {
+        data::discard(w, ino);
+    }
+    if idle && (destroyed || data::is_clean(w, ino)) {
+        w.drop_node(ino);
     }
 }
 
@@ -177,10 +185,12 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
             op: Some(Reint::Link(LinkOp { fid, parent: parent_fid, name: name.clone() })),
         }
     })?;
-    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if rep.attr.is_none() {
+        return Err(Errno::EPROTO.into());
+    }
     if first {
         let epoch = epoch(cx, step::EPOCH, &rep, new_parent);
-        cx.w.changed_name(new_parent, name, Some(attr), epoch, version(&rep));
+        made(cx.w, new_parent, name, &rep, epoch);
     }
     let stat = stat(cx, ino)?;
     Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, new_parent, name)))
@@ -221,7 +231,8 @@ pub(crate) fn rename(
     let from = epoch(cx, step::EPOCH, &rep, parent);
     let to = epoch(cx, step::EPOCH_OTHER, &rep, new_parent);
     let Some(moved) = &rep.attr else {
-        // Rebuilt after a restart: it was done, more is not known.
+        // It was done, more is not known.
+        rebuilt(cx.w);
         cx.w.changed_name(parent, name, None, from, 0);
         cx.w.changed_name(new_parent, new_name, None, to, 0);
         return Ok(Answer::Done);
@@ -240,7 +251,7 @@ pub(crate) fn rename(
         (_, other) => {
             cx.w.changed_name(parent, name, None, from, version);
             if let Some(other) = other {
-                unnamed(cx.w, new_parent, new_name, other.fid, other.nlink);
+                unnamed(cx.w, new_parent, new_name, other, rep.destroyed);
             }
         }
     }

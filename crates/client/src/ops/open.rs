@@ -8,7 +8,7 @@ use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, bits, disposition};
 use proto::{Errno, Fid, Opcode, Xid};
 use std::sync::Arc;
 
-use super::namespace::{epoch, made, note_epoch, version};
+use super::namespace::{epoch, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle};
 use crate::cx::{Cx, Run, Stop};
@@ -86,7 +86,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     if first {
         let epoch = epoch(cx, step::EPOCH, &rep, parent);
         if rep.disposition & disposition::OPEN_CREATE != 0 {
-            made(cx.w, parent, name, attr, epoch, version(&rep));
+            made(cx.w, parent, name, &rep, epoch);
         } else {
             let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
             cx.w.learn_child(parent, name, attr, epoch, version);
@@ -185,15 +185,8 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     if let Some(owner) = flock_owner {
         cx.spawn(Task::Unflock { ino: file.ino, owner });
     }
-    let last = match cx.w.nodes.get_mut(file.ino) {
-        Some(node) => {
-            node.handles = node.handles.saturating_sub(1);
-            node.handles == 0 && node.unlinked
-        }
-        None => false,
-    };
-    if last {
-        data::discard(cx.w, file.ino);
+    if let Some(node) = cx.w.nodes.get_mut(file.ino) {
+        node.handles = node.handles.saturating_sub(1);
     }
     cx.spawn(Task::Close(Box::new(Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid })));
     Ok(Answer::Done)

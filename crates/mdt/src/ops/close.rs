@@ -26,5 +26,5 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
     }
     mdt.opens.remove(handle);
     mdt.stats.count("close");
-    Ok(Reply::new(&ObjectRep { attr, ..ObjectRep::default() }))
+    Ok(Reply::new(&ObjectRep { attr, destroyed: gone != Gone::No, ..ObjectRep::default() }))
 }

@@ -13,6 +13,8 @@ const ENTRY_BYTES: usize = 32;
 const ATTR_BYTES: usize = 160;
 /// Most entries in one reply.
 const ENTRIES_MAX: usize = 8192;
+/// One stripe of a layout, at most.
+const STRIPE_BYTES: usize = 5;
 /// Most with attributes: each is a read.
 const PLUS_MAX: usize = 1024;
 
@@ -48,7 +50,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
         entries.push(DirEntry { name: entry.name, fid, kind, cookie: key.cookie, ..DirEntry::default() });
     }
     if request.plus {
-        add_attrs(cx, request, &mut entries, &hints)?;
+        add_attrs(cx, request, &mut entries, &hints, want_bytes)?;
     }
     let want = WantLocks { object_cookie: 0, data_cookie: 0, ..request.want.unwrap_or_default() };
     let locks = grants::grant(cx, &want, None, Some(dir.fid()));
@@ -56,8 +58,15 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
 }
 
-/// Attributes, and the locks to cache them. All inodes that are not in memory are asked for at once.
-fn add_attrs(cx: &mut Cx<'_>, request: &ReaddirReq, entries: &mut [DirEntry], hints: &[u64]) -> Result<(), Stop> {
+/// Attributes, and the locks to cache them. All inodes that are not in memory are asked for at once. Lists of stripes
+/// together take `room` bytes at most.
+fn add_attrs(
+    cx: &mut Cx<'_>,
+    request: &ReaddirReq,
+    entries: &mut [DirEntry],
+    hints: &[u64],
+    mut room: usize,
+) -> Result<(), Stop> {
     let mut missing = None;
     let mut inodes = Vec::with_capacity(entries.len());
     for ino in hints {
@@ -76,9 +85,11 @@ fn add_attrs(cx: &mut Cx<'_>, request: &ReaddirReq, entries: &mut [DirEntry], hi
         let resource = Resource::inode(inode.fid);
         let unsure =
             inode.is_resident() && cx.locks().conflicts(cx.export(), &resource, LockMode::Pr, &Policy::Bits(bits::DOM));
-        if inode.fid != entry.fid || unsure {
+        let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES);
+        if inode.fid != entry.fid || unsure || stripes > room {
             continue;
         }
+        room -= stripes;
         if request.entry_cookies != 0 {
             let cookie = request.entry_cookies.wrapping_add(at as u64);
             // With the size of a resident file, so that the attributes can be kept.

@@ -50,7 +50,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     let mut found = resolve(mdt, cx, change, op)?;
     if found.other.as_ref().is_some_and(|other| other.fid() == found.moved.fid()) {
         // Two names of one object: nothing happens, as POSIX has it.
-        return Ok(reply(cx, change, &found));
+        return Ok(reply(cx, change, &found, Gone::No));
     }
     check(change, op, &found)?;
     // In one chain, the new entry may be what follows the old one.
@@ -75,7 +75,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     } else {
         write_move(mdt, cx, change, op, &mut found, tombstone)?
     };
-    let reply = reply(cx, change, &found);
+    let reply = reply(cx, change, &found, gone);
     if !exchange {
         mdt.entry_taken(found.target.key);
         mdt.entry_freed(found.source.key, tombstone);
@@ -280,7 +280,7 @@ fn put_dirs(cx: &mut Cx<'_>, dirs: &mut Dirs, now_ns: i64) {
     }
 }
 
-fn reply(cx: &mut Cx<'_>, change: &Change, found: &Found) -> Reply {
+fn reply(cx: &mut Cx<'_>, change: &Change, found: &Found, gone: Gone) -> Reply {
     let Found { dirs, moved, other, .. } = found;
     Reply::new(&ObjectRep {
         attr: Some(moved.inode.attr()),
@@ -288,6 +288,7 @@ fn reply(cx: &mut Cx<'_>, change: &Change, found: &Found) -> Reply {
         locks: grants::grant(cx, &change.want, Some(&moved.inode), Some(dirs.target().fid())),
         source_parent_attr: dirs.differ().then(|| dirs.source.inode.attr()),
         replaced_attr: other.as_ref().map(|other| other.inode.attr()),
+        destroyed: gone != Gone::No,
         ..ObjectRep::default()
     })
 }

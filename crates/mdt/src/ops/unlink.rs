@@ -54,6 +54,7 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) ->
         attr: Some(child.inode.attr()),
         parent_attr: Some(parent.inode.attr()),
         locks: grants::grant(cx, &change.want, None, Some(parent.fid())),
+        destroyed: gone != Gone::No,
         ..ObjectRep::default()
     });
     mdt.entry_freed(place.key, tombstone);

@@ -182,15 +182,15 @@ fn data_comes_only_under_a_lock_that_is_held() {
     w.check();
 }
 
-#[test]
-fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
-    let mut w = World::new();
+/// The target starts again and knows so many object targets.
+fn knows_osts(w: &mut World, count: u32) {
     w.sync();
-    // Three object targets are known.
     let config = Config {
         version: 1,
         fsname: "fs".into(),
-        targets: (0..3).map(|i| TargetEntry { target: format!("fs-OST{i:04x}"), ..TargetEntry::default() }).collect(),
+        targets: (0..count)
+            .map(|i| TargetEntry { target: format!("fs-OST{i:04x}"), ..TargetEntry::default() })
+            .collect(),
         ..Config::default()
     };
     let mut batch = store::Batch::new();
@@ -201,6 +201,30 @@ fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
     w.crash();
     w.reconnect(0);
     w.recovered(0);
+}
+
+#[test]
+fn a_listing_with_wide_layouts_keeps_to_its_length() {
+    let mut w = World::new();
+    knows_osts(&mut w, 200);
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let layout = Layout { stripe_size: 1 << 16, want_count: -1, want_first: -1, ..Layout::default() };
+    let op = SetlayoutOp { fid: dir, kind: SetlayoutKind::Set as i32, layout: Some(layout), lvb: None };
+    w.reint(Reint::Setlayout(op)).unwrap();
+    for i in 0..100 {
+        w.mknod(dir, &format!("f{i:03}"));
+    }
+    let entries = w.readdir(dir, true, 10_000);
+    assert_eq!(entries.len(), 100);
+    // In each reply some have attributes, and the client asks for the others one by one.
+    let with = entries.iter().filter(|entry| entry.attr.is_some()).count();
+    assert!((10..90).contains(&with), "{with}");
+}
+
+#[test]
+fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
+    let mut w = World::new();
+    knows_osts(&mut w, 3);
 
     let dir = w.mkdir(Fid::ROOT, "dir");
     let setlayout = |w: &mut World, fid, kind: SetlayoutKind, layout: Layout, lvb| {

@@ -198,6 +198,10 @@ pub struct ObjectRep {
     /// Symbolic links: the target, to spare a request.
     #[prost(bytes = "bytes", tag = "8")]
     pub symlink: Bytes,
+    /// Unlink, rename over an object, close: the object that lost a name or an open is gone. No name is left, and nobody
+    /// has it open: what is not written of its data needs no writing.
+    #[prost(bool, tag = "9")]
+    pub destroyed: bool,
 }
 
 /// What an open did, with Lustre's numbers.

@@ -291,6 +291,7 @@ samples! {
         source_parent_attr: Some(attr(79)),
         replaced_attr: Some(attr(109)),
         symlink: bytes("symlink"),
+        destroyed: true,
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
     "ReintReq/create" = reint(Reint::Create(create()));

@@ -15,6 +15,9 @@ use super::replay::ReplayList;
 use super::{Config, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use crate::{Link, Slot};
 
+/// How long an import that is to end waits for its target to take back what it lost: as long as a recovery may last.
+const FAREWELL: Duration = Duration::from_secs(180);
+
 /// What a request in flight is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
@@ -119,7 +122,8 @@ pub struct Import {
     pub(crate) replay: ReplayList,
     pub(crate) away_since: Option<Instant>,
     pub(crate) last_sent: Instant,
-    pub(crate) closing: bool,
+    /// The owner wants it to end; by then at the latest.
+    pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
     pub(crate) timeouts: u64,
     next_xid: u64,
@@ -162,7 +166,7 @@ impl Import {
             replay: ReplayList::default(),
             away_since: Some(now),
             last_sent: now,
-            closing: false,
+            closing: None,
             grant: 0,
             timeouts: 0,
             next_xid: config.first_xid + 1,
@@ -205,6 +209,7 @@ impl Import {
             return None;
         }
         let mut at = self.earliest.min(self.link_deadline()).min(self.recovery.deadline());
+        at = at.min(self.closing.unwrap_or(Instant::FAR));
         if let (Some(soft), Some(since)) = (self.config.soft, self.away_since)
             && self.has_requests()
         {
@@ -267,21 +272,31 @@ impl Import {
         self.replay.closed(xid, close);
     }
 
-    /// Says good-bye: [`ImportEffect::Disconnected`] follows, at the latest when the request timed out. Requests that are not
-    /// answered by then are not sent again.
+    /// Says good-bye: [`ImportEffect::Disconnected`] follows. Requests that are not answered are not sent again, and new ones
+    /// not sent. While answered changes may be lost with the server, a connection that is away is won back first and they are
+    /// replayed, for at most [`FAREWELL`] (or [`Config::soft`], if that is shorter).
     pub fn disconnect(&mut self, now: Instant) {
         self.now = now;
-        if self.closing || self.state == State::Closed {
+        if self.closing.is_some() || self.state == State::Closed {
             return;
         }
-        self.closing = true;
+        self.closing = Some(now + self.config.soft.map_or(FAREWELL, |soft| soft.min(FAREWELL)));
         if self.state == State::Full {
-            let out = Outgoing::new(Opcode::Disconnect, &proto::msg::Empty {});
-            let timeout = self.config.connect_timeout;
-            self.transmit_new(out.opcode, out.body, 0, Purpose::Disconnect, timeout);
-        } else {
+            self.say_goodbye();
+        } else if !self.stays() {
             self.close();
         }
+    }
+
+    pub(crate) fn say_goodbye(&mut self) {
+        let out = Outgoing::new(Opcode::Disconnect, &proto::msg::Empty {});
+        let timeout = self.config.connect_timeout;
+        self.transmit_new(out.opcode, out.body, 0, Purpose::Disconnect, timeout);
+    }
+
+    /// Whether an import that is to end goes on without a connection: the server may need what is kept here.
+    pub(crate) fn stays(&self) -> bool {
+        self.closing.is_none_or(|until| self.now < until && self.replay.len().0 > 0)
     }
 
     /// Space that this client still holds of an object target, in bytes; told when it connects.
@@ -372,7 +387,7 @@ impl Import {
 
     fn may_send(&self, out: &Outgoing) -> bool {
         let ready = match self.state {
-            State::Full => !self.closing,
+            State::Full => self.closing.is_none(),
             State::Replay | State::ReplayLocks | State::ReplayWait => out.during_recovery,
             _ => false,
         };

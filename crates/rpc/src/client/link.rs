@@ -143,10 +143,11 @@ impl Import {
         }
         self.set_state(State::Disconn);
         self.fail_unrepeatable();
-        if self.closing {
+        if !self.stays() {
             self.close();
             return;
         }
+        self.sent.retain(|_, sent| sent.purpose != Purpose::Disconnect);
         let delay = delay.unwrap_or_else(|| match self.retry.attempts {
             0 => Duration::ZERO,
             n => {
@@ -286,6 +287,10 @@ impl Import {
         self.retry.attempts = self.retry.attempts.min(1);
         self.set_state(State::Full);
         self.effects.push_back(ImportEffect::Full { reply: self.granted.clone(), fresh });
+        if self.closing.is_some() {
+            self.say_goodbye();
+            return;
+        }
         self.retry_busy();
         self.pump();
     }
@@ -344,6 +349,10 @@ impl Import {
 
     pub(crate) fn tick(&mut self) {
         if self.state == State::Closed {
+            return;
+        }
+        if self.closing.is_some_and(|until| until <= self.now) {
+            self.close();
             return;
         }
         if self.link_deadline() <= self.now {

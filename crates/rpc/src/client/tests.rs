@@ -415,3 +415,57 @@ fn pings_fetch_what_is_durable() {
     s.pass(20_000);
     assert!(s.out.is_empty(), "nothing to learn");
 }
+
+#[test]
+fn a_good_bye_waits_until_what_the_server_lost_is_replayed() {
+    // The server is away when the good-bye is wanted, or dies over it.
+    for away in [true, false] {
+        let mut s = Story::connected();
+        s.submit(Slot::Modify);
+        let change = s.sent();
+        s.answer(&change, 11, 0);
+        if away {
+            s.cut();
+            s.import.disconnect(s.now);
+        } else {
+            s.import.disconnect(s.now);
+            s.drain();
+            assert_eq!(s.sent().header.opcode, Opcode::Disconnect as u16);
+            s.cut();
+        }
+        s.connect(flags::CONNECT_RECOVERING, 78, 0);
+        let replay = s.sent();
+        assert_eq!((replay.header.opcode, replay.header.transno), (change.header.opcode, Transno(11)));
+        s.answer(&replay, 11, 0);
+        let requests_done = s.sent();
+        s.answer(&requests_done, 0, 0);
+        s.import.locks_to_replay(s.now, Vec::new());
+        s.drain();
+        let locks_done = s.sent();
+        s.answer(&locks_done, 0, 0);
+        assert_eq!(s.import.state(), State::Full);
+        let goodbye = s.sent();
+        assert_eq!(goodbye.header.opcode, Opcode::Disconnect as u16);
+        s.answer(&goodbye, 0, 11);
+        assert_eq!(s.import.state(), State::Closed);
+        assert!(s.told.iter().any(|told| matches!(told, ImportEffect::Disconnected)));
+    }
+}
+
+#[test]
+fn a_good_bye_waits_neither_for_nothing_nor_for_ever() {
+    let mut s = Story::connected();
+    s.cut();
+    s.import.disconnect(s.now);
+    assert_eq!(s.import.state(), State::Closed, "there is nothing to replay");
+    let mut s = Story::connected();
+    s.submit(Slot::Modify);
+    let change = s.sent();
+    s.answer(&change, 11, 0);
+    s.cut();
+    s.import.disconnect(s.now);
+    s.pass(170_000);
+    assert_ne!(s.import.state(), State::Closed);
+    s.pass(11_000);
+    assert_eq!(s.import.state(), State::Closed);
+}

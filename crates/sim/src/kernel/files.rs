@@ -12,6 +12,7 @@ use crate::sched::Fail;
 pub const PAGE: u64 = 4096;
 /// `O_DIRECT`.
 pub const O_DIRECT: u32 = 0o40000;
+const O_APPEND: u32 = 0o2000;
 
 /// An open file.
 #[derive(Clone, Debug)]
@@ -187,6 +188,8 @@ impl Kernel {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EBADF.into());
         }
+        // As Linux: an append begins at the end that the kernel knows of. The client decides.
+        let offset = if fd.flags & O_APPEND != 0 { self.inode(fd.ino, |inode| inode.size) } else { offset };
         let call = Call::Write {
             fh: fd.fh,
             ino: fd.ino,
@@ -211,7 +214,7 @@ impl Kernel {
             for page in &locked {
                 inode.locked.remove(page);
             }
-            if written > 0 && !fd.direct {
+            if written > 0 {
                 inode.size = inode.size.max(offset + written);
             }
             if written < data.len() as u64 {

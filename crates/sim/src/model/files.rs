@@ -105,6 +105,10 @@ impl Model {
             Way::Plain => (offset, data.len() as u64),
             Way::Mapped => (offset, size.saturating_sub(offset).min(data.len() as u64)),
         };
+        if length > 0 && way == Way::Mapped {
+            // The kernel reads a page before a program changes bytes of it.
+            self.accessed(file.id);
+        }
         if length > 0 {
             // A page that comes back from `mmap` is written by nobody in particular: set-id bits stay.
             let mode = match way {

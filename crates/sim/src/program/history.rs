@@ -84,11 +84,13 @@ impl History {
     /// The states that the history leads to if these steps are lost: none if the others could not have gone as they went.
     fn replayed_without(&self, lost: &[usize]) -> Vec<Model> {
         let mut model = self.start.clone();
-        for (_, step) in self.steps.iter().enumerate().filter(|(at, _)| !lost.contains(at)) {
+        // What was refused changed nothing, also where nothing would refuse it now.
+        let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at);
+        for (_, step) in self.steps.iter().enumerate().filter(happened) {
             let result = model.apply(&step.op, &step.cred, step.when);
-            // What goes through an open file that is lost goes nowhere, and what was only looked at, or refused, promises
-            // nothing; a change that succeeded stands, and what it stood on with it.
-            if step.succeeded && step.op.changes() && result.is_err() && step.op.fd().is_none() {
+            // What goes through an open file that is lost goes nowhere, and what was only looked at promises nothing; a
+            // change that succeeded stands, and what it stood on with it.
+            if step.op.changes() && result.is_err() && step.op.fd().is_none() {
                 return Vec::new();
             }
         }
@@ -187,4 +189,26 @@ fn changed(before: &Model, after: &Model) -> Vec<(Id, Vec<u8>)> {
         })
         .map(|id| (id, after.inode(id).data().to_vec()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Bytes;
+
+    #[test]
+    fn what_was_refused_is_not_done_where_its_obstacle_is_lost() {
+        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let mut model = history.start.clone();
+        let path = vec![Bytes::from_static(b"b")];
+        let mkdir = Op::Mkdir { path: path.clone(), mode: 0o755 };
+        let symlink = Op::Symlink { path, target: Bytes::from_static(b"t") };
+        for (op, succeeded) in [(mkdir, true), (symlink, false)] {
+            assert_eq!(model.apply(&op, &Cred::default(), When::at(1)).is_ok(), succeeded);
+            let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
+            history.steps.push(Step { op, cred, when, client: 0, succeeded, after });
+        }
+        let names: Vec<usize> = history.without(&[0], true).iter().map(|model| model.paths().len()).collect();
+        assert_eq!(names, [1, 2], "the empty tree, and the one with a directory");
+    }
 }

@@ -1,0 +1,222 @@
+//! What was answered stays: over unmounts, removals by others, reconnects; and replies that no honest server gives.
+
+mod cluster;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::api::{Answer, Call, Event, FileHandle, SetStat};
+use cluster::{Cluster, name};
+use prost::Message;
+use proto::msg::{ConnectRep, DirEntry, ReaddirRep};
+use proto::{Bytes, Errno, Fid, Frame, Opcode};
+
+/// A file whose data lies on objects, durable.
+fn large_file(c: &mut Cluster, at: usize) -> (u64, FileHandle) {
+    let (f, fh) = c.create(at, 1, "f").unwrap();
+    assert_eq!(c.write(at, fh, 0, &[7; 100_000]), Ok(100_000));
+    c.call(at, Call::Fsync { fh, data_only: false }).unwrap();
+    (f.ino, fh)
+}
+
+fn cut(c: &mut Cluster, at: usize, ino: u64, size: u64) {
+    let set = SetStat { size: Some(size), ..SetStat::default() };
+    assert!(matches!(c.call(at, Call::Setattr { ino, set }), Ok(Answer::Attr(stat)) if stat.size == size));
+}
+
+#[test]
+fn syncfs_waits_for_cuts_of_objects() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (ino, _) = large_file(&mut c, a);
+    c.requests.clear();
+    c.slow_media = true;
+    cut(&mut c, a, ino, 10);
+    let sync = c.send(a, Call::Syncfs);
+    assert_eq!(c.requests.get("ost_sync"), Some(&1));
+    assert!(!c.answered(a, sync), "the cut is not durable");
+    c.slow_media = false;
+    assert_eq!(c.answer(a, sync), Ok(Answer::Done));
+}
+
+#[test]
+fn an_answered_cut_outlives_an_unmount_while_its_target_is_away() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, fh) = large_file(&mut c, a);
+    c.slow_media = true;
+    cut(&mut c, a, ino, 10);
+    c.close(a, fh).unwrap();
+    let at = c.server("fs-OST0000");
+    c.kill(at);
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Unmount);
+    c.pass(Duration::from_secs(5));
+    assert!(!c.nodes[a].unmounted, "what the target lost is known here only");
+    c.start(at);
+    c.until(|c| c.nodes[a].unmounted);
+    assert_eq!(c.lookup(b, 1, "f").unwrap().size, 10);
+}
+
+#[test]
+fn who_has_a_file_open_reads_what_its_remover_wrote() {
+    for close_first in [true, false] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.lookup(b, 1, "f").unwrap();
+        let theirs = c.open(b, f.ino, 0).unwrap();
+        assert_eq!(c.write(a, fh, 0, b"not lost"), Ok(8));
+        if close_first {
+            c.close(a, fh).unwrap();
+        }
+        c.unlink(a, 1, "f").unwrap();
+        if !close_first {
+            c.close(a, fh).unwrap();
+        }
+        assert_eq!(&c.read(b, theirs, 0, 100).unwrap()[..], b"not lost");
+        c.close(b, theirs).unwrap();
+    }
+}
+
+#[test]
+fn what_nobody_can_read_any_more_is_not_written() {
+    for close_first in [true, false] {
+        let mut c = Cluster::new(1);
+        let a = c.mount();
+        let (_, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &[1; 5000]).unwrap();
+        c.requests.clear();
+        if close_first {
+            c.close(a, fh).unwrap();
+        }
+        c.unlink(a, 1, "f").unwrap();
+        if !close_first {
+            c.close(a, fh).unwrap();
+        }
+        c.pass(Duration::from_secs(20));
+        assert_eq!(c.requests.get("ost_write"), None);
+    }
+}
+
+#[test]
+fn a_write_through_goes_on_when_its_target_names_another_size_of_requests() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (ino, _) = large_file(&mut c, a);
+    let fh = c.open(a, ino, 0o2 | 0o4_010_000).unwrap();
+    // Until the reconnect no write is answered; then requests are to be small.
+    let held = Rc::new(Cell::new(true));
+    let hold = held.clone();
+    c.tamper = Some(Box::new(move |to_client, _, mut frame: Frame| {
+        match Opcode::from_raw(frame.header.opcode) {
+            Some(Opcode::ObjWrite) if to_client && hold.get() => return Vec::new(),
+            Some(Opcode::Connect) if to_client => {
+                hold.set(false);
+                let mut reply = frame.decode::<ConnectRep>().unwrap();
+                reply.brw_size = 64 << 10;
+                frame.body = reply.encode_to_vec().into();
+            }
+            _ => {}
+        }
+        vec![frame]
+    }));
+    let data = Bytes::from(vec![9; 300_000]);
+    let write = c.send(a, Call::Write { fh, ino, offset: 0, data, write_back: false, kill_priv: false });
+    assert!(!c.answered(a, write));
+    c.cut(a);
+    assert_eq!(c.answer(a, write), Ok(Answer::Written(300_000)));
+    assert!(!held.get());
+    assert_eq!(c.read(a, fh, 299_999, 10).unwrap()[..], [9]);
+}
+
+#[test]
+fn a_listing_much_longer_than_asked_for_is_refused() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    c.pass(Duration::from_secs(2));
+    c.tamper = Some(Box::new(|to_client, _, mut frame: Frame| {
+        if to_client && Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsReaddir) {
+            let entry = DirEntry { name: name("x"), fid: Fid::ROOT, ..DirEntry::default() };
+            let reply = ReaddirRep { entries: vec![entry; 100_000], end: true, ..ReaddirRep::default() };
+            frame.body = reply.encode_to_vec().into();
+        }
+        vec![frame]
+    }));
+    let b = c.begin_mount(Cluster::options(9));
+    c.until(|c| c.nodes[b].mounted);
+    assert_eq!(c.list(b, dir, false), Err(Errno::EPROTO));
+    assert!(stdx::marks::count("reply_too_long") > 0);
+}
+
+#[test]
+fn a_stranger_who_writes_takes_the_set_group_id_bit_and_a_member_leaves_it() {
+    for (gid, kept) in [(7, true), (8, false)] {
+        let mut c = Cluster::new(1);
+        let a = c.mount();
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        let set = SetStat { gid: Some(7), ..SetStat::default() };
+        c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+        let set = SetStat { mode: Some(0o2666), ..SetStat::default() };
+        c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+        let data = Bytes::from_static(b"x");
+        let write = Call::Write { fh, ino: f.ino, offset: 0, data, write_back: false, kill_priv: true };
+        c.requests.clear();
+        assert_eq!(c.call_as(a, gid, write), Ok(Answer::Written(1)));
+        assert_eq!(!c.requests.contains_key("mds_reint"), kept, "members need no request for it");
+        assert_eq!(c.getattr(a, f.ino).unwrap().mode & 0o2000 != 0, kept);
+    }
+}
+
+#[test]
+fn what_a_rebuilt_answer_does_not_say_is_asked_for() {
+    let changes: [fn(u64) -> Call; 4] = [
+        |dir| Call::Rename { parent: dir, name: name("f"), new_parent: dir, new_name: name("g"), flags: 0 },
+        |dir| Call::Unlink { parent: dir, name: name("f") },
+        |dir| Call::Mkdir { parent: dir, name: name("sub"), mode: 0o755 },
+        |dir| Call::Create { parent: dir, name: name("new"), mode: 0o644, flags: 0o2 },
+    ];
+    for change in changes {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(a, 1, "d").unwrap().ino;
+        let (f, _) = c.create(a, dir, "f").unwrap();
+        c.call(a, Call::Link { ino: f.ino, new_parent: 1, new_name: name("other") }).unwrap();
+        c.pass(Duration::from_secs(2));
+        // The change becomes durable, its answer is lost, and the server with it.
+        let deaf = Rc::new(Cell::new(true));
+        let lose = deaf.clone();
+        c.tamper = Some(Box::new(move |to_client, _, frame: Frame| {
+            let reply = to_client && Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsReint);
+            if reply && lose.get() { Vec::new() } else { vec![frame] }
+        }));
+        let id = c.send(a, change(dir));
+        c.pass(Duration::from_secs(2));
+        c.restart("fs-MDT0000");
+        deaf.set(false);
+        c.answer(a, id).unwrap();
+        assert!(c.requests.contains_key("ldlm_enqueue"), "locks were replayed");
+        for ino in [dir, f.ino] {
+            let (here, there) = (c.getattr(a, ino).unwrap(), c.getattr(b, ino).unwrap());
+            let seen = |stat: client::api::Stat| (stat.nlink, stat.mtime_ns, stat.ctime_ns);
+            assert_eq!(seen(here), seen(there));
+        }
+    }
+    assert!(stdx::marks::count("rebuilt_reply") > 0);
+}
+
+#[test]
+fn an_allocation_takes_set_id_bits_unless_root_asks() {
+    for (uid, kept) in [(0, true), (8, false)] {
+        let mut c = Cluster::new(1);
+        let a = c.mount();
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        let set = SetStat { mode: Some(0o4666), ..SetStat::default() };
+        c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+        let allocate = Call::Fallocate { fh, mode: 0, offset: 0, length: 100 };
+        assert_eq!(c.call_as(a, uid, allocate), Ok(Answer::Done));
+        assert_eq!(c.getattr(a, f.ino).unwrap().mode & 0o4000 != 0, kept);
+    }
+}

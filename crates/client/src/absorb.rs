@@ -30,6 +30,9 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
             grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
             object(w, rep);
+            if let (true, Some(gone)) = (rep.destroyed, rep.replaced_attr.as_ref().or(rep.attr.as_ref())) {
+                locks::destroyed(w, dest, gone.fid);
+            }
             if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
                 let opened = Opened { handle: rep.handle, fid: attr.fid, body: body.clone() };
                 w.imports.opens.insert((dest, frame.header.xid), opened);
@@ -81,7 +84,7 @@ fn decode(opcode: Opcode, frame: &Frame) -> Result<Body, &'static str> {
         return Err("is longer than what was asked for");
     }
     let body = match opcode {
-        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsClose => {
+        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint => {
             frame.decode::<ObjectRep>().map(|rep| Body::Object(Arc::new(rep)))
         }
         Opcode::MdsReaddir => frame.decode::<ReaddirRep>().map(|rep| Body::Readdir(Arc::new(rep))),

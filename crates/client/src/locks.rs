@@ -152,6 +152,9 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     if resource.kind() != ResourceKind::Inode {
         return;
     }
+    if w.nodes.get(resource.fid.ino()).is_some_and(|node| node.destroyed) {
+        return;
+    }
     let Some(target) = w.imports.get_mut(dest) else { return };
     let held = target.locks.bits_held(resource);
     let now = w.now;
@@ -208,6 +211,17 @@ pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
         target.locks.cancel_resource(resource);
     }
     pump(w, dest);
+}
+
+/// An object is gone by a change of ours, and our locks on it with it: nothing is given back. What the node knows stays
+/// true without them, for nobody can change it any more.
+pub(crate) fn destroyed(w: &mut World, dest: Dest, fid: proto::Fid) {
+    if let Some(target) = w.imports.get_mut(dest) {
+        target.locks.forget_resource(&Resource::inode(fid));
+    }
+    if let Some(node) = w.nodes.get_mut(fid.ino()) {
+        node.destroyed = true;
+    }
 }
 
 /// A lock is gone without having been given back: what it covered is worthless.

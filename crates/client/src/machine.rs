@@ -13,7 +13,7 @@ use crate::cx::{Cx, Stop};
 use crate::imports::{self, Arrived, Pending};
 use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
-use crate::{absorb, config, data, locks, ops, params};
+use crate::{absorb, closes, config, data, locks, ops, params};
 
 /// An operation in its slot.
 struct Running {
@@ -98,7 +98,10 @@ impl Client {
 
     /// When [`Event::Tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
-        [imports::deadline(&self.w), data::deadline(&self.w), self.w.timer].into_iter().flatten().min()
+        [imports::deadline(&self.w), data::deadline(&self.w), closes::deadline(&self.w), self.w.timer]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Parameters that match `pattern` (`*` stands for anything), sorted by name.
@@ -131,6 +134,7 @@ impl Client {
     fn tick(&mut self) {
         imports::tick(&mut self.w);
         data::tick(&mut self.w);
+        closes::tick(&mut self.w);
         if self.w.timer.is_some_and(|at| at <= self.w.now) {
             self.w.timer = None;
             self.w.wake(WaitKey::Timer);

@@ -34,7 +34,7 @@ pub struct Node {
     pub lookups: u64,
     /// Open files here, those whose close is not sent included.
     pub opens: u32,
-    /// Open files that programs still have.
+    /// Open files and directories that programs still have.
     pub handles: u32,
     /// When a lookup opened it, so that it lasts until the kernel comes back for it.
     pub held: Option<Instant>,
@@ -58,6 +58,8 @@ pub struct Node {
     pub stale: bool,
     /// The object is gone, as far as we know: no link is left.
     pub unlinked: bool,
+    /// It is, and nobody has it open: nothing about it changes any more, so that what is known needs no lock.
+    pub destroyed: bool,
     /// The directory in which it was found last; 0 if unknown.
     pub parent: u64,
     /// Names under which the kernel was given this node.
@@ -95,6 +97,7 @@ impl Node {
             xattr_covered: false,
             stale: false,
             unlinked: false,
+            destroyed: false,
             parent: 0,
             kernel_names: SmallVec::new(),
             dir: None,

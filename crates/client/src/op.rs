@@ -37,6 +37,8 @@ pub enum WaitKey {
     Timer,
     /// A call began to wait while the kernel holds a directory locked for it.
     Gates,
+    /// Closes were answered.
+    Closes,
     /// A directory's listing was fetched.
     Listing(u64),
     /// The data cache's own, by a number that it chooses.
@@ -59,8 +61,8 @@ pub enum Task {
         /// Which.
         cookie: u64,
     },
-    /// Tell the server that an open ended.
-    Close(Box<crate::file::Closing>),
+    /// Tell a server what programs have closed.
+    Close(Box<crate::closes::Batch>),
     /// An object was opened so that it lasts until the kernel has come back for it; then it is closed.
     Hold {
         /// The open.
@@ -121,7 +123,7 @@ pub struct Reply {
 /// Bodies that the caches look at, decoded; all others as bytes.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Getattr, lookup, reint, close.
+    /// Getattr, lookup, reint.
     Object(Arc<ObjectRep>),
     /// Readdir.
     Readdir(Arc<ReaddirRep>),
@@ -134,7 +136,7 @@ pub enum Body {
 }
 
 impl Reply {
-    /// The body of a getattr, lookup, reint or close.
+    /// The body of a getattr, lookup or reint.
     pub fn object(&self) -> Option<Arc<ObjectRep>> {
         match &self.body {
             Body::Object(rep) => Some(rep.clone()),

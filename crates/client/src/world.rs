@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use stdx::{Instant, Map, Rng};
 
 use crate::api::{Effect, Options};
+use crate::closes::Closes;
 use crate::cx::Step;
 use crate::data::DataState;
 use crate::file::Files;
@@ -73,6 +74,8 @@ pub struct World {
     pub data: DataState,
     /// Connections to targets and the locks held there.
     pub imports: Imports,
+    /// Closes that servers were not told, or did not answer.
+    pub closes: Closes,
     /// FIDs.
     pub sequences: Sequences,
     /// Calls can be made.
@@ -124,6 +127,7 @@ impl World {
             files: Files::default(),
             data: DataState::default(),
             imports: Imports::default(),
+            closes: Closes::default(),
             sequences: Sequences::default(),
             mounted: false,
             failed: false,

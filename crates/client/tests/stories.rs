@@ -419,6 +419,66 @@ fn a_file_without_a_name_goes_on_until_its_last_close() {
 }
 
 #[test]
+fn closes_and_cancels_travel_together() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let files: Vec<_> = (0..100).map(|i| c.create(a, dir, &format!("f{i}")).unwrap()).collect();
+    c.requests.clear();
+    // In one burst: a full request leaves at once, the rest when it is answered or when its time has come.
+    let ids: Vec<_> = files
+        .iter()
+        .map(|(_, fh)| c.send_quietly(a, cluster::cred(0), Call::Release { fh: *fh, flock_owner: None }))
+        .collect();
+    for id in ids {
+        c.answer(a, id).unwrap();
+    }
+    c.pass(std::time::Duration::from_millis(20));
+    assert_eq!(c.requests.get("mds_close"), Some(&2), "{:?}", c.requests);
+    c.requests.clear();
+    for (i, (file, _)) in files.iter().enumerate() {
+        let id = c.send_quietly(a, cluster::cred(0), Call::Unlink { parent: dir, name: name(&format!("f{i}")) });
+        c.answer(a, id).unwrap();
+        let id = c.send_quietly(a, cluster::cred(0), Call::Forget { ino: file.ino, count: 1 });
+        c.answer(a, id).unwrap();
+    }
+    c.pass(std::time::Duration::from_secs(1));
+    assert_eq!(c.requests.get("mds_reint"), Some(&100));
+    assert_eq!(c.requests.get("ldlm_cancel"), None, "the locks went with their files");
+    let locks = &c.nodes[a].machine.get_params("ldlm.namespaces.*MDT*.lock_count")[0].1;
+    assert!(locks.parse::<usize>().unwrap() <= 4, "{locks}");
+}
+
+#[test]
+fn an_unlink_lets_the_close_of_its_file_go_first() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.requests.clear();
+    let close = c.send_quietly(a, cluster::cred(0), Call::Release { fh, flock_owner: None });
+    let unlink = c.send_quietly(a, cluster::cred(0), Call::Unlink { parent: 1, name: name("f") });
+    c.answer(a, close).unwrap();
+    c.answer(a, unlink).unwrap();
+    assert_eq!((c.requests.get("mds_close"), c.requests.get("mds_reint")), (Some(&1), Some(&1)));
+    c.call(a, Call::Forget { ino: f.ino, count: 1 }).unwrap();
+    c.pass(std::time::Duration::from_secs(1));
+    assert_eq!(c.requests.get("ldlm_cancel"), None, "nobody had it open any more: {:?}", c.requests);
+}
+
+#[test]
+fn a_sync_waits_for_closes() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    c.requests.clear();
+    let close = c.send_quietly(a, cluster::cred(0), Call::Release { fh, flock_owner: None });
+    let sync = c.send_quietly(a, cluster::cred(0), Call::Syncfs);
+    c.answer(a, close).unwrap();
+    c.answer(a, sync).unwrap();
+    assert_eq!((c.requests.get("mds_close"), c.requests.get("mds_sync")), (Some(&1), Some(&1)));
+}
+
+#[test]
 fn the_lock_of_a_directory_in_use_outlives_those_of_many_files() {
     let mut c = Cluster::new(0);
     let a = c.mount();

@@ -128,7 +128,7 @@ impl World {
     }
 
     fn now(&self) -> Instant {
-        Instant(self.step)
+        Instant(self.step * 50_000)
     }
 
     fn send(&mut self, client: usize, up: bool, message: Message) {
@@ -352,8 +352,11 @@ impl World {
 
     fn client_steps(&mut self) {
         for client in 0..CLIENTS {
-            let step = self.step;
+            let (step, now) = (self.step, self.now());
             let c = &mut self.clients[client];
+            if c.locks.deadline().is_some_and(|at| at <= now) {
+                c.locks.tick(now);
+            }
             while let Some(at) = c.running.iter().position(|op| op.until <= step) {
                 let op = c.running.swap_remove(at);
                 c.locks.release(op.lock.cookie);
@@ -487,6 +490,10 @@ impl World {
         };
         while busy(self) {
             assert!(self.step < end, "somebody waits for ever: {:?}", self.target.counters());
+            self.advance();
+        }
+        // Cancels that nobody waited for, too.
+        for _ in 0..200 {
             self.advance();
         }
         let counters = self.target.counters();

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -76,6 +76,8 @@ struct Shared {
     forget_inode: OnceLock<Crew<(u64, u64, u64, u64)>>,
     /// Token, directory, name.
     forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
+    /// See [`Shared::look_sockets`].
+    pause: AtomicU32,
     /// Calls answered, for statistics.
     answered: AtomicU64,
 }
@@ -129,6 +131,8 @@ struct Conn {
 const QUIET: Duration = Duration::from_millis(4);
 /// How often the caretaker looks at the clock while calls come.
 const GLANCE: Duration = Duration::from_millis(2);
+/// How long an answer is looked for before sleeping: a little more than a round trip over a near network takes.
+const LOOK: Duration = Duration::from_micros(40);
 /// Bytes that one read takes.
 const READ_SIZE: usize = 512 << 10;
 const NUDGE: u64 = u64::MAX;
@@ -179,6 +183,7 @@ impl Mount {
             nudge,
             forget_inode: OnceLock::new(),
             forget_entry: OnceLock::new(),
+            pause: AtomicU32::new(0),
             answered: AtomicU64::new(0),
         });
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -340,7 +345,10 @@ impl Shared {
     /// Reads until no call waits, or until `own` is done: then the caretaker goes on for the others.
     fn read_for_calls(self: &Arc<Self>, own: Option<CallId>) {
         loop {
-            let ready = self.wait_sockets(Some(GLANCE));
+            let ready = match self.look_sockets() {
+                ready if ready.is_empty() => self.wait_sockets(Some(GLANCE)),
+                ready => ready,
+            };
             let mut state = self.state.lock();
             self.take_in(&mut state, &ready);
             let done = own.is_some_and(|id| !state.completions.contains_key(&id));
@@ -425,6 +433,28 @@ impl Shared {
         for (completion, result) in ready {
             completion(result);
         }
+    }
+
+    /// Looks again and again for a moment whether an answer comes, which is sooner than the kernel can wake a thread. If
+    /// that was in vain it is not tried again for some calls, ever more of them: the server is slow, or has no core.
+    fn look_sockets(&self) -> Vec<(u64, epoll::EventFlags)> {
+        let pause = self.pause.load(Ordering::Relaxed);
+        if pause & 0xffff != 0 {
+            self.pause.store(pause - 1, Ordering::Relaxed);
+            return Vec::new();
+        }
+        let start = std::time::Instant::now();
+        while start.elapsed() < LOOK {
+            let ready = self.wait_sockets(Some(Duration::ZERO));
+            if !ready.is_empty() {
+                self.pause.store(0, Ordering::Relaxed);
+                return ready;
+            }
+        }
+        // Above: how long the next pause is; below: what is left of this one.
+        let next = ((pause >> 16) * 2).clamp(4, 512);
+        self.pause.store(next << 16 | next, Ordering::Relaxed);
+        Vec::new()
     }
 
     /// Waits for sockets that can be read or written.

@@ -44,7 +44,7 @@ use ops::Change;
 use params::Stats;
 use proto::msg::{ConnectRep, ConnectReq, Reint, ReintReq};
 use proto::{Errno, Opcode, TargetKind};
-use target::{Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
+use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
 
 /// How many names [`KnownDirs`] keeps: about 64 MiB.
@@ -137,6 +137,14 @@ impl Service for Mdt {
     fn replays_committed(&self, request: &Request) -> bool {
         request.opcode == Opcode::MdsReint
             && request.decode::<ReintReq>().is_ok_and(|reint| matches!(reint.op, Some(Reint::Open(_))))
+    }
+
+    fn records_max(&self, request: &Request) -> usize {
+        match request.opcode {
+            // A close on the wire has this many bytes at least, and may remove an object.
+            Opcode::MdsClose => CHANGE_RECORDS + request.frame.body.len() / 16 * 8,
+            _ => CHANGE_RECORDS,
+        }
     }
 
     fn may_use_reserve(&self, request: &Request) -> bool {

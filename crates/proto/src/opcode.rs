@@ -45,7 +45,7 @@ opcodes! {
     MdsGetattr = 33, "mds_getattr";
     /// Attributes by parent and name, with locks.
     MdsLookup = 34, "mds_getattr_name";
-    /// Last close of an open handle. Modifies, with a slot of its own.
+    /// Closes of open handles, up to 64 in one request. Modifies, with a slot of its own.
     MdsClose = 35, "mds_close";
     /// A change; [`crate::msg::Reint`] says which. Modifies.
     MdsReint = 36, "mds_reint";

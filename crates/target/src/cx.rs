@@ -291,6 +291,12 @@ impl Cx<'_> {
         }
     }
 
+    /// The object is gone: the requester's locks on it go with this change, and its client forgets them when it is told.
+    /// Among the last steps of an attempt.
+    pub fn drop_locks(&mut self, resource: Resource) {
+        self.m.locks.drop_locks(self.m.now, self.op.export, &resource);
+    }
+
     /// The lock table, for questions that change nothing.
     pub fn locks(&self) -> &dlm::server::Locks {
         &self.m.locks

@@ -17,8 +17,7 @@ use crate::machine::{Machine, Target, Timer};
 use crate::op::{Op, Own, Replay, Work};
 use crate::service::{Executed, Reply, Request, Service, Stop};
 
-/// What one change can write at most, as far as the reservation of space knows: records, and bytes beside the request's own.
-const CHANGE_RECORDS: usize = 24;
+/// What one change can write at most beside the request's own bytes, as far as the reservation of space knows.
 const CHANGE_BYTES: usize = 128 << 10;
 
 /// Whether requests of this kind change something.
@@ -82,16 +81,15 @@ impl<S: Service> Target<S> {
             return Gate::Later;
         }
         let bytes = request.frame.body.len() + request.frame.bulk.len().min(256 << 10) + CHANGE_BYTES;
-        match self.m.view.room(CHANGE_RECORDS, bytes, false) {
+        let records = self.service.records_max(request);
+        match self.m.view.room(records, bytes, false) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
-            Room::No if self.service.may_use_reserve(request) => {
-                match self.m.view.room(CHANGE_RECORDS, CHANGE_BYTES, true) {
-                    Room::Yes => Gate::Open,
-                    Room::AfterCommit => Gate::Later,
-                    Room::No => Gate::Full,
-                }
-            }
+            Room::No if self.service.may_use_reserve(request) => match self.m.view.room(records, CHANGE_BYTES, true) {
+                Room::Yes => Gate::Open,
+                Room::AfterCommit => Gate::Later,
+                Room::No => Gate::Full,
+            },
             Room::No => Gate::Full,
         }
     }

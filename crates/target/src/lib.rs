@@ -37,4 +37,4 @@ pub use cx::{Cx, ExportInfo};
 pub use dlm::ExportId;
 pub use machine::Target;
 pub use options::{Format, Options, format, format_features};
-pub use service::{Executed, Reply, Request, Service, ShareKey, Stop, Task};
+pub use service::{CHANGE_RECORDS, Executed, Reply, Request, Service, ShareKey, Stop, Task};

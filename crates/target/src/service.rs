@@ -179,6 +179,9 @@ fn hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
+/// Records that most changes can write at most.
+pub const CHANGE_RECORDS: usize = 24;
+
 /// Operations of a target. Everything else (connections, exactly-once, recovery, locks, commits) is the machine's.
 pub trait Service {
     /// What it holds.
@@ -218,6 +221,12 @@ pub trait Service {
     fn replays_committed(&self, request: &Request) -> bool {
         let _ = request;
         false
+    }
+
+    /// How many records one execution of the request writes at most: space for so many is reserved before it runs.
+    fn records_max(&self, request: &Request) -> usize {
+        let _ = request;
+        CHANGE_RECORDS
     }
 
     /// Whether the request may use the space that is kept so that removals still work when the store is full.

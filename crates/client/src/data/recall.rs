@@ -308,7 +308,9 @@ pub(super) fn stat_cached(w: &World, ino: u64) -> Option<super::DataStat> {
     let keys = if resident { HOME..HOME } else { 0..file.objects.len() as u32 };
     for key in keys.chain(resident.then_some(HOME)) {
         let object = file.object(key)?;
-        let usable = |lock: &HeldLock| w.imports.get(object.dest).is_some_and(|t| t.locks.is_usable(lock.cookie));
+        let usable = |lock: &HeldLock| {
+            node.destroyed || w.imports.get(object.dest).is_some_and(|t| t.locks.is_usable(lock.cookie))
+        };
         if !object.knows_end() || !object.locks.iter().any(usable) {
             return None;
         }

@@ -1,17 +1,17 @@
 //! Work without a caller: lock callbacks, closes, sequences, access times.
 
 use bytes::Bytes;
-use proto::msg::{CloseReq, ReintReq, SeqAllocRep, SeqAllocReq, SetattrOp, bits, valid};
+use proto::msg::{Close, CloseRep, CloseReq, ReintReq, SeqAllocRep, SeqAllocReq, SetattrOp, bits, valid};
 use proto::msg::{Policy, Reint, ResourceKind};
 use proto::{Errno, Opcode, Transno};
 
 use super::{fid_of, step};
+use crate::closes::{Batch, Item};
 use crate::cx::{Cx, Run, Stop};
-use crate::file::Closing;
 use crate::imports::Dest;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
-use crate::{config, data, locks};
+use crate::{closes, config, data, locks};
 
 /// A further sequence of FIDs.
 pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
@@ -50,49 +50,49 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     Ok(())
 }
 
-/// The last descriptor of an open is gone.
-pub(crate) fn close(cx: &mut Cx<'_>, closing: &Closing) -> Run<()> {
-    let key = (closing.dest, closing.open_xid);
-    let Some(opened) = cx.w.imports.opens.get(&key) else {
-        closed(cx, closing, Transno(0));
-        return Ok(());
-    };
-    let handle = opened.handle;
-    let atime_ns = cx.w.nodes.get(closing.ino).and_then(|node| node.atime_ns).unwrap_or(0);
-    let fid = closing.fid;
-    let reply = cx.start_rpc(step::MAIN, closing.dest, Opcode::MdsClose, |_, _| {
-        (CloseReq { fid, handle, atime_ns }, Bytes::new())
+/// Tells a server what programs have closed.
+pub(crate) fn close(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
+    if !cx.began(step::MAIN) {
+        // It leaves now, before whoever waits for that runs again.
+        cx.w.wake(WaitKey::Closes);
+    }
+    let reply = cx.start_rpc(step::MAIN, batch.dest, Opcode::MdsClose, |_, _| {
+        let close = |item: &Item| Close { fid: item.closing.fid, handle: item.handle, atime_ns: item.atime_ns };
+        (CloseReq { closes: batch.items.iter().map(close).collect() }, Bytes::new())
     });
-    let (transno, done, destroyed) = match reply {
+    let (transno, rep) = match reply {
         None => return Err(Stop::Wait),
-        Some(Ok(reply)) => (reply.header.transno, true, reply.object().is_some_and(|rep| rep.destroyed)),
-        Some(Err(_)) => (Transno(0), false, false),
+        Some(Ok(reply)) => (reply.header.transno, reply.frame().decode::<CloseRep>().ok()),
+        Some(Err(_)) => (Transno(0), None),
     };
-    if destroyed {
-        data::discard(cx.w, closing.ino);
-    }
-    if done
-        && let Some(node) = cx.w.nodes.get_mut(closing.ino)
-        && node.atime_ns.is_some_and(|atime| atime <= atime_ns)
-    {
-        if let Some(attr) = &mut node.attr {
-            attr.atime_ns = attr.atime_ns.max(atime_ns);
+    let answered = rep.is_some();
+    let mut results = rep.map(|rep| rep.results).unwrap_or_default();
+    for (index, item) in batch.items.iter().enumerate() {
+        let at = results.iter().position(|result| result.index as usize == index);
+        let result = at.map(|at| results.swap_remove(at)).unwrap_or_default();
+        let done = answered && result.status >= 0;
+        if done {
+            told(cx.w, item);
         }
-        node.atime_ns = None;
+        if result.destroyed {
+            locks::destroyed(cx.w, batch.dest, item.closing.fid);
+            data::discard(cx.w, item.closing.ino);
+        }
+        closes::closed(cx.w, &item.closing, if done { transno } else { Transno(0) });
     }
-    closed(cx, closing, transno);
+    closes::answered(cx.w, batch.dest);
     Ok(())
 }
 
-fn closed(cx: &mut Cx<'_>, closing: &Closing, transno: Transno) {
-    cx.w.imports.open_closed(closing.dest, closing.open_xid, transno);
-    if let Some(node) = cx.w.nodes.get_mut(closing.ino) {
-        node.opens = node.opens.saturating_sub(1);
-        if node.opens == 0 && node.lookups == 0 && node.unlinked && data::is_clean(cx.w, closing.ino) {
-            cx.w.drop_node(closing.ino);
-        } else {
-            cx.w.nodes.loosened(closing.ino);
+/// The server knows the access time that a close carried.
+fn told(w: &mut World, item: &Item) {
+    if let Some(node) = w.nodes.get_mut(item.closing.ino)
+        && node.atime_ns.is_some_and(|atime| atime <= item.atime_ns)
+    {
+        if let Some(attr) = &mut node.attr {
+            attr.atime_ns = attr.atime_ns.max(item.atime_ns);
         }
+        node.atime_ns = None;
     }
 }
 

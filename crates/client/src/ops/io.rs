@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::open::told;
 use super::{attributes, step};
 use crate::api::{Answer, FileHandle, Whence};
+use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data::{self, IoFlags, WriteAt};
 use crate::file::{OpenFile, flags as o};
@@ -137,6 +138,9 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
         }
         other => other?,
     }
+    if cx.began(step::CLOSES) || closes::pending(cx.w, ino) {
+        closes::drained(cx, step::CLOSES)?;
+    }
     cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
     told(cx, fh, ino)?;
     Ok(Answer::Done)
@@ -145,6 +149,7 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
 /// `Syncfs`.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     data::sync_all(cx)?;
+    closes::drained(cx, step::CLOSES)?;
     sync_metadata(cx)?;
     Ok(Answer::Done)
 }

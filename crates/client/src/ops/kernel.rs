@@ -23,8 +23,9 @@ use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use stdx::Instant;
 
-use super::{background, stat, step};
+use super::{stat, step};
 use crate::api::{Answer, Call, Effect, Invalidation, Stat};
+use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::file::{Closing, flags as o};
 use crate::op::{Memo, OpId, Task, WaitKey};
@@ -188,9 +189,10 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
 
 /// Background: what a lookup opened is closed, in time.
 pub(super) fn hold(cx: &mut Cx<'_>, closing: &Closing, until: Instant) -> Run<()> {
-    if !cx.began(step::MAIN) && cx.now() < until && !cx.w.unmounting {
+    if cx.now() < until && !cx.w.unmounting {
         cx.w.set_timer(until);
         return Err(cx.wait(WaitKey::Timer));
     }
-    background::close(cx, closing)
+    closes::add(cx.w, closing.clone());
+    Ok(())
 }

@@ -54,6 +54,8 @@ pub(crate) mod step {
     pub const TRIES: Step = 12;
     /// When it is next.
     pub const TRY_AT: Step = 13;
+    /// Closes that must be done first: one step for each target.
+    pub const CLOSES: Step = 500;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
     /// Added to the step of a piece of a listing: the epoch when its request left.

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use super::{fid_of, new_fid, stat, step, walk, writable};
 use crate::absorb::rebuilt;
 use crate::api::Answer;
+use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::data;
 use crate::file::check_name;
+use crate::imports::Dest;
+use crate::names::Found;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::world::World;
 
@@ -117,6 +120,16 @@ pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, rep: &ObjectRep, ep
     }
 }
 
+/// A name of an object is about to go. Closes of it that wait leave first: the server is to find that nobody has it open.
+fn closed_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<()> {
+    match cx.w.known_name(parent, name) {
+        Found::Child(fid) if !cx.began(step::MAIN) && closes::pending(cx.w, fid.ino()) => {
+            closes::sent(cx, dest, fid.ino())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// `Unlink` and `Rmdir`.
 pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) -> Run<Answer> {
     let parent_fid = walk(cx, parent)?;
@@ -129,6 +142,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     check_name(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
+    closed_before(cx, dest, parent, name)?;
     note_epoch(cx, step::EPOCH, parent);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
@@ -214,6 +228,7 @@ pub(crate) fn rename(
     check_name(new_name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(source_parent);
+    closed_before(cx, dest, new_parent, new_name)?;
     note_epoch(cx, step::EPOCH, parent);
     note_epoch(cx, step::EPOCH_OTHER, new_parent);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {

@@ -1,7 +1,7 @@
 //! Opening, creating, closing.
 //!
 //! An open is one request, with or without create; its locks come with it. A release is answered at once and told to
-//! the server in the background; what a replay of the open needs stays in `Imports::opens` until the close is answered.
+//! the server in the background ([`crate::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
 
 use bytes::Bytes;
 use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, bits, disposition};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::namespace::{epoch, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle};
+use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::file::{Closing, OpenFile, check_name, flags as o};
@@ -155,7 +156,7 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32) -> FileHandle {
 fn give_up(cx: &mut Cx<'_>, dest: Dest, fid: Fid) {
     let open_xid = open_xid(cx);
     cx.w.nodes.obtain(fid).opens += 1;
-    cx.spawn(Task::Close(Box::new(Closing { ino: fid.ino(), fid, dest, open_xid })));
+    closes::add(cx.w, Closing { ino: fid.ino(), fid, dest, open_xid });
 }
 
 /// `Flush`: a descriptor was closed. No request unless its owner holds record locks.
@@ -188,6 +189,6 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);
     }
-    cx.spawn(Task::Close(Box::new(Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid })));
+    closes::add(cx.w, Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid });
     Ok(Answer::Done)
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::step;
 use crate::api::Effect;
+use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::file::Closing;
 use crate::imports::Dest;
-use crate::op::{Task, WaitKey};
+use crate::op::WaitKey;
 
 /// Phases, in `step::MAIN`'s memo.
 const CLOSING: u64 = 1;
@@ -29,13 +30,13 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
         for file in cx.w.files.take_all() {
             if file.open_xid.0 != 0 {
                 let closing = Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid };
-                cx.spawn(Task::Close(Box::new(closing)));
+                closes::add(cx.w, closing);
             }
         }
     }
     if phase < LEAVING {
         // Closes, lock callbacks, writes.
-        if cx.w.mounted && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty()) {
+        if cx.w.mounted && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty() || !closes::idle(cx.w)) {
             return Err(cx.wait(WaitKey::Drained));
         }
         if cx.w.mounted && !cx.w.options.read_only {

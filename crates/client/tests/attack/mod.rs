@@ -435,7 +435,11 @@ impl Values<'_> {
                 LookupReq { parent: self.fid(), name: self.name(), want: self.want(), cred: self.cred() }
                     .encode_to_vec()
             }
-            Opcode::MdsClose => CloseReq { fid: self.fid(), handle: self.handle(), atime_ns: self.i() }.encode_to_vec(),
+            Opcode::MdsClose => {
+                let count = self.rng.below(4);
+                let close = |_| Close { fid: self.fid(), handle: self.handle(), atime_ns: self.i() };
+                CloseReq { closes: (0..count).map(close).collect() }.encode_to_vec()
+            }
             Opcode::MdsReint => ReintReq {
                 cred: self.cred(),
                 now_ns: self.i(),

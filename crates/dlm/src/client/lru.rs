@@ -98,13 +98,17 @@ impl LockCache {
 
     /// When [`tick`](LockCache::tick) has something to do.
     pub fn deadline(&self) -> Option<Instant> {
+        self.oldest_until().into_iter().chain(self.gather_until()).min()
+    }
+
+    fn oldest_until(&self) -> Option<Instant> {
         (self.lru.head != NIL).then(|| self.held[self.lru.head].last_used + self.settings.lru_max_age)
     }
 
     /// Gives back what is too old.
     pub fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        while let Some(at) = self.deadline()
+        while let Some(at) = self.oldest_until()
             && at <= self.now
         {
             let i = self.lru.head;

@@ -62,6 +62,10 @@ pub type Cookie = u64;
 
 /// Handles in one cancel message.
 const CANCEL_BATCH: usize = 512;
+/// Cancels that nobody waits for are gathered: up to so many,
+const GATHER_MAX: usize = 64;
+/// or for so long.
+const GATHER_TIME: Duration = Duration::from_millis(5);
 
 /// What may be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,7 +207,12 @@ pub struct LockCache {
     expected: Map<Cookie, Option<(Reason, u64)>>,
     lru: Lru,
     events: VecDeque<LockCacheEvent>,
+    /// Handles to be cancelled.
     cancels: Vec<u64>,
+    /// When the first of them came.
+    gathering: Instant,
+    /// The server may be waiting for one of them.
+    urgent: bool,
     records: RecordLocks,
 }
 
@@ -222,6 +231,8 @@ impl LockCache {
             lru: Lru::default(),
             events: VecDeque::new(),
             cancels: Vec::new(),
+            gathering: Instant::ZERO,
+            urgent: false,
             records: RecordLocks::default(),
         }
     }
@@ -246,8 +257,17 @@ impl LockCache {
     pub fn unexpect(&mut self, cookie: Cookie) {
         if let Some(Some((_, handle))) = self.expected.remove(&cookie) {
             // There is a lock after all, as a callback told: its grant is lost or late.
-            self.cancels.push(handle);
+            self.cancel(handle, true);
         }
+    }
+
+    /// A handle goes back to the server: at once if it may be waited for.
+    fn cancel(&mut self, handle: u64, urgent: bool) {
+        if self.cancels.is_empty() {
+            self.gathering = self.now;
+        }
+        self.cancels.push(handle);
+        self.urgent |= urgent;
     }
 
     /// A grant arrived. Whoever asked for it holds it before anybody polls, if it wants to be sure of it.
@@ -265,7 +285,7 @@ impl LockCache {
         let (part, mode) = (grant.policy.and_then(Part::from_policy), LockMode::try_from(grant.mode));
         let (Some(overtaken), Some(part), Ok(mode)) = (expected, part, mode) else {
             stdx::mark!("dlm.grant.unexpected");
-            self.cancels.push(grant.handle);
+            self.cancel(grant.handle, true);
             return GrantAction::Unexpected;
         };
         let i = self.held.insert(Held {
@@ -435,13 +455,14 @@ impl LockCache {
             // back when the answer has told it.
             Some(i) if self.held[i].handle == callback.handle || self.held[i].replaying => {
                 if self.held[i].state != State::Usable {
+                    self.held[i].reason = reason;
                     return BlockingAction::AlreadyCancelling;
                 }
                 self.start_cleanup(i, reason);
                 BlockingAction::StartCleanup(callback.cookie)
             }
             _ => {
-                self.cancels.push(callback.handle);
+                self.cancel(callback.handle, true);
                 BlockingAction::CancelUnknown(callback.handle)
             }
         }
@@ -471,8 +492,8 @@ impl LockCache {
         }
         lock.state = State::Cleaned;
         if lock.refs == 0 && !lock.replaying {
-            let handle = self.remove(i).handle;
-            self.cancels.push(handle);
+            let lock = self.remove(i);
+            self.cancel(lock.handle, matches!(lock.reason, Reason::Wanted(..)));
         }
     }
 
@@ -492,7 +513,8 @@ impl LockCache {
         lock
     }
 
-    /// The next thing to do. Cancels come last, as many in one as there are by then.
+    /// The next thing to do. Cancels come last, as many in one as there are by then; those that no callback asked for
+    /// wait until there are some of them, or for [`deadline`](LockCache::deadline).
     pub fn poll(&mut self) -> Option<LockCacheEvent> {
         if self.events.is_empty() {
             self.shrink();
@@ -500,26 +522,49 @@ impl LockCache {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if self.cancels.is_empty() {
+        if self.cancels.is_empty() || self.gather_until().is_some_and(|until| self.now < until) {
             return None;
         }
         let rest = self.cancels.split_off(self.cancels.len().min(CANCEL_BATCH));
+        self.urgent &= !rest.is_empty();
         Some(LockCacheEvent::Cancel(core::mem::replace(&mut self.cancels, rest)))
     }
 
-    /// Gives a lock back, as if it had been called back.
+    /// How long the cancels that there are may wait for others; `None` if there are none, or they may not.
+    fn gather_until(&self) -> Option<Instant> {
+        let waits = !self.cancels.is_empty() && !self.urgent && self.cancels.len() < GATHER_MAX;
+        waits.then(|| self.gathering + GATHER_TIME)
+    }
+
+    /// Gives a lock back at once, as if it had been called back: somebody is interested in what it covers.
     pub fn give_back(&mut self, cookie: Cookie) {
+        self.begin_giving_back(cookie, Reason::Wanted(None, LockMode::Nl));
+    }
+
+    fn begin_giving_back(&mut self, cookie: Cookie, reason: Reason) {
         if let Some(&i) = self.by_cookie.get(&cookie)
             && self.held[i].state == State::Usable
         {
-            self.start_cleanup(i, Reason::Asked);
+            self.start_cleanup(i, reason);
         }
     }
 
-    /// Gives every lock on `resource` back: the object is gone, say.
+    /// Gives every lock on `resource` back.
     pub fn cancel_resource(&mut self, resource: &Resource) {
         for lock in self.on_resource(resource) {
-            self.give_back(lock.cookie);
+            self.begin_giving_back(lock.cookie, Reason::Asked);
+        }
+    }
+
+    /// The object is gone, and the server has dropped our locks on it with the same change: they are gone here too, held
+    /// or not, and nothing is sent. What they cover can change no more.
+    pub fn forget_resource(&mut self, resource: &Resource) {
+        for lock in self.on_resource(resource) {
+            stdx::mark!("dlm.forget.gone");
+            if let Some(&i) = self.by_cookie.get(&lock.cookie) {
+                self.remove(i);
+            }
+            self.events.retain(|e| !matches!(e, LockCacheEvent::Cleanup { lock: l, .. } if l.cookie == lock.cookie));
         }
     }
 
@@ -555,7 +600,7 @@ impl LockCache {
         }
         let Some(&i) = self.by_cookie.get(&grant.cookie) else {
             if !matches!(grant.policy, Some(Policy::Flock(_))) {
-                self.cancels.push(grant.handle);
+                self.cancel(grant.handle, true);
             }
             return;
         };
@@ -564,7 +609,7 @@ impl LockCache {
         lock.replaying = false;
         if lock.state == State::Cleaned && lock.refs == 0 {
             let handle = self.remove(i).handle;
-            self.cancels.push(handle);
+            self.cancel(handle, true);
         }
     }
 

@@ -158,7 +158,10 @@ fn unused_locks_are_limited_in_number_and_age() {
     assert_eq!(c.bits_held(&locks[0].resource), bits::UPDATE);
     assert_eq!(wants(&mut c).0, [locks[2].cookie], "the first was just used, the second is held");
     c.cleanup_done(locks[2].cookie);
-    assert_eq!((wants(&mut c).1, c.counts()), (vec![3], (4, 3)));
+    assert_eq!((wants(&mut c).1, c.counts()), (vec![], (4, 3)), "nobody waits for it: it waits for others");
+    assert_eq!(c.deadline(), Some(Instant::ZERO + GATHER_TIME));
+    c.tick(at(1));
+    assert_eq!(wants(&mut c).1, [3]);
     assert_eq!(c.deadline(), Some(at(100)));
     c.tick(at(60));
     c.find(&locks[3].resource, LockMode::Pr, &Policy::Bits(bits::UPDATE));
@@ -182,6 +185,63 @@ fn the_owner_may_give_back_what_is_of_no_use() {
     c.give_back(one.cookie);
     assert_eq!(wants(&mut c).0, [one.cookie, two.cookie]);
     assert!(!c.is_usable(one.cookie) && c.on_resource(&dir()).len() == 2);
+}
+
+#[test]
+fn cancels_that_nobody_waits_for_travel_together() {
+    let mut c = LockCache::new(Settings::default());
+    let lock = |c: &mut LockCache, i: u32| {
+        let resource = Resource::inode(Fid::new(Fid::SEQ_FIRST, i));
+        have(c, u64::from(i), resource, LockMode::Pr, Policy::Bits(bits::UPDATE))
+    };
+    let give_back = |c: &mut LockCache, lock: &LockGrant| {
+        c.cancel_resource(&lock.resource);
+        wants(c);
+        c.cleanup_done(lock.cookie);
+    };
+    let locks: Vec<LockGrant> = (1..=3).map(|i| lock(&mut c, i)).collect();
+    give_back(&mut c, &locks[0]);
+    assert_eq!(wants(&mut c).1, []);
+    // Somebody waits for the second: the first goes with it.
+    c.blocking(&callback(&locks[1]));
+    wants(&mut c);
+    c.cleanup_done(locks[1].cookie);
+    assert_eq!(wants(&mut c).1, [1, 2]);
+    // Somebody begins to wait for one that is on its way, then for one that is gone here.
+    c.cancel_resource(&locks[2].resource);
+    wants(&mut c);
+    assert_eq!(c.blocking(&callback(&locks[2])), BlockingAction::AlreadyCancelling);
+    c.cleanup_done(locks[2].cookie);
+    assert_eq!(wants(&mut c).1, [3]);
+    let four = lock(&mut c, 4);
+    give_back(&mut c, &four);
+    assert_eq!(c.blocking(&callback(&four)), BlockingAction::CancelUnknown(4));
+    assert_eq!(wants(&mut c).1, [4, 4]);
+    // Many do not wait.
+    let many: Vec<LockGrant> = (100..100 + GATHER_MAX as u32).map(|i| lock(&mut c, i)).collect();
+    let (last, first) = many.split_last().unwrap();
+    first.iter().for_each(|lock| give_back(&mut c, lock));
+    assert_eq!(wants(&mut c).1, []);
+    give_back(&mut c, last);
+    assert_eq!(wants(&mut c).1.len(), GATHER_MAX);
+    assert_eq!(c.counts(), (0, 0));
+}
+
+#[test]
+fn locks_on_what_is_gone_are_forgotten_without_a_cancel() {
+    let mut c = LockCache::new(Settings::default());
+    let held = have(&mut c, 1, file(), LockMode::Pw, part(0, 99));
+    let called_back = have(&mut c, 2, file(), LockMode::Pr, part(100, 199));
+    let other = have(&mut c, 3, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    c.hold(held.cookie);
+    c.blocking(&callback(&called_back));
+    c.forget_resource(&file());
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    c.release(held.cookie);
+    c.cleanup_done(called_back.cookie);
+    assert_eq!((wants(&mut c), c.counts()), ((vec![], vec![]), (1, 1)));
+    assert_eq!(c.bits_held(&other.resource), bits::UPDATE);
+    assert!(stdx::marks::count("dlm.forget.gone") > 0);
 }
 
 #[test]

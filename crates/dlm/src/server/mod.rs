@@ -397,6 +397,19 @@ impl Locks {
         self.run_queues(touched);
     }
 
+    /// The object is gone, by a change of this export's own: its locks go without a cancel. Record locks stay.
+    pub fn drop_locks(&mut self, now: Instant, export: ExportId, resource: &Resource) {
+        self.now = now;
+        let Some(&r) = self.by_resource.get(resource) else { return };
+        let own = |i: &u32| self.locks[*i].export == export;
+        let list: SmallVec<[u32; 4]> = self.resources[r].granted.iter().copied().filter(own).collect();
+        let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
+        for i in list {
+            touched.push(self.remove_lock(i));
+        }
+        self.run_queues(touched);
+    }
+
     /// Forgets an export: its locks, what it waits for, events meant for it. Whoever waited for it goes on.
     ///
     /// Places in queues that its operations hold on the target stay until [`release`](Locks::release).

@@ -1,30 +1,107 @@
-//! The last close of a handle. Waits for no lock, ever: whoever holds one may be waiting for this.
+//! Closes of handles, many in one request. Waits for no lock, ever: whoever holds one may be waiting for this.
 
+use crate::Mdt;
 use crate::ops::unlink::Gone;
-use crate::{Mdt, tree};
-use proto::Errno;
-use proto::msg::{CloseReq, ObjectRep};
+use crate::tree::{self, Node};
+use proto::msg::{CLOSES_MAX, Close, CloseRep, CloseReq, CloseResult};
+use proto::{Errno, Fid};
 use schema::Orphan;
 use target::{Cx, Reply, Stop};
 
+/// What one close of a request finds.
+enum Found {
+    /// Nothing to close, or nothing that can be read.
+    Failed(Errno),
+    /// An open file, by its present handle and the object's FID. The object itself is with its first close, unless it is
+    /// gone.
+    Open(u64, Fid, Option<Node>),
+}
+
 /// See the module. A handle that is not known was closed before: `ESTALE`. An object without a name goes with its last close.
+///
+/// The reply record has a bit for each close that failed.
 pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply, Stop> {
-    let (handle, file) = mdt.opens.find(cx.export(), request.handle).ok_or(Errno::ESTALE)?;
-    let node = tree::find(cx, file.fid)?;
-    let mut attr = None;
-    let mut gone = Gone::No;
-    if let Some(mut node) = node {
-        if node.inode.nlink == 0 && mdt.opens.count(file.fid) == 1 {
-            cx.delete::<Orphan>(&file.fid);
-            gone = if tree::destroy(cx, &node)? { Gone::WithObjects } else { Gone::Here };
-        } else if request.atime_ns != 0 && request.atime_ns > node.inode.atime_ns {
-            node.inode.atime_ns = request.atime_ns;
-            node.put(cx);
+    let closes = &request.closes;
+    if closes.is_empty() || closes.len() > CLOSES_MAX {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut found = find(mdt, cx, closes)?;
+    let mut rep = CloseRep::default();
+    let mut failed: u64 = 0;
+    let mut changed: Vec<(Node, Gone)> = Vec::new();
+    for index in 0..found.len() {
+        let mut result = CloseResult { index: index as u32, ..CloseResult::default() };
+        match &mut found[index] {
+            Found::Failed(errno) => {
+                failed |= 1 << index;
+                result.status = -errno.raw();
+            }
+            Found::Open(_, _, node) => {
+                let Some(mut node) = node.take() else { continue };
+                match write(mdt, cx, &mut node, closes, &found)? {
+                    Gone::No => continue,
+                    gone => changed.push((node, gone)),
+                }
+                result.destroyed = true;
+            }
         }
-        attr = Some(node.inode.attr());
+        rep.results.push(result);
+    }
+    for found in found {
+        if let Found::Open(handle, ..) = found {
+            mdt.opens.remove(handle);
+            mdt.stats.count("close");
+        }
+    }
+    for (node, gone) in changed {
         mdt.link_dropped(cx, &node, gone);
     }
-    mdt.opens.remove(handle);
-    mdt.stats.count("close");
-    Ok(Reply::new(&ObjectRep { attr, destroyed: gone != Gone::No, ..ObjectRep::default() }))
+    Ok(Reply::new(&rep).with_record(failed))
+}
+
+/// Looks everything up, so that all that is missing is asked for together.
+fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<Found>, Stop> {
+    let mut found: Vec<Found> = Vec::with_capacity(closes.len());
+    let mut waits = false;
+    for close in closes {
+        let Some((handle, file)) = mdt.opens.find(cx.export(), close.handle) else {
+            found.push(Found::Failed(Errno::ESTALE));
+            continue;
+        };
+        if found.iter().any(|earlier| matches!(earlier, Found::Open(other, ..) if *other == handle)) {
+            found.push(Found::Failed(Errno::ESTALE));
+            continue;
+        }
+        let known = |earlier: &Found| matches!(earlier, Found::Open(_, fid, _) if *fid == file.fid);
+        let node = if found.iter().any(known) { Ok(None) } else { tree::find(cx, file.fid) };
+        found.push(match node {
+            Ok(node) => Found::Open(handle, file.fid, node),
+            Err(Stop::Errno(errno)) => Found::Failed(errno),
+            Err(Stop::Wait) => {
+                waits = true;
+                Found::Open(handle, file.fid, None)
+            }
+        });
+    }
+    if waits { Err(Stop::Wait) } else { Ok(found) }
+}
+
+/// Writes what the closes of one object change.
+fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &[Found]) -> Result<Gone, Stop> {
+    let fid = node.fid();
+    let own = |pair: &(&Close, &Found)| matches!(pair.1, Found::Open(_, other, _) if *other == fid);
+    let (mut count, mut atime_ns) = (0, 0);
+    for (close, _) in closes.iter().zip(found).filter(own) {
+        count += 1;
+        atime_ns = atime_ns.max(close.atime_ns);
+    }
+    if node.inode.nlink == 0 && mdt.opens.count(fid) == count {
+        cx.delete::<Orphan>(&fid);
+        return Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here });
+    }
+    if atime_ns != 0 && atime_ns > node.inode.atime_ns {
+        node.inode.atime_ns = atime_ns;
+        node.put(cx);
+    }
+    Ok(Gone::No)
 }

@@ -6,13 +6,15 @@
 //! | setattr, setxattr, setlayout, link | attributes of the object, likewise |
 //! | open | disposition as it was recorded; the object is opened again, by its FID if this client made it, otherwise by name |
 //! | unlink, rename | nothing more: the client drops what it knows |
-//! | close | status only; the handle is gone with the memory |
+//! | close | the status of each, from the record; the handles are gone with the memory |
 //! | write, punch | the state of the data now |
 //!
 //! Nothing is written here: what the request changed is durable already.
 
 use crate::{Mdt, grants, tree};
-use proto::msg::{Attr, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq, disposition};
+use proto::msg::{
+    Attr, CloseRep, CloseResult, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq, disposition,
+};
 use proto::{Errno, Fid, Opcode};
 use schema::inode::S_IFREG;
 use target::{Cx, Executed, Reply, Request, Stop};
@@ -21,6 +23,7 @@ use target::{Cx, Executed, Reply, Request, Stop};
 pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
     let reply = match request.opcode {
         Opcode::MdsReint => reint(mdt, cx, &request.decode()?, executed)?,
+        Opcode::MdsClose => closed(executed.record),
         Opcode::ObjWrite => state(cx, request.decode::<WriteReq>()?.object.fid)?,
         Opcode::ObjPunch => state(cx, request.decode::<PunchReq>()?.object.fid)?,
         _ => Reply::new(&ObjectRep::default()),
@@ -42,6 +45,14 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
     let symlink = node.as_ref().map(|node| node.inode.symlink.clone()).unwrap_or_default();
     let attr = node.map_or_else(|| gone(fid), |node| node.inode.attr());
     Ok(Reply::new(&ObjectRep { attr: Some(attr), symlink, ..ObjectRep::default() }))
+}
+
+/// The record has a bit for each close that failed; whatever the reason was, nothing is open by that handle.
+fn closed(failed: u64) -> Reply {
+    let failed = (0..u64::BITS).filter(|index| failed & (1 << index) != 0);
+    let results =
+        failed.map(|index| CloseResult { index, status: -Errno::ESTALE.raw(), ..CloseResult::default() }).collect();
+    Reply::new(&CloseRep { results })
 }
 
 /// Stands for an object that somebody has removed since.

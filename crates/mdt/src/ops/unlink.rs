@@ -5,7 +5,7 @@ use crate::ops::Change;
 use crate::tree::{self, Node};
 use crate::{Mdt, grants};
 use proto::Errno;
-use proto::msg::{ObjectRep, UnlinkOp, bits};
+use proto::msg::{ObjectRep, Resource, UnlinkOp, bits};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
@@ -91,11 +91,12 @@ pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Re
 }
 
 impl Mdt {
-    /// Memory: what [`drop_link`] did.
+    /// Memory: what [`drop_link`] did. The requester learns from its answer that its locks on the object went with it.
     pub(crate) fn link_dropped(&mut self, cx: &mut Cx<'_>, node: &Node, gone: Gone) {
         if gone == Gone::No {
             return;
         }
+        cx.drop_locks(Resource::inode(node.fid()));
         if node.inode.is_dir() {
             self.known.forget(node.ino);
         }

@@ -118,6 +118,38 @@ fn a_file_without_a_name_lives_until_its_last_close() {
 }
 
 #[test]
+fn many_closes_are_one_change() {
+    let mut w = World::new();
+    let other = w.connect();
+    let mut closes = Vec::new();
+    for name in ["a", "b", "both", "theirs"] {
+        let rep = w.open(0, Fid::ROOT, name, o::CREAT | 2).unwrap();
+        closes.push((rep.attr.unwrap().fid, rep.handle));
+    }
+    let [a, b, both, theirs] = closes[..] else { panic!() };
+    let again = w.open(0, Fid::ROOT, "both", 0).unwrap().handle;
+    let elsewhere = w.open(other, Fid::ROOT, "theirs", 0).unwrap().handle;
+    for name in ["b", "both", "theirs"] {
+        w.unlink(Fid::ROOT, name).unwrap();
+    }
+    assert_eq!(w.records::<schema::Orphan>(), 3);
+    let unknown = (a.0, 12345);
+    let batch = [a, a, unknown, b, both, (both.0, again), theirs, (theirs.0, elsewhere)];
+    let results = w.close_all(0, &batch).unwrap();
+    let stale = -Errno::ESTALE.raw();
+    let statuses: Vec<i32> = results.iter().map(|result| result.status).collect();
+    assert_eq!(statuses, [0, stale, stale, 0, 0, 0, 0, stale], "another client's handle is nobody's");
+    let destroyed: Vec<bool> = results.iter().map(|result| result.destroyed).collect();
+    assert_eq!(destroyed, [false, false, false, true, true, false, false, false]);
+    assert_eq!(w.target().service().open_count(), 1);
+    assert_eq!(w.records::<schema::Orphan>(), 1, "it is open elsewhere");
+    assert!(w.close(other, theirs.0, elsewhere).unwrap().destroyed);
+    assert_eq!(w.close_all(0, &[]).map(drop), Err(Errno::EINVAL));
+    assert_eq!(w.close_all(0, &[a; proto::msg::CLOSES_MAX + 1]).map(drop), Err(Errno::EINVAL));
+    w.check();
+}
+
+#[test]
 fn an_ftruncate_needs_the_open_file_and_nothing_else() {
     let mut w = World::new();
     let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();

@@ -453,9 +453,24 @@ impl World {
         self.reint_as(at, cred(0), WantLocks::default(), Reint::Open(op))
     }
 
-    pub fn close(&mut self, at: usize, fid: Fid, handle: u64) -> Result<ObjectRep, Errno> {
-        let frame = self.ask(at, Opcode::MdsClose, Tag(2), &CloseReq { fid, handle, atime_ns: 0 }, Bytes::new())?;
-        Ok(frame.decode().expect("a body"))
+    /// One close in a request.
+    pub fn close(&mut self, at: usize, fid: Fid, handle: u64) -> Result<CloseResult, Errno> {
+        let result = self.close_all(at, &[(fid, handle)])?.pop().expect("a result");
+        Errno::from_status(result.status).map(|()| result)
+    }
+
+    /// What became of each of these closes, in one request.
+    pub fn close_all(&mut self, at: usize, closes: &[(Fid, u64)]) -> Result<Vec<CloseResult>, Errno> {
+        let request = closes.iter().map(|&(fid, handle)| Close { fid, handle, atime_ns: 0 }).collect();
+        let frame = self.ask(at, Opcode::MdsClose, Tag(2), &CloseReq { closes: request }, Bytes::new())?;
+        let rep: CloseRep = frame.decode().expect("a body");
+        let mut results: Vec<CloseResult> =
+            (0..closes.len() as u32).map(|index| CloseResult { index, ..CloseResult::default() }).collect();
+        for result in rep.results {
+            let index = result.index as usize;
+            results[index] = result;
+        }
+        Ok(results)
     }
 
     pub fn readdir(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> Vec<DirEntry> {

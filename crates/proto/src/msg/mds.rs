@@ -170,7 +170,7 @@ pub struct LookupReq {
     pub cred: Option<Cred>,
 }
 
-/// Body of replies to `MdsGetattr`, `MdsLookup`, `MdsReint` and `MdsClose`: what the objects look like after it.
+/// Body of replies to `MdsGetattr`, `MdsLookup` and `MdsReint`: what the objects look like after it.
 #[derive(Clone, PartialEq, Message)]
 pub struct ObjectRep {
     /// The object: found, created, changed, opened; of an unlink, what was removed (with its remaining `nlink`); of a
@@ -198,8 +198,8 @@ pub struct ObjectRep {
     /// Symbolic links: the target, to spare a request.
     #[prost(bytes = "bytes", tag = "8")]
     pub symlink: Bytes,
-    /// Unlink, rename over an object, close: the object that lost a name or an open is gone. No name is left, and nobody
-    /// has it open: what is not written of its data needs no writing.
+    /// Unlink, rename over an object: the object that lost a name is gone. No name is left, and nobody has it open: what is
+    /// not written of its data needs no writing, and the client's locks on it went with it.
     #[prost(bool, tag = "9")]
     pub destroyed: bool,
 }
@@ -471,9 +471,20 @@ pub enum SetlayoutKind {
     Leave = 1,
 }
 
-/// Body of `MdsClose`. A handle that the server does not know is `ESTALE`, which means that it is closed.
+/// Most closes in one request: one bit each in its reply record.
+pub const CLOSES_MAX: usize = 64;
+
+/// Body of `MdsClose`: open files that programs have closed, 1 to [`CLOSES_MAX`] of them. One change: all take effect.
 #[derive(Clone, PartialEq, Message)]
 pub struct CloseReq {
+    /// Which.
+    #[prost(message, repeated, tag = "4")]
+    pub closes: Vec<Close>,
+}
+
+/// One of the open files of a [`CloseReq`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Close {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
@@ -483,6 +494,28 @@ pub struct CloseReq {
     /// A new atime, if it moved (relatime); 0 if not.
     #[prost(sint64, tag = "3")]
     pub atime_ns: i64,
+}
+
+/// Body of the reply to `MdsClose`: the closes of which there is something to tell. All others were done.
+#[derive(Clone, PartialEq, Message)]
+pub struct CloseRep {
+    /// What.
+    #[prost(message, repeated, tag = "1")]
+    pub results: Vec<CloseResult>,
+}
+
+/// What became of one close.
+#[derive(Clone, PartialEq, Message)]
+pub struct CloseResult {
+    /// Which, counted from 0 in the request.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// 0, or a negative errno. `ESTALE`: the server does not know the handle, which means that it is closed.
+    #[prost(sint32, tag = "2")]
+    pub status: i32,
+    /// The object is gone: it had no name any more, and nobody has it open now. The client's locks on it went with it.
+    #[prost(bool, tag = "3")]
+    pub destroyed: bool,
 }
 
 /// Body of `MdsReaddir`.

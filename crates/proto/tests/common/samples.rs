@@ -309,7 +309,15 @@ samples! {
     "OpenOp" = open();
     "SetxattrOp" = setxattr();
     "SetlayoutOp" = setlayout();
-    "CloseReq" = CloseReq { fid: fid(1), handle: big(4), atime_ns: negative(5) };
+    "CloseReq" = CloseReq {
+        closes: vec![
+            Close { fid: fid(1), handle: big(4), atime_ns: negative(5) },
+            Close { fid: fid(6), handle: big(7), atime_ns: 0 },
+        ],
+    };
+    "Close" = Close { fid: fid(1), handle: big(4), atime_ns: negative(5) };
+    "CloseResult" = CloseResult { index: 1, status: -116, destroyed: true };
+    "CloseRep" = CloseRep { results: vec![CloseResult { index: 1, status: -116, destroyed: true }] };
     "ReaddirReq" = ReaddirReq {
         fid: fid(1),
         after: big(4),

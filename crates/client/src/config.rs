@@ -5,7 +5,7 @@
 //! when the root is known from MDT0000.
 
 use bytes::Bytes;
-use proto::msg::{Config, ConfigGetReq};
+use proto::msg::{Config, ConfigGetReq, Param};
 use proto::{Errno, Fid, Nid, Opcode, TargetKind, TargetName};
 use std::str::FromStr;
 
@@ -14,6 +14,7 @@ use crate::cx::{Cx, Run, Stop};
 use crate::imports::{self, Dest};
 use crate::op::{Task, WaitKey};
 use crate::ops;
+use crate::params;
 use crate::world::World;
 
 /// Begins to mount.
@@ -27,13 +28,31 @@ pub(crate) fn start(w: &mut World) {
         fail(w, "no address of the MGS; expected HOST:PORT:/FSNAME or unix:PATH:/FSNAME".to_owned());
         return;
     }
+    w.mount_deadline = options.soft.map(|soft| now + soft);
     w.imports.add(&options, now, Dest::Mgs, "MGS".to_owned(), options.mgs.clone(), 0);
+}
+
+/// A soft mount is given up when neither the MGS nor, after its answer, the root came in time.
+pub(crate) fn tick(w: &mut World) {
+    if w.mount_deadline.is_none_or(|at| at > w.now) {
+        return;
+    }
+    let options = &w.options;
+    let nids: Vec<String> = options.mgs.iter().map(ToString::to_string).collect();
+    let soft = options.soft.unwrap_or_default().as_secs();
+    let why = w.mgs_trouble.clone().unwrap_or_else(|| format!("no answer from the MGS at {}", nids.join(", ")));
+    let line = format!(
+        "file system '{}' could not be mounted within {soft} s: {why}; check the address and that 'adamant serve' runs there, or leave 'soft' away to wait",
+        options.fsname,
+    );
+    fail(w, line);
 }
 
 /// The mount cannot be.
 pub(crate) fn fail(w: &mut World, reason: String) {
     if !w.mounted && !w.failed {
         w.failed = true;
+        w.mount_deadline = None;
         w.effect(Effect::MountFailed { reason });
         w.wake(WaitKey::Mounted);
     }
@@ -43,17 +62,20 @@ pub(crate) fn fail(w: &mut World, reason: String) {
 pub(crate) fn mgs_not_reached(w: &mut World, reason: &str) {
     let nids: Vec<String> = w.options.mgs.iter().map(ToString::to_string).collect();
     let line = format!("cannot reach the MGS at {}: {reason}", nids.join(", "));
-    if !w.mounted && w.options.soft.is_some() {
-        fail(w, format!("{line}; check the address and that 'adamant serve' runs there"));
-    } else if w.mgs_trouble.as_deref() != Some(reason) {
-        w.mgs_trouble = Some(reason.to_owned());
+    if w.mgs_trouble.as_ref() != Some(&line) {
         w.log(format!("{line}; trying on"));
+        w.mgs_trouble = Some(line);
     }
 }
 
 /// A target refuses this client.
 pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
-    let name = w.target_name(dest);
+    let name = match dest {
+        Dest::Mgs => {
+            format!("the MGS at {}", w.options.mgs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+        }
+        _ => w.target_name(dest),
+    };
     let line = if reason.is_empty() {
         format!("{name} refuses this client: {errno}")
     } else {
@@ -62,6 +84,9 @@ pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
     if !w.mounted && matches!(errno, Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS) {
         fail(w, line);
     } else {
+        if dest == Dest::Mgs || !w.mounted {
+            w.mgs_trouble = Some(line.clone());
+        }
         w.log(line);
     }
 }
@@ -92,6 +117,9 @@ fn take(w: &mut World, config: Config) {
     if config.version < w.config_version {
         return;
     }
+    if w.config_version == 0 && w.mount_deadline.is_some() {
+        w.mount_deadline = w.options.soft.map(|soft| w.now + soft);
+    }
     w.config_version = config.version;
     let (options, now) = (w.options.clone(), w.now);
     for entry in config.targets {
@@ -113,14 +141,33 @@ fn take(w: &mut World, config: Config) {
         } else {
             w.imports.add(&options, now, dest, entry.target, nids, entry.instance);
             w.wake(WaitKey::Target(dest));
+            // Parameters with its name were set when there was none.
+            w.config_params.clear();
         }
     }
+    set_params(w, config.params);
     if w.imports.get(Dest::Mdt(0)).is_none() {
-        w.log(format!("file system '{}' has no MDT0000 yet; waiting for it", options.fsname));
+        let line = format!("file system '{}' has no MDT0000 yet", options.fsname);
+        w.log(format!("{line}; waiting for it"));
+        w.mgs_trouble = Some(line);
     } else if !w.mounted && !w.rooting {
         w.rooting = true;
         w.spawn(Task::Root);
     }
+}
+
+/// Sets the persistent parameters that are new, as far as they are a client's. (Others were set before, and may have been
+/// set otherwise since.)
+fn set_params(w: &mut World, told: Vec<Param>) {
+    for param in told.iter().filter(|param| !w.config_params.contains(param)).cloned().collect::<Vec<_>>() {
+        match params::set(w, &param.path, &param.value) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => {
+                w.log(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
+            }
+        }
+    }
+    w.config_params = told;
 }
 
 /// One attempt to find the root: the mount is complete then.
@@ -130,6 +177,7 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
         return Err(Errno::EPROTO.into());
     }
     cx.w.mounted = true;
+    cx.w.mount_deadline = None;
     if !cx.w.options.read_only && !cx.w.sequences.asked {
         cx.w.sequences.asked = true;
         cx.spawn(Task::Sequence);

@@ -98,7 +98,8 @@ impl Client {
 
     /// When [`Event::Tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
-        [imports::deadline(&self.w), data::deadline(&self.w), closes::deadline(&self.w), self.w.timer]
+        let w = &self.w;
+        [imports::deadline(w), data::deadline(w), closes::deadline(w), w.timer, w.mount_deadline]
             .into_iter()
             .flatten()
             .min()
@@ -135,6 +136,7 @@ impl Client {
         imports::tick(&mut self.w);
         data::tick(&mut self.w);
         closes::tick(&mut self.w);
+        config::tick(&mut self.w);
         if self.w.timer.is_some_and(|at| at <= self.w.now) {
             self.w.timer = None;
             self.w.wake(WaitKey::Timer);

@@ -1,7 +1,7 @@
 //! All state that operations share, and the small services over it: waiting and waking, effects, tokens, numbers.
 
 use bytes::Bytes;
-use proto::msg::WantLocks;
+use proto::msg::{Param, WantLocks};
 use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -86,8 +86,12 @@ pub struct World {
     pub rooting: bool,
     /// What was last said about an MGS that is not there.
     pub mgs_trouble: Option<String>,
+    /// When a soft mount that is not complete is given up.
+    pub mount_deadline: Option<Instant>,
     /// Of the configuration that is followed.
     pub config_version: u64,
+    /// Persistent parameters that were set.
+    pub config_params: Vec<Param>,
     /// No new calls.
     pub unmounting: bool,
     /// When `WaitKey::Timer` is to be woken.
@@ -133,7 +137,9 @@ impl World {
             failed: false,
             rooting: false,
             mgs_trouble: None,
+            mount_deadline: None,
             config_version: 0,
+            config_params: Vec::new(),
             unmounting: false,
             timer: None,
             gates: Vec::new(),

@@ -619,3 +619,34 @@ fn a_lock_that_goes_with_a_close_under_way_is_waited_for() {
     c.pass(std::time::Duration::from_millis(40));
     assert_eq!(c.answer(a, id), Err(Errno::EAGAIN));
 }
+
+#[test]
+fn a_new_owner_of_a_file_owns_its_objects_too() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let owners = |c: &Cluster| -> Vec<(u32, u32)> {
+        c.objects("fs-OST0000").iter().map(|object| (object.uid, object.gid)).collect()
+    };
+    assert_eq!(owners(&c), [(0, 0)]);
+    let set = SetStat { uid: Some(7), gid: Some(8), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.pass(core::time::Duration::from_secs(5));
+    assert_eq!(owners(&c), [(7, 8)]);
+}
+
+#[test]
+fn a_soft_mount_that_gets_no_answer_is_given_up_in_time_and_says_why() {
+    let mut c = Cluster::new(1);
+    let mgs = c.server("MGS");
+    c.kill(mgs);
+    let soft = Some(core::time::Duration::from_secs(3));
+    let a = c.begin_mount(client::api::Options { soft, ..Cluster::options(7) });
+    c.pass(core::time::Duration::from_millis(2500));
+    assert_eq!(c.nodes[a].failed, None, "a server that starts again within the time is waited for");
+    c.pass(core::time::Duration::from_millis(1000));
+    let reason = c.nodes[a].failed.clone().expect("given up");
+    assert!(reason.contains("unix:MGS") && reason.contains("within 3 s"), "{reason}");
+}

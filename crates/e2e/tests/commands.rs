@@ -227,6 +227,176 @@ fn lctl_shows_and_sets_parameters() {
     assert_eq!(lctl(&["get_param", "-n", &set]).ok().trim(), "1");
 }
 
+/// Persistent parameters reach everybody at once, and whoever starts later.
+#[test]
+fn persistent_parameters_are_followed_by_all() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("set_param -P", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    let fsname = cluster.fsname.clone();
+    let is = |name: &str, value: &str| {
+        let start = std::time::Instant::now();
+        loop {
+            let found = lctl(&["get_param", "-n", name]).stdout;
+            if found.trim() == value {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{name} is {found}, not {value}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let dom = format!("mdt.{fsname}-MDT0000.dom_stripesize");
+    let cached = format!("llite.{fsname}.max_cached_mb");
+    lctl(&["set_param", "-P", &format!("{dom}=128k"), &format!("{cached}=77")]).ok();
+    is(&dom, "131072");
+    is(&cached, "77");
+    cluster.kill9(Which::Mdt);
+    cluster.restart(Which::Mdt);
+    cluster.unmount(0);
+    cluster.mount_again(0);
+    is(&dom, "131072");
+    is(&cached, "77");
+    // What was set since, for the time being, stays when something else changes.
+    lctl(&["set_param", &format!("{cached}=33")]).ok();
+    let interval = format!("obdfilter.{fsname}-OST0001.commit_interval_ms");
+    lctl(&["set_param", "-P", &format!("{interval}=500")]).ok();
+    is(&interval, "500");
+    is(&cached, "33");
+
+    lctl(&["set_param", "-P", "-d", &dom]).ok();
+    assert_eq!(lctl(&["set_param", "-P", "-d", &dom]).code, Some(2), "it is gone");
+    cluster.stop(Which::Mdt);
+    cluster.restart(Which::Mdt);
+    is(&dom, "65536");
+    let nowhere = lctl(&["set_param", "-P", "mdt.nothing-MDT0000.dom_stripesize=0"]);
+    assert_eq!(nowhere.code, Some(2), "{nowhere}");
+}
+
+/// The chapter on parameters and the program agree.
+#[test]
+fn every_parameter_is_in_the_guide() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("parameters in the guide", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    fs::write(cluster.mount(0).join("f"), vec![1; 300_000]).unwrap();
+    // The connection of the metadata target to an object target is made when it is needed.
+    fs::remove_file(cluster.mount(0).join("f")).unwrap();
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/parameters.md")).unwrap();
+    let described: std::collections::BTreeSet<String> = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once(" |").map(|(names, _)| names.to_owned()))
+        .flat_map(|names| names.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>())
+        .filter(|name| name.contains(".*"))
+        .collect();
+    assert!(described.len() > 30, "{described:?}");
+    let pattern = |name: &str| -> String {
+        let mut parts: Vec<&str> = name.split('.').collect();
+        let device = if parts[0] == "ldlm" { 2 } else { 1 };
+        parts[device] = "*";
+        if let Some(at) = parts.iter().position(|part| matches!(*part, "exports" | "live")) {
+            parts[at + 1] = "*";
+        }
+        parts.join(".")
+    };
+    let listed = || -> std::collections::BTreeSet<String> {
+        let all = lctl(&["list_param", "-R", "*"]).stdout;
+        all.lines().filter(|name| name.contains(&cluster.fsname) || name.contains(".MGS")).map(pattern).collect()
+    };
+    let start = std::time::Instant::now();
+    while !listed().contains("osp.*.import") || !described.is_subset(&listed()) {
+        assert!(
+            start.elapsed() < Duration::from_secs(15),
+            "in the guide and not there: {:?}",
+            described.difference(&listed()).collect::<Vec<_>>()
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let found = listed();
+    let missing: Vec<&String> = found.difference(&described).collect();
+    assert!(missing.is_empty(), "not in the guide: {missing:?}");
+}
+
+#[test]
+fn a_directory_of_a_file_system_is_mounted_by_itself() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a subtree", Duration::from_secs(90));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let whole = cluster.mount(0);
+    fs::create_dir_all(whole.join("home/one")).unwrap();
+    fs::write(whole.join("home/one/file"), "hello").unwrap();
+    fs::write(whole.join("secret"), "x").unwrap();
+    let part = story.folder().join("part");
+    fs::create_dir(&part).unwrap();
+    adamant(["mount", &format!("{}/home/one", cluster.source())]).arg(&part).within(Duration::from_secs(20)).ok();
+    assert_eq!(fs::read_to_string(part.join("file")).unwrap(), "hello");
+    assert_eq!(fs::read_dir(&part).unwrap().count(), 1);
+    fs::create_dir(part.join("new")).unwrap();
+    fs::write(part.join("new/f"), "made there").unwrap();
+    assert_eq!(fs::read_to_string(whole.join("home/one/new/f")).unwrap(), "made there");
+    let (inner, outer) = (fs::metadata(&part).unwrap(), fs::metadata(whole.join("home/one")).unwrap());
+    assert_eq!((inner.ino(), inner.mode()), (outer.ino(), outer.mode()));
+    // Others may rename and change it, and it stays what it is.
+    fs::set_permissions(whole.join("home/one"), PermissionsExt::from_mode(0o711)).unwrap();
+    assert_eq!(fs::metadata(&part).unwrap().mode() & 0o777, 0o711);
+    fs::rename(whole.join("home/one"), whole.join("home/two")).unwrap();
+    fs::write(part.join("later"), "after the rename").unwrap();
+    fs::rename(part.join("later"), part.join("new/later")).unwrap();
+    fs::remove_file(part.join("file")).unwrap();
+    assert_eq!(fs::read_to_string(whole.join("home/two/new/later")).unwrap(), "after the rename");
+    assert!(!whole.join("home/two/file").exists());
+    fs::write(whole.join("home/two/seen"), "x").unwrap();
+    assert!(part.join("seen").exists(), "what others make there is seen");
+    e2e::story::take_away(&part);
+}
+
+#[test]
+fn tune_changes_parameters_and_registration() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("tune --param, --writeconf", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    fs::write(cluster.mount(0).join("f"), "kept").unwrap();
+    let dom = format!("mdt.{}-MDT0000.dom_stripesize", cluster.fsname);
+    let mdt = cluster.place(Which::Mdt).display().to_string();
+    adamant(["tune", "--param", "mdt.dom_stripesize=128k", &mdt]).run().refused_with(&["in use"]);
+    cluster.unmount(0);
+    for which in cluster.targets() {
+        cluster.stop(which);
+    }
+    adamant(["tune", "--param", "nonsense", &mdt]).run().refused_with(&["'nonsense'", "PATH=VALUE"]);
+    let text = adamant(["tune", "--print", "--param", "mdt.dom_stripesize=0", &mdt]).ok();
+    assert!(text.lines().any(|line| line.trim() == "params:"), "nothing is changed by --print:\n{text}");
+    let text = adamant(["tune", "--param", "mdt.dom_stripesize=128k", "--param", "mdt.max_open_files=99", &mdt]).ok();
+    assert!(text.contains("params: mdt.dom_stripesize=128k mdt.max_open_files=99"), "{text}");
+    let text = adamant(["tune", "--param", "mdt.max_open_files=", &mdt]).ok();
+    assert!(text.contains("params: mdt.dom_stripesize=128k\n"), "{text}");
+
+    // A configuration that is written anew: every target registers again.
+    let mgt = cluster.place(Which::Mgt).display().to_string();
+    adamant(["tune", "--writeconf", &mgt]).ok();
+    cluster.restart(Which::Mgt);
+    cluster.restart_fails(Which::Mdt, &[]).refused_with(&["has registered before", "--writeconf"]);
+    for which in cluster.targets().into_iter().filter(|which| *which != Which::Mgt) {
+        adamant(["tune", "--writeconf"]).arg(cluster.place(which)).ok();
+        cluster.restart(which);
+    }
+    cluster.mount_again(0);
+    assert_eq!(fs::read_to_string(cluster.mount(0).join("f")).unwrap(), "kept");
+    assert_eq!(lctl(&["get_param", "-n", &dom]).ok().trim(), "131072");
+    cluster.unmount(0);
+    cluster.stop(Which::Mdt);
+    adamant(["tune", "--erase-params", &mdt]).ok();
+    cluster.restart(Which::Mdt);
+    assert_eq!(lctl(&["get_param", "-n", &dom]).ok().trim(), "65536");
+}
+
 #[test]
 fn tune_shows_what_a_target_is() {
     if !needs_root() {
@@ -371,7 +541,6 @@ fn nothing_is_lost_by_umount() {
 
 /// `nobody`, who can do no more than fusermount3 lets anybody do.
 #[test]
-#[ignore = "known defect: a mount by a user without root through fusermount3 does not let its owner write to a root that belongs to root"]
 fn a_user_without_rights() {
     if !needs_root() {
         return;

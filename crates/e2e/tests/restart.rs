@@ -157,7 +157,6 @@ fn open_files_go_on() {
 
 /// A file without a name that nobody has open any more is gone for good, and its space comes back.
 #[test]
-#[ignore = "known defect: one data file of twenty can be left until the next start"]
 fn the_space_of_removed_files_comes_back() {
     if !needs_root() {
         return;

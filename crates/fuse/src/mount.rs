@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use client::api::Options;
+use client::api::{Answer, Options};
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use host::client::{Kernel, Mount};
 use parking_lot::Mutex;
+use proto::Errno;
+use proto::msg::Cred;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
+use crate::Call;
 use crate::session::Adapter;
 
 /// Threads that take requests from the kernel.
@@ -25,6 +28,9 @@ const THREADS: usize = 8;
 pub struct MountSettings {
     /// What `df` shows as the device, `127.0.0.1:7988:/adamant`.
     pub source: String,
+    /// The directory in the file system that is the mount's root: names from the file system's root on; none for that
+    /// itself.
+    pub subtree: Vec<String>,
     /// Other users may enter. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
     /// Only reading.
@@ -88,10 +94,19 @@ impl FuseMount {
 pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Result<FuseMount, MountError> {
     check_directory(directory)?;
     let notifier: Arc<OnceLock<Notifier>> = Arc::default();
-    let kernel = Arc::new(KernelCaches { notifier: notifier.clone() });
+    let root_known: Arc<OnceLock<u64>> = Arc::default();
+    let kernel = Arc::new(KernelCaches { notifier: notifier.clone(), root: root_known.clone() });
     let fsname = options.fsname.clone();
     let identity = format!("{fsname}\n{}\n", options.uuid);
     let client = Mount::start(options, kernel).map_err(MountError)?;
+    let root_ino = match find_subtree(&client, &settings.subtree) {
+        Ok(ino) => ino,
+        Err(reason) => {
+            let _ = client.unmount(Duration::from_secs(5));
+            return Err(MountError(reason));
+        }
+    };
+    let _ = root_known.set(root_ino);
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(settings.source.clone()),
@@ -126,7 +141,7 @@ pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Re
     config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(if settings.threads == 0 { THREADS } else { settings.threads });
     config.clone_fd = true;
-    let filesystem = Adapter { client: client.clone(), identity };
+    let filesystem = Adapter { client: client.clone(), identity, root: root_ino };
     let failed = |error: io::Error| {
         let _ = client.unmount(Duration::from_secs(5));
         MountError(match error.kind() {
@@ -152,6 +167,37 @@ pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Re
     let _ = notifier.set(session.notifier());
     let session = session.spawn().map_err(failed)?;
     Ok(FuseMount { client, session: Mutex::new(Some(session)), directory: directory.to_path_buf() })
+}
+
+/// The node of a subtree's directory. It stays open as long as the client lives: so it is never taken for a name that has
+/// to be looked up again, whoever renames or changes it.
+fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
+    let mut ino = INodeNo::ROOT.0;
+    if names.is_empty() {
+        return Ok(ino);
+    }
+    let shown = names.join("/");
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let cred = Cred { uid, gid, ..Cred::default() };
+    let refused = |errno: Errno| {
+        format!(
+            "the file system has no directory '/{shown}' for this user ({errno}); make it in a mount of the whole first"
+        )
+    };
+    let mut looked_up = Vec::new();
+    for name in names {
+        let call = Call::Lookup { parent: ino, name: name.clone().into() };
+        match client.call(cred.clone(), call).map_err(refused)? {
+            Answer::Entry(stat) => ino = stat.ino,
+            _ => return Err(refused(Errno::EIO)),
+        }
+        looked_up.push(ino);
+    }
+    client.call(cred.clone(), Call::Opendir { ino }).map_err(refused)?;
+    for ino in looked_up {
+        let _ = client.call(cred.clone(), Call::Forget { ino, count: 1 });
+    }
+    Ok(ino)
 }
 
 /// Mounts by the system call, with a type of our own that `findmnt` and `df` show. `None` without the right to: then
@@ -228,6 +274,15 @@ fn check_directory(directory: &Path) -> Result<(), MountError> {
 /// The kernel's caches, as the client sees them.
 struct KernelCaches {
     notifier: Arc<OnceLock<Notifier>>,
+    /// The node that the kernel calls the root, once it is known.
+    root: Arc<OnceLock<u64>>,
+}
+
+impl KernelCaches {
+    /// The kernel's number of a node.
+    fn node(&self, ino: u64) -> INodeNo {
+        if self.root.get() == Some(&ino) { INodeNo::ROOT } else { INodeNo(ino) }
+    }
 }
 
 impl Kernel for KernelCaches {
@@ -240,12 +295,12 @@ impl Kernel for KernelCaches {
             length => (offset as i64, i64::try_from(length).unwrap_or(0)),
         };
         // The node may be unknown to the kernel by now: nothing to forget then.
-        let _ = notifier.inval_inode(INodeNo(ino), offset, length);
+        let _ = notifier.inval_inode(self.node(ino), offset, length);
     }
 
     fn forget_entry(&self, parent: u64, name: &[u8]) {
         if let Some(notifier) = self.notifier.get() {
-            let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name));
+            let _ = notifier.inval_entry(self.node(parent), OsStr::from_bytes(name));
         }
     }
 }

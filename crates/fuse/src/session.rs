@@ -31,6 +31,8 @@ pub(crate) struct Adapter {
     pub(crate) client: Mount,
     /// What `Verb::Identity` answers.
     pub(crate) identity: String,
+    /// The node that the kernel calls the root.
+    pub(crate) root: u64,
 }
 
 /// An answer that this call cannot have: a bug, but the program gets an error, not a hang.
@@ -111,6 +113,11 @@ fn record_lock(start: u64, end: u64, typ: i32, pid: u32) -> RecordLock {
 }
 
 impl Adapter {
+    /// The client's number of a node.
+    fn node(&self, ino: INodeNo) -> u64 {
+        if ino == INodeNo::ROOT { self.root } else { ino.0 }
+    }
+
     fn submit(&self, request: &Request, call: Call, done: impl FnOnce(Result<Answer, Errno>) + Send + 'static) {
         self.client.submit(process::cred(request, 0), call, Box::new(done));
     }
@@ -236,7 +243,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
-        let call = Call::Lookup { parent: parent.0, name: name(child) };
+        let call = Call::Lookup { parent: self.node(parent), name: name(child) };
         self.submit(request, call, move |result| reply_entry(reply, result));
     }
 
@@ -245,7 +252,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let call = Call::Getattr { ino: ino.0, fh: fh.map(|fh| Fh(fh.0)) };
+        let call = Call::Getattr { ino: self.node(ino), fh: fh.map(|fh| Fh(fh.0)) };
         self.submit(request, call, move |result| reply_attr(reply, result));
     }
 
@@ -276,11 +283,11 @@ impl Filesystem for Adapter {
             mtime: mtime.map(set_time),
             fh: fh.map(|fh| Fh(fh.0)),
         };
-        self.submit(request, Call::Setattr { ino: ino.0, set }, move |result| reply_attr(reply, result));
+        self.submit(request, Call::Setattr { ino: self.node(ino), set }, move |result| reply_attr(reply, result));
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.submit(request, Call::Readlink { ino: ino.0 }, move |result| match result {
+        self.submit(request, Call::Readlink { ino: self.node(ino) }, move |result| match result {
             Ok(Answer::Data(target)) => reply.data(&target),
             Ok(_) => reply.error(unexpected()),
             Err(error) => reply.error(errno(error)),
@@ -297,26 +304,26 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let call = Call::Mknod { parent: parent.0, name: name(child), mode, rdev: user_device(rdev) };
+        let call = Call::Mknod { parent: self.node(parent), name: name(child), mode, rdev: user_device(rdev) };
         self.create_like(request, umask, call, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, child: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.create_like(request, umask, Call::Mkdir { parent: parent.0, name: name(child), mode }, reply);
+        self.create_like(request, umask, Call::Mkdir { parent: self.node(parent), name: name(child), mode }, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        let call = Call::Unlink { parent: parent.0, name: name(child) };
+        let call = Call::Unlink { parent: self.node(parent), name: name(child) };
         self.submit(request, call, move |result| reply_empty(reply, result));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        let call = Call::Rmdir { parent: parent.0, name: name(child) };
+        let call = Call::Rmdir { parent: self.node(parent), name: name(child) };
         self.submit(request, call, move |result| reply_empty(reply, result));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, child: &OsStr, target: &Path, reply: ReplyEntry) {
-        let call = Call::Symlink { parent: parent.0, name: name(child), target: name(target.as_os_str()) };
+        let call = Call::Symlink { parent: self.node(parent), name: name(child), target: name(target.as_os_str()) };
         self.create_like(request, 0, call, reply);
     }
 
@@ -331,9 +338,9 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let call = Call::Rename {
-            parent: parent.0,
+            parent: self.node(parent),
             name: name(child),
-            new_parent: new_parent.0,
+            new_parent: self.node(new_parent),
             new_name: name(new_name),
             flags: flags.bits(),
         };
@@ -341,12 +348,12 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        let call = Call::Link { ino: ino.0, new_parent: new_parent.0, new_name: name(new_name) };
+        let call = Call::Link { ino: self.node(ino), new_parent: self.node(new_parent), new_name: name(new_name) };
         self.create_like(request, 0, call, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let call = Call::Open { ino: ino.0, flags: flags.0 as u32 };
+        let call = Call::Open { ino: self.node(ino), flags: flags.0 as u32 };
         self.submit(request, call, move |result| reply_open(reply, result));
     }
 
@@ -382,7 +389,7 @@ impl Filesystem for Adapter {
     ) {
         let call = Call::Write {
             fh: Fh(fh.0),
-            ino: ino.0,
+            ino: self.node(ino),
             offset,
             data: Bytes::copy_from_slice(data),
             write_back: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
@@ -419,7 +426,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.submit(request, Call::Opendir { ino: ino.0 }, move |result| reply_open(reply, result));
+        self.submit(request, Call::Opendir { ino: self.node(ino) }, move |result| reply_open(reply, result));
     }
 
     fn readdir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -504,7 +511,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.submit(request, Call::Statfs { ino: ino.0 }, move |result| match result {
+        self.submit(request, Call::Statfs { ino: self.node(ino) }, move |result| match result {
             Ok(Answer::Space { block_size, blocks, free, available, files, files_free }) => {
                 reply.statfs(blocks, free, available, files, files_free, block_size, 255, block_size);
             }
@@ -524,7 +531,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let call = Call::Setxattr {
-            ino: ino.0,
+            ino: self.node(ino),
             name: name(attribute),
             value: Bytes::copy_from_slice(value),
             flags: flags as u32,
@@ -533,16 +540,16 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, attribute: &OsStr, size: u32, reply: ReplyXattr) {
-        let call = Call::Getxattr { ino: ino.0, name: name(attribute) };
+        let call = Call::Getxattr { ino: self.node(ino), name: name(attribute) };
         self.submit(request, call, move |result| reply_xattr(reply, size, result));
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.submit(request, Call::Listxattr { ino: ino.0 }, move |result| reply_xattr(reply, size, result));
+        self.submit(request, Call::Listxattr { ino: self.node(ino) }, move |result| reply_xattr(reply, size, result));
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, attribute: &OsStr, reply: ReplyEmpty) {
-        let call = Call::Removexattr { ino: ino.0, name: name(attribute) };
+        let call = Call::Removexattr { ino: self.node(ino), name: name(attribute) };
         self.submit(request, call, move |result| reply_empty(reply, result));
     }
 
@@ -556,7 +563,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let call = Call::Create { parent: parent.0, name: name(child), mode, flags: flags as u32 };
+        let call = Call::Create { parent: self.node(parent), name: name(child), mode, flags: flags as u32 };
         self.client.submit(
             process::cred(request, umask),
             call,
@@ -640,7 +647,7 @@ impl Filesystem for Adapter {
         reply: ReplyIoctl,
     ) {
         if command == ioctl::COMMAND {
-            self.answer_ioctl(request, ino.0, input, reply);
+            self.answer_ioctl(request, self.node(ino), input, reply);
         } else {
             reply.error(fuser::Errno::ENOTTY);
         }

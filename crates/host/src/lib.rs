@@ -5,11 +5,13 @@
 //! - [`workers`]: the threads that touch the disk for a target: loads, commits, data files.
 //! - [`client`]: the driver of a client machine, behind one lock, without hand-over.
 //! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
+//! - [`ask`](mod@ask): one question to a server, without a mount.
 //! - [`server`]: opening and serving targets: identity, engine, service.
 //!
 //! Meaning lives in the machines; nothing here decides about files, locks or recovery.
 
 pub mod admin;
+pub mod ask;
 pub mod client;
 pub mod clock;
 mod crew;

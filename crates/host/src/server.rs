@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use engine::{LmdbEngine, OpenOptions};
 use proto::{Errno, Nid, TargetKind, TargetName};
-use schema::{Header, Record};
+use schema::session::KnownConfig;
+use schema::{Header, ParamRec, Record, TargetRec};
 use store::{Engine, MemEngine};
 use target::{Format, Target};
 use tokio::sync::{mpsc, oneshot};
@@ -50,6 +51,8 @@ pub struct NewTarget {
     pub mgs: Vec<Nid>,
     /// Destroy what is there.
     pub reformat: bool,
+    /// Parameters that it sets at each start, `PATH=VALUE`.
+    pub params: Vec<String>,
 }
 
 /// The folder of data files in an object target's directory.
@@ -104,10 +107,15 @@ fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), Strin
         mgs: new.mgs.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         wall_ns: clock::wall_ns(),
+        params: new.params.clone(),
     };
     let batch = match new.name.kind {
         TargetKind::Mgt | TargetKind::Ost => target::format(&format),
-        TargetKind::Mdt => mdt::format(&format),
+        // Whoever makes a file system may write to it: its root directory is theirs.
+        TargetKind::Mdt => {
+            let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            mdt::format(&format, owner)
+        }
     };
     let records = batch.seal(&schema::formats());
     engine.commit(1, &records).map_err(|error| error.to_string())
@@ -124,6 +132,79 @@ pub fn identify(place: &Place) -> Result<Header, String> {
     let engine = LmdbEngine::open(directory, OpenOptions { read_only: true, ..OpenOptions::default() })
         .map_err(|error| error.to_string())?;
     header_of(&engine, &directory.display().to_string())
+}
+
+/// What to change of a target that is not running.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Forget the parameters that it sets at each start.
+    pub erase_params: bool,
+    /// Parameters that it is to set at each start, `PATH=VALUE`; an empty value forgets one.
+    pub params: Vec<String>,
+    /// Register anew at the next start; on the MGT: forget all targets and persistent parameters, so that they can.
+    pub writeconf: bool,
+}
+
+/// Changes a target that is not running. Gives its header as it is then.
+///
+/// # Errors
+/// A sentence that says what to do. Nothing is changed then.
+pub fn change(directory: &Path, changes: &Changes) -> Result<Header, String> {
+    let failed = |error: store::EngineError| error.to_string();
+    let engine = LmdbEngine::open(directory, OpenOptions::default()).map_err(failed)?;
+    let mut header = header_of(&engine, &directory.display().to_string())?;
+    if changes.erase_params {
+        header.params.clear();
+    }
+    for param in &changes.params {
+        let path = checked_param(param)?;
+        header.params.retain(|known| known.split_once('=').is_none_or(|(known, _)| known != path));
+        if !param.ends_with('=') {
+            header.params.push(param.clone());
+        }
+    }
+    let mut batch = store::Batch::new();
+    if changes.writeconf {
+        header.registered = false;
+        batch.delete(KnownConfig::key(&()));
+        if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
+            for range in [TargetRec::all(), ParamRec::all()] {
+                forget_all(&engine, range, &mut batch).map_err(failed)?;
+            }
+        }
+    }
+    batch.put(Header::key(&()), header.encode_record());
+    let group = engine.last_group().map_err(failed)? + 1;
+    engine.commit(group, &batch.seal(&schema::formats())).map_err(failed)?;
+    Ok(header)
+}
+
+fn forget_all(
+    engine: &dyn Engine,
+    mut range: store::KeyRange,
+    batch: &mut store::Batch,
+) -> Result<(), store::EngineError> {
+    loop {
+        let found = engine.scan(&range, 1024)?;
+        let last = found.records.last().map(|(key, _)| key.clone());
+        found.records.into_iter().for_each(|(key, _)| batch.delete(key));
+        match last {
+            Some(last) if !found.complete => range = store::KeyRange::new(last.successor(), range.end),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The path of a `PATH=VALUE`.
+///
+/// # Errors
+/// What it should look like.
+pub fn checked_param(param: &str) -> Result<&str, String> {
+    let good = |path: &str| path.contains('.') && !path.starts_with('.') && !path.contains(char::is_whitespace);
+    match param.split_once('=') {
+        Some((path, _)) if good(path) && param.len() <= 1024 => Ok(path),
+        _ => Err(format!("'{param}' is not a parameter; expected PATH=VALUE, for example mdt.dom_stripesize=0")),
+    }
 }
 
 fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, String> {
@@ -294,7 +375,8 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
     match place {
         Place::Memory(name) => {
             let engine = MemEngine::new();
-            write_first_records(&engine, &NewTarget { name: name.clone(), mgs: options.mgs.clone(), reformat: false })?;
+            let new = NewTarget { name: name.clone(), mgs: options.mgs.clone(), reformat: false, params: Vec::new() };
+            write_first_records(&engine, &new)?;
             let data = std::env::temp_dir().join(format!("adamant-mem-{}-{name}", std::process::id()));
             let data = (name.kind == TargetKind::Ost).then_some(data);
             if let Some(folder) = &data {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use proto::{Decoder, Errno, Nid};
-use target::{ConnId, Effect, Event, LogLevel, Peer, Service, Target};
+use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -165,7 +165,7 @@ pub fn spawn<S: Service + 'static>(
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
             let (events, results) = mpsc::unbounded_channel();
-            let workers = Workers::start(&thread_name, engine, data, events.clone())
+            let workers = Workers::start(&thread_name, engine, data.clone(), events.clone())
                 .map_err(|error| format!("target '{thread_name}' cannot start its threads: {error}"))?;
             let clock = Clock::default();
             let world = Rc::new(World {
@@ -179,6 +179,7 @@ pub fn spawn<S: Service + 'static>(
                 stopped: RefCell::new(None),
                 stop: Notify::new(),
                 name: thread_name,
+                data,
                 serving: for_thread,
             });
             let result = serve(&world, listener, admission, results, controls).await;
@@ -200,6 +201,8 @@ struct World<S: Service> {
     stopped: RefCell<Option<String>>,
     stop: Notify,
     name: String,
+    /// The folder of data files.
+    data: Option<PathBuf>,
     serving: Arc<AtomicBool>,
 }
 
@@ -312,15 +315,39 @@ async fn accept<S: Service + 'static>(world: Rc<World<S>>, listener: Listener, a
     }
 }
 
+/// The room on the medium of data files. If the store lies there too, they leave it its reserve.
+fn data_space(folder: &std::path::Path, store: &store::Space) -> io::Result<DataSpace> {
+    let medium = rustix::fs::statvfs(folder)?;
+    let beside = match folder.parent() {
+        Some(parent) => rustix::fs::stat(parent)?.st_dev == rustix::fs::stat(folder)?.st_dev,
+        None => true,
+    };
+    let free = medium.f_bavail * medium.f_frsize;
+    Ok(DataSpace {
+        total: medium.f_blocks * medium.f_frsize,
+        free: if beside { free.saturating_sub(store.reserve) } else { free },
+    })
+}
+
 impl<S: Service + 'static> World<S> {
     fn event(&self, event: Event) {
         self.machine.borrow_mut().handle(self.clock.now(), event);
     }
 
     fn tell_space(&self) {
-        match self.workers.engine().space() {
-            Ok(space) => self.event(Event::Space(space)),
-            Err(error) => tracing::warn!("target '{}': cannot learn its space: {error}", self.name),
+        let store = match self.workers.engine().space() {
+            Ok(space) => space,
+            Err(error) => {
+                tracing::warn!("target '{}': cannot learn its space: {error}", self.name);
+                return;
+            }
+        };
+        self.event(Event::Space(store));
+        if let Some(folder) = &self.data {
+            match data_space(folder, &store) {
+                Ok(space) => self.event(Event::DataSpace(space)),
+                Err(error) => tracing::warn!("target '{}': cannot learn the room for data: {error}", self.name),
+            }
         }
     }
 

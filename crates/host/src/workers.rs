@@ -117,7 +117,13 @@ impl Workers {
         let _ = self.commits.send(Box::new(move || {
             let number = group.number();
             let event = match group.run(&*engine) {
-                Ok(()) => Event::Committed { group: number },
+                Ok(()) => {
+                    // What the group took is known before the next one is filled on the strength of an old figure.
+                    if let Ok(space) = engine.space() {
+                        let _ = events.send(Event::Space(space));
+                    }
+                    Event::Committed { group: number }
+                }
                 Err(error) => Event::CommitFailed { group: number, reason: error.to_string() },
             };
             let _ = events.send(event);

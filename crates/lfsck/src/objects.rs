@@ -67,13 +67,18 @@ fn numbers(mdt: &Mdt<'_>, found: &mut Found) {
 
 fn sequences(mdt: &Mdt<'_>, found: &mut Found) {
     let grants: BTreeMap<u64, SeqGrant> = decode::<SeqGrant>(mdt.records, found).into_iter().collect();
+    let left = single::<MdtState>(mdt.records).map(|state| state.sequences).unwrap_or_default();
     for inode in mdt.inodes.values().filter(|inode| inode.fid != Fid::ROOT) {
         let fid = inode.fid;
-        if !grants.get(&fid.seq).is_some_and(|grant| grant.is_used(fid.oid)) {
+        let used = match grants.get(&fid.seq) {
+            Some(grant) => grant.is_used(fid.oid),
+            // The client that it was granted to is gone, unless it was never granted.
+            None => fid.is_normal() && !left.iter().any(|range| (range.start..range.end).contains(&fid.seq)),
+        };
+        if !used {
             found.push(Inconsistency::UnusedFid { fid });
         }
     }
-    let left = single::<MdtState>(mdt.records).map(|state| state.sequences).unwrap_or_default();
     for range in left.iter().filter(|range| !range.is_empty()) {
         found.extend(grants.range(range.start..range.end).map(|(&seq, _)| Inconsistency::SequenceTwice { seq }));
     }

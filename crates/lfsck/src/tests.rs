@@ -145,6 +145,13 @@ fn what_is_wrong_with_inodes_and_their_index_is_found() {
 }
 
 #[test]
+fn objects_of_a_client_that_is_gone_need_no_grant() {
+    let mut world = world();
+    world.delete::<SeqGrant>(SEQ);
+    assert_eq!(world.check(), []);
+}
+
+#[test]
 fn numbers_that_can_be_given_out_twice_are_found() {
     breaks("regions: 2 is next, but 2 is in use", |w| w.change::<MdtState>((), |state| state.next_region = 2));
     breaks("regions of directories", |w| w.change::<Inode>(DIR_INO, |dir| dir.dir.next_ino = DIR_INO + 2));
@@ -154,7 +161,10 @@ fn numbers_that_can_be_given_out_twice_are_found() {
     breaks("[0x200000400:0x4:0x0] exists, but does not count as used", |w| {
         w.change::<SeqGrant>(SEQ, |grant| (grant.high, grant.recent) = (3, 7));
     });
-    breaks("exists, but does not count as used", |w| w.delete::<SeqGrant>(SEQ));
+    breaks("exists, but does not count as used", |w| {
+        w.delete::<SeqGrant>(SEQ);
+        w.change::<MdtState>((), |state| state.sequences[0].start = SEQ);
+    });
     breaks("sequence 0x200000400 was granted and can be granted again", |w| {
         w.change::<MdtState>((), |state| state.sequences[0].start = SEQ);
     });

@@ -7,12 +7,14 @@ use schema::{Inode, MdtState, Oi, Record};
 use store::Batch;
 use target::Format;
 
-/// A new store with an empty root directory. Commit it, sealed with [`schema::formats`], as group 1 of an empty engine.
-pub fn format(format: &Format) -> Batch {
+/// A new store with an empty root directory that belongs to `owner` (user and group). Commit it, sealed with [`schema::formats`], as group 1 of an empty engine.
+pub fn format(format: &Format, owner: (u32, u32)) -> Batch {
     let mut batch = target::format(format);
     let root = Inode {
         fid: Fid::ROOT,
         mode: S_IFDIR | 0o755,
+        uid: owner.0,
+        gid: owner.1,
         nlink: 2,
         size: DIR_SIZE,
         blocks: DIR_SIZE / 512,

@@ -60,6 +60,8 @@ pub struct Mdt {
     destroys: Destroys,
     /// A range of sequences is being fetched.
     fetching: bool,
+    /// Grants of clients that are gone will be looked for.
+    forgetting: bool,
 }
 
 impl Mdt {
@@ -73,6 +75,7 @@ impl Mdt {
             stats: Stats::default(),
             destroys: Destroys::default(),
             fetching: false,
+            forgetting: false,
         }
     }
 
@@ -150,9 +153,12 @@ impl Service for Mdt {
     fn may_use_reserve(&self, request: &Request) -> bool {
         match request.opcode {
             Opcode::MdsClose => true,
-            Opcode::MdsReint => request
-                .decode::<ReintReq>()
-                .is_ok_and(|reint| matches!(reint.op, Some(Reint::Unlink(_) | Reint::Setlayout(_)))),
+            Opcode::MdsReint => request.decode::<ReintReq>().is_ok_and(|reint| match reint.op {
+                Some(Reint::Unlink(_) | Reint::Setlayout(_)) => true,
+                // Opening what is there takes no more room than the client's record has.
+                Some(Reint::Open(open)) => open.flags & ops::open::flags::CREAT == 0,
+                _ => false,
+            }),
             _ => false,
         }
     }

@@ -10,14 +10,19 @@ use std::collections::BTreeMap;
 pub struct Settings {
     /// Files up to this size live here, in bytes; 0: new files have their data on object targets from the start.
     pub dom_size: u32,
+    /// Files that one client may have open.
+    pub open_files_max: usize,
 }
+
+/// Greatest `max_open_files`: about a gigabyte of memory for one client.
+const OPEN_FILES_MAX: usize = 1 << 22;
 
 /// Greatest `dom_size`: what a record may hold.
 pub const DOM_SIZE_MAX: u32 = 1 << 20;
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { dom_size: DOM_SIZE_DEFAULT }
+        Settings { dom_size: DOM_SIZE_DEFAULT, open_files_max: 1 << 18 }
     }
 }
 
@@ -42,6 +47,7 @@ pub(crate) fn get(mdt: &Mdt, name: &str) -> Vec<(String, String)> {
     vec![
         param("destroys_in_flight", mdt.destroys.in_flight().to_string()),
         param("dom_stripesize", mdt.settings.dom_size.to_string()),
+        param("max_open_files", mdt.settings.open_files_max.to_string()),
         param("md_stats", mdt.stats.lines()),
         param("open_files", mdt.opens.total().to_string()),
     ]
@@ -52,6 +58,14 @@ pub(crate) fn set(mdt: &mut Mdt, name: &str, path: &str, value: &str) -> Option<
     let leaf = path.strip_prefix("mdt.")?.strip_prefix(name)?.strip_prefix('.')?;
     Some(match leaf {
         "dom_stripesize" => size(value).map(|size| mdt.settings.dom_size = size),
+        "max_open_files" => match value.trim().parse() {
+            Ok(files @ 1..=OPEN_FILES_MAX) => {
+                mdt.settings.open_files_max = files;
+                Ok(())
+            }
+            Ok(_) => Err(Errno::ERANGE),
+            Err(_) => Err(Errno::EINVAL),
+        },
         "md_stats" if matches!(value, "clear" | "0") => {
             mdt.stats = Stats::default();
             Ok(())
@@ -90,6 +104,9 @@ mod tests {
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "64m"), Some(Err(Errno::ERANGE)));
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "0"), Some(Ok(())));
         assert_eq!(set("mdt.fs-MDT0000.open_files", "0"), Some(Err(Errno::EACCES)));
+        assert_eq!(set("mdt.fs-MDT0000.max_open_files", "0"), Some(Err(Errno::ERANGE)));
+        assert_eq!(set("mdt.fs-MDT0000.max_open_files", "many"), Some(Err(Errno::EINVAL)));
+        assert_eq!(set("mdt.fs-MDT0000.max_open_files", "1000"), Some(Ok(())));
         assert_eq!(set("mdt.fs-MDT0001.md_stats", "clear"), None);
         assert_eq!(set("mdt.fs-MDT0000.nothing", "1"), None);
         assert!(get(&mdt, "fs-MDT0000").contains(&("mdt.fs-MDT0000.dom_stripesize".into(), "0".into())));

@@ -7,16 +7,18 @@
 //!   there. Doing it twice does no harm.
 //! - **Moves.** A file whose data is about to be copied to object targets is marked, so that objects of a move that was never
 //!   finished go with the file.
-//! - **Sequences.** A range is fetched from the MGS before the last one is used up.
+//! - **Owners.** Objects on object targets have the owner of their file; a change of it is passed on.
+//! - **Sequences.** A range is fetched from the MGS before the last one is used up. What a client was granted is forgotten
+//!   when the client is: nobody else gets it, and one that comes back has a new one granted.
 
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
 use crate::{Mdt, tree};
 use bytes::Bytes;
 use core::time::Duration;
-use proto::msg::{DestroyReq, ObjectId};
+use proto::msg::{DestroyReq, ObjSetattrReq, ObjectId};
 use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
-use schema::{DestroyLog, Inode, MdtState, Orphan, Record};
+use schema::{DestroyLog, Inode, MdtState, Orphan, Record, SeqGrant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::KeyRange;
 use target::{Cx, ExportId, LogLevel, Stop, Task};
@@ -25,6 +27,8 @@ use target::{Cx, ExportId, LogLevel, Stop, Task};
 const STEP: usize = 256;
 /// Files in one destroy task.
 const DESTROYS_STEP: usize = 256;
+/// How long grants of clients that are gone are kept at least.
+const FORGET_AFTER: Duration = Duration::from_secs(5);
 /// Destroy tasks at a time: some may wait for a target that is away.
 const DESTROYS_IN_FLIGHT_MAX: usize = 64;
 
@@ -70,8 +74,12 @@ struct DestroyWalk(Option<Fid>);
 struct Destroy(Vec<Fid>);
 /// Marks a file as about to move.
 struct MarkLeaving(Fid);
+/// Tells object targets who owns this file.
+struct TellOwner(Fid);
 /// Fetches sequences.
 struct Fetch;
+/// Forgets sequences of clients that are gone, after this one.
+struct ForgetGrants(Option<u64>);
 
 /// What must be there before a metadata target serves.
 pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
@@ -90,6 +98,12 @@ pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
     mdt.prefetch_sequences(cx);
+    mdt.forget_grants_later(cx);
+}
+
+/// A file was closed without a look at whether it has a name.
+pub fn nobody_has_open(cx: &mut Cx<'_>, fid: Fid) {
+    cx.spawn(Task::new("orphans", RemoveOrphans(vec![fid])));
 }
 
 /// An export is gone with its open files.
@@ -98,6 +112,7 @@ pub fn export_gone(mdt: &mut Mdt, cx: &mut Cx<'_>, export: ExportId) {
     for some in closed.chunks(STEP) {
         cx.spawn(Task::new("orphans", RemoveOrphans(some.to_vec())));
     }
+    mdt.forget_grants_later(cx);
 }
 
 impl Mdt {
@@ -106,6 +121,14 @@ impl Mdt {
         if !self.fetching {
             self.fetching = true;
             cx.spawn(Task::new("sequences", Fetch));
+        }
+    }
+
+    /// Looks for grants of clients that are gone, a little later: often several go at once.
+    fn forget_grants_later(&mut self, cx: &mut Cx<'_>) {
+        if !self.forgetting {
+            self.forgetting = true;
+            cx.spawn_after(FORGET_AFTER, Task::new("grants", ForgetGrants(None)));
         }
     }
 
@@ -134,8 +157,14 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(MarkLeaving(fid)) = task.get() {
         return leaving(mdt, cx, *fid);
     }
+    if let Some(TellOwner(fid)) = task.get() {
+        return owner(cx, *fid);
+    }
     if task.get::<Fetch>().is_some() {
         return fetch(mdt, cx);
+    }
+    if let Some(ForgetGrants(after)) = task.get() {
+        return forget_grants(mdt, cx, *after);
     }
     Ok(())
 }
@@ -260,6 +289,60 @@ fn leaving(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
             mdt.choose_osts(&mut node.inode);
         }
         node.put(cx);
+    }
+    Ok(())
+}
+
+/// Has the objects of a file told who owns it.
+pub fn tell_owner(cx: &mut Cx<'_>, fid: Fid) {
+    cx.spawn(Task::new("owner", TellOwner(fid)));
+}
+
+/// Each attempt tells the owner as it is then, so that of several changes the last one stays. Objects that were never
+/// written get their owner with the first write. The owner of objects decides nothing, so what a crash of this target
+/// leaves undone harms nobody.
+fn owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
+    let Some(node) = tree::find(cx, fid)? else { return Ok(()) };
+    let osts = node.inode.layout.as_ref().map(|layout| layout.osts.clone()).unwrap_or_default();
+    let fsname = cx.name().fsname.clone();
+    let mut waits = false;
+    for (stripe, ost) in osts.into_iter().enumerate() {
+        let name = TargetName { fsname: fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(ost) };
+        let object = ObjectId { fid, stripe: stripe as u32 };
+        let request = ObjSetattrReq { object, lvb: None, uid: node.inode.uid, gid: node.inode.gid };
+        let answer = cx.upstream(&name, Opcode::ObjSetattr, &request, Bytes::new());
+        let failed = match answer {
+            Ok(frame) => Errno::from_status(frame.header.status).err(),
+            Err(Stop::Errno(errno)) => Some(errno),
+            Err(Stop::Wait) => {
+                waits = true;
+                None
+            }
+        };
+        if let Some(errno) = failed {
+            cx.log(LogLevel::Warn, format!("target '{name}' was not told of the new owner of {fid}: {errno}"));
+        }
+    }
+    if waits { Err(Stop::Wait) } else { Ok(()) }
+}
+
+fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(), Stop> {
+    let all = SeqGrant::all();
+    let range = match after {
+        Some(seq) => KeyRange::new(SeqGrant::key(&seq).successor(), all.end),
+        None => all,
+    };
+    let found = cx.scan::<SeqGrant>(&range, STEP)?;
+    for (seq, grant) in &found {
+        if !grant.owner().is_some_and(|uuid| cx.knows_client(uuid)) {
+            cx.delete::<SeqGrant>(seq);
+        }
+    }
+    // Whoever goes from here on asks for another look.
+    mdt.forgetting = false;
+    match found.last() {
+        Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("grants", ForgetGrants(Some(*last)))),
+        _ => {}
     }
     Ok(())
 }

@@ -35,8 +35,7 @@ mod tests;
 use dlm::ExportId;
 use proto::msg::{ConnectRep, ConnectReq};
 use proto::{Errno, Opcode, TargetKind};
-use store::Space;
-use target::{Cx, Reply, Request, Service, Stop, Task};
+use target::{Cx, DataSpace, Reply, Request, Service, Stop, Task};
 
 use files::Files;
 use grants::Grants;
@@ -49,7 +48,7 @@ pub struct Ost {
     grants: Grants,
     stats: Stats,
     objects: u64,
-    space: Option<Space>,
+    space: Option<DataSpace>,
     sweeping: bool,
 }
 
@@ -61,7 +60,7 @@ impl Ost {
 
     /// Takes note of what the medium said last about its room.
     fn note_space(&mut self, cx: &Cx<'_>) {
-        let space = cx.space();
+        let space = cx.data_space();
         if space != self.space {
             self.space = space;
             if let Some(space) = space {

@@ -45,6 +45,7 @@ errnos! {
     ENOTDIR = 20, "Not a directory";
     EISDIR = 21, "Is a directory";
     EINVAL = 22, "Invalid argument";
+    EMFILE = 24, "Too many open files";
     ENOTTY = 25, "Inappropriate ioctl for device";
     ETXTBSY = 26, "Text file busy";
     EFBIG = 27, "File too large";

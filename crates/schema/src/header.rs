@@ -39,6 +39,9 @@ pub struct Header {
     /// Nanoseconds since 1970 when it was made.
     #[prost(sint64, tag = "11")]
     pub made_ns: i64,
+    /// Parameters that it sets at each start, `PATH=VALUE`.
+    #[prost(string, repeated, tag = "12")]
+    pub params: Vec<String>,
 }
 
 impl Record for Header {

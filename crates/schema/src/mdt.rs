@@ -105,6 +105,11 @@ impl SeqGrant {
         SeqGrant { client: Bytes::copy_from_slice(&client.0.to_be_bytes()), high: 0, recent: 0 }
     }
 
+    /// Whose it is.
+    pub fn owner(&self) -> Option<ClientUuid> {
+        self.client[..].try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
+    }
+
     /// Whether it belongs to this client.
     pub fn is_of(&self, client: ClientUuid) -> bool {
         self.client[..] == client.0.to_be_bytes()

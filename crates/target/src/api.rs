@@ -70,6 +70,15 @@ pub enum DataResult {
     Failed(proto::Errno),
 }
 
+/// Room on the medium of the data files, in bytes. It may be another one than the store's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataSpace {
+    /// The whole.
+    pub total: u64,
+    /// What may be written. What the store of the same medium keeps for removals is already taken off.
+    pub free: u64,
+}
+
 /// Number of a data operation in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DataId(pub u64);
@@ -97,6 +106,8 @@ pub enum Event {
     DataDone { id: DataId, result: DataResult },
     /// The engine's space, told at start and about once a second.
     Space(Space),
+    /// The room for the data files of an object target, told at start and about once a second.
+    DataSpace(DataSpace),
     /// The wall clock, told at start and about once a second: nanoseconds since 1970.
     WallClock(i64),
     /// Time passed.

@@ -127,8 +127,8 @@ impl<S: Service> Target<S> {
         }
         self.m.stage = Stage::Serving;
         self.m.effects.push_back(Effect::Serving { name: self.m.name.clone() });
+        self.set_start_params();
         if self.m.config.version != 0 {
-            self.apply_config_params();
             self.aside(|service, cx| service.configured(cx));
         }
         if self.m.is_recovering() {

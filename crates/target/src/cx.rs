@@ -11,7 +11,7 @@ use schema::{Header, Record};
 use stdx::Instant;
 use store::{Key, KeyRange, Space, Value};
 
-use crate::api::{DataOp, DataResult, LogLevel};
+use crate::api::{DataOp, DataResult, DataSpace, LogLevel};
 use crate::machine::Machine;
 use crate::op::{Op, Replay};
 use crate::service::{ShareKey, Stop, Task};
@@ -68,6 +68,11 @@ impl Cx<'_> {
         self.m.export_ids()
     }
 
+    /// Whether a client has an export, connected or not.
+    pub fn knows_client(&self, uuid: ClientUuid) -> bool {
+        self.m.exports.of_client(uuid).is_some()
+    }
+
     /// The target's header as it is stored.
     pub fn header(&self) -> &Header {
         &self.m.header
@@ -91,6 +96,12 @@ impl Cx<'_> {
     /// Room on the medium, as last told.
     pub fn space(&self) -> Option<Space> {
         self.m.view.space()
+    }
+
+    /// Room for data files, as last told. Who was told nothing of them has them beside the store.
+    pub fn data_space(&self) -> Option<DataSpace> {
+        let beside = || self.m.view.space().map(|space| DataSpace { total: space.total, free: space.free });
+        self.m.data_space.or_else(beside)
     }
 
     /// Whether clients' recovery goes on.

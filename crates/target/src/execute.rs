@@ -85,11 +85,14 @@ impl<S: Service> Target<S> {
         match self.m.view.room(records, bytes, false) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
-            Room::No if self.service.may_use_reserve(request) => match self.m.view.room(records, CHANGE_BYTES, true) {
-                Room::Yes => Gate::Open,
-                Room::AfterCommit => Gate::Later,
-                Room::No => Gate::Full,
-            },
+            // What was answered before the restart had its room then: it must not be refused now.
+            Room::No if op.replay != Replay::No || self.service.may_use_reserve(request) => {
+                match self.m.view.room(records, CHANGE_BYTES, true) {
+                    Room::Yes => Gate::Open,
+                    Room::AfterCommit => Gate::Later,
+                    Room::No => Gate::Full,
+                }
+            }
             Room::No => Gate::Full,
         }
     }

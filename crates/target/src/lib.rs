@@ -32,7 +32,7 @@ mod stats;
 mod tests;
 mod upstream;
 
-pub use api::{ConnId, DataId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
+pub use api::{ConnId, DataId, DataOp, DataResult, DataSpace, Effect, Event, LogLevel, Peer};
 pub use cx::{Cx, ExportInfo};
 pub use dlm::ExportId;
 pub use machine::Target;

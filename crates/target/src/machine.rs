@@ -18,7 +18,7 @@ use schema::Header;
 use stdx::{Instant, Map};
 use store::{View, ViewConfig};
 
-use crate::api::{ConnId, DataId, DataOp, Effect, Event, LogLevel, Peer};
+use crate::api::{ConnId, DataId, DataOp, DataSpace, Effect, Event, LogLevel, Peer};
 use crate::boot::{Loaded, Stage};
 use crate::commit::Commits;
 use crate::cx::{Cx, ExportInfo};
@@ -85,6 +85,7 @@ pub(crate) struct Machine {
     /// Data operations in flight: whose, and which of its.
     pub(crate) data: Map<DataId, (u64, usize)>,
     pub(crate) next_data: u64,
+    pub(crate) data_space: Option<DataSpace>,
     pub(crate) peers: Map<ConnId, Peer>,
     pub(crate) next_silence_check: Instant,
     pub(crate) eviction_count: u64,
@@ -131,6 +132,7 @@ impl Machine {
             held_pings: Vec::new(),
             data: Map::default(),
             next_data: 1,
+            data_space: None,
             peers: Map::default(),
             next_silence_check: now,
             eviction_count: 0,
@@ -241,6 +243,7 @@ impl<S: Service> Target<S> {
             }
             Event::DataDone { id, result } => self.m.data_done(id, result),
             Event::Space(space) => self.m.view.set_space(space),
+            Event::DataSpace(space) => self.m.data_space = Some(space),
             Event::WallClock(ns) => self.m.wall_ns = ns,
             Event::Tick => {}
         }

@@ -84,6 +84,8 @@ pub struct Format {
     pub version: String,
     /// The wall clock.
     pub wall_ns: i64,
+    /// Parameters to set at each start, `PATH=VALUE`.
+    pub params: Vec<String>,
 }
 
 /// The records that every new store begins with; a kind of target adds its own. Commit them, sealed with
@@ -104,6 +106,7 @@ pub fn format(format: &Format) -> Batch {
         registered: false,
         made_by: format.version.clone(),
         made_ns: format.wall_ns,
+        params: format.params.clone(),
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());

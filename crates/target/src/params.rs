@@ -3,18 +3,21 @@
 use core::fmt::Write;
 use core::time::Duration;
 
+use proto::msg::Param;
 use proto::{Errno, Handle, TargetKind};
 use rpc::server::WindowState;
 use stdx::Instant;
 
+use crate::api::LogLevel;
 use crate::machine::{Machine, Target};
 use crate::service::Service;
 
-/// Whether `path` matches `pattern`: `*` stands for any characters within a component, `?` for one.
+/// Whether `path` matches `pattern`: `*` stands for any characters within a component, `?` for one; `**` for anything.
 fn matches(pattern: &str, path: &str) -> bool {
     fn go(pattern: &[u8], path: &[u8]) -> bool {
         match (pattern.split_first(), path.split_first()) {
             (None, None) => true,
+            (Some((b'*', [b'*', rest @ ..])), _) => (0..=path.len()).any(|at| go(rest, &path[at..])),
             (Some((b'*', rest)), _) => {
                 let mut at = 0;
                 loop {
@@ -90,6 +93,7 @@ impl Machine {
         let base = format!("{}.{name}", kind_word(kind));
         let locks = self.locks.counters();
         let mut all: Vec<(String, String)> = [
+            ("abort_recovery", String::new()),
             ("commit_on_sharing", u8::from(!self.sharing.off).to_string()),
             ("commit_interval_ms", self.options.commit.interval.as_millis().to_string()),
             ("dirty_bytes", self.view.dirty_bytes().to_string()),
@@ -126,6 +130,14 @@ impl Machine {
             all.push((format!("osp.{name}-{other}.import"), text));
         }
         all
+    }
+}
+
+/// The pattern of a target's own parameter: the device may be left out, as in `mdt.dom_stripesize`.
+fn full_pattern(path: &str) -> String {
+    match path.split_once('.') {
+        Some((kind, leaf)) if !leaf.contains('.') => format!("{kind}.*.{leaf}"),
+        _ => path.to_owned(),
     }
 }
 
@@ -237,22 +249,44 @@ impl<S: Service> Target<S> {
         Some(result)
     }
 
-    /// Persistent parameters that the MGS told, as far as they are this target's.
-    pub(crate) fn apply_config_params(&mut self) {
-        let wanted: Vec<(String, String)> =
-            self.m.config.params.iter().map(|param| (param.path.clone(), param.value.clone())).collect();
-        if wanted.is_empty() {
-            return;
+    /// Parameters that are set at each start: the target's own, and over them those that the MGS told.
+    pub(crate) fn set_start_params(&mut self) {
+        let own = self.m.header.params.clone();
+        for line in &own {
+            let Some((pattern, value)) = line.split_once('=') else { continue };
+            if let Err(errno) = self.set_matching(&full_pattern(pattern), value) {
+                let line =
+                    format!("parameter '{line}' of this target cannot be set: {errno}; see 'adamant tune --print'");
+                self.m.log(LogLevel::Warn, line);
+            }
         }
-        let own = self.get_params("*.*.*");
-        let deeper = self.get_params("*.*.*.*");
-        for (pattern, value) in wanted {
-            for (path, old) in own.iter().chain(&deeper) {
-                if matches(&pattern, path) && *old != value {
-                    let _ = self.set(path, &value);
+        self.set_config_params(&[]);
+    }
+
+    /// Persistent parameters that the MGS told and that are not among the `known`, as far as they are this target's.
+    /// (What is known was set before, and may have been set otherwise since.)
+    pub(crate) fn set_config_params(&mut self, known: &[Param]) {
+        let told = self.m.config.params.clone();
+        for param in told.iter().filter(|param| !known.contains(param)) {
+            match self.set_matching(&param.path, &param.value) {
+                // It is for others.
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => {
+                    let line =
+                        format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value);
+                    self.m.log(LogLevel::Warn, line);
                 }
             }
         }
+    }
+
+    /// `ENOENT`: nothing matches.
+    fn set_matching(&mut self, pattern: &str, value: &str) -> Result<(), Errno> {
+        let found = self.get_params(pattern);
+        if found.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        found.iter().filter(|(_, old)| old != value).try_for_each(|(path, _)| self.set(path, value))
     }
 }
 
@@ -266,6 +300,14 @@ mod tests {
         assert!(matches("mdt.fs-*.exports.*.uuid", "mdt.fs-MDT0000.exports.ab-cd.uuid"));
         assert!(!matches("mdt.*.uuid", "mdt.fs-MDT0000.exports.ab-cd.uuid"));
         assert!(matches("m?t.*.*", "mdt.a.b"));
+        assert!(matches("*.**", "mdt.a.b") && matches("mdt.**", "mdt.a.exports.b.uuid") && matches("**", "mdt"));
+        assert!(!matches("mdt.**.uuid", "mdt.a.nid"));
         assert!(!matches("mdt.*", "mdt"));
+    }
+
+    #[test]
+    fn a_targets_own_parameter_needs_no_device() {
+        assert_eq!(full_pattern("mdt.dom_stripesize"), "mdt.*.dom_stripesize");
+        assert_eq!(full_pattern("mdt.fs-*.dom_stripesize"), "mdt.fs-*.dom_stripesize");
     }
 }

@@ -29,7 +29,10 @@ impl<S: Service> Target<S> {
                 Step::Finish => self.finish_recovery(),
             }
         }
-        while let Some((handle, frame)) = self.m.window.next_replay() {
+        // What is open must be open again before a change asks whether it is: also while records for that are loaded.
+        while !self.m.opens_again()
+            && let Some((handle, frame)) = self.m.window.next_replay()
+        {
             any = true;
             let transno = frame.header.transno;
             self.execute(handle, frame, Replay::Fresh(transno));
@@ -78,6 +81,11 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// Whether replays of what is durable are under way.
+    fn opens_again(&self) -> bool {
+        self.ops.values().any(|op| matches!(op.replay, Replay::Committed(_)))
+    }
+
     fn move_phases(&mut self, from: Phase, to: Phase) {
         let all: Vec<Handle> = self.exports.iter().filter(|e| e.phase == from).map(|e| e.handle).collect();
         for handle in all {

@@ -318,11 +318,11 @@ impl<S: Service> Target<S> {
         if let Some(config) = config
             && config != self.m.config
         {
-            self.m.config = config;
+            let before = core::mem::replace(&mut self.m.config, config);
             self.m.config_dirty();
             self.m.move_upstreams();
             if self.m.stage >= Stage::Serving {
-                self.apply_config_params();
+                self.set_config_params(&before.params);
                 self.aside(|service, cx| service.configured(cx));
             }
         }

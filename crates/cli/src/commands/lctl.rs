@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use host::admin::{self, Request, Response};
+use host::ask;
 use host::stream::Stream;
-use proto::Nid;
+use proto::msg::{Param, SetParamReq};
+use proto::{Errno, Nid, Opcode};
 
 use crate::commands::status;
 
@@ -39,6 +41,12 @@ enum Command {
         /// Do not print what was set
         #[arg(short = 'n')]
         quiet: bool,
+        /// Persistently: kept by the MGS of this node, followed by all servers and clients, now and later
+        #[arg(short = 'P')]
+        persistent: bool,
+        /// With -P: keep it no longer; PATTERN is enough
+        #[arg(short = 'd', requires = "persistent")]
+        delete: bool,
         /// PATTERN=VALUE
         #[arg(required = true)]
         settings: Vec<String>,
@@ -74,7 +82,8 @@ enum Command {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::GetParam { values, names, patterns } => Ok(get_param(&patterns, values, names)),
-        Command::SetParam { quiet, settings } => set_param(&settings, quiet),
+        Command::SetParam { quiet, persistent: true, delete, settings } => set_persistent(&settings, delete, quiet),
+        Command::SetParam { quiet, settings, .. } => set_param(&settings, quiet),
         Command::ListParam { recursive, patterns } => Ok(list_param(&patterns, recursive)),
         Command::Dl => {
             let processes = status::processes();
@@ -166,6 +175,64 @@ fn list_param(patterns: &[String], recursive: bool) -> ExitCode {
         }
     }
     ExitCode::from(code)
+}
+
+/// The MGSes that are served on this node.
+fn mgs_here() -> Vec<Nid> {
+    let processes = status::processes();
+    let devices = processes.iter().flat_map(|process| &process.description.devices);
+    devices.filter(|device| device.kind == "mgs").filter_map(|device| device.place.parse().ok()).collect()
+}
+
+/// The file systems that a pattern is about: the one whose name its device begins with, or all that the MGSes here know.
+fn file_systems(pattern: &str) -> Vec<String> {
+    let device = pattern.split('.').nth(1).unwrap_or_default();
+    let known = collect("mgs.*.live.*").into_iter().filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned()));
+    known
+        .filter(|fsname| device == *fsname || device.starts_with(&format!("{fsname}-")) || device.contains(['*', '?']))
+        .collect()
+}
+
+fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Result<ExitCode> {
+    let places = mgs_here();
+    if places.is_empty() {
+        bail!("no MGS is served on this node; set persistent parameters where it is");
+    }
+    let mut code = 0;
+    for setting in settings {
+        let (pattern, value) = match setting.split_once('=') {
+            Some((pattern, _)) if delete => (pattern, ""),
+            Some(parts) => parts,
+            None if delete => (setting.as_str(), ""),
+            None => bail!("'{setting}' is not a setting; expected PATTERN=VALUE"),
+        };
+        let mut found = false;
+        let names = file_systems(pattern);
+        for (fsname, nid) in names.iter().flat_map(|name| places.iter().map(move |nid| (name, nid))) {
+            let param = Param { path: pattern.to_owned(), value: value.to_owned() };
+            let request = SetParamReq { fsname: fsname.clone(), param: Some(param), delete };
+            let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsSetParam, &request);
+            match Errno::from_status(answer.map_err(anyhow::Error::msg)?.header.status) {
+                Ok(()) => {
+                    found = true;
+                    if !quiet && !delete {
+                        println!("{pattern}={value}");
+                    }
+                }
+                // Another MGS has this file system, or it was not set.
+                Err(Errno::ENOENT) => {}
+                Err(errno) => {
+                    found = true;
+                    eprintln!("error: set_param: setting {pattern}={value}: {errno}");
+                    code = u8::try_from(errno.raw()).unwrap_or(1);
+                }
+            }
+        }
+        if !found {
+            code = not_found("set_param", pattern);
+        }
+    }
+    Ok(ExitCode::from(code))
 }
 
 fn set_param(settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {

@@ -197,10 +197,8 @@ impl Arguments {
 
 /// `NID[:NID...]:/FSNAME[/DIRECTORY]`.
 fn native(text: &str) -> Result<Place, String> {
-    let start = text.rfind(":/").map_or(0, |at| at + 2);
-    let end = text[start..].find('/').map_or(text.len(), |at| start + at);
-    let (mgs, fsname) = mount::parse_source(&text[..end]).map_err(|error| format!("{error:#}"))?;
-    Ok(Place::Native { mgs, fsname, folder: text[end..].trim_matches('/').to_owned() })
+    let mount::Source { mgs, fsname, subtree } = mount::parse_source(text).map_err(|error| format!("{error:#}"))?;
+    Ok(Place::Native { mgs, fsname, folder: subtree.join("/") })
 }
 
 /// Runs the command. `words` are those behind its name.

@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Where the MGS is: HOST:PORT or unix:PATH
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
+    /// PATH=VALUE: a parameter that the target sets at each start, as in mdt.dom_stripesize=0
+    #[arg(long = "param", value_name = "PATH=VALUE")]
+    pub params: Vec<String>,
     /// Destroy what the directory holds
     #[arg(long)]
     pub reformat: bool,
@@ -55,6 +58,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.index > 0xffff {
         bail!("index {} is too large; at most 65535", arguments.index);
     }
+    for param in &arguments.params {
+        server::checked_param(param).map_err(anyhow::Error::msg)?;
+    }
     for kind in &kinds {
         let fsname = if *kind == TargetKind::Mgt { String::new() } else { arguments.fsname.clone() };
         let index = if *kind == TargetKind::Mgt { 0 } else { arguments.index };
@@ -65,7 +71,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         } else {
             arguments.target.clone()
         };
-        let new = NewTarget { name: name.clone(), mgs: arguments.mgsnode.clone(), reformat: arguments.reformat };
+        let new = NewTarget {
+            name: name.clone(),
+            mgs: arguments.mgsnode.clone(),
+            reformat: arguments.reformat,
+            params: arguments.params.clone(),
+        };
         server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
         println!("{name} made in {}", directory.display());
     }

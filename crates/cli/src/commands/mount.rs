@@ -18,7 +18,7 @@ use crate::daemon;
 /// Example: adamant mount 127.0.0.1:7988:/adamant /mnt -o ro
 #[derive(Args)]
 pub struct Arguments {
-    /// NID[:NID...]:/FSNAME
+    /// NID[:NID...]:/FSNAME[/DIRECTORY]: a file system, or a directory in it
     pub source: String,
     /// Where
     pub directory: PathBuf,
@@ -89,10 +89,11 @@ pub struct MountRequest {
 impl MountRequest {
     /// Reads a source and mount options.
     pub fn parse(source: &str, words: &[String], sloppy: bool) -> anyhow::Result<MountRequest> {
-        let (mgs, fsname) = parse_source(source)?;
+        let Source { mgs, fsname, subtree } = parse_source(source)?;
         let root = rustix::process::geteuid().is_root();
         let mut settings = MountSettings {
             source: source.to_owned(),
+            subtree,
             allow_other: root,
             read_only: false,
             kernel_options: Vec::new(),
@@ -142,18 +143,29 @@ impl MountRequest {
     }
 }
 
-/// `NID[:NID...]:/FSNAME` into its parts.
-pub fn parse_source(source: &str) -> anyhow::Result<(Vec<Nid>, String)> {
+/// What to mount.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Source {
+    /// Where the MGS is.
+    pub mgs: Vec<Nid>,
+    /// The file system.
+    pub fsname: String,
+    /// The directory in it, name by name; none for all of it.
+    pub subtree: Vec<String>,
+}
+
+/// `NID[:NID...]:/FSNAME[/DIRECTORY]` into its parts.
+pub fn parse_source(source: &str) -> anyhow::Result<Source> {
     let bad = || {
         anyhow::anyhow!(
-            "'{source}' is not a file system; expected NID[:NID...]:/FSNAME, for example 127.0.0.1:7988:/adamant"
+            "'{source}' is not a file system; expected NID[:NID...]:/FSNAME[/DIRECTORY], for example 127.0.0.1:7988:/adamant"
         )
     };
-    let (nids, fsname) = source.rsplit_once(":/").ok_or_else(bad)?;
-    if fsname.contains('/') {
-        bail!(
-            "'{source}' names a subtree; this version mounts whole file systems, so leave the part behind the name away"
-        );
+    let (nids, path) = source.rsplit_once(":/").ok_or_else(bad)?;
+    let (fsname, directory) = path.split_once('/').unwrap_or((path, ""));
+    let subtree: Vec<String> = directory.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    if subtree.iter().any(|name| name == "." || name == "..") {
+        bail!("'{source}' has '.' or '..' in its directory; name it from the file system's root on");
     }
     if !proto::TargetName::fsname_is_valid(fsname) {
         return Err(bad());
@@ -171,7 +183,7 @@ pub fn parse_source(source: &str) -> anyhow::Result<(Vec<Nid>, String)> {
     if list.is_empty() {
         return Err(bad());
     }
-    Ok((list, fsname.to_owned()))
+    Ok(Source { mgs: list, fsname: fsname.to_owned(), subtree })
 }
 
 /// A mount that runs in this process.
@@ -286,17 +298,19 @@ mod tests {
 
     #[test]
     fn sources_are_read() {
-        for (source, nids, name) in [
-            ("127.0.0.1:7988:/adamant", vec!["127.0.0.1:7988"], "adamant"),
-            ("a:1:b:2:/fs", vec!["a:1", "b:2"], "fs"),
-            ("unix:/run/x/mgt:/fs", vec!["unix:/run/x/mgt"], "fs"),
-            ("[::1]:7988:c:3:/fs", vec!["[::1]:7988", "c:3"], "fs"),
+        for (source, nids, name, subtree) in [
+            ("127.0.0.1:7988:/adamant", vec!["127.0.0.1:7988"], "adamant", vec![]),
+            ("a:1:b:2:/fs/", vec!["a:1", "b:2"], "fs", vec![]),
+            ("unix:/run/x/mgt:/fs", vec!["unix:/run/x/mgt"], "fs", vec![]),
+            ("unix:/run/x/mgt:/fs/home/one", vec!["unix:/run/x/mgt"], "fs", vec!["home", "one"]),
+            ("[::1]:7988:c:3:/fs//a/", vec!["[::1]:7988", "c:3"], "fs", vec!["a"]),
         ] {
-            let (list, fsname) = parse_source(source).unwrap();
-            assert_eq!(list.iter().map(ToString::to_string).collect::<Vec<_>>(), nids);
-            assert_eq!(fsname, name);
+            let parsed = parse_source(source).unwrap();
+            assert_eq!(parsed.mgs.iter().map(ToString::to_string).collect::<Vec<_>>(), nids);
+            assert_eq!(parsed.fsname, name);
+            assert_eq!(parsed.subtree, subtree);
         }
-        for bad in ["", "adamant", "host:/fs", ":/fs", "1.2.3.4:7988:/", "1.2.3.4:7988:/fs/sub", "a:1:/bad-name!"] {
+        for bad in ["", "adamant", "host:/fs", ":/fs", "1.2.3.4:7988:/", "1.2.3.4:7988:/fs/../x", "a:1:/bad-name!"] {
             assert!(parse_source(bad).is_err(), "{bad}");
         }
     }

@@ -1,19 +1,29 @@
-//! `adamant tune`: shows what a stopped target is.
+//! `adamant tune`: shows what a stopped target is, and changes it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use host::server::{self, Place};
+use host::server::{self, Changes, Place};
 
-/// Show the identity and features of a target that is not running
+/// Show the identity, features and parameters of a target that is not running, or change its parameters
 ///
-/// Example: adamant tune --print /srv/mdt0
+/// Examples: adamant tune --print /srv/mdt0; adamant tune --param mdt.dom_stripesize=0 /srv/mdt0
 #[derive(Args)]
 pub struct Arguments {
-    /// Print and change nothing (what this version does anyway)
+    /// Print, and change nothing whatever else is said
     #[arg(long)]
     pub print: bool,
+    /// PATH=VALUE: a parameter that the target sets at each start; without a value: no more
+    #[arg(long = "param", value_name = "PATH=VALUE")]
+    pub params: Vec<String>,
+    /// Forget the parameters that were given so before
+    #[arg(long)]
+    pub erase_params: bool,
+    /// Register anew at the next start. On the MGT: forget all targets and persistent parameters; then every target
+    /// of the file system needs it, too
+    #[arg(long)]
+    pub writeconf: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -24,7 +34,18 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let header = server::identify(&Place::Directory(arguments.target.clone())).map_err(anyhow::Error::msg)?;
+    let changes = Changes {
+        erase_params: arguments.erase_params,
+        params: arguments.params.clone(),
+        writeconf: arguments.writeconf,
+    };
+    let changes_something = changes.erase_params || changes.writeconf || !changes.params.is_empty();
+    let header = if changes_something && !arguments.print {
+        server::change(&arguments.target, &changes)
+    } else {
+        server::identify(&Place::Directory(arguments.target.clone()))
+    };
+    let header = header.map_err(anyhow::Error::msg)?;
     let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let rows = [
         ("name", header.name.clone()),
@@ -37,6 +58,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ("feature_incompat", format!("{:#x}", header.incompat)),
         ("epoch", header.epoch.to_string()),
         ("made_by", header.made_by.clone()),
+        ("params", header.params.join(" ")),
     ];
     if arguments.json {
         let map: serde_json::Map<String, serde_json::Value> =

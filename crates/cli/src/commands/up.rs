@@ -134,8 +134,11 @@ fn format_missing(arguments: &Arguments, dir: &Path, listen: &Nid) -> anyhow::Re
         let fsname = if *kind == TargetKind::Mgt { String::new() } else { arguments.fsname.clone() };
         let name = TargetName { fsname, kind: *kind, index: TargetIndex(*index) };
         let mgs = if *kind == TargetKind::Mgt { vec![] } else { vec![listen.clone()] };
-        server::format(&Place::Directory(place.clone()), &NewTarget { name: name.clone(), mgs, reformat: false })
-            .map_err(anyhow::Error::msg)?;
+        server::format(
+            &Place::Directory(place.clone()),
+            &NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new() },
+        )
+        .map_err(anyhow::Error::msg)?;
         made.push(name.to_string());
     }
     Ok((wanted.into_iter().map(|(place, _, _)| place).collect(), made))

@@ -16,6 +16,7 @@ use ost::Ost;
 use ost::mem_data::MemData;
 use proto::msg::Cred;
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode};
+use schema::Record;
 use stdx::{Instant, Rng};
 use store::{Engine, MemEngine};
 use target::{Format, Peer, Service, Target};
@@ -162,8 +163,9 @@ impl Cluster {
             mgs,
             version: "test".into(),
             wall_ns: 1,
+            params: Vec::new(),
         };
-        let batch = if name.contains("MDT") { mdt::format(&format) } else { target::format(&format) };
+        let batch = if name.contains("MDT") { mdt::format(&format, (0, 0)) } else { target::format(&format) };
         engine.commit(1, &batch.seal(&schema::formats())).unwrap();
         self.servers.push(Server {
             name: name.to_owned(),
@@ -206,6 +208,16 @@ impl Cluster {
         machine.handle(now, target::Event::WallClock(wall(now)));
         server.machine = Some(machine);
         self.run();
+    }
+
+    /// The objects that an object target has on its medium.
+    pub fn objects(&self, name: &str) -> Vec<schema::Object> {
+        let engine = &self.servers[self.server(name)].engine;
+        let found = engine.scan(&schema::Object::all(), usize::MAX).unwrap().records;
+        let open = |(key, sealed): &(store::Key, store::Value)| {
+            schema::Object::decode_record(&schema::formats().open(key, sealed).unwrap()).unwrap()
+        };
+        found.iter().map(open).collect()
     }
 
     /// kill -9, and what was not durable is lost.

@@ -45,13 +45,10 @@ pub fn writes(open_flags: u32) -> bool {
     open_flags & flags::ACCMODE != 0
 }
 
-/// Most files that one client may have open.
-const OPENS_MAX: usize = 1 << 20;
-
 /// See the module.
 pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Result<Reply, Stop> {
-    if mdt.opens.of_export(cx.export()) >= OPENS_MAX {
-        return Err(Errno::ENOMEM.into());
+    if mdt.opens.of_export(cx.export()) >= mdt.settings.open_files_max {
+        return Err(Errno::EMFILE.into());
     }
     if cx.is_replay()
         && let Some(fid) = op.opened_fid

@@ -6,14 +6,15 @@
 //! | setattr, setxattr, setlayout, link | attributes of the object, likewise |
 //! | open | disposition as it was recorded; the object is opened again, by its FID if this client made it, otherwise by name |
 //! | unlink, rename | nothing more: the client drops what it knows |
-//! | close | the status of each, from the record; the handles are gone with the memory |
+//! | close | the status of each, from the record; handles are gone with the memory, or a replay of the open made them again, and they go now |
 //! | write, punch | the state of the data now |
 //!
 //! Nothing is written here: what the request changed is durable already.
 
-use crate::{Mdt, grants, tree};
+use crate::{Mdt, grants, tasks, tree};
 use proto::msg::{
-    Attr, CloseRep, CloseResult, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq, disposition,
+    Attr, CloseRep, CloseReq, CloseResult, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq,
+    disposition,
 };
 use proto::{Errno, Fid, Opcode};
 use schema::inode::S_IFREG;
@@ -23,7 +24,10 @@ use target::{Cx, Executed, Reply, Request, Stop};
 pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
     let reply = match request.opcode {
         Opcode::MdsReint => reint(mdt, cx, &request.decode()?, executed)?,
-        Opcode::MdsClose => closed(executed.record),
+        Opcode::MdsClose => {
+            close_again(mdt, cx, &request.decode()?);
+            closed(executed.record)
+        }
         Opcode::ObjWrite => state(cx, request.decode::<WriteReq>()?.object.fid)?,
         Opcode::ObjPunch => state(cx, request.decode::<PunchReq>()?.object.fid)?,
         _ => Reply::new(&ObjectRep::default()),
@@ -80,6 +84,16 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
     let attr = grants::fresh_attr(cx, &node)?;
     let handle = mdt.open_handle(cx, node.fid(), op);
     Ok(Reply::new(&ObjectRep { attr: Some(attr), handle, disposition: done, ..ObjectRep::default() }))
+}
+
+/// The client did not know that these closes were done, so it had the opens replayed.
+fn close_again(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) {
+    for close in &request.closes {
+        if let Some((handle, file)) = mdt.opens.find(cx.export(), close.handle) {
+            mdt.opens.remove(handle);
+            tasks::nobody_has_open(cx, file.fid);
+        }
+    }
 }
 
 fn state(cx: &mut Cx<'_>, fid: Fid) -> Result<Reply, Stop> {

@@ -2,7 +2,7 @@
 
 use crate::ops::{Change, data};
 use crate::params::DOM_SIZE_MAX;
-use crate::{Mdt, attrs, grants, tree};
+use crate::{Mdt, attrs, grants, tasks, tree};
 use proto::Errno;
 use proto::msg::{ObjectRep, SetattrOp, bits, valid};
 use target::{Cx, Reply, ShareKey, Stop};
@@ -30,6 +30,9 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) 
 
     cx.changed(ShareKey::object(op.fid));
     node.put(cx);
+    if (before.uid, before.gid) != (node.inode.uid, node.inode.gid) && !node.inode.is_resident() {
+        tasks::tell_owner(cx, op.fid);
+    }
     let reply = Reply::new(&ObjectRep {
         attr: Some(node.inode.attr()),
         locks: grants::grant(cx, &change.want, Some(&node.inode), None),

@@ -71,8 +71,8 @@ impl World {
     pub fn new() -> World {
         let engine = MemEngine::new();
         let name: proto::TargetName = "fs-MDT0000".parse().expect("a name");
-        let made = Format { name, uuid: 7, mgs: Vec::new(), version: "test".into(), wall_ns: 1 };
-        let mut batch = format(&made);
+        let made = Format { name, uuid: 7, mgs: Vec::new(), version: "test".into(), wall_ns: 1, params: Vec::new() };
+        let mut batch = format(&made, (0, 0));
         let header = TargetHeader {
             name: "fs-MDT0000".into(),
             uuid: Bytes::from_static(&[7; 16]),
@@ -289,7 +289,13 @@ impl World {
     }
 
     /// Sends a kept frame again.
-    pub fn send_again(&mut self, at: usize, mut frame: Frame, more_flags: u32) -> Frame {
+    pub fn send_again(&mut self, at: usize, frame: Frame, more_flags: u32) -> Frame {
+        let xid = self.throw_again(at, frame, more_flags);
+        self.wait(at, xid).expect("an answer")
+    }
+
+    /// Sends a kept frame again and does not look what comes of it.
+    pub fn throw_again(&mut self, at: usize, mut frame: Frame, more_flags: u32) -> u64 {
         let client = &self.clients[at];
         frame.header.flags = more_flags;
         frame.header.conn_cnt = client.conn_cnt;
@@ -297,7 +303,7 @@ impl World {
         frame.header.last_xid = Xid(0);
         let (conn, xid) = (client.conn, frame.header.xid.0);
         self.event(Event::Frame { conn, frame });
-        self.wait(at, xid).expect("an answer")
+        xid
     }
 
     /// The reply to a request, if it comes within some seconds.
@@ -505,6 +511,22 @@ impl World {
 
     pub fn sync(&mut self) {
         self.ask(0, Opcode::MdsSync, Tag(0), &SyncReq { fid: None }, Bytes::new()).expect("sync");
+    }
+
+    /// Changes an inode under the target's feet. It must be started anew to see it.
+    pub fn edit_inode(&mut self, fid: Fid, change: impl FnOnce(&mut schema::Inode)) {
+        let formats = schema::formats();
+        let read = |key: &store::Key| {
+            let sealed = self.engine.get(key).expect("in memory").expect("a record");
+            formats.open(key, &sealed).expect("whole")
+        };
+        let ino = schema::Oi::decode_record(&read(&schema::Oi::key(&fid))).expect("an index record").ino;
+        let mut inode = schema::Inode::decode_record(&read(&schema::Inode::key(&ino))).expect("an inode");
+        change(&mut inode);
+        let mut batch = store::Batch::new();
+        batch.put(schema::Inode::key(&ino), inode.encode_record());
+        let group = self.engine.last_group().expect("in memory") + 1;
+        self.engine.commit(group, &batch.seal(&formats)).expect("in memory");
     }
 
     pub fn records<R: Record>(&mut self) -> usize {

@@ -1,6 +1,8 @@
 //! Names and what they lead to.
 
 use super::*;
+use crate::ops::open::flags as o;
+use proto::connect::LINK_MAX;
 
 #[test]
 fn objects_come_are_found_and_go() {
@@ -260,4 +262,47 @@ impl World {
             assert_eq!(reply.header.status, 0);
         }
     }
+}
+
+/// So many links are made by nobody in a test: the record says that they were.
+#[test]
+fn links_and_directories_in_a_directory_have_a_limit() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let moved = w.mkdir(Fid::ROOT, "moved");
+    w.sync();
+    for fid in [file, dir] {
+        w.edit_inode(fid, |inode| inode.nlink = LINK_MAX - 1);
+    }
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    assert_eq!(w.link(file, Fid::ROOT, "last").unwrap().nlink, LINK_MAX);
+    assert_eq!(w.link(file, Fid::ROOT, "more"), Err(Errno::EMLINK));
+    let last = w.mkdir(dir, "last");
+    assert_eq!(w.getattr(dir).unwrap().nlink, LINK_MAX);
+    assert_eq!(w.create(dir, "more", S_IFDIR), Err(Errno::EMLINK));
+    assert_eq!(w.rename((Fid::ROOT, "moved"), (dir, "moved"), 0).map(drop), Err(Errno::EMLINK));
+    assert!(w.create(dir, "file", S_IFREG).is_ok(), "a file adds no link to its directory");
+    assert_eq!(w.rmdir(dir, "last").map(|attr| attr.fid), Ok(last));
+    assert!(w.rename((Fid::ROOT, "moved"), (dir, "moved"), 0).is_ok());
+    assert_eq!(w.getattr(moved).unwrap().nlink, 2);
+}
+
+#[test]
+fn a_client_can_have_so_many_files_open_and_no_more() {
+    let mut w = World::new();
+    let other = w.connect();
+    let now = w.now;
+    w.target().set_param(now, "mdt.fs-MDT0000.max_open_files", "2").unwrap();
+    let first = w.open(0, Fid::ROOT, "a", o::CREAT | 2).unwrap();
+    w.open(0, Fid::ROOT, "a", 0).unwrap();
+    assert_eq!(w.open(0, Fid::ROOT, "a", 0).map(drop), Err(Errno::EMFILE));
+    assert_eq!(w.open(0, Fid::ROOT, "b", o::CREAT | 2).map(drop), Err(Errno::EMFILE));
+    assert_eq!(w.names(Fid::ROOT), ["a"], "nothing was made");
+    w.open(other, Fid::ROOT, "a", 0).unwrap();
+    w.close(0, first.attr.unwrap().fid, first.handle).unwrap();
+    w.open(0, Fid::ROOT, "b", o::CREAT | 2).unwrap();
+    w.check();
 }

@@ -92,6 +92,75 @@ fn an_open_whose_change_is_durable_is_open_again_and_nothing_else() {
     w.check();
 }
 
+/// Replays travel together: the close of a durable open must find it open again, though the open has records to load.
+#[test]
+fn a_close_that_is_replayed_behind_its_durable_open_closes_it() {
+    let mut w = World::new();
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    w.fix_open(0, &rep);
+    let fid = rep.attr.unwrap().fid;
+    w.sync();
+    w.commits = false;
+    w.close(0, fid, rep.handle).unwrap();
+    w.unlink(Fid::ROOT, "file").unwrap();
+    let mut kept = w.clients[0].kept.clone();
+    kept.sort_by_key(|frame| frame.header.transno);
+    assert_eq!(kept.len(), 3);
+
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    let xids: Vec<u64> = kept.into_iter().map(|frame| w.throw_again(0, frame, flags::REPLAY)).collect();
+    let answers: Vec<Frame> = xids.into_iter().map(|xid| w.wait(0, xid).expect("an answer")).collect();
+    assert_eq!(statuses(&answers), [0; 3]);
+    w.recovered(0);
+    w.settle();
+    assert_eq!(w.target().service().open_count(), 0);
+    assert_eq!((w.records::<schema::Orphan>(), w.getattr(fid)), (0, Err(Errno::ESTALE)));
+    w.check();
+}
+
+/// The close was done and is durable, but its answer is lost: so the client had the open replayed.
+#[test]
+fn a_close_whose_answer_is_lost_closes_what_was_opened_again() {
+    let mut w = World::new();
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    w.fix_open(0, &rep);
+    let opens = w.clients[0].kept.clone();
+    let fid = rep.attr.unwrap().fid;
+    w.close(0, fid, rep.handle).unwrap();
+    let close = w.loses_last(0);
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.clients[0].kept = opens;
+    assert_eq!(statuses(&w.replay(0)), [0]);
+    w.recovered(0);
+    w.unlink(Fid::ROOT, "file").unwrap();
+    assert_eq!((w.records::<schema::Orphan>(), w.target().service().open_count()), (1, 1));
+    assert_eq!(w.send_again(0, close, flags::RESENT).header.status, 0);
+    w.settle();
+    assert_eq!((w.records::<schema::Orphan>(), w.target().service().open_count()), (0, 0));
+    assert_eq!(w.getattr(fid), Err(Errno::ESTALE));
+    w.check();
+}
+
+#[test]
+fn sequences_of_a_client_that_is_gone_are_forgotten() {
+    let mut w = World::new();
+    let other = w.connect();
+    let rep = w.open(other, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    assert_eq!(w.records::<schema::SeqGrant>(), 2);
+    let xid = w.send(other, Opcode::Disconnect, Tag(0), &Empty {}, Bytes::new(), 0);
+    assert_eq!(w.wait(other, xid).unwrap().header.status, 0);
+    w.settle();
+    w.sync();
+    assert_eq!(w.records::<schema::SeqGrant>(), 1);
+    assert!(w.getattr(rep.attr.unwrap().fid).is_ok());
+    w.mknod(Fid::ROOT, "more");
+    w.check();
+}
+
 #[test]
 fn what_nobody_opened_again_goes_after_recovery() {
     let mut w = World::new();

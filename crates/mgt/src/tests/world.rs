@@ -38,7 +38,14 @@ pub struct World {
 impl World {
     pub fn new() -> World {
         let engine = MemEngine::new();
-        let format = Format { name: "MGS".parse().unwrap(), uuid: 7, mgs: vec![], version: "test".into(), wall_ns: 1 };
+        let format = Format {
+            name: "MGS".parse().unwrap(),
+            uuid: 7,
+            mgs: vec![],
+            version: "test".into(),
+            wall_ns: 1,
+            params: vec![],
+        };
         engine.commit(1, &target::format(&format).seal(&schema::formats())).unwrap();
         let mut world = World {
             target: None,

@@ -21,12 +21,12 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
 
 /// The target's space.
 pub fn figures(ost: &Ost) -> StatfsRep {
-    let (total, reserve) = ost.space.map_or((0, 0), |s| (s.total, s.reserve));
+    let total = ost.space.map_or(0, |space| space.total);
     let free = if ost.space.is_some() { ost.grants.free() } else { 0 };
     let files_free = free / OBJECT_BYTES;
     StatfsRep {
         total,
-        free: free + reserve,
+        free,
         available: free.saturating_sub(ost.grants.total()),
         files: ost.objects + files_free,
         files_free,

@@ -418,3 +418,16 @@ fn parameters_have_lustres_names() {
     }
     assert!(world.now > Instant::ZERO);
 }
+
+#[test]
+fn the_medium_of_the_data_files_counts_not_that_of_the_store() {
+    let mut world = World::new(1);
+    let a = world.client();
+    world.set_space(1000 * MIB);
+    world.set_data_space(10 * MIB, MIB / 2);
+    let figures = world.statfs(a, 1);
+    assert_eq!((figures.total, figures.free), (10 * MIB, MIB / 2));
+    assert_eq!(world.write(a, 1, 0, &vec![1; 1 << 20]).map(drop), Err(Errno::ENOSPC));
+    world.set_data_space(5000 * MIB, 4000 * MIB);
+    assert_eq!(world.statfs(a, GRANT_FIRST).grant, GRANT_FIRST);
+}

@@ -138,6 +138,11 @@ impl World {
         self.tell(Event::Space(space));
     }
 
+    /// The data files lie on a medium of their own.
+    pub fn set_data_space(&mut self, total: u64, free: u64) {
+        self.tell(Event::DataSpace(target::DataSpace { total, free }));
+    }
+
     /// The power fails and the target starts again.
     pub fn crash(&mut self) {
         self.kill();

@@ -131,6 +131,7 @@ pub fn for_each(v: &mut impl Visitor) {
             registered: true,
             made_by: "version".into(),
             made_ns: negative(6),
+            params: vec!["a.b=1".into(), "c.*.d=2".into()],
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });

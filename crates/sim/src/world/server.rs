@@ -75,10 +75,11 @@ impl Server {
             mgs: vec![nid_of(TargetKind::Mgt, 0)],
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wall_ns: crate::world::WALL_START_NS,
+            params: Vec::new(),
         };
         let batch = match name.kind {
             TargetKind::Mgt | TargetKind::Ost => target::format(&format),
-            TargetKind::Mdt => mdt::format(&format),
+            TargetKind::Mdt => mdt::format(&format, (0, 0)),
         };
         // An empty memory engine takes every batch.
         let _ = engine.commit(1, &batch.seal(&schema::formats()));

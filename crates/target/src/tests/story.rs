@@ -44,8 +44,14 @@ struct Story<S: Service> {
 
 fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
     let engine = MemEngine::new();
-    let format =
-        Format { name: name(kind), uuid: 7, mgs: vec![Nid::Unix("mgs".into())], version: "0".into(), wall_ns: 0 };
+    let format = Format {
+        name: name(kind),
+        uuid: 7,
+        mgs: vec![Nid::Unix("mgs".into())],
+        version: "0".into(),
+        wall_ns: 0,
+        params: vec![],
+    };
     let mut batch = crate::format(&format);
     let mut header = schema::Header {
         name: name(kind).to_string(),

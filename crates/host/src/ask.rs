@@ -1,0 +1,105 @@
+//! One question to a server, for commands that need no mount: connect, ask, wait for the answer, leave.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use prost::Message;
+use proto::frame::flags;
+use proto::msg::{ConnectRep, ConnectReq};
+use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, Xid};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::clock;
+use crate::stream::Stream;
+
+/// How long a server may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks the target `target` at one of `nids`.
+///
+/// # Errors
+/// A sentence if it cannot be asked. What it answers, errors too, is in the frame.
+pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> Result<Frame, String> {
+    let shown = nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(", ");
+    let failed = |error: io::Error| format!("cannot ask {target} at {shown}: {error}; is it served there?");
+    let mut talk = Talk { stream: Stream::dial(nids).map_err(failed)?, decoder: Decoder::new() };
+    let connect = ConnectReq {
+        client_uuid: Bytes::copy_from_slice(&clock::uuid().0.to_be_bytes()),
+        target: target.to_owned(),
+        version: proto::connect::PROTOCOL_VERSION,
+        lightweight: true,
+        description: format!("command {}", std::process::id()),
+        ..ConnectReq::default()
+    };
+    let header = |opcode: Opcode, xid: u64| Header {
+        opcode: opcode as u16,
+        conn_cnt: 1,
+        xid: Xid(xid),
+        timeout_ms: PATIENCE.as_millis() as u32,
+        ..Header::default()
+    };
+    let hello = Header { flags: flags::CONNECT_INITIAL, ..header(Opcode::Connect, 1) };
+    let connected = talk.exchange(Frame::new(hello, &connect, Bytes::new())).map_err(failed)?;
+    if let Err(errno) = Errno::from_status(connected.header.status) {
+        let reason = connected.decode::<ConnectRep>().map(|reply| reply.reason).unwrap_or_default();
+        return Err(format!(
+            "{target} at {shown} refuses: {}",
+            if reason.is_empty() { errno.to_string() } else { reason }
+        ));
+    }
+    let question = Header { export: connected.header.export, ..header(opcode, 2) };
+    let answer = talk.exchange(Frame::new(question, body, Bytes::new())).map_err(failed)?;
+    let bye = Header { export: connected.header.export, ..header(Opcode::Disconnect, 3) };
+    let _ = talk.exchange(Frame::new(bye, &proto::msg::Empty {}, Bytes::new()));
+    Ok(answer)
+}
+
+struct Talk {
+    stream: Stream,
+    decoder: Decoder,
+}
+
+impl Talk {
+    /// Sends a request and waits for its reply; whatever else arrives is passed over.
+    fn exchange(&mut self, request: Frame) -> io::Result<Frame> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut out = bytes::BytesMut::new();
+        request.encode(&mut out);
+        let mut sent = 0;
+        while sent < out.len() {
+            match self.stream.write(&out[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT, deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let bad =
+                |error| io::Error::new(io::ErrorKind::InvalidData, format!("it does not speak our protocol ({error})"));
+            while let Some(frame) = self.decoder.next_frame().map_err(bad)? {
+                let header = &frame.header;
+                if header.xid == request.header.xid && header.has(flags::REPLY) && !header.has(flags::EARLY) {
+                    return Ok(frame);
+                }
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up")),
+                Ok(count) => self.decoder.buffer().extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN, deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match rustix::event::poll(&mut [PollFd::new(&self.stream, what)], Some(&left)) {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -194,6 +194,8 @@ fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
         looked_up.push(ino);
     }
     client.call(cred.clone(), Call::Opendir { ino }).map_err(refused)?;
+    // The last one the kernel knows: it is told when that changes.
+    looked_up.pop();
     for ino in looked_up {
         let _ = client.call(cred.clone(), Call::Forget { ino, count: 1 });
     }

@@ -47,7 +47,9 @@ struct Scale {
 impl Scale {
     fn of(series: &[Series], shape: Shape) -> Scale {
         let points = || series.iter().flat_map(|series| series.points.iter().flatten());
-        let high = points().map(|point| point.max).fold(0.0, f64::max);
+        // One far-off measurement must not make all bars flat: their whiskers may be cut off at the top.
+        let top = |point: &Figure| if shape == Shape::Bars { point.max.min(1.3 * point.median) } else { point.max };
+        let high = points().map(top).fold(0.0, f64::max);
         let low = points().map(|point| point.min).filter(|low| *low > 0.0).fold(f64::INFINITY, f64::min);
         // The length of a bar is its value: no logarithm there.
         match shape == Shape::Lines && low.is_finite() && high / low > FAR {
@@ -57,7 +59,8 @@ impl Scale {
     }
 
     fn height(&self, value: f64) -> f64 {
-        if self.is_log { value.max(10f64.powf(self.low)).log10() } else { value }
+        let height = if self.is_log { value.max(10f64.powf(self.low)).log10() } else { value };
+        height.min(self.high)
     }
 
     /// Heights that get a line and a label.
@@ -198,7 +201,7 @@ fn plot(chart: &Chart, area: &Area<'_>) -> anyhow::Result<()> {
                 context.draw_series(whiskers).map_err(broken)?;
                 let label = ("sans-serif", 12).into_font().color(&INK).pos(Pos::new(HPos::Center, VPos::Bottom));
                 let labels = found.map(|(place, point)| {
-                    Text::new(short(point.median), (middle(place), scale.height(point.max)), label.clone())
+                    Text::new(short(point.median), (middle(place), scale.height(point.median)), label.clone())
                 });
                 context.draw_series(labels).map_err(broken)?;
             }

@@ -135,6 +135,22 @@ impl LmdbEngine {
         move |error| from_heed(&self.dir, doing, error)
     }
 
+    /// How long the data file has to be, by its last transaction.
+    fn length(&self) -> u64 {
+        (self.env.info().last_page_number as u64 + 1) * u64::from(self.env.unnamed_database_stat().page_size)
+    }
+
+    /// Gives the data file a length, with a hole at its end if it was shorter.
+    ///
+    /// LMDB does not write pages that a transaction took and gave back, so the file can end before its last page, and a
+    /// file that was cut off could not be told from it. So it is made long enough before a commit, which makes the length
+    /// durable too, and as long as it has to be afterwards.
+    fn set_length(&self, length: u64) -> Result<(), EngineError> {
+        let file = std::fs::File::options().write(true).open(self.dir.join(DATA_FILE));
+        file.and_then(|file| file.set_len(length))
+            .map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
+    }
+
     /// Keeps the map where it is while a transaction lives.
     fn hold_map(&self) -> Result<RwLockReadGuard<'_, ()>, EngineError> {
         let guard = self.map.read().unwrap_or_else(PoisonError::into_inner);
@@ -253,6 +269,12 @@ fn open_database(env: &Env<WithoutTls>, read_only: bool) -> heed::Result<Databas
     }
 }
 
+/// More than the pages that a commit can take, in bytes: a path of pages for each record, and the list of free ones.
+fn room_at_most(records: &[Change]) -> u64 {
+    let bytes: usize = records.iter().filter_map(|(_, value)| value.as_ref()).map(|value| value.len()).sum();
+    (records.len() as u64 * 8 + 1024) * 4096 + bytes as u64 * 2
+}
+
 /// Reading a mapped page that the file does not have would kill the process: better say it now.
 fn check_length(dir: &Path, expected: u64) -> Result<(), EngineError> {
     let path = dir.join(DATA_FILE);
@@ -327,6 +349,8 @@ impl Engine for LmdbEngine {
         }
         loop {
             let map = self.hold_map()?;
+            // No error of its own: if there is no room, the commit says so better.
+            let _ = self.set_length(self.length() + room_at_most(records));
             match self.try_commit(group, records) {
                 Ok(()) => break,
                 Err(heed::Error::Mdb(MdbError::MapFull)) => {
@@ -337,7 +361,7 @@ impl Engine for LmdbEngine {
             }
         }
         self.fresh_pages.store(records.len() as u64 * 2, Relaxed);
-        Ok(())
+        self.set_length(self.length())
     }
 
     fn last_group(&self) -> Result<u64, EngineError> {

@@ -8,7 +8,7 @@
 //! - [`echo`]: requests and replies over the protocol's framing: what the network allows.
 //! - [`bare`]: the engine with the records of a create: what the store allows.
 //! - [`gather`], [`figures`], [`results`]: samples, medians, rows; [`chart`], [`page`]: what people look at.
-//! - [`many`], [`mdtest`]: the tools of the field; [`stop`]: the wish to end early.
+//! - [`many`], [`mdtest`], [`survey`]: the tools of the field; [`stop`]: the wish to end early.
 //!
 //! A figure without its yardstick says nothing on a busy machine, so each round measures all of them in turn, and what is
 //! printed is the median over the rounds.
@@ -30,3 +30,4 @@ pub mod results;
 pub mod run;
 pub mod stop;
 pub mod suites;
+pub mod survey;

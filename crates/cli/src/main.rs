@@ -13,7 +13,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use commands::{bench, down, install, lctl, lfs, many, mdtest, mkfs, mount, serve, sim, status, tune, up};
+use commands::{bench, down, install, lctl, lfs, many, mdtest, mkfs, mount, serve, sim, status, survey, tune, up};
 
 /// A parallel file system in user space
 #[derive(Parser)]
@@ -38,6 +38,8 @@ enum Command {
     /// Parameters and control of running servers and mounts, by Lustre's words
     Lctl(lctl::Arguments),
     Bench(bench::Arguments),
+    #[command(name = "mds-survey")]
+    MdsSurvey(survey::Arguments),
     Mdtest(Box<mdtest::Arguments>),
     Createmany(many::Create),
     Unlinkmany(many::Remove),
@@ -66,7 +68,8 @@ struct Lctl {
 
 /// A command that is called by a name of its own.
 fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
-    let command = clap::Command::new(name).version(env!("CARGO_PKG_VERSION")).arg_required_else_help(true);
+    let command =
+        clap::Command::new(name).version(env!("CARGO_PKG_VERSION")).arg_required_else_help(name != "mds-survey");
     let mut command = A::augment_args(command);
     let matches = command.clone().get_matches_from(words);
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         "lctl" => lctl::run(Lctl::parse().arguments),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
         "mount.adamant" => mount::run(called("mount.adamant", words)),
+        "mds-survey" => survey::run(called("mds-survey", words)),
         "mdtest" => mdtest::run(called("mdtest", words.clone()), &words[1..]),
         "createmany" => many::create(called("createmany", many::attached(words, 0))),
         "unlinkmany" => many::remove(called("unlinkmany", words)),
@@ -134,6 +138,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(arguments) => lctl::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::MdsSurvey(arguments) => survey::run(arguments),
         Command::Mdtest(arguments) => mdtest::run(*arguments, &std::env::args_os().skip(2).collect::<Vec<_>>()),
         Command::Createmany(arguments) => many::create(arguments),
         Command::Unlinkmany(arguments) => many::remove(arguments),

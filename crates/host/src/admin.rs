@@ -28,6 +28,13 @@ pub enum Request {
         /// The value.
         value: String,
     },
+    /// Something about the survey of a metadata target of this process.
+    Survey {
+        /// The target's name.
+        target: String,
+        /// What.
+        order: crate::survey::Order,
+    },
     /// What the process runs.
     Describe,
     /// End cleanly.
@@ -67,13 +74,15 @@ pub struct Description {
 }
 
 /// An answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
     /// Parameters with their values; of a set, the values after it.
     Params(Vec<(String, String)>),
     /// See [`Description`].
     Description(Description),
+    /// How far a survey is.
+    Survey(crate::survey::Status),
     /// Done.
     Done,
     /// It failed: the number of the error, and a sentence.

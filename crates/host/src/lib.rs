@@ -17,5 +17,6 @@ pub mod clock;
 mod crew;
 pub mod server;
 pub mod stream;
+pub mod survey;
 pub mod target;
 pub mod workers;

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
 use crate::clock;
+use crate::survey::Order;
 use crate::target::{Admission, Control, Listener, TargetThread, spawn};
 
 /// Where a target lives.
@@ -478,7 +479,13 @@ fn serve_admin(
         places,
         devices,
     };
+    let surveyed: Vec<(String, mpsc::UnboundedSender<Control>)> = threads
+        .iter()
+        .filter(|thread| thread.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt))
+        .map(|thread| (thread.name.clone(), thread.control()))
+        .collect();
     admin::serve("server", move |request| match request {
+        Request::Survey { target, order } => survey(&surveyed, &target, order),
         Request::Describe => Response::Description(description.clone()),
         Request::Shutdown => {
             shutdown.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -487,6 +494,21 @@ fn serve_admin(
         Request::GetParam { pattern } => Response::Params(collect(&controls, &pattern)),
         Request::SetParam { pattern, value } => set(&controls, &pattern, &value),
     })
+}
+
+fn survey(targets: &[(String, mpsc::UnboundedSender<Control>)], name: &str, order: Order) -> Response {
+    let Some((_, control)) = targets.iter().find(|(target, _)| target == name) else {
+        return Response::Failed(Errno::ENODEV.raw(), format!("no metadata target '{name}' runs in this process"));
+    };
+    let (reply, answer) = oneshot::channel();
+    if control.send(Control::Survey(order, reply)).is_err() {
+        return Response::Failed(Errno::ENODEV.raw(), format!("target '{name}' has stopped"));
+    }
+    match answer.blocking_recv() {
+        Ok(Ok(status)) => Response::Survey(status),
+        Ok(Err(message)) => Response::Failed(Errno::EBUSY.raw(), message),
+        Err(_) => Response::Failed(Errno::ENODEV.raw(), format!("target '{name}' has stopped")),
+    }
 }
 
 fn collect(controls: &[mpsc::UnboundedSender<Control>], pattern: &str) -> Vec<(String, String)> {

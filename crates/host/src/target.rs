@@ -22,6 +22,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::clock::{self, Clock};
 use crate::stream::{self, Stream};
+use crate::survey::{Order, Plan, Status, Survey};
 use crate::workers::Workers;
 
 /// What a process asks of a target's thread.
@@ -31,6 +32,8 @@ pub enum Control {
     GetParams(String, oneshot::Sender<Vec<(String, String)>>),
     /// Set a parameter.
     SetParam(String, String, oneshot::Sender<Result<(), Errno>>),
+    /// Something about the survey of this target ([`crate::survey`]).
+    Survey(Order, oneshot::Sender<Result<Status, String>>),
     /// Commit everything and stop; clients' records stay.
     Shutdown,
 }
@@ -181,6 +184,8 @@ pub fn spawn<S: Service + 'static>(
                 name: thread_name,
                 data,
                 serving: for_thread,
+                survey: RefCell::new(None),
+                survey_goes_on: Notify::new(),
             });
             let result = serve(&world, listener, admission, results, controls).await;
             world.conns.borrow_mut().clear();
@@ -204,6 +209,9 @@ struct World<S: Service> {
     /// The folder of data files.
     data: Option<PathBuf>,
     serving: Arc<AtomicBool>,
+    survey: RefCell<Option<Survey>>,
+    /// The survey can send.
+    survey_goes_on: Notify,
 }
 
 /// What is to be written to a connection. Dropping it ends the connection's tasks.
@@ -216,6 +224,8 @@ struct Conn {
 /// A peer that does not read what it is sent is cut off at this many bytes.
 const OUT_MAX: usize = 256 << 20;
 const READ_SIZE: usize = 256 << 10;
+/// So many requests of a survey are made before others have their turn.
+const SURVEY_TURN: usize = 256;
 
 async fn serve<S: Service + 'static>(
     world: &Rc<World<S>>,
@@ -257,9 +267,18 @@ async fn serve<S: Service + 'static>(
             },
             () = timer => world.event(Event::Tick),
             () = world.timer_moved.notified() => {}
+            () = world.survey_goes_on.notified() => {
+                // The connections have their turn between two of the survey.
+                tokio::task::yield_now().await;
+                world.survey_turn();
+            }
             _ = second.tick() => {
                 world.event(Event::WallClock(clock::wall_ns()));
                 world.tell_space();
+                if let Some(survey) = &mut *world.survey.borrow_mut() {
+                    survey.second();
+                    world.survey_goes_on.notify_one();
+                }
             }
         }
         world.pump();
@@ -360,7 +379,67 @@ impl<S: Service + 'static> World<S> {
                 let now = self.clock.now();
                 let _ = reply.send(self.machine.borrow_mut().set_param(now, &name, &value));
             }
+            Control::Survey(order, reply) => {
+                let _ = reply.send(self.survey_order(&order));
+                self.survey_goes_on.notify_one();
+            }
             Control::Shutdown => self.machine.borrow_mut().shutdown(self.clock.now()),
+        }
+    }
+
+    fn survey_order(&self, order: &Order) -> Result<Status, String> {
+        let mut survey = self.survey.borrow_mut();
+        match (order, &mut *survey) {
+            (Order::Open(plan), known) if known.as_ref().is_none_or(Survey::is_over) => {
+                let new = self.open_survey(*plan)?;
+                let status = new.status();
+                *survey = Some(new);
+                Ok(status)
+            }
+            (order, Some(survey)) => survey.order(order).map(|()| survey.status()),
+            (_, None) => Err(format!("target '{}' has no survey under way", self.name)),
+        }
+    }
+
+    fn open_survey(&self, plan: Plan) -> Result<Survey, String> {
+        let first = self.next_conn.get();
+        let survey = Survey::new(self.name.clone(), plan, first)?;
+        for conn in survey.conns() {
+            self.next_conn.set(conn.0 + 1);
+            let peer = Peer { address: "mds-survey".to_owned(), uid: Some(0), local: true };
+            self.event(Event::Accepted { conn, peer });
+        }
+        Ok(survey)
+    }
+
+    /// Hands requests of the survey to the machine, as many as may go before others have their turn.
+    fn survey_turn(self: &Rc<Self>) {
+        let mut frames = Vec::new();
+        let mut sent = 0;
+        while sent < SURVEY_TURN {
+            if let Some(survey) = &mut *self.survey.borrow_mut() {
+                survey.send(SURVEY_TURN - sent, &mut frames);
+            }
+            if frames.is_empty() {
+                break;
+            }
+            sent += frames.len();
+            for (conn, frame) in frames.drain(..) {
+                self.event(Event::Frame { conn, frame });
+            }
+            self.pump();
+        }
+        let gone: Vec<ConnId> = match &mut *self.survey.borrow_mut() {
+            Some(survey) => {
+                if survey.is_ready() {
+                    self.survey_goes_on.notify_one();
+                }
+                survey.take_conns()
+            }
+            None => Vec::new(),
+        };
+        for conn in gone {
+            self.event(Event::Closed { conn });
         }
     }
 
@@ -461,6 +540,17 @@ impl<S: Service + 'static> World<S> {
 
     fn apply(self: &Rc<Self>, effect: Effect) {
         match effect {
+            Effect::Send { conn, frame } if self.surveys(conn) => {
+                if let Some(survey) = &mut *self.survey.borrow_mut() {
+                    survey.receive(conn, &frame);
+                }
+                self.survey_goes_on.notify_one();
+            }
+            Effect::Hangup { conn } if self.surveys(conn) => {
+                if let Some(survey) = &mut *self.survey.borrow_mut() {
+                    survey.hung_up(conn);
+                }
+            }
             Effect::Send { conn, frame } => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(entry) = conns.get_mut(&conn) {
@@ -508,6 +598,11 @@ impl<S: Service + 'static> World<S> {
                 self.stop.notify_one();
             }
         }
+    }
+
+    /// Whether a connection is one of the survey's.
+    fn surveys(&self, conn: ConnId) -> bool {
+        self.survey.borrow().as_ref().is_some_and(|survey| survey.owns(conn))
     }
 
     fn adopt_dialled(self: &Rc<Self>, conn: ConnId, stream: Stream) -> io::Result<()> {

@@ -34,8 +34,8 @@ pub struct Man {
 }
 
 /// Names that the binary answers to.
-const NAMES: [&str; 8] =
-    ["lfs", "lctl", "mkfs.adamant", "mount.adamant", "mdtest", "createmany", "unlinkmany", "statmany"];
+const NAMES: [&str; 9] =
+    ["lfs", "lctl", "mkfs.adamant", "mount.adamant", "mds-survey", "mdtest", "createmany", "unlinkmany", "statmany"];
 
 /// Makes the links.
 pub fn links(arguments: Links) -> anyhow::Result<ExitCode> {

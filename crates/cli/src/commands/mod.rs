@@ -12,5 +12,6 @@ pub mod mount;
 pub mod serve;
 pub mod sim;
 pub mod status;
+pub mod survey;
 pub mod tune;
 pub mod up;

@@ -285,6 +285,9 @@ fn answer(mount: &FuseMount, fsname: &str, uuid: &str, place: &str, request: Req
                 place: place.to_owned(),
             }],
         }),
+        Request::Survey { .. } => {
+            Response::Failed(Errno::ENODEV.raw(), "no metadata target runs in this process".to_owned())
+        }
         Request::Shutdown => match unmount(mount.directory()) {
             Ok(()) => Response::Done,
             Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),

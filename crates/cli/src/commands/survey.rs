@@ -1,0 +1,200 @@
+//! `mds-survey`: load straight into metadata targets that run on this machine.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bench::survey::{self, Survey};
+use clap::Args;
+use host::admin::{self, Request, Response};
+use host::survey::{Order, Status};
+
+use crate::commands::status;
+use crate::daemon;
+
+/// Measure metadata targets from inside their servers, without network and clients
+///
+/// Every option can be given as Lustre's tool takes it, as a variable of the environment: thrlo, thrhi, dir_count, file_count,
+/// tests_str, start_number, targets, rslt.
+///
+/// Example: thrhi=16 file_count=200000 mds-survey
+#[derive(Args)]
+pub struct Arguments {
+    /// Least number of threads (thrlo; 4)
+    #[arg(long, value_name = "N")]
+    thrlo: Option<u32>,
+    /// Greatest number of threads; the least is doubled until it exceeds this (thrhi; 32)
+    #[arg(long, value_name = "N")]
+    thrhi: Option<u32>,
+    /// Directories; fewer threads than directories are not tried (dir_count; thrlo)
+    #[arg(long, value_name = "N")]
+    dir_count: Option<u32>,
+    /// Files of all threads together, on each target (file_count; 100000)
+    #[arg(long, value_name = "N")]
+    file_count: Option<u64>,
+    /// Tests in order, create first and destroy last (tests_str; "create lookup md_getattr setxattr destroy")
+    #[arg(long, value_name = "TESTS")]
+    tests: Option<String>,
+    /// The number in the name of the first file (start_number; 2)
+    #[arg(long, value_name = "N")]
+    start_number: Option<u64>,
+    /// Metadata targets by name, with spaces between (targets; all of this machine)
+    #[arg(long, value_name = "NAMES")]
+    targets: Option<String>,
+    /// Write the lines to PREFIX.summary and each test's seconds to PREFIX.detail (rslt; no files)
+    #[arg(long, value_name = "PREFIX")]
+    rslt: Option<PathBuf>,
+    /// Requests that each thread has outstanding
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    outstanding: u32,
+    /// The figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An option, or its variable, or what it is by default.
+fn setting<T: std::str::FromStr>(given: Option<T>, variable: &str, default: T) -> Result<T, String> {
+    match (given, std::env::var(variable)) {
+        (Some(given), _) => Ok(given),
+        (None, Ok(text)) if !text.trim().is_empty() => text
+            .trim()
+            .parse()
+            .map_err(|_| format!("the variable {variable} is '{text}', which is not what it should be")),
+        _ => Ok(default),
+    }
+}
+
+impl Arguments {
+    fn survey(&self, targets: Vec<String>) -> Result<Survey, String> {
+        let threads_low = setting(self.thrlo, "thrlo", 4)?;
+        let list = setting(self.tests.clone(), "tests_str", "create lookup md_getattr setxattr destroy".to_owned())?;
+        let survey = Survey {
+            targets,
+            threads_low,
+            threads_high: setting(self.thrhi, "thrhi", 32)?,
+            folders: setting(self.dir_count, "dir_count", threads_low)?,
+            files: setting(self.file_count, "file_count", 100_000)?,
+            outstanding: self.outstanding,
+            tests: survey::tests(&list)?,
+            start: setting(self.start_number, "start_number", 2)?,
+        };
+        survey.check()?;
+        Ok(survey)
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let misused = |message: String| -> ! { crate::misused::<Arguments>("mds-survey", &message) };
+    let wanted =
+        setting(arguments.targets.clone(), "targets", String::new()).unwrap_or_else(|message| misused(message));
+    let mut survey = arguments.survey(Vec::new()).unwrap_or_else(|message| misused(message));
+    let here: Vec<(String, PathBuf)> = status::processes()
+        .into_iter()
+        .flat_map(|process| {
+            let socket = process.socket.clone();
+            let targets = process.description.devices.into_iter().filter(|device| device.kind == "mdt");
+            targets.map(move |device| (device.name, socket.clone())).collect::<Vec<_>>()
+        })
+        .collect();
+    survey.targets = if wanted.is_empty() {
+        here.iter().map(|(name, _)| name.clone()).collect()
+    } else {
+        wanted.split_ascii_whitespace().map(str::to_owned).collect()
+    };
+    if survey.targets.is_empty() {
+        bail!("no metadata target runs on this machine; start one with 'adamant up' or 'adamant serve'");
+    }
+    daemon::end_tools_on_signal(true)?;
+    let ask = |target: &str, order: Order| -> Result<Status, String> {
+        let socket = here.iter().find(|(name, _)| name == target).map(|(_, socket)| socket);
+        let Some(socket) = socket else { return Err(format!("no metadata target '{target}' runs on this machine")) };
+        match admin::ask(socket, &Request::Survey { target: target.to_owned(), order }) {
+            Ok(Response::Survey(status)) => Ok(status),
+            Ok(Response::Failed(_, message)) => Err(message),
+            Ok(_) => Err(format!("the server of '{target}' is of another version")),
+            Err(error) => Err(format!("the server of '{target}' does not answer: {error}")),
+        }
+    };
+    let prefix = setting(arguments.rslt.clone(), "rslt", PathBuf::new()).unwrap_or_else(|message| misused(message));
+    let (mut out, mut rows) = (Tee { copy: Vec::new(), quiet: arguments.json }, Vec::new());
+    let result = survey.run(&ask, &mut out, &mut rows);
+    if !prefix.as_os_str().is_empty() {
+        write(&prefix, "summary", &out.copy)?;
+        write(&prefix, "detail", &serde_json::to_vec_pretty(&rows)?)?;
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    }
+    result.map_err(anyhow::Error::msg)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(prefix: &std::path::Path, ending: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    let mut path = prefix.as_os_str().to_owned();
+    path.push(format!(".{ending}"));
+    let path = PathBuf::from(path);
+    std::fs::write(&path, bytes).with_context(|| format!("cannot write '{}'", path.display()))
+}
+
+/// Standard output, and a copy.
+struct Tee {
+    copy: Vec<u8>,
+    quiet: bool,
+}
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.copy.extend_from_slice(bytes);
+        if !self.quiet {
+            std::io::stdout().write_all(bytes)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stdout().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn survey(line: &str) -> Result<Survey, String> {
+        let words = std::iter::once("mds-survey").chain(line.split_ascii_whitespace());
+        Line::try_parse_from(words).map_err(|error| error.to_string())?.arguments.survey(Vec::new())
+    }
+
+    #[test]
+    fn options_have_lustres_defaults() {
+        let survey = survey("").unwrap();
+        assert_eq!(
+            (survey.threads_low, survey.threads_high, survey.folders, survey.files, survey.start),
+            (4, 32, 4, 100_000, 2)
+        );
+        assert_eq!(survey.tests.len(), 5);
+    }
+
+    #[test]
+    fn options_are_read_and_wrong_ones_refused() {
+        let survey_of =
+            survey("--thrlo 2 --thrhi 8 --dir-count 1 --file-count 1000 --start-number 5 --outstanding 4").unwrap();
+        assert_eq!(
+            (survey_of.sweep(), survey_of.files, survey_of.start, survey_of.outstanding),
+            (vec![2, 4, 8], 1000, 5, 4)
+        );
+        for bad in ["--thrlo 0", "--thrhi x", "--tests lookup", "--file-count 3", "--layer mdd"] {
+            assert!(survey(bad).is_err(), "{bad}");
+        }
+    }
+}

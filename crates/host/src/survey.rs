@@ -1,0 +1,540 @@
+//! The load of `mds-survey`: requests straight into a metadata target that runs, made on the target's own thread.
+//!
+//! There is no network and no client: a stream is a session whose connection ends here, and its requests are handed to the
+//! machine as frames, like those of any client. So each operation is the real one, with its checks, locks, reply record and place
+//! in a group; what is missing is encoding, sockets, and the client's work. A stream has one request outstanding;
+//! a thread of the survey is one stream or several.
+//!
+//! A stream owns the sequences of FIDs that it is granted: number 0 is a folder, number i + 1 its file i. Folders are
+//! `.mds-survey.N` in the root, and the whole is taken away by [`Order::Close`], or when no order came for a minute.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use prost::Message;
+use proto::connect::{PROTOCOL_VERSION, features};
+use proto::frame::flags;
+use proto::msg::{
+    ConnectRep, ConnectReq, CreateOp, Cred, Empty, GetattrReq, LookupReq, Reint, ReintReq, SeqAllocRep, SeqAllocReq,
+    SetxattrOp, UnlinkOp,
+};
+use proto::{Errno, Fid, Frame, Handle, Header, Opcode, Tag, Xid};
+use serde::{Deserialize, Serialize};
+use target::ConnId;
+
+use crate::clock;
+
+/// What is wanted of the survey of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Make sessions and folders.
+    Open(Plan),
+    /// Begin a test.
+    Run(Test),
+    /// How far it is.
+    Status,
+    /// End the test under way.
+    Stop,
+    /// Remove what is left, and end the sessions.
+    Close,
+}
+
+/// The size of a survey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Threads.
+    pub threads: u32,
+    /// Streams of each.
+    pub outstanding: u32,
+    /// Folders; thread t works in folder t mod their number.
+    pub folders: u32,
+    /// Files of all threads together.
+    pub files: u64,
+    /// The number in the name of the first file.
+    pub start: u64,
+}
+
+/// What every stream does with each of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Test {
+    /// A regular file with a name, not opened.
+    Create,
+    /// Name to object.
+    Lookup,
+    /// Attributes of an object.
+    MdGetattr,
+    /// An extended attribute of an object.
+    Setxattr,
+    /// The name goes, and the file.
+    Destroy,
+}
+
+/// How far a survey is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Something is under way.
+    pub running: bool,
+    /// Operations of the test under way, or of the last one.
+    pub done: u64,
+    /// Its seconds.
+    pub seconds: f64,
+    /// Operations per second of each second of it.
+    pub samples: Vec<f64>,
+    /// Why it ended early, as a sentence.
+    pub failure: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Connect,
+    MakeFolders,
+    Idle,
+    Run(Test),
+    RemoveFiles,
+    RemoveFolders,
+    Disconnect,
+    Over,
+}
+
+struct Stream {
+    handle: Handle,
+    xid: u64,
+    uuid: Bytes,
+    sequences: Vec<u64>,
+    waits_for_sequence: bool,
+    waits: bool,
+    /// The next item of the stage, and the first that is not its own any more.
+    at: u64,
+    end: u64,
+    /// Its files from here to there exist.
+    first_file: u64,
+    files: u64,
+}
+
+/// The survey of one target.
+pub struct Survey {
+    target: String,
+    plan: Plan,
+    first_conn: u64,
+    streams: Vec<Stream>,
+    stage: Stage,
+    /// Streams that may send.
+    ready: VecDeque<usize>,
+    /// Streams that are not through with the stage.
+    unfinished: usize,
+    stop: bool,
+    started: Instant,
+    sampled: (Instant, u64),
+    status: Status,
+    last_order: Instant,
+    ended: bool,
+}
+
+/// Most streams of a survey.
+const STREAMS_MAX: u32 = 4096;
+/// Without an order for so long, a survey takes itself away.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
+const MODE_FILE: u32 = 0o100_644;
+const MODE_FOLDER: u32 = 0o040_755;
+
+impl Survey {
+    /// A survey of `target`, over connections with the numbers from `first_conn`.
+    ///
+    /// # Errors
+    /// The plan makes no sense: a sentence.
+    pub fn new(target: String, plan: Plan, first_conn: u64) -> Result<Survey, String> {
+        let streams = plan.threads.saturating_mul(plan.outstanding);
+        if streams == 0 || streams > STREAMS_MAX || plan.folders == 0 || plan.folders > plan.threads {
+            return Err(format!(
+                "a survey has 1 to {STREAMS_MAX} streams (threads times outstanding) and at most as many directories as threads"
+            ));
+        }
+        let each = plan.files / u64::from(streams);
+        if each == 0 {
+            return Err("each thread needs at least one file; raise file_count".to_owned());
+        }
+        let stream = |_| Stream {
+            handle: Handle(0),
+            xid: (clock::seed() >> 16) | 1,
+            uuid: Bytes::copy_from_slice(&clock::uuid().0.to_be_bytes()),
+            sequences: Vec::new(),
+            waits_for_sequence: false,
+            waits: false,
+            at: 0,
+            end: 1,
+            first_file: 0,
+            files: 0,
+        };
+        let now = Instant::now();
+        let mut survey = Survey {
+            target,
+            plan,
+            first_conn,
+            streams: (0..streams).map(stream).collect(),
+            stage: Stage::Connect,
+            ready: VecDeque::new(),
+            unfinished: 0,
+            stop: false,
+            started: now,
+            sampled: (now, 0),
+            status: Status::default(),
+            last_order: now,
+            ended: false,
+        };
+        survey.begin(Stage::Connect);
+        Ok(survey)
+    }
+
+    /// Its connections.
+    pub fn conns(&self) -> impl Iterator<Item = ConnId> + use<> {
+        (self.first_conn..self.first_conn + self.streams.len() as u64).map(ConnId)
+    }
+
+    /// The connections, once, when the survey is over: they are to be ended.
+    pub fn take_conns(&mut self) -> Vec<ConnId> {
+        if !self.is_over() || self.ended {
+            return Vec::new();
+        }
+        self.ended = true;
+        self.conns().collect()
+    }
+
+    /// Whether a connection is one of its own.
+    pub fn owns(&self, conn: ConnId) -> bool {
+        (self.first_conn..self.first_conn + self.streams.len() as u64).contains(&conn.0)
+    }
+
+    /// Nothing is left to be done, and its connections can go.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    /// Whether a stream can send.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes an order.
+    ///
+    /// # Errors
+    /// It does not fit what the survey does: a sentence.
+    pub fn order(&mut self, order: &Order) -> Result<(), String> {
+        self.last_order = Instant::now();
+        match order {
+            Order::Open(_) => Err("a survey of this target is under way; let it end".to_owned()),
+            Order::Run(test) if self.stage == Stage::Idle => {
+                self.status = Status::default();
+                self.begin(Stage::Run(*test));
+                Ok(())
+            }
+            Order::Run(_) => Err("a test of this survey is under way; let it end".to_owned()),
+            Order::Status => Ok(()),
+            Order::Stop => {
+                self.stop = true;
+                self.skip_rest();
+                Ok(())
+            }
+            Order::Close => {
+                if self.stage == Stage::Idle {
+                    self.begin(Stage::RemoveFiles);
+                    Ok(())
+                } else {
+                    Err("a test of this survey is under way; stop it first".to_owned())
+                }
+            }
+        }
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> Status {
+        let mut status = self.status.clone();
+        status.running = !matches!(self.stage, Stage::Idle | Stage::Over);
+        if matches!(self.stage, Stage::Run(_)) {
+            status.seconds = self.started.elapsed().as_secs_f64();
+        }
+        status
+    }
+
+    /// A second has passed.
+    pub fn second(&mut self) {
+        let now = Instant::now();
+        let (before, done) = self.sampled;
+        let passed = (now - before).as_secs_f64();
+        if matches!(self.stage, Stage::Run(_)) && passed >= 0.5 {
+            self.status.samples.push((self.status.done - done) as f64 / passed);
+            self.sampled = (now, self.status.done);
+        }
+        if self.stage == Stage::Idle && self.last_order.elapsed() > PATIENCE {
+            self.begin(Stage::RemoveFiles);
+        }
+    }
+
+    fn begin(&mut self, stage: Stage) {
+        let folders = self.plan.folders as usize;
+        let each = self.plan.files / self.streams.len() as u64;
+        self.stage = stage;
+        self.stop = false;
+        self.started = Instant::now();
+        self.sampled = (self.started, 0);
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let known = stream.handle != Handle(0);
+            (stream.at, stream.end) = match stage {
+                Stage::Connect => (0, 1),
+                Stage::MakeFolders => (0, u64::from(known && index < folders)),
+                Stage::RemoveFolders => (0, u64::from(index < folders && !stream.sequences.is_empty())),
+                Stage::Disconnect => (0, u64::from(known)),
+                Stage::Run(Test::Create) => (stream.files, each.max(stream.files)),
+                Stage::Run(_) | Stage::RemoveFiles => (stream.first_file, stream.files),
+                Stage::Idle | Stage::Over => (0, 0),
+            };
+        }
+        self.ready = (0..self.streams.len()).filter(|at| self.streams[*at].at < self.streams[*at].end).collect();
+        self.unfinished = self.ready.len();
+        if self.unfinished == 0 {
+            self.finished();
+        }
+    }
+
+    /// All streams are through with the stage.
+    fn finished(&mut self) {
+        let failed = self.status.failure.is_some();
+        match self.stage {
+            Stage::Connect if failed => self.begin(Stage::Disconnect),
+            Stage::Connect => self.begin(Stage::MakeFolders),
+            Stage::MakeFolders => self.stage = Stage::Idle,
+            Stage::Run(_) => {
+                self.status.seconds = self.started.elapsed().as_secs_f64();
+                self.stage = Stage::Idle;
+            }
+            Stage::RemoveFiles => self.begin(Stage::RemoveFolders),
+            Stage::RemoveFolders => self.begin(Stage::Disconnect),
+            Stage::Disconnect => self.stage = Stage::Over,
+            Stage::Idle | Stage::Over => {}
+        }
+    }
+
+    /// Streams without an answer to wait for end the stage now, the others with their answers.
+    fn skip_rest(&mut self) {
+        if !matches!(self.stage, Stage::Run(_)) {
+            return;
+        }
+        self.ready.clear();
+        for stream in &mut self.streams {
+            stream.end = stream.end.min(stream.at + u64::from(stream.waits));
+        }
+        self.unfinished = self.streams.iter().filter(|stream| stream.waits).count();
+        if self.unfinished == 0 {
+            self.finished();
+        }
+    }
+
+    /// The next requests, `limit` at most.
+    pub fn send(&mut self, limit: usize, frames: &mut Vec<(ConnId, Frame)>) {
+        for _ in 0..limit {
+            let Some(index) = self.ready.pop_front() else { return };
+            let frame = self.request(index);
+            self.streams[index].waits = true;
+            frames.push((ConnId(self.first_conn + index as u64), frame));
+        }
+    }
+
+    /// An answer.
+    pub fn receive(&mut self, conn: ConnId, frame: &Frame) {
+        let header = &frame.header;
+        let index = (conn.0 - self.first_conn) as usize;
+        let stage = self.stage;
+        let stream = &mut self.streams[index];
+        if !header.has(flags::REPLY) || header.has(flags::EARLY) || header.xid.0 != stream.xid || !stream.waits {
+            return;
+        }
+        stream.waits = false;
+        let mut result = Errno::from_status(header.status).map(drop);
+        if std::mem::take(&mut stream.waits_for_sequence) && result.is_ok() {
+            match frame.decode::<SeqAllocRep>() {
+                Ok(reply) => stream.sequences.push(reply.seq),
+                Err(_) => result = Err(Errno::EPROTO),
+            }
+            if result.is_ok() {
+                // The request that needed it is still to be made, unless the end was asked for meanwhile.
+                if stream.at < stream.end && !self.stop {
+                    self.ready.push_back(index);
+                } else {
+                    self.through();
+                }
+                return;
+            }
+        }
+        match (result, stage) {
+            // A failed attempt to clean up must not keep the rest from it.
+            (Err(_), Stage::RemoveFiles | Stage::RemoveFolders | Stage::Disconnect) => {}
+            (Err(errno), _) => {
+                let reason = frame.decode::<ConnectRep>().map(|reply| reply.reason).unwrap_or_default();
+                let what = self.describe(stage, index);
+                let hint = match errno {
+                    Errno::ENOSPC => "; the target is full, use fewer files",
+                    Errno::EEXIST => "; an earlier survey left it, remove it through a mount",
+                    _ => "",
+                };
+                let reason =
+                    if stage == Stage::Connect && !reason.is_empty() { format!(": {reason}") } else { String::new() };
+                self.status.failure.get_or_insert(format!("{what} failed: {errno}{reason}{hint}"));
+                self.streams[index].end = self.streams[index].at;
+                self.through();
+                self.skip_rest();
+                return;
+            }
+            (Ok(()), Stage::Connect) => stream.handle = header.export,
+            (Ok(()), Stage::Run(Test::Create)) => stream.files = stream.at + 1,
+            (Ok(()), Stage::Run(Test::Destroy) | Stage::RemoveFiles) => stream.first_file = stream.at + 1,
+            (Ok(()), _) => {}
+        }
+        if matches!(stage, Stage::Run(_)) {
+            self.status.done += 1;
+        }
+        let stream = &mut self.streams[index];
+        stream.at += 1;
+        if stream.at < stream.end {
+            self.ready.push_back(index);
+        } else {
+            self.through();
+        }
+    }
+
+    /// A stream is through with the stage.
+    fn through(&mut self) {
+        self.unfinished = self.unfinished.saturating_sub(1);
+        if self.unfinished == 0 {
+            self.finished();
+        }
+    }
+
+    /// The target hung up on a stream, or stops.
+    pub fn hung_up(&mut self, conn: ConnId) {
+        let index = (conn.0 - self.first_conn) as usize;
+        self.status.failure.get_or_insert("the target ended the survey's session".to_owned());
+        self.ready.retain(|ready| *ready != index);
+        let stream = &mut self.streams[index];
+        let was_busy = stream.waits || stream.at < stream.end;
+        (stream.waits, stream.end, stream.handle) = (false, stream.at, Handle(0));
+        if was_busy {
+            self.through();
+            self.skip_rest();
+        }
+    }
+
+    fn describe(&self, stage: Stage, index: usize) -> String {
+        match stage {
+            Stage::Run(test) => {
+                format!("{test:?} of '{}'", String::from_utf8_lossy(&self.file_name(index))).to_lowercase()
+            }
+            Stage::Connect => format!("connecting to '{}'", self.target),
+            _ => format!("making '{}'", String::from_utf8_lossy(&folder_name(index))),
+        }
+    }
+
+    fn fid(&self, index: usize, number: u64) -> Option<Fid> {
+        let width = u64::from(Fid::OID_MAX);
+        let sequence = *self.streams[index].sequences.get((number / width) as usize)?;
+        Some(Fid::new(sequence, (number % width) as u32 + 1))
+    }
+
+    fn folder(&self, index: usize) -> Fid {
+        let thread = index / self.plan.outstanding.max(1) as usize;
+        self.fid(thread % self.plan.folders as usize, 0).unwrap_or(Fid::ROOT)
+    }
+
+    fn file_name(&self, index: usize) -> Bytes {
+        let each = self.plan.files / self.streams.len() as u64;
+        format!("f{}", self.plan.start + index as u64 * each + self.streams[index].at).into()
+    }
+
+    fn request(&mut self, index: usize) -> Frame {
+        let number = self.streams[index].at + 1;
+        let cred = Some(Cred { capabilities: ALL_CAPABILITIES, ..Cred::default() });
+        let needs = match self.stage {
+            Stage::MakeFolders => Some(0),
+            Stage::Run(Test::Create) => Some(number),
+            _ => None,
+        };
+        if needs.is_some_and(|number| self.fid(index, number).is_none()) {
+            self.streams[index].waits_for_sequence = true;
+            return self.frame(index, Opcode::SeqAlloc, 0, &SeqAllocReq {});
+        }
+        let fid = self.fid(index, number).unwrap_or(Fid::ROOT);
+        let (parent, name) = (self.folder(index), self.file_name(index));
+        let op = match self.stage {
+            Stage::Connect => return self.connect(index),
+            Stage::Disconnect | Stage::Idle | Stage::Over => {
+                return self.frame(index, Opcode::Disconnect, 0, &Empty {});
+            }
+            Stage::Run(Test::Lookup) => {
+                let request = LookupReq { parent, name, want: None, cred };
+                return self.frame(index, Opcode::MdsLookup, 0, &request);
+            }
+            Stage::Run(Test::MdGetattr) => {
+                let request = GetattrReq { fid, want: None, cred };
+                return self.frame(index, Opcode::MdsGetattr, 0, &request);
+            }
+            Stage::MakeFolders => Reint::Create(CreateOp {
+                parent: Fid::ROOT,
+                name: folder_name(index),
+                fid: self.fid(index, 0).unwrap_or(Fid::ROOT),
+                mode: MODE_FOLDER,
+                ..CreateOp::default()
+            }),
+            Stage::Run(Test::Create) => {
+                Reint::Create(CreateOp { parent, name, fid, mode: MODE_FILE, ..CreateOp::default() })
+            }
+            Stage::Run(Test::Setxattr) => Reint::Setxattr(SetxattrOp {
+                fid,
+                name: Bytes::from_static(b"user.mds-survey"),
+                value: Bytes::from_static(b"0123456789abcdef"),
+                ..SetxattrOp::default()
+            }),
+            Stage::Run(Test::Destroy) | Stage::RemoveFiles => Reint::Unlink(UnlinkOp { parent, name, rmdir: false }),
+            Stage::RemoveFolders => {
+                Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: folder_name(index), rmdir: true })
+            }
+        };
+        let request = ReintReq { cred, now_ns: clock::wall_ns(), want: None, op: Some(op) };
+        self.frame(index, Opcode::MdsReint, 1, &request)
+    }
+
+    fn connect(&mut self, index: usize) -> Frame {
+        let request = ConnectReq {
+            client_uuid: self.streams[index].uuid.clone(),
+            target: self.target.clone(),
+            features: features::SUPPORTED,
+            version: PROTOCOL_VERSION,
+            brw_size: 1 << 20,
+            description: "mds-survey".to_owned(),
+            ..ConnectReq::default()
+        };
+        let mut frame = self.frame(index, Opcode::Connect, 0, &request);
+        frame.header.flags = flags::CONNECT_INITIAL;
+        frame
+    }
+
+    fn frame(&mut self, index: usize, opcode: Opcode, tag: u16, body: &impl Message) -> Frame {
+        let stream = &mut self.streams[index];
+        stream.xid += 1;
+        let header = Header {
+            opcode: opcode as u16,
+            tag: Tag(tag),
+            conn_cnt: 1,
+            export: stream.handle,
+            xid: Xid(stream.xid),
+            last_xid: Xid(if opcode == Opcode::Connect { 0 } else { stream.xid - 1 }),
+            ..Header::default()
+        };
+        Frame { header, body: body.encode_to_vec().into(), bulk: Bytes::new() }
+    }
+}
+
+fn folder_name(index: usize) -> Bytes {
+    format!(".mds-survey.{index}").into()
+}

@@ -538,3 +538,7 @@ impl Survey {
 fn folder_name(index: usize) -> Bytes {
     format!(".mds-survey.{index}").into()
 }
+
+#[cfg(test)]
+#[path = "survey_tests.rs"]
+mod tests;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use client::api::{Answer, Call};
 use host::client::{Mount, NoKernel};
 use proto::msg::Cred;
-use proto::{Errno, Fid};
+use proto::Errno;
 
 use super::files::Files;
 use super::options::Place;
@@ -74,6 +74,10 @@ pub struct Native {
 }
 
 const ROOT: &[u8] = b"";
+/// [`proto::Fid::ROOT`]'s.
+const ROOT_INO: u64 = 1;
+/// How often a call is tried again whose directory was stale.
+const STALE_MAX: u32 = 1000;
 
 impl Native {
     /// On behalf of this process's user.
@@ -87,7 +91,7 @@ impl Native {
             umask: 0o022,
             capabilities: if uid.is_root() { ALL_CAPABILITIES } else { 0 },
         };
-        Native { client, cred, known: HashMap::from([(ROOT.to_vec(), Fid::ROOT.ino())]) }
+        Native { client, cred, known: HashMap::from([(ROOT.to_vec(), ROOT_INO)]) }
     }
 
     fn call(&self, call: Call) -> io::Result<Answer> {
@@ -127,6 +131,21 @@ impl Native {
         let ino = self.entry(Call::Lookup { parent, name: Bytes::copy_from_slice(name) })?;
         self.known.insert(path.to_vec(), ino);
         Ok(ino)
+    }
+
+    /// A directory that another client changed may be stale here: its name must be looked up again, as the kernel does.
+    fn again<T>(&mut self, mut call: impl FnMut(&mut Native) -> io::Result<T>) -> io::Result<T> {
+        for _ in 0..STALE_MAX {
+            match call(self) {
+                Err(error) if error.raw_os_error() == Some(Errno::ESTALE.raw()) => {
+                    let stale: Vec<u64> = self.known.drain().map(|(_, ino)| ino).filter(|ino| *ino != ROOT_INO).collect();
+                    stale.into_iter().for_each(|ino| self.forget(ino));
+                    self.known.insert(ROOT.to_vec(), ROOT_INO);
+                }
+                other => return other,
+            }
+        }
+        call(self)
     }
 
     /// Names of a directory, and whether each is a directory.
@@ -173,15 +192,16 @@ fn errno(error: Errno) -> io::Error {
 /// O_CREAT | O_WRONLY on Linux.
 const CREATE: u32 = 0o101;
 
-impl Files for Native {
-    fn mkdir(&mut self, path: &CStr) -> io::Result<()> {
+/// The calls, as far as they get with the directories that are known.
+impl Native {
+    fn try_mkdir(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let ino = self.entry(Call::Mkdir { parent, name: Bytes::copy_from_slice(name), mode: 0o755 })?;
         self.forget(ino);
         Ok(())
     }
 
-    fn rmdir(&mut self, path: &CStr) -> io::Result<()> {
+    fn try_rmdir(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         self.call(Call::Rmdir { parent, name: Bytes::copy_from_slice(name) })?;
         if let Some(ino) = self.known.remove(path.to_bytes()) {
@@ -190,14 +210,14 @@ impl Files for Native {
         Ok(())
     }
 
-    fn mknod(&mut self, path: &CStr) -> io::Result<()> {
+    fn try_mknod(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let ino = self.entry(Call::Mknod { parent, name: Bytes::copy_from_slice(name), mode: MODE_FILE, rdev: 0 })?;
         self.forget(ino);
         Ok(())
     }
 
-    fn create(&mut self, path: &CStr, data: &[u8], sync: bool) -> io::Result<()> {
+    fn try_create(&mut self, path: &CStr, data: &[u8], sync: bool) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let call = Call::Create { parent, name: Bytes::copy_from_slice(name), mode: 0o664, flags: CREATE };
         let Answer::Created { stat, fh, .. } = self.call(call)? else { return Err(errno(Errno::EIO)) };
@@ -219,14 +239,14 @@ impl Files for Native {
         result.and(closed.map(drop))
     }
 
-    fn stat(&mut self, path: &CStr) -> io::Result<()> {
+    fn try_stat(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let ino = self.entry(Call::Lookup { parent, name: Bytes::copy_from_slice(name) })?;
         self.forget(ino);
         Ok(())
     }
 
-    fn read(&mut self, path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
+    fn try_read(&mut self, path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
         let (parent, name) = self.parent(path)?;
         let ino = self.entry(Call::Lookup { parent, name: Bytes::copy_from_slice(name) })?;
         let Answer::Opened { fh, .. } = self.call(Call::Open { ino, flags: 0 })? else {
@@ -254,16 +274,12 @@ impl Files for Native {
         result.and(closed.map(|_| done))
     }
 
-    fn unlink(&mut self, path: &CStr) -> io::Result<()> {
+    fn try_unlink(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         self.call(Call::Unlink { parent, name: Bytes::copy_from_slice(name) }).map(drop)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
-        self.call(Call::Syncfs).map(drop)
-    }
-
-    fn remove_all(&mut self, path: &CStr) -> io::Result<()> {
+    fn try_remove_all(&mut self, path: &CStr) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         self.empty(parent, &Bytes::copy_from_slice(name))?;
         let gone = path.to_bytes();
@@ -275,5 +291,43 @@ impl Files for Native {
             }
         }
         Ok(())
+    }
+}
+
+impl Files for Native {
+    fn mkdir(&mut self, path: &CStr) -> io::Result<()> {
+        self.again(|native| native.try_mkdir(path))
+    }
+
+    fn rmdir(&mut self, path: &CStr) -> io::Result<()> {
+        self.again(|native| native.try_rmdir(path))
+    }
+
+    fn mknod(&mut self, path: &CStr) -> io::Result<()> {
+        self.again(|native| native.try_mknod(path))
+    }
+
+    fn create(&mut self, path: &CStr, data: &[u8], sync: bool) -> io::Result<()> {
+        self.again(|native| native.try_create(path, data, sync))
+    }
+
+    fn stat(&mut self, path: &CStr) -> io::Result<()> {
+        self.again(|native| native.try_stat(path))
+    }
+
+    fn read(&mut self, path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
+        self.again(|native| native.try_read(path, buffer))
+    }
+
+    fn unlink(&mut self, path: &CStr) -> io::Result<()> {
+        self.again(|native| native.try_unlink(path))
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.call(Call::Syncfs).map(drop)
+    }
+
+    fn remove_all(&mut self, path: &CStr) -> io::Result<()> {
+        self.again(|native| native.try_remove_all(path))
     }
 }

@@ -71,7 +71,10 @@ fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
     let command =
         clap::Command::new(name).version(env!("CARGO_PKG_VERSION")).arg_required_else_help(name != "mds-survey");
     let mut command = A::augment_args(command);
-    let matches = command.clone().get_matches_from(words);
+    let matches = command
+        .clone()
+        .try_get_matches_from(words)
+        .unwrap_or_else(|error| with_usage(error, command.render_usage()).exit());
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
@@ -108,22 +111,27 @@ fn main() -> ExitCode {
     }
 }
 
-/// The words after `adamant`. A wrong value gets a usage line too, as a wrong option does.
+/// The words after `adamant`.
 fn parse(words: Vec<OsString>) -> Adamant {
-    Adamant::try_parse_from(&words).unwrap_or_else(|mut error| {
-        if error.get(ContextKind::Usage).is_none() && error.use_stderr() {
-            let mut at = Adamant::command();
-            at.build();
-            for word in words.iter().skip(1) {
-                match at.find_subcommand(word) {
-                    Some(inner) => at = inner.clone(),
-                    None => break,
-                }
+    Adamant::try_parse_from(&words).unwrap_or_else(|error| {
+        let mut at = Adamant::command();
+        at.build();
+        for word in words.iter().skip(1) {
+            match at.find_subcommand(word) {
+                Some(inner) => at = inner.clone(),
+                None => break,
             }
-            error.insert(ContextKind::Usage, ContextValue::StyledStr(at.render_usage()));
         }
-        error.exit()
+        with_usage(error, at.render_usage()).exit()
     })
+}
+
+/// A wrong value gets a usage line too, as a wrong option does.
+fn with_usage(mut error: clap::Error, usage: clap::builder::StyledStr) -> clap::Error {
+    if error.get(ContextKind::Usage).is_none() && error.use_stderr() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
+    error
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {

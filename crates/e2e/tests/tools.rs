@@ -147,6 +147,14 @@ fn wrong_options_give_a_usage_line_and_status_2() {
         assert_eq!(outcome.code, Some(2), "{line:?}: {outcome}");
         assert!(outcome.stderr.contains("Usage: ") && outcome.stdout.is_empty(), "{line:?}: {outcome}");
     }
+    // By their own names too.
+    for (name, words) in
+        [("mdtest", &["-n", "x"][..]), ("createmany", &["-o", "%s", "1"]), ("mds-survey", &["--thrlo", "x"])]
+    {
+        let outcome = command(binary()).called(name).args(words).run();
+        assert_eq!(outcome.code, Some(2), "{name}: {outcome}");
+        assert!(outcome.stderr.contains(&format!("Usage: {name} ")), "{name}: {outcome}");
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::api::{Answer, Call};
 use host::client::{Mount, NoKernel};
-use proto::msg::Cred;
 use proto::Errno;
+use proto::msg::Cred;
 
 use super::files::Files;
 use super::options::Place;
@@ -138,7 +138,8 @@ impl Native {
         for _ in 0..STALE_MAX {
             match call(self) {
                 Err(error) if error.raw_os_error() == Some(Errno::ESTALE.raw()) => {
-                    let stale: Vec<u64> = self.known.drain().map(|(_, ino)| ino).filter(|ino| *ino != ROOT_INO).collect();
+                    let stale: Vec<u64> =
+                        self.known.drain().map(|(_, ino)| ino).filter(|ino| *ino != ROOT_INO).collect();
                     stale.into_iter().for_each(|ino| self.forget(ino));
                     self.known.insert(ROOT.to_vec(), ROOT_INO);
                 }

@@ -650,3 +650,19 @@ fn a_soft_mount_that_gets_no_answer_is_given_up_in_time_and_says_why() {
     let reason = c.nodes[a].failed.clone().expect("given up");
     assert!(reason.contains("unix:MGS") && reason.contains("within 3 s"), "{reason}");
 }
+
+/// The kernel asks for pages behind the end when another mount has cut the file, and takes the last short answer for the
+/// end; the one that holds the end must be first.
+#[test]
+fn of_reads_that_are_asked_for_together_the_one_with_the_end_is_answered_first() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[7; 20_000]).unwrap();
+    let behind = c.send(a, Call::Read { fh, offset: 32_768, length: 16_384 });
+    let end = c.send(a, Call::Read { fh, offset: 16_384, length: 16_384 });
+    c.run();
+    assert!(c.answered(a, end) && !c.answered(a, behind));
+    assert_eq!(c.answer(a, behind), Ok(Answer::Data(bytes::Bytes::new())));
+    assert!(marks::count("read_behind_the_end") > 0);
+}

@@ -188,7 +188,13 @@ impl Exerciser {
         let end = (offset + length).min(self.truth.len());
         let expected = self.truth.get(offset..end).unwrap_or_default();
         if found[..done] != *expected {
-            return Err(io::Error::other(first_difference(&format!("read at {offset}"), &found[..done], expected)));
+            let difference = first_difference(&format!("read at {offset}"), &found[..done], expected);
+            // What the others and a second look say tells where the difference comes from.
+            let sizes: Vec<_> = self.files.iter().map(|file| file.metadata().map(|metadata| metadata.len())).collect();
+            let again = self.files[at].read_at(&mut found[..], offset as u64);
+            let beyond = found[expected.len().min(done)..done].iter().any(|byte| *byte != 0);
+            let more = format!("; sizes {sizes:?}, again {again:?}, beyond it not only zeros: {beyond}");
+            return Err(io::Error::other(difference + &more));
         }
         Ok(())
     }

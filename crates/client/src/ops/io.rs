@@ -5,6 +5,7 @@ use proto::Errno;
 use proto::Opcode;
 use proto::msg::{Reint, ReintReq, SetattrOp, SyncReq, valid};
 use std::time::Duration;
+use stdx::Instant;
 
 use super::open::told;
 use super::{attributes, step};
@@ -14,6 +15,7 @@ use crate::cx::{Cx, Run, Stop};
 use crate::data::{self, IoFlags, WriteAt};
 use crate::file::{OpenFile, flags as o};
 use crate::imports::Dest;
+use crate::op::WaitKey;
 
 /// Bits of a mode.
 const S_ISUID: u32 = 0o4000;
@@ -22,6 +24,9 @@ const S_IXGRP: u32 = 0o010;
 
 /// A day: an access time older than this is renewed by any read.
 const DAY_NS: i64 = Duration::from_secs(86_400).as_nanos() as i64;
+
+/// An empty read of the kernel's page cache is answered this much later.
+const EMPTY_AFTER: Duration = Duration::from_millis(5);
 
 /// The open file behind a handle, if it still is one.
 fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
@@ -44,10 +49,33 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, length: u32) ->
         return Err(Errno::EBADF.into());
     }
     let data = data::read(cx, fh, ino, offset, length, io_flags(flags))?;
+    if data.is_empty() && length > 0 && flags & (o::DIRECT | o::APPEND) == 0 {
+        after_the_end(cx)?;
+    }
     if flags & o::NOATIME == 0 && !data.is_empty() {
         accessed(cx, ino);
     }
     Ok(Answer::Data(data))
+}
+
+/// The kernel reads pages behind the end only if it thinks that the file is longer, for another mount has cut it. It learns
+/// the end from the first short answer of those that it asked for together, and takes the begin of an empty one for the
+/// end: so an empty answer lets the one that has the last bytes go first.
+fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
+    let at = match cx.memo(step::AFTER_END) {
+        Some(at) => Instant(at),
+        None => {
+            stdx::mark!("read_behind_the_end");
+            let at = cx.now() + EMPTY_AFTER;
+            cx.set_memo(step::AFTER_END, at.0);
+            at
+        }
+    };
+    if cx.now() >= at {
+        return Ok(());
+    }
+    cx.w.set_timer(at);
+    Err(cx.wait(WaitKey::Timer))
 }
 
 /// Relatime: the access time moves if it is not newer than the last change, or is older than a day. It is kept here and

@@ -56,6 +56,8 @@ pub(crate) mod step {
     pub const TRY_AT: Step = 13;
     /// Closes that must be done first: one step for each target.
     pub const CLOSES: Step = 500;
+    /// Until when an empty read waits.
+    pub const AFTER_END: Step = 14;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
     /// Added to the step of a piece of a listing: the epoch when its request left.

@@ -4,6 +4,7 @@
 
 use crate::plan::Plan;
 use crate::run::{Report, run as run_plan};
+use crate::scenario::{STORIES, Story};
 use crate::trace::Keep;
 use crate::world::Canary;
 
@@ -14,56 +15,75 @@ pub struct Settings {
     pub seed: Option<u64>,
     /// How many seeds.
     pub runs: u64,
-    /// A named scenario; `list` lists them.
+    /// A named scenario; `list` lists them, `all` is every story.
     pub scenario: Option<String>,
     /// The first of many seeds.
     pub first_seed: u64,
 }
 
 /// A world with a name.
-struct Scenario {
+struct World {
     name: &'static str,
     what: &'static str,
-    seed: u64,
+    plan: fn() -> Plan,
     canary: Canary,
 }
 
-const SCENARIOS: &[Scenario] = &[
-    Scenario {
+/// Worlds beside the stories.
+const WORLDS: &[World] = &[
+    World {
         name: "canary",
         what: "a world that swallows changes and answers success: it must fail, to prove that the alarm rings",
-        seed: 1,
+        plan: || Plan::draw(1),
         canary: Canary::Swallow,
     },
-    Scenario { name: "first", what: "the first seed, as an example", seed: 1, canary: Canary::None },
-    Scenario {
+    World {
+        name: "canary-names",
+        what: "kernels are not told what to forget: processes that share directories must notice",
+        plan: || Plan::shared(1),
+        canary: Canary::KeepNames,
+    },
+    World {
+        name: "canary-append",
+        what: "some appended records are lost: processes that share files must notice",
+        plan: || Plan::shared(1),
+        canary: Canary::LoseAppends,
+    },
+    World {
+        name: "canary-objects",
+        what: "objects of removed files are not destroyed: the check of the stores at rest must notice",
+        plan: || Plan { processes: 4, calls: 160, file_max: 400 << 10, ..Plan::still(1) },
+        canary: Canary::KeepObjects,
+    },
+    World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
+    World {
         name: "cut-lost",
         what: "a client unmounts while an object target that answered its truncate restarts",
-        seed: 1125,
+        plan: || Plan { groups: 0, ..Plan::draw(1125) },
         canary: Canary::None,
     },
-    Scenario {
+    World {
         name: "removed-open",
         what: "a client removes a file that it has written and another has open",
-        seed: 1958,
+        plan: || Plan { groups: 0, ..Plan::draw(1958) },
         canary: Canary::None,
     },
-    Scenario {
+    World {
         name: "removed-times",
         what: "the same, and the time of the last write is looked at",
-        seed: 1017,
+        plan: || Plan { groups: 0, ..Plan::draw(1017) },
         canary: Canary::None,
     },
-    Scenario {
+    World {
         name: "set-group-id",
         what: "somebody outside the group writes to a file with set-group-id and without execution by the group",
-        seed: 535,
+        plan: || Plan { groups: 0, ..Plan::draw(535) },
         canary: Canary::None,
     },
-    Scenario {
+    World {
         name: "mapped-atime",
         what: "a program writes through a mapping after the access time was set",
-        seed: 2088,
+        plan: || Plan { groups: 0, ..Plan::draw(2088) },
         canary: Canary::None,
     },
 ];
@@ -74,9 +94,9 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         return scenario(name, say);
     }
     if let Some(seed) = settings.seed {
-        return one(seed, Canary::None, &format!("--seed {seed}"), say);
+        return one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
     }
-    let (mut done, mut events, mut faults) = (0, 0, 0);
+    let (mut done, mut events, mut faults, mut undecided) = (0, 0, 0, 0);
     for seed in settings.first_seed..settings.first_seed.saturating_add(settings.runs) {
         if done > 0 && stop() {
             break;
@@ -84,12 +104,13 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         let report = run_plan(Plan::draw(seed), Keep::Nothing, Canary::None);
         if report.failure.is_some() {
             // Again, with its lines.
-            one(seed, Canary::None, &format!("--seed {seed}"), say);
+            one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
             say(format!("{done} passed, 1 failed"));
             return false;
         }
         done += 1;
         events += report.events;
+        undecided += report.undecided;
         faults += u64::from(report.repeated.0 + report.repeated.1 > 0);
     }
     say(format!(
@@ -97,43 +118,71 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         settings.first_seed,
         settings.first_seed + done.max(1) - 1
     ));
+    if undecided > 0 {
+        say(format!("{undecided} shared histories were too long to judge"));
+    }
     say(format!("{done} passed, 0 failed"));
     true
 }
 
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
+    let stories = || STORIES.iter().filter(|story| name == "all" || story.name == name);
     if name == "list" {
-        for scenario in SCENARIOS {
-            say(format!("{:<12} {}", scenario.name, scenario.what));
+        for (name, what) in WORLDS.iter().map(|w| (w.name, w.what)).chain(STORIES.iter().map(|s| (s.name, s.what))) {
+            say(format!("{name:<16} {what}"));
         }
+        say(format!("{:<16} every story after 'first'", "all"));
         return true;
     }
-    match SCENARIOS.iter().find(|scenario| scenario.name == name) {
-        Some(scenario) => one(scenario.seed, scenario.canary, &format!("--scenario {name}"), say),
-        None => {
-            say(format!("there is no scenario '{name}'; see: adamant sim --scenario list"));
+    let again = format!("--scenario {name}");
+    if let Some(world) = WORLDS.iter().find(|world| world.name == name) {
+        return one((world.plan)(), world.canary, &again, say);
+    }
+    if stories().next().is_none() {
+        say(format!("there is no scenario '{name}'; see: adamant sim --scenario list"));
+        return false;
+    }
+    stories().all(|story| tell(story, &format!("--scenario {}", story.name), say))
+}
+
+/// One story, once for every step at which a fault can strike.
+fn tell(story: &Story, again: &str, say: &mut dyn FnMut(String)) -> bool {
+    match story.tell(1) {
+        Ok(told) => {
+            say(format!("{}: told {} times, {} events", story.name, told.times, told.events));
+            true
+        }
+        Err(wrong) => {
+            let trap = wrong.trap.map_or("no fault".to_owned(), |(strike, step)| format!("{strike:?} at step {step}"));
+            fails(again, &wrong.lines, &[format!("story '{}', {trap}", story.name), wrong.what], say);
             false
         }
     }
 }
 
-/// One run, told in full if it fails.
-fn one(seed: u64, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> bool {
+/// What a failure says, with the command that repeats it first and last.
+fn fails(again: &str, lines: &[String], what: &[String], say: &mut dyn FnMut(String)) {
     let repeat = format!("adamant sim {again}    # version {}", env!("CARGO_PKG_VERSION"));
-    let report = run_plan(Plan::draw(seed), Keep::Last(200), canary);
+    say(format!("FAILED. See it again with: {repeat}"));
+    for line in lines {
+        say(format!("  {line}"));
+    }
+    for line in what {
+        say(line.clone());
+    }
+    say(format!("FAILED. See it again with: {repeat}"));
+}
+
+/// One run, told in full if it fails.
+fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> bool {
+    let report = run_plan(plan, Keep::Last(200), canary);
     match &report.failure {
         None => {
             say(summary(&report));
             true
         }
         Some(failure) => {
-            say(format!("FAILED. See it again with: {repeat}"));
-            for line in &report.lines {
-                say(format!("  {line}"));
-            }
-            say(summary(&report));
-            say(failure.clone());
-            say(format!("FAILED. See it again with: {repeat}"));
+            fails(again, &report.lines, &[summary(&report), failure.clone()], say);
             false
         }
     }

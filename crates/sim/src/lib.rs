@@ -7,21 +7,26 @@
 //! # Oracles
 //! - Every result of a process that works alone in its subtree equals a reference model's, whichever client each call
 //!   goes through: errors, attributes, bytes, listings. So caches are coherent and changes happen once ([`model`]).
-//! - Of processes that race, what must hold whoever wins.
+//! - Of processes that share directories and files there is an order of all their calls, within what real time allows,
+//!   in which the model gives the same results ([`linear`]).
 //! - The history of frames is one of exactly-once execution ([`spy`]).
 //! - Once faults stop, everything that was begun ends in bounded virtual time.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
 //!   the history at or beyond the last sync.
+//! - At rest, when all clients have left, what the stores hold fits together and nothing is left over ([`rest`]).
 //! - The same seed gives the same digest of all events.
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
 mod entry;
 mod kernel;
+mod linear;
 mod model;
 mod plan;
 mod program;
+mod rest;
 mod run;
+mod scenario;
 mod sched;
 mod spy;
 mod trace;
@@ -30,5 +35,6 @@ mod world;
 pub use entry::{Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
+pub use scenario::{STORIES, Story, Told, Wrong};
 pub use trace::Keep;
 pub use world::Canary;

@@ -212,6 +212,45 @@ impl Plan {
         plan.with_faults(rng)
     }
 
+    /// A small cluster without faults, for stories in which one is planned.
+    pub fn still(seed: u64) -> Plan {
+        Plan {
+            seed,
+            profile: Profile::Clients,
+            osts: 2,
+            clients: 2,
+            processes: 0,
+            calls: 0,
+            groups: 0,
+            one_server: false,
+            network: Span::us(40, 60),
+            load: Span::us(5, 20),
+            commit: Span::us(100, 300),
+            data: Span::us(5, 50),
+            kernel: Span::us(1, 20),
+            think_percent: 0,
+            think: Span::us(0, 0),
+            network_faults: NetworkFaults::default(),
+            node_faults: NodeFaults::default(),
+            cache_limit: 16 << 20,
+            commit_interval: Duration::from_millis(2),
+            dirty_limit: 16 << 20,
+            max_dirty: 32 << 20,
+            max_cached: 32 << 20,
+            max_read_ahead: 64 << 10,
+            max_nodes: 10_000,
+            write_back_after: Duration::from_millis(50),
+            forgetful: 0,
+            file_max: 1 << 20,
+            user_percent: 0,
+        }
+    }
+
+    /// The same with processes that share directories and files, and nothing else.
+    pub fn shared(seed: u64) -> Plan {
+        Plan { groups: 4, ..Plan::still(seed) }
+    }
+
     fn with_faults(mut self, rng: &mut Rng) -> Plan {
         let network = self.profile != Profile::Calm && (self.profile == Profile::Network || rng.chance(1, 2));
         if network {

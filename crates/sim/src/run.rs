@@ -1,7 +1,8 @@
 //! One run: a cluster is started, programs work while faults fall, everything heals, the oracles look.
 //!
-//! Five stretches: start · work with faults · healing (faults off: everything must end in bounded virtual time) · the
-//! programs' clients unmount or stay · a fresh client compares every tree with its model; what the engines hold is checked.
+//! Six stretches: start · work with faults · healing (faults off: everything must end in bounded virtual time) · the
+//! programs' clients unmount or stay · a fresh client compares every tree with its model · all leave, and what the stores
+//! hold is checked.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -9,9 +10,11 @@ use std::rc::Rc;
 
 use stdx::{Instant, Rng};
 
+use crate::linear::Verdict;
 use crate::plan::{Plan, Profile};
 use crate::program::private::{self, Record};
-use crate::program::{Mounts, Setting, verify};
+use crate::program::{Mounts, Setting, shared, verify};
+use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
 use crate::world::faults::Counts;
@@ -24,6 +27,8 @@ pub struct Report {
     pub plan: Plan,
     /// What is wrong; `None`: nothing.
     pub failure: Option<String>,
+    /// Histories of groups that were too long to judge.
+    pub undecided: u64,
     /// Digest of all events.
     pub digest: u64,
     /// How many events.
@@ -48,9 +53,12 @@ const HEAL_MAX: Duration = Duration::from_secs(1_200);
 pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
     let mut world = World::new(plan.clone(), keep);
     world.canary = canary;
-    let failure = Run::new(&mut world).all().err();
+    let mut run = Run::new(&mut world);
+    let failure = run.all().err();
+    let undecided = run.undecided;
     let report = Report {
         failure,
+        undecided,
         digest: world.trace.digest(),
         events: world.trace.events(),
         time: world.now,
@@ -69,13 +77,16 @@ struct Run<'w> {
     rng: Rng,
     setting: Setting,
     records: Vec<Record>,
+    groups: Vec<shared::Record>,
+    /// Histories of groups without a verdict.
+    undecided: u64,
 }
 
 impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
-        Run { world, rng, setting, records: Vec::new() }
+        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), undecided: 0 }
     }
 
     fn all(&mut self) -> Result<(), String> {
@@ -83,7 +94,8 @@ impl<'w> Run<'w> {
         self.work()?;
         self.heal()?;
         self.leave()?;
-        self.check()
+        self.check()?;
+        rest::check(self.world)
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -108,6 +120,11 @@ impl<'w> Run<'w> {
             let rng = self.rng.fork();
             let record = private::start(&self.setting, &self.world.plan, number, rng);
             self.records.push(record);
+        }
+        let mut rng = Rng::new(self.world.plan.seed ^ 0x5a_4ed0_0000);
+        for number in 0..self.world.plan.groups {
+            let record = shared::start(&self.setting, &self.world.plan, number, rng.fork());
+            self.groups.push(record);
         }
         Ok(())
     }
@@ -153,7 +170,9 @@ impl<'w> Run<'w> {
     fn check(&mut self) -> Result<(), String> {
         let client = self.world.add_client();
         let kernel = self.world.mounts[client].kernel.clone();
-        let (sched, records) = (self.setting.sched.clone(), self.records.clone());
+        let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
+        let groups = self.groups.clone();
+        let first_death = sched.first_death();
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let finished = Rc::new(RefCell::new(false));
@@ -171,10 +190,22 @@ impl<'w> Run<'w> {
                     Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
                 }
             }
+            if first_death.is_none() {
+                for group in groups {
+                    if group.observe(&setting, &kernel).await.is_none() {
+                        sched.fail("the client of the check died".to_owned());
+                    }
+                }
+            }
             *flag.borrow_mut() = true;
         });
         let limit = self.world.now + HEAL_MAX;
-        self.bounded(limit, "the check does not end", |_| *finished.borrow())
+        self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
+        for group in &self.groups {
+            let verdict = group.check(first_death, &self.world.crashes)?;
+            self.undecided += u64::from(verdict == Verdict::Unknown);
+        }
+        Ok(())
     }
 
     fn bounded(&mut self, limit: Instant, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {

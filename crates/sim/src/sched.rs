@@ -44,6 +44,19 @@ pub struct Request {
     pub call: Call,
 }
 
+/// What a program asks of the world itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// The trap counts from now on.
+    Arm,
+    /// And no longer.
+    Disarm,
+    /// A client dies.
+    Kill(usize),
+    /// A client unmounts.
+    Unmount(usize),
+}
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 #[derive(Default)]
@@ -61,7 +74,10 @@ struct State {
     answers: BTreeMap<u64, Result<Answer, Fail>>,
     sleeping: Vec<(Instant, usize)>,
     interrupts: VecDeque<(usize, u64)>,
+    commands: VecDeque<Command>,
+    left: Vec<usize>,
     dead: Vec<usize>,
+    first_death: Option<Instant>,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -204,6 +220,21 @@ impl Sched {
         self.state.borrow().dead.contains(&client)
     }
 
+    /// Asks the world for something.
+    pub fn command(&self, command: Command) {
+        self.state.borrow_mut().commands.push_back(command);
+    }
+
+    /// Whether a client has unmounted.
+    pub fn has_left(&self, client: usize) -> bool {
+        self.state.borrow().left.contains(&client)
+    }
+
+    /// When the first client died.
+    pub fn first_death(&self) -> Option<Instant> {
+        self.state.borrow().first_death
+    }
+
     // --- for the world ---
 
     /// Time goes on.
@@ -251,6 +282,16 @@ impl Sched {
         core::mem::take(&mut self.state.borrow_mut().requests)
     }
 
+    /// What is asked of the world.
+    pub fn take_commands(&self) -> VecDeque<Command> {
+        core::mem::take(&mut self.state.borrow_mut().commands)
+    }
+
+    /// A client has unmounted.
+    pub fn left(&self, client: usize) {
+        self.state.borrow_mut().left.push(client);
+    }
+
     /// Signals to deliver.
     pub fn take_interrupts(&self) -> VecDeque<(usize, u64)> {
         core::mem::take(&mut self.state.borrow_mut().interrupts)
@@ -276,6 +317,8 @@ impl Sched {
         let calls: Vec<u64> = {
             let mut state = self.state.borrow_mut();
             state.dead.push(client);
+            let now = state.now;
+            state.first_death.get_or_insert(now);
             state.requests.retain(|request| request.client != client);
             state.waiting.iter().filter(|(_, (_, of, _))| *of == client).map(|(id, _)| *id).collect()
         };

@@ -60,6 +60,8 @@ impl<S: Service> Target<S> {
                 }
             }
             Arrival::Defer => {
+                // Who waits need not be a client: a metadata target's request must not wait for ever either.
+                self.m.window.knocked(self.m.now);
                 self.m.exports.begin(handle, &frame);
                 self.m.patience_for(handle, &frame.header);
                 self.m.deferred.push_back((handle, frame));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{fid_of, new_fid, stat, step, walk, writable};
 use crate::absorb::rebuilt;
-use crate::api::Answer;
+use crate::api::{Answer, Effect, Invalidation};
 use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::data;
@@ -250,6 +250,8 @@ pub(crate) fn rename(
         rebuilt(cx.w);
         cx.w.changed_name(parent, name, None, from, 0);
         cx.w.changed_name(new_parent, new_name, None, to, 0);
+        forget_entry(cx.w, parent, name);
+        forget_entry(cx.w, new_parent, new_name);
         return Ok(Answer::Done);
     };
     let other = rep.replaced_attr.as_ref();
@@ -275,14 +277,17 @@ pub(crate) fn rename(
     Ok(Answer::Done)
 }
 
-/// The kernel moved its entry of an object with our answer.
+/// The kernel moves its entry of an object with our answer. If the object's lock went while the server renamed, it was
+/// told to forget the old name only: it has to forget the new one, too.
 fn renamed(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
-    if let Some(node) = w.nodes.get_mut(fid.ino()) {
-        for (parent, name) in &mut node.kernel_names {
-            if *parent == old.0 && name == old.1 {
-                *parent = new.0;
-                *name = new.1.clone();
-            }
-        }
+    let Some(node) = w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0) else { return };
+    match node.kernel_names.iter_mut().find(|(parent, name)| *parent == old.0 && name == old.1) {
+        Some(known) => *known = (new.0, new.1.clone()),
+        None => forget_entry(w, new.0, new.1),
     }
+}
+
+/// Tells the kernel to forget a name; it does so when it has our answer.
+fn forget_entry(w: &mut World, parent: u64, name: &Bytes) {
+    w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
 }

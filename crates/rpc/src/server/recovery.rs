@@ -192,8 +192,8 @@ impl Window {
         }
     }
 
-    /// A client that the target does not know wants in: time runs from now on if it did not yet, so that nobody waits for ever
-    /// for clients that may all be gone.
+    /// A client that the target does not know wants in, or somebody waits for the end: time runs from now on if it did not
+    /// yet, so that nobody waits for ever for clients that may all be gone.
     pub fn knocked(&mut self, now: Instant) {
         if self.is_open() && self.started.is_none() {
             self.started = Some(now);

@@ -80,6 +80,8 @@ struct Caches {
     /// Inodes to forget, in order: one thread does it.
     inode_queue: VecDeque<(u64, u64, u64, u64)>,
     inode_worker: bool,
+    /// Names that are about to be forgotten, and how often.
+    doomed: BTreeMap<(u64, Bytes), u32>,
     /// Path walks in progress: they hold what they have found.
     walks: u32,
     /// Tokens that are done.
@@ -260,6 +262,20 @@ impl Kernel {
 
     // --- forgetting ---
 
+    /// The client has sent word that this name is to be forgotten, and programs race for names.
+    ///
+    /// Linux uses the name until the word has come through. A callback that waited for it whatever happens could wait for
+    /// ever (a call that holds the directory's lock may wait for the same server), so now and then nobody does, and for that
+    /// moment a program may be told that a name is there which another client has removed. Where many race for few names
+    /// that must not drown what is not accepted: the stand-in asks the client about such a name.
+    pub fn will_forget(&self, parent: u64, name: &Bytes) {
+        *self.caches_mut().doomed.entry((parent, name.clone())).or_default() += 1;
+    }
+
+    fn is_doomed(&self, parent: u64, name: &Bytes) -> bool {
+        self.caches().doomed.contains_key(&(parent, name.clone()))
+    }
+
     /// The client says what to forget.
     pub fn forget(&self, what: Invalidation) {
         let kernel = self.clone();
@@ -299,6 +315,12 @@ impl Kernel {
         let _gate = self.gate(parent, true).await;
         self.touched(parent);
         self.drop_name(parent, &name);
+        let key = (parent, name);
+        let mut caches = self.caches_mut();
+        if let Some(left) = caches.doomed.remove(&key).and_then(|count| count.checked_sub(1)).filter(|left| *left > 0) {
+            caches.doomed.insert(key, left);
+        }
+        drop(caches);
         if token != 0 {
             self.caches_mut().forgotten.push(token);
         }

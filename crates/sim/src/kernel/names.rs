@@ -61,6 +61,7 @@ impl Kernel {
         let known = self.caches().names.get(&(parent, name.clone())).copied();
         if let Some(Name { ino, valid: true }) = known
             && !fresh
+            && !self.is_doomed(parent, name)
         {
             return Ok(ino);
         }
@@ -199,6 +200,9 @@ impl Kernel {
             if self.look(cred, dir, name, fresh).await?.is_some() {
                 return_err(Errno::EEXIST)?;
             }
+            // Linux locks what is linked, so that no change of its attributes goes on meanwhile.
+            let is_dir = self.inode(ino, |inode| inode.kind) == S_IFDIR;
+            let _linked = if is_dir { None } else { Some(self.gate(ino, true).await) };
             let started = self.version();
             match self.ask(cred, Call::Link { ino, new_parent: dir, new_name: name.clone() }).await? {
                 Answer::Entry(stat) => {
@@ -459,6 +463,22 @@ impl Kernel {
             result?;
             all.retain(|entry| !matches!(&entry.name[..], b"." | b".."));
             Ok(all)
+        })
+    }
+
+    /// The entries of a directory but `.` and `..` that one call gives.
+    pub async fn list_at_once(&self, cred: &Cred, path: &Path, plus: bool) -> Sys<Vec<DirectoryEntry>> {
+        fresh_if_stale!(self, fresh => {
+            let ino = self.resolve(cred, path, fresh).await?;
+            if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
+                return_err(Errno::ENOTDIR)?;
+            }
+            let fh = self.open_directory(cred, ino).await?;
+            let piece = self.list_piece(cred, ino, fh, 0, plus, 64 << 10).await;
+            self.close_directory(cred, ino, fh);
+            let mut entries = piece?;
+            entries.retain(|entry| !matches!(&entry.name[..], b"." | b".."));
+            Ok(entries)
         })
     }
 

@@ -99,7 +99,7 @@ fn seek_differs(data: &[u8], offset: u64, hole: bool, found: u64) -> Option<Stri
 
 impl Model {
     /// Notes the number of an inode, or compares it with what was seen before.
-    fn ino_differs(&mut self, id: Id, ino: u64) -> Option<String> {
+    pub fn ino_differs(&mut self, id: Id, ino: u64) -> Option<String> {
         match self.inos.get(&id) {
             Some(&known) if known == ino => None,
             Some(&known) => Some(format!("inode number {ino:x}, it was {known:x}")),
@@ -145,7 +145,7 @@ impl Model {
         {
             return Some(format!("device {:x}, expected {rdev:x}", stat.rdev));
         }
-        if !times {
+        if !times || self.shared {
             return None;
         }
         for (what, got, when) in [("mtime", stat.mtime_ns, inode.mtime), ("ctime", stat.ctime_ns, inode.ctime)] {
@@ -159,7 +159,7 @@ impl Model {
         }
     }
 
-    fn listing_differs(&mut self, want: &[(Bytes, Id)], entries: &[DirectoryEntry]) -> Option<String> {
+    pub fn listing_differs(&mut self, want: &[(Bytes, Id)], entries: &[DirectoryEntry]) -> Option<String> {
         let mut names = BTreeSet::new();
         for entry in entries {
             if !names.insert(&entry.name[..]) {

@@ -13,7 +13,7 @@ type Outcome = Result<Expect, Errno>;
 const O_ACCMODE: u32 = 3;
 const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
-const O_TRUNC: u32 = 0o1000;
+pub(super) const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 
 impl Inode {
@@ -55,7 +55,7 @@ impl Model {
         Ok(Expect::Inode(id))
     }
 
-    fn may_open(&self, cred: &Cred, id: Id, flags: u32) -> Result<Id, Errno> {
+    pub(super) fn may_open(&self, cred: &Cred, id: Id, flags: u32) -> Result<Id, Errno> {
         let inode = self.inode(id);
         let mut mask = match flags & O_ACCMODE {
             0 => READ,
@@ -130,7 +130,7 @@ impl Model {
         Ok(Expect::Written(length as u32))
     }
 
-    fn resize(&mut self, cred: &Cred, id: Id, size: u64, when: When) {
+    pub(super) fn resize(&mut self, cred: &Cred, id: Id, size: u64, when: When) {
         let mode = mode_after_write(self.inode(id), cred);
         let same = self.inode(id).data().len() as u64 == size;
         let inode = self.change(id);

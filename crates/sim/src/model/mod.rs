@@ -4,7 +4,7 @@
 //! or caches. Errors and their order are Linux's. What a real system may choose (when exactly "now" was, where holes
 //! are) is an interval or a condition instead of a value.
 //!
-//! [`names`]: the tree. [`files`]: open files and bytes. [`access`]: who may. [`compare`]: whether what a call gave is what
+//! [`names`]: the tree. [`files`]: open files and bytes. [`access`]: who may. [`shared`]: for processes that share a tree. [`compare`]: whether what a call gave is what
 //! the model says. Cloning is cheap: a clone per call is the history that a crash is measured against.
 
 mod access;
@@ -12,6 +12,7 @@ mod compare;
 mod files;
 mod names;
 mod op;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ pub use compare::{Got, differs};
 pub use op::{Expect, Op, Way};
 
 /// An inode of the model.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id(pub u32);
 
 /// A path below the process's directory.
@@ -132,6 +133,8 @@ pub struct Model {
     next: u32,
     /// The inode numbers that were seen.
     inos: BTreeMap<Id, u64>,
+    /// Several processes share it; see [`shared`].
+    shared: bool,
 }
 
 /// The process's directory.
@@ -170,7 +173,7 @@ impl Model {
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
         };
         let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
-        Model { inodes, open: BTreeMap::new(), next: 1, inos: BTreeMap::new() }
+        Model { inodes, open: BTreeMap::new(), next: 1, inos: BTreeMap::new(), shared: false }
     }
 
     /// An inode that exists.
@@ -204,7 +207,7 @@ impl Model {
     }
 
     fn drop_if_dead(&mut self, id: Id) {
-        if !self.is_live(id) {
+        if !self.shared && !self.is_live(id) {
             self.inodes.remove(&id);
         }
     }

@@ -37,7 +37,7 @@ impl Model {
         Ok(at)
     }
 
-    pub(super) fn parent<'p>(&self, cred: &Cred, path: &'p Path) -> Result<(Id, &'p Bytes), Errno> {
+    pub fn parent<'p>(&self, cred: &Cred, path: &'p Path) -> Result<(Id, &'p Bytes), Errno> {
         let (name, dirs) = path.split_last().ok_or(Errno::EBUSY)?;
         let dir = self.walk(cred, &dirs.to_vec())?;
         self.search(cred, dir)?;

@@ -1,7 +1,9 @@
-//! What programs do: processes with a subtree of their own.
+//! What programs do: processes with a subtree of their own, and processes that share one.
 //!
 //! - [`private`]: calls at random, strictly one after another, each through a client that chance picks; every result is
 //!   compared with the model. So coherence, exactly-once and errors are all measured against a sequential specification.
+//! - [`shared`]: calls at random in the same directories and files at once; the history of all is checked when all have
+//!   ended.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
@@ -9,6 +11,7 @@ pub mod draw;
 pub mod history;
 pub mod perform;
 pub mod private;
+pub mod shared;
 pub mod verify;
 
 use core::cell::RefCell;

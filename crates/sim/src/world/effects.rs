@@ -71,6 +71,13 @@ impl World {
                     self.trace.note(self.now, &[8, client as u64, id], || {
                         format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
                     });
+                    if self.canary == Canary::LoseAppends
+                        && let capi::Call::Write { data, .. } = &call
+                        && self.rng.chance(1, 4)
+                    {
+                        let result = Ok(capi::Answer::Written(data.len() as u32));
+                        return self.push(self.now, Happening::Answer { id, result });
+                    }
                     self.tell_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
@@ -86,10 +93,15 @@ impl World {
             }
             Happening::Invalidate { client, what } => {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
+                if self.canary == Canary::KeepNames {
+                    let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
+                    return self.reach_client(client, capi::Event::Invalidated { token });
+                }
                 self.mounts[client].kernel.forget(what);
             }
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
+            Happening::Kill { server } => self.kill(server),
             Happening::Fault(fault) => self.strike(fault),
         }
     }
@@ -332,6 +344,12 @@ impl World {
             }
             capi::Effect::Invalidate(what) => {
                 let delay = self.plan.kernel.draw(&mut self.rng);
+                if let capi::Invalidation::Entry { parent, name, .. } = &what
+                    && self.plan.groups > 0
+                    && self.canary != Canary::KeepNames
+                {
+                    self.mounts[client].kernel.will_forget(*parent, name);
+                }
                 self.after(delay, Happening::Invalidate { client, what });
             }
             capi::Effect::Mounted => {
@@ -343,6 +361,7 @@ impl World {
             capi::Effect::Unmounted => {
                 self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));
                 self.mounts[client].unmounted = true;
+                self.sched.left(client);
             }
             capi::Effect::Log(line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
@@ -444,10 +463,10 @@ impl World {
     fn send(&mut self, node: Node, number: u64, frame: Frame) {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
-        if self.canary == Canary::Swallow && self.swallow(conn, side, &frame) {
+        if matches!(self.canary, Canary::Swallow | Canary::KeepObjects) && self.swallow(conn, side, &frame) {
             return;
         }
-        let fate = self.faults.frame(self.now);
+        let fate = self.trap_frame().unwrap_or_else(|| self.faults.frame(self.now));
         if let Some(delay) = fate.cut_after {
             self.after(delay, Happening::Fault(super::faults::Fault::Cut { conn }));
         }
@@ -528,12 +547,17 @@ impl World {
     fn swallow(&mut self, conn: usize, side: usize, frame: &Frame) -> bool {
         use proto::frame::flags;
         use proto::{Opcode, Transno};
-        let is_unlink = Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsReint)
-            && !frame.header.has(flags::REPLY)
-            && frame.decode::<proto::msg::ReintReq>().is_ok_and(|request| {
-                matches!(request.op, Some(proto::msg::Reint::Unlink(_) | proto::msg::Reint::Setxattr(_)))
-            });
-        if !is_unlink || !self.rng.chance(1, 2) {
+        let opcode = Opcode::from_raw(frame.header.opcode).filter(|_| !frame.header.has(flags::REPLY));
+        let swallows = match (self.canary, opcode) {
+            (Canary::KeepObjects, Some(Opcode::ObjDestroy)) => true,
+            (Canary::Swallow, Some(Opcode::MdsReint)) => {
+                frame.decode::<proto::msg::ReintReq>().is_ok_and(|request| {
+                    matches!(request.op, Some(proto::msg::Reint::Unlink(_) | proto::msg::Reint::Setxattr(_)))
+                }) && self.rng.chance(1, 2)
+            }
+            _ => false,
+        };
+        if !swallows {
             return false;
         }
         let mut header = frame.header;

@@ -13,6 +13,7 @@ pub mod faults;
 pub mod mount;
 pub mod net;
 pub mod server;
+pub mod trap;
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -27,7 +28,7 @@ use target::{DataId, DataOp, DataResult};
 
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::sched::Sched;
+use crate::sched::{Command, Sched};
 use crate::spy::Spy;
 use crate::trace::{Keep, Trace};
 use faults::Faults;
@@ -76,6 +77,8 @@ enum Happening {
     Interrupt { client: usize, id: u64 },
     /// The kernel hears what to forget.
     Invalidate { client: usize, what: Invalidation },
+    /// A trap has sprung.
+    Kill { server: usize },
     /// A task's time has come.
     Wake { task: usize },
     /// A server starts.
@@ -124,6 +127,12 @@ pub enum Canary {
     None,
     /// Some changes are answered with success and never reach their server.
     Swallow,
+    /// Kernels are not told what to forget.
+    KeepNames,
+    /// Some writes are answered and never reach their client.
+    LoseAppends,
+    /// Object targets are not told to destroy objects.
+    KeepObjects,
 }
 
 /// The world.
@@ -144,6 +153,10 @@ pub struct World {
     pub spy: Spy,
     /// What goes wrong.
     pub faults: Faults,
+    /// When servers were killed.
+    pub crashes: Vec<Instant>,
+    /// A fault at one chosen step.
+    pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
     queue: BinaryHeap<Reverse<Entry>>,
@@ -174,6 +187,8 @@ impl World {
             trace: Trace::new(keep),
             spy: Spy::default(),
             faults: Faults::new(&plan, rng.fork()),
+            crashes: Vec::new(),
+            trap: None,
             canary: Canary::None,
             queue: BinaryHeap::new(),
             order: 0,
@@ -266,6 +281,7 @@ impl World {
             }
             self.now = self.now.max(entry.at);
             self.happen(entry.what);
+            self.trap_event();
         }
     }
 
@@ -276,6 +292,7 @@ impl World {
             for note in self.sched.take_notes() {
                 self.trace.note(self.now, &[], || note);
             }
+            self.obey();
             self.deliver_invalidated();
             for (until, task) in self.sched.take_sleeping() {
                 self.push(until, Happening::Wake { task });
@@ -292,6 +309,21 @@ impl World {
                 let delay = Duration::from_nanos(self.rng.below(3_000));
                 let crate::sched::Request { id, client, cred, call } = request;
                 self.after(delay, Happening::Call { client, id, cred, call });
+            }
+        }
+    }
+
+    /// What programs ask of the world itself.
+    fn obey(&mut self) {
+        for command in self.sched.take_commands() {
+            match command {
+                Command::Arm | Command::Disarm => {
+                    if let Some(trap) = &mut self.trap {
+                        trap.armed = command == Command::Arm;
+                    }
+                }
+                Command::Kill(client) => self.kill_client(client),
+                Command::Unmount(client) => self.unmount(client),
             }
         }
     }

@@ -1,0 +1,395 @@
+//! Processes that work in the same directories and files at once: their common history must be one of calls that came
+//! one after another ([`crate::linear`]).
+//!
+//! A group has two directories that stay. In each, three names that anything happens to, and one for a directory, with
+//! two names of its own, that is made and removed but never renamed: a path that leads through a directory that is renamed
+//! meanwhile is two paths, on every system. Files are written by appending, whole records at a time, so that a record
+//! that is torn, lost, doubled or out of place shows in the next read, and a size that is not the sum of records in the
+//! next stat.
+
+use core::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use proto::Errno;
+use stdx::{Instant, Rng};
+
+use super::draw::pattern;
+use super::perform::Hands;
+use super::{Setting, name, root};
+use crate::kernel::{Fd, Kernel, Sys};
+use crate::linear::{Event, Verdict, search};
+use crate::model::{Got, Model, Op, Path, S_IFREG, When};
+use crate::plan::{Plan, Span};
+use crate::sched::Fail;
+
+/// Steps of a search; more are too many.
+const STEPS_MAX: usize = 400_000;
+/// Appended in one go, at most, but for the few that make a file leave the metadata target.
+const RECORD_MAX: u64 = 300;
+
+/// What a group did.
+#[derive(Clone)]
+pub struct Record {
+    base: Path,
+    /// The directories are there.
+    begun: Rc<RefCell<bool>>,
+    histories: Rc<RefCell<Vec<Vec<Event>>>>,
+    serial: Rc<RefCell<u32>>,
+}
+
+struct Process {
+    setting: Setting,
+    number: usize,
+    rng: Rng,
+    record: Record,
+    files: BTreeMap<u32, Fd>,
+    think: (u64, Span),
+    bulky: bool,
+}
+
+/// Starts a group. Its record is there at once.
+pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
+    let record = Record {
+        base: vec![name(&format!("g{number}"))],
+        begun: Rc::default(),
+        histories: Rc::default(),
+        serial: Rc::new(RefCell::new(100)),
+    };
+    let count = rng.range(2, 4) as usize;
+    let calls = rng.range(8, 50);
+    let bulky = rng.chance(1, 3);
+    let (outer, own) = (setting.clone(), record.clone());
+    let think = (plan.think_percent, plan.think);
+    let title = format!("group {number}");
+    setting.sched.spawn(title.clone(), async move {
+        let Some(kernel) = outer.mounts.living().first().cloned() else { return };
+        if let Err(fail) = own.make(&kernel).await {
+            if let Fail::Errno(errno) = fail {
+                outer.sched.fail(format!("{title} cannot make its directories: {}", errno.name()));
+            }
+            return;
+        }
+        *own.begun.borrow_mut() = true;
+        *own.histories.borrow_mut() = vec![Vec::new(); count];
+        for number in 0..count {
+            let mut process = Process {
+                setting: outer.clone(),
+                number,
+                rng: rng.fork(),
+                record: own.clone(),
+                files: BTreeMap::new(),
+                think,
+                bulky,
+            };
+            outer.sched.spawn(format!("{title}, process {number}"), async move {
+                // A client that died is no failure: the process ends with it.
+                let _ = process.live(calls).await;
+            });
+        }
+    });
+    record
+}
+
+const OUTER: [&str; 2] = ["x", "y"];
+const ANY: [&str; 3] = ["a", "b", "c"];
+const INNER: &str = "n";
+
+fn path(parts: &[&str]) -> Path {
+    parts.iter().map(|part| name(part)).collect()
+}
+
+impl Record {
+    async fn make(&self, kernel: &Kernel) -> Sys<()> {
+        kernel.mkdir(&root(), &self.base, 0o755, false).await?;
+        for dir in OUTER {
+            let whole: Path = self.base.iter().cloned().chain([name(dir)]).collect();
+            kernel.mkdir(&root(), &whole, 0o755, false).await?;
+        }
+        kernel.sync_all(&root()).await
+    }
+
+    /// The state at the begin.
+    fn begin() -> Model {
+        let mut model = Model::new(0, 0, 0o755, When::at(0));
+        for dir in OUTER {
+            // An empty directory takes a name.
+            let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), When::at(0));
+        }
+        model
+    }
+
+    fn next_serial(&self) -> u32 {
+        *self.serial.borrow_mut() += 1;
+        *self.serial.borrow()
+    }
+
+    /// Makes a call and notes it. `None`: its client died.
+    async fn perform(
+        &self,
+        setting: &Setting,
+        process: usize,
+        kernel: &Kernel,
+        op: Op,
+        files: &mut BTreeMap<u32, Fd>,
+        blind: bool,
+    ) -> Option<Result<Got, Errno>> {
+        let sched = &setting.sched;
+        sched.note(|| format!("shared process {process} on client {}: {}", kernel.client(), op.show()));
+        let event = Event {
+            op: op.clone(),
+            serial: self.next_serial(),
+            client: kernel.client(),
+            from: sched.now(),
+            end: None,
+            doubtful: false,
+        };
+        let at = {
+            let mut histories = self.histories.borrow_mut();
+            histories[process].push(event);
+            histories[process].len() - 1
+        };
+        let mut hands = Hands { kernel, base: &self.base, files, blind };
+        let result = match &op {
+            Op::List { path, plus, .. } => {
+                let whole: Path = self.base.iter().chain(path).cloned().collect();
+                kernel.list_at_once(&root(), &whole, *plus).await.map(Got::Entries)
+            }
+            _ => hands.perform(&op, &root()).await,
+        };
+        let result = match result {
+            Ok(got) => Ok(got),
+            Err(Fail::Errno(errno)) => Err(errno),
+            Err(Fail::Dead) => return None,
+        };
+        self.histories.borrow_mut()[process][at].end = Some((sched.now(), result.clone()));
+        Some(result)
+    }
+
+    /// What a program sees of the tree when nobody changes it, noted as calls of a further process.
+    pub async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
+        if !*self.begun.borrow() {
+            return Some(());
+        }
+        let process = self.histories.borrow().len();
+        self.histories.borrow_mut().push(Vec::new());
+        let mut files = BTreeMap::new();
+        let mut todo: Vec<Path> = vec![path(&[OUTER[0]]), path(&[OUTER[1]])];
+        while let Some(dir) = todo.pop() {
+            let list = Op::List { path: dir.clone(), plus: true, bytes: 0 };
+            let listed = self.perform(setting, process, kernel, list, &mut files, false).await?;
+            let Ok(Got::Entries(entries)) = listed else { continue };
+            for entry in entries {
+                let at: Path = dir.iter().cloned().chain([entry.name.clone()]).collect();
+                self.perform(setting, process, kernel, Op::Stat { path: at.clone() }, &mut files, false).await?.ok();
+                match entry.kind {
+                    4 => todo.push(at),
+                    8 => {
+                        let fd = self.next_serial();
+                        let open = Op::Open { path: at, flags: 0, mode: 0, fd };
+                        if self.perform(setting, process, kernel, open, &mut files, false).await?.is_ok() {
+                            let read = Op::Read { fd, offset: 0, length: 16 << 20 };
+                            self.perform(setting, process, kernel, read, &mut files, false).await?.ok();
+                            self.perform(setting, process, kernel, Op::Close { fd }, &mut files, false).await?.ok();
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Whether the history is one of calls that came one after another. What clients did once one of them was dead does
+    /// not count: it may be lost.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, first_death: Option<Instant>, crashes: &[Instant]) -> Result<Verdict, String> {
+        let mut histories = self.histories.borrow().clone();
+        if let Some(death) = first_death {
+            for events in &mut histories {
+                events.retain(|event| event.from < death);
+                for event in events {
+                    event.end.take_if(|(to, _)| *to >= death);
+                }
+            }
+        }
+        stale(&mut histories)?;
+        doubt(&mut histories, crashes);
+        let verdict = search(&Record::begin(), &histories, STEPS_MAX);
+        match verdict {
+            Verdict::Bad(what) => {
+                Err(format!("the calls in '{}' did not happen one after another: {what}", self.name()))
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.base[0].escape_ascii().to_string()
+    }
+}
+
+/// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: what others
+/// looked at from its begin to the crash proves nothing. (What others *changed* on top of it was answered only when both
+/// were durable.) And a client keeps its locks, and with them what it knows, until the answer to its own change is here:
+/// what other processes look at through it meanwhile may be older than what other clients see.
+fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
+    let mut zones: Vec<(usize, Instant, Instant)> = Vec::new();
+    let mut changes: Vec<(usize, usize, Instant, Instant)> = Vec::new();
+    for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
+        let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
+        let last = crashes.iter().filter(|at| (event.from..=to).contains(at)).max();
+        if event.op.changes() {
+            zones.extend(last.map(|last| (process, event.from, *last)));
+            changes.push((process, event.client, event.from, to));
+        }
+    }
+    for (process, events) in histories.iter_mut().enumerate() {
+        for event in events {
+            let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
+            let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
+            event.doubtful = zones.iter().any(|(of, from, last)| meets(*of, *from, *last))
+                || changes.iter().any(|(of, on, from, last)| *on == event.client && meets(*of, *from, *last));
+        }
+    }
+}
+
+/// Linux walks a path once more if it met something stale. Who meets a second one is told so, and has changed nothing:
+/// that is a known weakness, but must not be met while nobody changes names.
+fn stale(histories: &mut [Vec<Event>]) -> Result<(), String> {
+    let changes: Vec<(usize, Instant, Instant)> = histories
+        .iter()
+        .enumerate()
+        .flat_map(|(process, events)| events.iter().map(move |event| (process, event)))
+        .filter(|(_, event)| event.op.changes())
+        .map(|(process, event)| (process, event.from, event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)))
+        .collect();
+    for (process, events) in histories.iter_mut().enumerate() {
+        let mut wrong = None;
+        events.retain(|event| {
+            let Some((end, Err(Errno::ESTALE))) = &event.end else { return true };
+            let meant = changes.iter().filter(|(of, from, to)| *of != process && from <= end && *to >= event.from);
+            if meant.count() == 0 {
+                let when = format!("from {:?} to {end:?} on client {}", event.from, event.client);
+                wrong.get_or_insert(format!("{} met ESTALE {when} although nobody changed names", event.op.show()));
+            }
+            false
+        });
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+    }
+    Ok(())
+}
+
+impl Process {
+    async fn live(&mut self, calls: u64) -> Option<()> {
+        for _ in 0..calls {
+            if self.setting.sched.has_failed() {
+                return None;
+            }
+            if self.rng.chance(self.think.0, 100) {
+                let pause = self.think.1.draw(&mut self.rng);
+                self.setting.sched.sleep(pause).await;
+            }
+            let op = self.draw();
+            self.call(op).await?;
+        }
+        for fd in self.files.keys().copied().collect::<Vec<u32>>() {
+            self.call(Op::Close { fd }).await?;
+        }
+        Some(())
+    }
+
+    async fn call(&mut self, op: Op) -> Option<()> {
+        let client = op.fd().and_then(|fd| self.files.get(&fd)).map(|fd| fd.client);
+        let mut living = self.setting.mounts.living();
+        living.retain(|kernel| client.is_none_or(|client| client == kernel.client()));
+        let kernel = self.rng.pick(&living)?.clone();
+        let blind = self.rng.chance(1, 4);
+        let mut files = core::mem::take(&mut self.files);
+        let record = self.record.clone();
+        let setting = self.setting.clone();
+        let result = record.perform(&setting, self.number, &kernel, op, &mut files, blind).await;
+        self.files = files;
+        result.map(drop)
+    }
+
+    fn any(&mut self) -> Path {
+        let dir = OUTER[self.rng.below(2) as usize];
+        let name = ANY[self.rng.below(3) as usize];
+        match self.rng.chance(1, 4) {
+            true => path(&[dir, INNER, ANY[self.rng.below(2) as usize]]),
+            false => path(&[dir, name]),
+        }
+    }
+
+    fn directory(&mut self) -> Path {
+        let dir = OUTER[self.rng.below(2) as usize];
+        if self.rng.chance(1, 3) { path(&[dir, INNER]) } else { path(&[dir]) }
+    }
+
+    fn fd(&mut self) -> Option<u32> {
+        let open: Vec<u32> = self.files.keys().copied().collect();
+        self.rng.pick(&open).copied()
+    }
+
+    fn draw(&mut self) -> Op {
+        loop {
+            let kind = self.rng.below(30);
+            if let Some(op) = self.of_kind(kind) {
+                return op;
+            }
+        }
+    }
+
+    fn of_kind(&mut self, kind: u64) -> Option<Op> {
+        Some(match kind {
+            0 => Op::Mkdir { path: self.any(), mode: 0o755 },
+            1 => Op::Mkdir { path: path(&[OUTER[self.rng.below(2) as usize], INNER]), mode: 0o755 },
+            2 => Op::Rmdir { path: path(&[OUTER[self.rng.below(2) as usize], INNER]) },
+            3 => Op::Rmdir { path: self.any() },
+            4 => Op::Symlink { path: self.any(), target: name("target") },
+            5 => Op::Readlink { path: self.any() },
+            6 | 7 => Op::Mknod { path: self.any(), mode: S_IFREG | 0o644, rdev: 0 },
+            8 | 9 => Op::Link { from: self.any(), to: self.any() },
+            10..=12 => Op::Unlink { path: self.any() },
+            13..=15 => {
+                let flags = [0, 0, 0, 1, 2][self.rng.below(5) as usize];
+                Op::Rename { from: self.any(), to: self.any(), flags }
+            }
+            16 | 17 => Op::Stat { path: self.any() },
+            18 | 19 => Op::List { path: self.directory(), plus: self.rng.chance(1, 2), bytes: 0 },
+            20 => Op::Chmod { path: self.any(), mode: [0o644, 0o600, 0o755][self.rng.below(3) as usize] },
+            21 => Op::Truncate { path: self.any(), size: [0, 10, 500][self.rng.below(3) as usize] },
+            22..=24 if self.files.len() < 4 => {
+                let mut flags = 0o2002;
+                for (bit, of) in [(0o100, 2), (0o200, 6), (0o1000, 6)] {
+                    if self.rng.chance(1, of) {
+                        flags |= bit;
+                    }
+                }
+                Op::Open { path: self.any(), flags, mode: 0o644, fd: self.record.next_serial() }
+            }
+            22..=24 => Op::Close { fd: self.fd()? },
+            25 | 26 => {
+                let fd = self.fd()?;
+                let mut length = self.rng.range(1, RECORD_MAX);
+                if self.bulky && self.rng.chance(1, 6) {
+                    length += 40_000;
+                }
+                let data = pattern(u64::from(self.record.next_serial()), length as usize);
+                Op::Write { fd, way: crate::model::Way::Plain, offset: 0, data }
+            }
+            27 => Op::Read { fd: self.fd()?, offset: 0, length: 1 << 20 },
+            28 => Op::Fstat { fd: self.fd()? },
+            _ => match self.rng.below(3) {
+                0 => Op::Ftruncate { fd: self.fd()?, size: [0, 100][self.rng.below(2) as usize] },
+                1 => Op::Fsync { fd: self.fd()?, data_only: self.rng.chance(1, 2) },
+                _ => Op::Close { fd: self.fd()? },
+            },
+        })
+    }
+}

@@ -1,0 +1,300 @@
+//! Named scenarios: short stories, told once for every step at which one fault can strike.
+//!
+//! A story is a list of acts, one after another, each through a client that the story names; every result is compared
+//! with the model. From its `Arm` on, steps are counted, and the story is told again and again, with the fault one step
+//! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
+//! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
+//!
+//! [`stories`] has the stories. A defect that was fixed leaves one here.
+
+mod stories;
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use proto::Bytes;
+
+use crate::kernel::{Fd, Kernel};
+use crate::model::{Model, Op, When, differs};
+use crate::plan::Plan;
+use crate::program::perform::Hands;
+use crate::program::{Mounts, Setting, name, root, verify};
+use crate::rest;
+use crate::sched::{Command, Fail};
+use crate::trace::Keep;
+use crate::world::trap::{Strike, Trap};
+use crate::world::{Ended, World};
+
+pub use stories::STORIES;
+
+/// The management target, the metadata target, the first object target.
+pub const MGT: usize = 0;
+/// See [`MGT`].
+pub const MDT: usize = 1;
+/// See [`MGT`].
+pub const OST: usize = 2;
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// A call through a client.
+    Do(usize, Op),
+    /// A call that nobody waits for until [`Act::Join`].
+    Begin(usize, Op),
+    /// The call that was begun ends.
+    Join,
+    /// Steps count from here on.
+    Arm,
+    /// A client dies.
+    Die(usize),
+    /// A client unmounts, and has gone when the next act begins.
+    Unmount(usize),
+    /// Time passes, in microseconds.
+    Wait(u64),
+}
+
+/// A story and the faults that strike in it.
+pub struct Story {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about.
+    pub what: &'static str,
+    /// Its acts.
+    pub acts: fn() -> Vec<Act>,
+    /// What strikes, one at a time.
+    pub strikes: &'static [Strike],
+}
+
+/// How often a story was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// Times.
+    pub times: u64,
+    /// Events in all of them.
+    pub events: u64,
+}
+
+/// A telling that went wrong.
+#[derive(Clone, Debug)]
+pub struct Wrong {
+    /// Which fault at which step; `None`: without one.
+    pub trap: Option<(Strike, u64)>,
+    /// What is wrong.
+    pub what: String,
+    /// The last lines of the run.
+    pub lines: Vec<String>,
+}
+
+/// More steps than any story has.
+const STEPS_MAX: u64 = 3_000;
+/// An act, or the check, takes no longer, whatever strikes.
+const LIMIT: Duration = Duration::from_secs(600);
+
+impl Story {
+    /// Tells it without a fault, then with each fault at each step, or at one of so many steps.
+    ///
+    /// # Errors
+    /// The first telling that went wrong.
+    pub fn tell(&self, stride: u64) -> Result<Told, Box<Wrong>> {
+        let mut told = Told::default();
+        self.once(None, &mut told)?;
+        for &strike in self.strikes {
+            for step in (0..STEPS_MAX).step_by(stride.max(1) as usize) {
+                if !self.once(Some((strike, step)), &mut told)? {
+                    break;
+                }
+            }
+        }
+        Ok(told)
+    }
+
+    /// Whether the fault struck.
+    fn once(&self, trap: Option<(Strike, u64)>, told: &mut Told) -> Result<bool, Box<Wrong>> {
+        let (sprung, events, failure, _) = self.run(trap, Keep::Nothing);
+        told.times += 1;
+        told.events += events;
+        match failure {
+            None => Ok(sprung),
+            Some(what) => {
+                let (.., lines) = self.run(trap, Keep::Last(400));
+                Err(Box::new(Wrong { trap, what, lines }))
+            }
+        }
+    }
+
+    fn run(&self, trap: Option<(Strike, u64)>, keep: Keep) -> (bool, u64, Option<String>, Vec<String>) {
+        let mut world = World::new(Plan::still(trap.map_or(0, |(_, step)| step)), keep);
+        world.trap = trap.map(|(strike, step)| Trap::new(strike, step));
+        let failure = Telling { world: &mut world }.all((self.acts)()).err();
+        let sprung = world.trap.is_some_and(|trap| trap.sprung);
+        let lines = world.trace.lines().map(str::to_owned).collect();
+        world.sched.clear();
+        (sprung, world.trace.events(), failure, lines)
+    }
+}
+
+struct Telling<'w> {
+    world: &'w mut World,
+}
+
+impl Telling<'_> {
+    fn all(&mut self, acts: Vec<Act>) -> Result<(), String> {
+        for server in 0..self.world.servers.len() {
+            self.world.start_server(server, Duration::ZERO);
+        }
+        self.bounded("the targets do not come up", World::all_serve)?;
+        let setting = Setting { sched: self.world.sched.clone(), mounts: Mounts::default() };
+        for _ in 0..self.world.plan.clients {
+            let client = self.world.add_client();
+            setting.mounts.add(self.world.mounts[client].kernel.clone());
+        }
+        self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
+        let base = vec![name("s")];
+        let model = Rc::new(RefCell::new(None));
+        let (out, place) = (model.clone(), base.clone());
+        self.world.sched.spawn("the story", async move {
+            let mut actor = Actor {
+                kernels: setting.mounts.living(),
+                setting: setting.clone(),
+                model: Model::new(0, 0, 0o755, When::at(0)),
+                base: place,
+                files: BTreeMap::new(),
+                begun: None,
+            };
+            match actor.play(acts).await {
+                Ok(()) => *out.borrow_mut() = Some(actor.model),
+                Err(what) => setting.sched.fail(what),
+            }
+        });
+        self.bounded("the story does not end", |world| world.sched.is_idle())?;
+        let Some(model) = model.borrow_mut().take() else { return Err("the story has no end".to_owned()) };
+        self.check(base, model)?;
+        rest::check(self.world)
+    }
+
+    fn check(&mut self, base: Vec<Bytes>, model: Model) -> Result<(), String> {
+        let client = self.world.add_client();
+        let kernel = self.world.mounts[client].kernel.clone();
+        let sched = self.world.sched.clone();
+        self.world.sched.spawn("the check", async move {
+            match verify::tree(&kernel, &base, &model, verify::FULL).await {
+                Ok(None) => {}
+                Ok(Some(what)) => sched.fail(format!("the tree is wrong at the end: {what}")),
+                Err(fail) => sched.fail(format!("the check met {fail:?}")),
+            }
+        });
+        self.bounded("the check does not end", |world| world.sched.is_idle())
+    }
+
+    fn bounded(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {
+        let limit = self.world.now + LIMIT;
+        match self.world.run(limit, done)? {
+            Ended::Done => Ok(()),
+            Ended::Late => Err(format!("{what}:{}", self.world.explain())),
+        }
+    }
+}
+
+/// Who plays the acts.
+struct Actor {
+    setting: Setting,
+    kernels: Vec<Kernel>,
+    model: Model,
+    base: Vec<Bytes>,
+    files: BTreeMap<u32, Fd>,
+    begun: Option<Begun>,
+}
+
+/// A call in the background: what it is, and whether it has ended well.
+struct Begun {
+    op: Op,
+    from: i64,
+    result: Rc<RefCell<Option<Result<crate::model::Got, Fail>>>>,
+}
+
+impl Actor {
+    async fn play(&mut self, acts: Vec<Act>) -> Result<(), String> {
+        let kernel = self.kernels[0].clone();
+        let from = self.setting.sched.wall_ns();
+        let made = async {
+            kernel.mkdir(&root(), &self.base, 0o755, false).await?;
+            kernel.sync_all(&root()).await
+        };
+        made.await.map_err(|fail| format!("the story's directory: {fail:?}"))?;
+        self.model = Model::new(0, 0, 0o755, When { from, to: self.setting.sched.wall_ns() });
+        for act in acts {
+            self.act(act).await?;
+        }
+        self.setting.sched.command(Command::Disarm);
+        Ok(())
+    }
+
+    async fn act(&mut self, act: Act) -> Result<(), String> {
+        let sched = self.setting.sched.clone();
+        match act {
+            Act::Arm => sched.command(Command::Arm),
+            Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
+            Act::Unmount(client) => {
+                sched.command(Command::Unmount(client));
+                while !sched.has_left(client) {
+                    sched.sleep(Duration::from_millis(1)).await;
+                }
+            }
+            Act::Die(client) => {
+                sched.command(Command::Kill(client));
+                let lost: Vec<u32> =
+                    self.files.iter().filter(|(_, fd)| fd.client == client).map(|(number, _)| *number).collect();
+                for fd in lost {
+                    self.files.remove(&fd);
+                    self.model.forget_open(fd);
+                }
+                sched.sleep(Duration::from_millis(1)).await;
+            }
+            Act::Do(client, op) => {
+                sched.note(|| format!("client {client}: {}", op.show()));
+                let kernel = self.kernels[client].clone();
+                let from = sched.wall_ns();
+                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = hands.perform(&op, &root()).await;
+                self.compare(&op, from, result)?;
+            }
+            Act::Begin(client, op) => {
+                sched.note(|| format!("client {client} begins: {}", op.show()));
+                let kernel = self.kernels[client].clone();
+                let result = Rc::new(RefCell::new(None));
+                self.begun = Some(Begun { op: op.clone(), from: sched.wall_ns(), result: result.clone() });
+                let (base, mut files) = (self.base.clone(), self.files.clone());
+                sched.spawn("a call in the background", async move {
+                    let mut hands = Hands { kernel: &kernel, base: &base, files: &mut files, blind: false };
+                    let got = hands.perform(&op, &root()).await;
+                    *result.borrow_mut() = Some(got);
+                });
+            }
+            Act::Join => {
+                let Some(begun) = self.begun.take() else { return Err("nothing was begun".to_owned()) };
+                while begun.result.borrow().is_none() {
+                    sched.sleep(Duration::from_micros(100)).await;
+                }
+                let result = begun.result.borrow_mut().take();
+                self.compare(&begun.op, begun.from, result.unwrap_or(Err(Fail::Dead)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, op: &Op, from: i64, result: Result<crate::model::Got, Fail>) -> Result<(), String> {
+        let when = When { from, to: self.setting.sched.wall_ns() };
+        let result = match result {
+            Ok(got) => Ok(got),
+            Err(Fail::Errno(errno)) => Err(errno),
+            Err(Fail::Dead) => return Err(format!("{}: the client died", op.show())),
+        };
+        let expect = self.model.apply(op, &root(), when);
+        match differs(&mut self.model, &expect, &result) {
+            None => Ok(()),
+            Some(what) => Err(format!("{}: {what}", op.show())),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The stories.
+
+use client::api::SetTime;
+use proto::Bytes;
+
+use super::Act::{Arm, Begin, Die, Do, Join, Unmount, Wait};
+use super::{Act, MDT, MGT, OST, Story};
+use crate::model::{Op, Path, S_IFREG, Way};
+use crate::program::draw::pattern;
+use crate::program::name;
+use crate::world::trap::Strike;
+
+/// Every fault that one request to the metadata target can meet.
+const ALL: &[Strike] = &[Strike::Crash(MDT), Strike::Lose, Strike::Double, Strike::LoseAndCrash(MDT)];
+/// The same, and crashes of an object target.
+const DATA: &[Strike] = &[
+    Strike::Crash(MDT),
+    Strike::Crash(OST),
+    Strike::Lose,
+    Strike::Double,
+    Strike::LoseAndCrash(MDT),
+    Strike::LoseAndCrash(OST),
+];
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    Story { name: "create", what: "a file is created, and seen elsewhere", acts: create, strikes: ALL },
+    Story { name: "names", what: "mkdir, symlink, link and rmdir", acts: names, strikes: ALL },
+    Story { name: "rename", what: "a file is renamed over another in another directory", acts: rename, strikes: ALL },
+    Story { name: "exchange", what: "a file and a directory exchange their names", acts: exchange, strikes: ALL },
+    Story { name: "unlink", what: "a file with objects is unlinked: nothing of it stays", acts: unlink, strikes: DATA },
+    Story { name: "setattr", what: "mode, owner and times are changed", acts: setattr, strikes: ALL },
+    Story { name: "xattr", what: "an extended attribute is set, replaced and removed", acts: xattr, strikes: ALL },
+    Story { name: "close", what: "a file is written and closed, and read elsewhere", acts: close, strikes: DATA },
+    Story {
+        name: "grow",
+        what: "a file grows beyond the metadata target, is cut, synced and read elsewhere",
+        acts: grow,
+        strikes: DATA,
+    },
+    Story {
+        name: "orphan",
+        what: "a client dies with an unlinked file open: nothing of the file stays",
+        acts: orphan,
+        strikes: DATA,
+    },
+    Story {
+        name: "unlink-elsewhere",
+        what: "a file is unlinked while another client has it open and goes on reading and writing",
+        acts: unlink_elsewhere,
+        strikes: DATA,
+    },
+    Story {
+        name: "unmount",
+        what: "a client unmounts with data that no sync covers, while targets restart",
+        acts: unmount,
+        strikes: DATA,
+    },
+    Story {
+        name: "mgs",
+        what: "the management target restarts while clients work",
+        acts: create,
+        strikes: &[Strike::Crash(MGT), Strike::LoseAndCrash(MGT)],
+    },
+    Story {
+        name: "rename-recalled",
+        what: "what is renamed loses its lock meanwhile: the kernel forgets it under its new name, too",
+        acts: rename_recalled,
+        strikes: &[],
+    },
+];
+
+fn path(text: &str) -> Path {
+    text.split('/').map(name).collect()
+}
+
+fn mkdir(client: usize, at: &str) -> Act {
+    Do(client, Op::Mkdir { path: path(at), mode: 0o755 })
+}
+
+fn mknod(client: usize, at: &str) -> Act {
+    Do(client, Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 })
+}
+
+fn open(client: usize, at: &str, flags: u32, fd: u32) -> Act {
+    Do(client, Op::Open { path: path(at), flags, mode: 0o644, fd })
+}
+
+fn write(client: usize, fd: u32, offset: u64, length: usize) -> Act {
+    let data = pattern(u64::from(fd) * 1000 + offset, length);
+    Do(client, Op::Write { fd, way: Way::Plain, offset, data })
+}
+
+fn read(client: usize, fd: u32) -> Act {
+    Do(client, Op::Read { fd, offset: 0, length: 1 << 20 })
+}
+
+fn stat(client: usize, at: &str) -> Act {
+    Do(client, Op::Stat { path: path(at) })
+}
+
+fn list(client: usize, at: Path) -> Act {
+    Do(client, Op::List { path: at, plus: true, bytes: 4096 })
+}
+
+fn fsync(client: usize, fd: u32) -> Act {
+    Do(client, Op::Fsync { fd, data_only: false })
+}
+
+fn close_fd(client: usize, fd: u32) -> Act {
+    Do(client, Op::Close { fd })
+}
+
+const CREATE: u32 = 0o302;
+
+fn create() -> Vec<Act> {
+    vec![
+        list(1, Path::new()),
+        Arm,
+        open(0, "f", CREATE, 1),
+        stat(1, "f"),
+        Do(1, Op::Mknod { path: path("f"), mode: S_IFREG | 0o644, rdev: 0 }),
+        close_fd(0, 1),
+        list(1, Path::new()),
+    ]
+}
+
+fn names() -> Vec<Act> {
+    vec![
+        mknod(1, "f"),
+        list(1, Path::new()),
+        Arm,
+        mkdir(0, "d"),
+        Do(0, Op::Symlink { path: path("d/l"), target: name("target") }),
+        Do(0, Op::Link { from: path("f"), to: path("d/g") }),
+        list(1, path("d")),
+        Do(1, Op::Rmdir { path: path("d") }),
+        Do(1, Op::Unlink { path: path("d/g") }),
+        Do(0, Op::Unlink { path: path("d/l") }),
+        Do(1, Op::Rmdir { path: path("d") }),
+        stat(0, "f"),
+    ]
+}
+
+fn rename() -> Vec<Act> {
+    vec![
+        mkdir(0, "a"),
+        mkdir(0, "b"),
+        mknod(0, "a/f"),
+        mknod(1, "b/f"),
+        stat(1, "a/f"),
+        Arm,
+        Do(0, Op::Rename { from: path("a/f"), to: path("b/f"), flags: 0 }),
+        stat(1, "a/f"),
+        stat(1, "b/f"),
+        Do(1, Op::Rename { from: path("b"), to: path("a/b"), flags: 0 }),
+        stat(0, "a/b/f"),
+    ]
+}
+
+fn exchange() -> Vec<Act> {
+    vec![
+        mkdir(0, "a"),
+        mkdir(0, "a/d"),
+        mknod(1, "f"),
+        stat(0, "f"),
+        Arm,
+        Do(0, Op::Rename { from: path("a/d"), to: path("f"), flags: 2 }),
+        stat(1, "f"),
+        stat(1, "a/d"),
+        Do(1, Op::Rename { from: path("f"), to: path("a/d"), flags: 1 }),
+    ]
+}
+
+fn unlink() -> Vec<Act> {
+    vec![
+        open(0, "f", CREATE, 1),
+        write(0, 1, 0, 100_000),
+        fsync(0, 1),
+        close_fd(0, 1),
+        stat(1, "f"),
+        Arm,
+        Do(0, Op::Unlink { path: path("f") }),
+        stat(1, "f"),
+        Wait(20_000),
+    ]
+}
+
+fn setattr() -> Vec<Act> {
+    vec![
+        mknod(0, "f"),
+        stat(1, "f"),
+        Arm,
+        Do(0, Op::Chmod { path: path("f"), mode: 0o600 }),
+        Do(1, Op::Chown { path: path("f"), uid: Some(1000), gid: Some(1000) }),
+        Do(0, Op::Utimens { path: path("f"), atime: Some(SetTime::At(5)), mtime: Some(SetTime::At(7)) }),
+        stat(1, "f"),
+        Do(1, Op::Utimens { path: path("f"), atime: None, mtime: Some(SetTime::Now) }),
+        stat(0, "f"),
+    ]
+}
+
+fn xattr() -> Vec<Act> {
+    let set = |client, length: usize, flags| {
+        let value = Bytes::from(vec![b'v'; length]);
+        Do(client, Op::Setxattr { path: path("f"), name: name("user.x"), value, flags })
+    };
+    let get = |client| Do(client, Op::Getxattr { path: path("f"), name: name("user.x") });
+    vec![
+        mknod(0, "f"),
+        Arm,
+        set(0, 10, 1),
+        get(1),
+        set(1, 3000, 2),
+        get(0),
+        Do(0, Op::Removexattr { path: path("f"), name: name("user.x") }),
+        get(1),
+    ]
+}
+
+fn close() -> Vec<Act> {
+    vec![
+        open(0, "f", CREATE, 1),
+        Arm,
+        write(0, 1, 0, 5_000),
+        close_fd(0, 1),
+        open(1, "f", 0, 2),
+        read(1, 2),
+        Do(1, Op::Fstat { fd: 2 }),
+        close_fd(1, 2),
+        stat(0, "f"),
+    ]
+}
+
+fn grow() -> Vec<Act> {
+    vec![
+        open(0, "f", CREATE, 1),
+        write(0, 1, 0, 5_000),
+        fsync(0, 1),
+        Arm,
+        write(0, 1, 5_000, 150_000),
+        Do(0, Op::Ftruncate { fd: 1, size: 90_000 }),
+        fsync(0, 1),
+        open(1, "f", 2, 2),
+        read(1, 2),
+        write(1, 2, 3, 500),
+        read(0, 1),
+        Do(1, Op::Ftruncate { fd: 2, size: 10 }),
+        stat(0, "f"),
+        close_fd(0, 1),
+        close_fd(1, 2),
+    ]
+}
+
+fn orphan() -> Vec<Act> {
+    vec![
+        open(0, "f", CREATE, 1),
+        write(0, 1, 0, 100_000),
+        Do(0, Op::Syncfs),
+        Arm,
+        Do(0, Op::Unlink { path: path("f") }),
+        Do(0, Op::Syncfs),
+        Die(0),
+        stat(1, "f"),
+        Wait(50_000),
+    ]
+}
+
+fn unlink_elsewhere() -> Vec<Act> {
+    vec![
+        open(1, "f", CREATE, 1),
+        write(1, 1, 0, 70_000),
+        fsync(1, 1),
+        Arm,
+        Do(0, Op::Unlink { path: path("f") }),
+        read(1, 1),
+        write(1, 1, 70_000, 3_000),
+        Do(1, Op::Fstat { fd: 1 }),
+        read(1, 1),
+        close_fd(1, 1),
+        mknod(0, "f"),
+        stat(1, "f"),
+        Wait(20_000),
+    ]
+}
+
+fn unmount() -> Vec<Act> {
+    vec![
+        open(1, "f", CREATE, 1),
+        write(1, 1, 0, 100_000),
+        mknod(1, "g"),
+        open(1, "h", CREATE, 2),
+        write(1, 2, 0, 100),
+        close_fd(1, 1),
+        close_fd(1, 2),
+        Arm,
+        Unmount(1),
+        stat(0, "f"),
+        stat(0, "g"),
+    ]
+}
+
+fn rename_recalled() -> Vec<Act> {
+    let mut acts = Vec::new();
+    // The other client's change comes a little later each time, so that some lie between the request and its answer.
+    for (round, wait) in (0..40).map(|round| (round, round * 10)) {
+        let [from, to, last, other] = ["f", "g", "h", "k"].map(|name| format!("{name}{round}"));
+        acts.extend([
+            mknod(0, &from),
+            Do(0, Op::Link { from: path(&from), to: path(&other) }),
+            stat(0, &from),
+            stat(1, &from),
+            Begin(0, Op::Rename { from: path(&from), to: path(&to), flags: 0 }),
+            Wait(wait),
+            Do(1, Op::Chmod { path: path(&other), mode: 0o600 }),
+            Join,
+            Do(1, Op::Rename { from: path(&to), to: path(&last), flags: 0 }),
+            stat(0, &to),
+        ]);
+    }
+    acts
+}

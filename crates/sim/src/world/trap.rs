@@ -1,0 +1,88 @@
+//! One fault at one chosen step: how named scenarios strike at every point of a story, one run for each.
+
+use core::time::Duration;
+
+use super::faults::Fate;
+use super::{Happening, World};
+
+/// What strikes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Strike {
+    /// A server is killed after some event.
+    Crash(usize),
+    /// Some frame, and its connection, is lost.
+    Lose,
+    /// Some frame comes twice.
+    Double,
+    /// Some frame is lost, and a server is killed.
+    LoseAndCrash(usize),
+}
+
+/// A fault that waits for its step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trap {
+    /// What strikes.
+    pub strike: Strike,
+    /// Steps until then: events for a crash, frames for the others.
+    pub left: u64,
+    /// Steps count.
+    pub armed: bool,
+    /// It has struck.
+    pub sprung: bool,
+}
+
+/// A server that was killed comes back after this.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl Trap {
+    /// At this step.
+    pub fn new(strike: Strike, step: u64) -> Trap {
+        Trap { strike, left: step, armed: false, sprung: false }
+    }
+
+    /// A step; whether it is the one.
+    fn step(&mut self) -> bool {
+        if !self.armed || self.sprung {
+            return false;
+        }
+        self.sprung = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        self.sprung
+    }
+}
+
+impl World {
+    /// An event has happened.
+    pub(super) fn trap_event(&mut self) {
+        if let Some(trap) = &mut self.trap
+            && let Strike::Crash(server) = trap.strike
+            && trap.step()
+        {
+            self.push(self.now, Happening::Kill { server });
+        }
+    }
+
+    /// What happens to a frame that is sent, if it is the one.
+    pub(super) fn trap_frame(&mut self) -> Option<Fate> {
+        let trap = self.trap.as_mut().filter(|trap| !matches!(trap.strike, Strike::Crash(_)))?;
+        if !trap.step() {
+            return None;
+        }
+        let mut fate = Fate { copies: 0, late: Duration::ZERO, cut_after: Some(Duration::from_micros(50)) };
+        match trap.strike {
+            Strike::Double => fate = Fate { copies: 2, cut_after: None, ..fate },
+            Strike::LoseAndCrash(server) => self.push(self.now, Happening::Kill { server }),
+            Strike::Lose | Strike::Crash(_) => {}
+        }
+        Some(fate)
+    }
+
+    /// The trap's server is killed, and comes back.
+    pub(super) fn kill(&mut self, server: usize) {
+        if self.servers[server].machine.is_some() {
+            self.faults.counts.crashes += 1;
+            self.crash(server, false);
+            self.start_server(server, PAUSE);
+        }
+    }
+}

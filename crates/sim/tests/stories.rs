@@ -1,0 +1,57 @@
+//! Every story with every fault, at some of the steps (`adamant sim --scenario all` tells them at every step), and the
+//! proof that no oracle is blind.
+
+/// One of so many steps.
+const STRIDE: u64 = 9;
+
+fn tell(names: &[&str]) {
+    for name in names {
+        let story =
+            sim::STORIES.iter().find(|story| story.name == *name).unwrap_or_else(|| panic!("no story '{name}'"));
+        match story.tell(STRIDE) {
+            Ok(told) => assert!(told.times > 1 || story.strikes.is_empty(), "no fault struck in '{name}'"),
+            Err(wrong) => panic!("adamant sim --scenario {name}: {:?}: {}", wrong.trap, wrong.what),
+        }
+    }
+}
+
+const NAMES: &[&str] = &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "rename-recalled"];
+const DATA: &[&str] = &["close", "grow", "unlink"];
+const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
+
+#[test]
+fn changes_of_names_and_attributes_survive_every_fault() {
+    tell(NAMES);
+}
+
+#[test]
+fn data_survives_every_fault() {
+    tell(DATA);
+}
+
+#[test]
+fn nothing_stays_of_what_is_gone() {
+    tell(GONE);
+}
+
+#[test]
+fn every_story_is_told_here() {
+    let known = [NAMES, DATA, GONE].concat();
+    for story in sim::STORIES {
+        assert!(known.contains(&story.name), "{}", story.name);
+    }
+}
+
+#[test]
+fn no_oracle_is_blind() {
+    for (name, says) in [
+        ("canary-names", "did not happen one after another"),
+        ("canary-append", "did not happen one after another"),
+        ("canary-objects", "which belongs to no file"),
+    ] {
+        let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1 };
+        let mut lines = Vec::new();
+        assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false), "{name} passed");
+        assert!(lines.iter().any(|line| line.contains(says)), "{name}: {:?}", lines.iter().rev().take(3));
+    }
+}

@@ -71,7 +71,7 @@ pub struct Create {
     /// Names: a format with at most one number (f%d, f%06x), or a base to which the number is appended
     #[arg(value_name = "FORMAT")]
     pattern: Pattern,
-    /// [START] COUNT
+    /// The first number (0 if it is left out), and how many
     #[arg(value_name = "[START] COUNT", num_args = 0..=2, allow_negative_numbers = true)]
     numbers: Vec<i64>,
 }
@@ -87,7 +87,7 @@ pub struct Remove {
     /// Names, as for createmany
     #[arg(value_name = "FORMAT")]
     pattern: Pattern,
-    /// [START] COUNT
+    /// The first number (0 if it is left out), and how many
     #[arg(value_name = "[START] COUNT", num_args = 1..=2, required = true, allow_negative_numbers = true)]
     numbers: Vec<i64>,
 }

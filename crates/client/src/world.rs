@@ -1,7 +1,7 @@
 //! All state that operations share, and the small services over it: waiting and waking, effects, tokens, numbers.
 
 use bytes::Bytes;
-use proto::msg::{Param, WantLocks};
+use proto::msg::{Param, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -13,9 +13,36 @@ use crate::cx::Step;
 use crate::data::DataState;
 use crate::file::Files;
 use crate::imports::{Dest, Imports};
-use crate::node::Nodes;
+use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
+
+/// Locks on an object itself that a request wants.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectLocks {
+    /// Of its name, and of all else but a directory's entries.
+    pub own: bool,
+    /// Of a directory's entries.
+    pub entries: bool,
+}
+
+impl ObjectLocks {
+    /// Of an object that is no directory.
+    pub const FILE: ObjectLocks = ObjectLocks { own: true, entries: false };
+    /// Of one that may be a directory.
+    pub const ANY: ObjectLocks = ObjectLocks { own: true, entries: true };
+
+    /// Those that are not held.
+    pub fn missing(node: Option<&Node>) -> ObjectLocks {
+        match node {
+            Some(node) if node.is_dir() => {
+                ObjectLocks { own: !node.has(bits::CACHE_DIRECTORY), entries: !node.has(bits::UPDATE) }
+            }
+            Some(node) => ObjectLocks { own: !node.has(bits::CACHE), entries: node.attr.is_none() },
+            None => ObjectLocks::ANY,
+        }
+    }
+}
 
 /// Sequences of FIDs that the metadata target granted.
 #[derive(Debug, Default)]
@@ -241,9 +268,10 @@ impl World {
     }
 
     /// Wishes for locks: on the object, on its parent, on its data.
-    pub fn want_locks(&mut self, dest: Dest, object: bool, parent: bool, data: Option<bool>) -> WantLocks {
+    pub fn want_locks(&mut self, dest: Dest, object: ObjectLocks, parent: bool, data: Option<bool>) -> WantLocks {
         WantLocks {
-            object_cookie: if object { self.want(dest) } else { 0 },
+            object_cookie: if object.own { self.want(dest) } else { 0 },
+            entries_cookie: if object.entries { self.want(dest) } else { 0 },
             parent_cookie: if parent { self.want(dest) } else { 0 },
             data_cookie: if data.is_some() { self.want(dest) } else { 0 },
             data_write: data.unwrap_or(false),

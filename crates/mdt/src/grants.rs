@@ -15,7 +15,11 @@ pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: 
     }
     if let Some(inode) = object {
         let resource = Resource::inode(inode.fid);
-        grants.extend(cx.try_grant(resource, LockMode::Pr, bits::CACHE, bits::LOOKUP, want.object_cookie));
+        let wanted = if inode.is_dir() { bits::CACHE_DIRECTORY } else { bits::CACHE };
+        grants.extend(cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, want.object_cookie));
+        if inode.is_dir() {
+            grants.extend(cx.try_grant(resource, LockMode::Pr, bits::UPDATE, bits::UPDATE, want.entries_cookie));
+        }
         if inode.is_resident() {
             let mode = if want.data_write { LockMode::Pw } else { LockMode::Pr };
             grants.extend(cx.try_grant(resource, mode, bits::DOM, bits::DOM, want.data_cookie));

@@ -29,7 +29,7 @@ use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::file::{Closing, flags as o};
 use crate::op::{Memo, OpId, Task, WaitKey};
-use crate::world::World;
+use crate::world::{ObjectLocks, World};
 
 /// Longest that a callback waits for the kernel to drop names.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -160,7 +160,7 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
         ReintReq {
             cred: Some((*op.cred).clone()),
             now_ns: op.wall_ns,
-            want: Some(w.want_locks(dest, true, false, Some(false))),
+            want: Some(w.want_locks(dest, ObjectLocks::ANY, false, Some(false))),
             op: Some(Reint::Open(OpenOp {
                 parent: Some(fid),
                 name: name.clone(),

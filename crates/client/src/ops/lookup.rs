@@ -10,7 +10,7 @@ use crate::cx::{Cx, Run};
 use crate::file::check_name;
 use crate::names::Found;
 use crate::op::Task;
-use crate::world::World;
+use crate::world::{ObjectLocks, World};
 
 /// Lookups in a row that find nothing before the whole directory is fetched.
 const MISSES_BEFORE_LISTING: u32 = 2;
@@ -85,7 +85,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     let first = !cx.replied(step::MAIN);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsLookup, |w, _| {
         let names = w.wants_directory_lock(parent);
-        let want = w.want_locks(dest, true, names && !up, Some(false));
+        let want = w.want_locks(dest, ObjectLocks::ANY, names && !up, Some(false));
         LookupReq { parent: fid, name: name.clone(), want: Some(want), cred: Some((*cred).clone()) }
     });
     let rep = rep?;

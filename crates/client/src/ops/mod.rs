@@ -25,7 +25,7 @@ use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::node::S_IFMT;
 use crate::op::{Task, WaitKey};
-use crate::world::World;
+use crate::world::{ObjectLocks, World};
 
 pub(crate) use kernel::{Gate, ended, names_lost, waits};
 
@@ -242,7 +242,7 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, fid: Fid) -> Run<std::sync::Arc<proto::msg:
     let cred = cx.op.cred.clone();
     stale_if_gone(cx.rpc_object(step::ATTR, dest, Opcode::MdsGetattr, |w, _| {
         let node = w.nodes.get(fid.ino());
-        let object = node.is_none_or(|node| !node.has(bits::CACHE));
+        let object = ObjectLocks::missing(node);
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
         let want = w.want_locks(dest, object, false, data.then_some(false));
         GetattrReq { fid, want: Some(want), cred: Some((*cred).clone()) }

@@ -15,7 +15,7 @@ use crate::file::check_name;
 use crate::imports::Dest;
 use crate::names::Found;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use crate::world::World;
+use crate::world::{ObjectLocks, World};
 
 /// The parts of a rename's flags.
 const RENAME_NOREPLACE: u32 = 1;
@@ -73,10 +73,11 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(parent);
         let data = (mode & S_IFMT == S_IFREG).then_some(false);
+        let object = ObjectLocks { own: true, entries: mode & S_IFMT == S_IFDIR };
         ReintReq {
             cred: Some((*op.cred).clone()),
             now_ns: op.wall_ns,
-            want: Some(w.want_locks(dest, true, names, data)),
+            want: Some(w.want_locks(dest, object, names, data)),
             op: Some(Reint::Create(CreateOp {
                 parent: parent_fid,
                 name: name.clone(),
@@ -191,7 +192,7 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     let first = !cx.replied(step::MAIN);
     let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         let names = w.wants_directory_lock(new_parent);
-        let object = w.nodes.get(ino).is_none_or(|node| !node.has(bits::CACHE));
+        let object = ObjectLocks::missing(w.nodes.get(ino));
         ReintReq {
             cred: Some((*op.cred).clone()),
             now_ns: op.wall_ns,

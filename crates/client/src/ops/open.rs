@@ -4,7 +4,7 @@
 //! the server in the background ([`crate::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
 
 use bytes::Bytes;
-use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, bits, disposition};
+use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, disposition};
 use proto::{Errno, Fid, Opcode, Xid};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use crate::file::{Closing, OpenFile, check_name, flags as o};
 use crate::imports::Dest;
 use crate::node::{S_IFMT, S_IFREG};
 use crate::op::Task;
+use crate::world::ObjectLocks;
 
 /// Flags that the server has a use for: the rest is ours or the kernel's.
 const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
@@ -41,7 +42,7 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.opening = true;
         let node = w.nodes.get(ino);
-        let object = node.is_none_or(|node| !node.has(bits::CACHE));
+        let object = ObjectLocks::missing(node);
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
         ReintReq {
             cred: Some((*op.cred).clone()),
@@ -72,7 +73,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         ReintReq {
             cred: Some((*op.cred).clone()),
             now_ns: op.wall_ns,
-            want: Some(w.want_locks(dest, true, names, Some(wants_write(flags)))),
+            want: Some(w.want_locks(dest, ObjectLocks::FILE, names, Some(wants_write(flags)))),
             op: Some(Reint::Open(OpenOp {
                 parent: Some(parent_fid),
                 name: name.clone(),

@@ -10,6 +10,7 @@ use crate::api::Answer;
 use crate::cx::{Cx, Run, Stop};
 use crate::node::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::op::Body;
+use crate::world::ObjectLocks;
 
 /// All attributes of a node are kept if they are not larger than this, bytes.
 const KEPT_MAX: usize = 64 << 10;
@@ -112,7 +113,8 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Option<Arc<[Xattr]>>> {
     let cred = cx.op.cred.clone();
     let first = !cx.replied(step::MAIN);
     let rep = fetch(cx, step::MAIN, dest, |w| {
-        let object = w.nodes.get(ino).is_none_or(|node| !node.has(bits::XATTR));
+        let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::XATTR));
+        let object = ObjectLocks { own, entries: false };
         let want = w.want_locks(dest, object, false, None);
         GetxattrReq { fid, name: Bytes::new(), cred: Some((*cred).clone()), all: true, want: Some(want) }
     });

@@ -248,6 +248,7 @@ impl Values<'_> {
             parent_cookie: v.cookie(),
             data_cookie: v.cookie(),
             data_write: v.bool(),
+            entries_cookie: v.cookie(),
         })
     }
 

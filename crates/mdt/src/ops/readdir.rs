@@ -52,7 +52,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     if request.plus {
         add_attrs(cx, request, &mut entries, &hints, want_bytes)?;
     }
-    let want = WantLocks { object_cookie: 0, data_cookie: 0, ..request.want.unwrap_or_default() };
+    let want = WantLocks { parent_cookie: request.want.unwrap_or_default().parent_cookie, ..WantLocks::default() };
     let locks = grants::grant(cx, &want, None, Some(dir.fid()));
     mdt.stats.count("readdir");
     Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
@@ -93,7 +93,11 @@ fn add_attrs(
         if request.entry_cookies != 0 {
             let cookie = request.entry_cookies.wrapping_add(at as u64);
             // With the size of a resident file, so that the attributes can be kept.
-            let wanted = if inode.is_resident() { bits::CACHE | bits::DOM } else { bits::CACHE };
+            let wanted = match () {
+                () if inode.is_resident() => bits::CACHE | bits::DOM,
+                () if inode.is_dir() => bits::CACHE_DIRECTORY,
+                () => bits::CACHE,
+            };
             entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookie);
         }
         entry.attr = Some(inode.attr());

@@ -161,11 +161,27 @@ fn an_ftruncate_needs_the_open_file_and_nothing_else() {
 }
 
 #[test]
+fn a_name_made_in_a_directory_calls_back_its_entries_only() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let want = WantLocks { object_cookie: 21, entries_cookie: 22, data_cookie: 23, ..WantLocks::default() };
+    let request = LookupReq { parent: Fid::ROOT, name: bytes("dir"), want: Some(want), cred: Some(cred(0)) };
+    let rep: ObjectRep = w.call(0, Opcode::MdsLookup, &request).unwrap();
+    let granted: Vec<(u64, Option<Policy>)> = rep.locks.iter().map(|lock| (lock.cookie, lock.policy)).collect();
+    assert_eq!(granted, [(21, Some(Policy::Bits(bits::CACHE_DIRECTORY))), (22, Some(Policy::Bits(bits::UPDATE)))]);
+    w.create_as(other, cred(0), dir, "theirs", S_IFREG).unwrap();
+    assert_eq!(w.clients[0].called_back.iter().map(|callback| callback.cookie).collect::<Vec<u64>>(), [22]);
+    w.check();
+}
+
+#[test]
 fn locks_come_with_replies_and_are_called_back_by_others() {
     let mut w = World::new();
     let other = w.connect();
     let file = w.mknod(Fid::ROOT, "file");
-    let want = WantLocks { object_cookie: 11, parent_cookie: 12, data_cookie: 13, data_write: true };
+    let want =
+        WantLocks { object_cookie: 11, parent_cookie: 12, data_cookie: 13, data_write: true, entries_cookie: 14 };
     let request = LookupReq { parent: Fid::ROOT, name: bytes("file"), want: Some(want), cred: Some(cred(0)) };
     let rep: ObjectRep = w.call(0, Opcode::MdsLookup, &request).unwrap();
     let granted: Vec<(u64, Option<Policy>)> = rep.locks.iter().map(|lock| (lock.cookie, lock.policy)).collect();

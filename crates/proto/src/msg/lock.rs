@@ -86,6 +86,8 @@ pub mod bits {
     pub const ALL: u64 = 0x7f;
     /// What a client caches of an object that it looked up.
     pub const CACHE: u64 = LOOKUP | UPDATE | PERM | XATTR | LAYOUT;
+    /// The same of a directory, whose entries change more often than itself: UPDATE has a lock of its own there.
+    pub const CACHE_DIRECTORY: u64 = CACHE & !UPDATE;
 }
 
 /// A range of bytes, both ends included.

@@ -125,7 +125,8 @@ pub struct Layout {
 /// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct WantLocks {
-    /// PR lock on the object itself, with the bits of [`super::bits::CACHE`].
+    /// PR lock on the object itself, with the bits of [`super::bits::CACHE`], of a directory
+    /// [`super::bits::CACHE_DIRECTORY`].
     #[prost(uint64, tag = "1")]
     pub object_cookie: u64,
     /// PR lock with UPDATE on the parent directory, so that its entries can be cached.
@@ -137,6 +138,10 @@ pub struct WantLocks {
     /// See `data_cookie`.
     #[prost(bool, tag = "4")]
     pub data_write: bool,
+    /// PR lock with UPDATE on the object if it is a directory. Apart from `object_cookie`: whoever makes a name in it calls
+    /// back this one, and the name of the directory itself stays known.
+    #[prost(uint64, tag = "5")]
+    pub entries_cookie: u64,
 }
 
 /// Body of `MdsGetattr`.

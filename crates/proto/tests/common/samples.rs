@@ -99,7 +99,13 @@ fn attr(n: u32) -> Attr {
 }
 
 fn want(n: u64) -> WantLocks {
-    WantLocks { object_cookie: big(n), parent_cookie: big(n + 1), data_cookie: big(n + 2), data_write: true }
+    WantLocks {
+        object_cookie: big(n),
+        parent_cookie: big(n + 1),
+        data_cookie: big(n + 2),
+        data_write: true,
+        entries_cookie: big(n + 3),
+    }
 }
 
 fn enqueue(policy: Policy) -> EnqueueReq {

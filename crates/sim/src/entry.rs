@@ -50,6 +50,12 @@ const WORLDS: &[World] = &[
         canary: Canary::LoseAppends,
     },
     World {
+        name: "canary-locks",
+        what: "some locks are granted and not taken: processes that lock must notice",
+        plan: || Plan::shared(1),
+        canary: Canary::GrantLocks,
+    },
+    World {
         name: "canary-objects",
         what: "objects of removed files are not destroyed: the check of the stores at rest must notice",
         plan: || Plan { processes: 4, calls: 160, file_max: 400 << 10, ..Plan::still(1) },

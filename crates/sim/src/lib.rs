@@ -9,6 +9,8 @@
 //!   goes through: errors, attributes, bytes, listings. So caches are coherent and changes happen once ([`model`]).
 //! - Of processes that share directories and files there is an order of all their calls, within what real time allows,
 //!   in which the model gives the same results ([`linear`]).
+//! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
+//!   a reason; a deadlock does not last.
 //! - The history of frames is one of exactly-once execution ([`spy`]).
 //! - Once faults stop, everything that was begun ends in bounded virtual time.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of

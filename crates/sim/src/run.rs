@@ -13,7 +13,7 @@ use stdx::{Instant, Rng};
 use crate::linear::Verdict;
 use crate::plan::{Plan, Profile};
 use crate::program::private::{self, Record};
-use crate::program::{Mounts, Setting, shared, verify};
+use crate::program::{Mounts, Setting, locks, shared, verify};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -125,6 +125,9 @@ impl<'w> Run<'w> {
         for number in 0..self.world.plan.groups {
             let record = shared::start(&self.setting, &self.world.plan, number, rng.fork());
             self.groups.push(record);
+        }
+        if self.world.plan.groups > 1 {
+            locks::start(&self.setting, 0, rng.fork());
         }
         Ok(())
     }

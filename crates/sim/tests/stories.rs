@@ -47,6 +47,7 @@ fn no_oracle_is_blind() {
     for (name, says) in [
         ("canary-names", "did not happen one after another"),
         ("canary-append", "did not happen one after another"),
+        ("canary-locks", "locks: process"),
         ("canary-objects", "which belongs to no file"),
     ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1 };

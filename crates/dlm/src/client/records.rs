@@ -45,6 +45,7 @@ impl RecordLocks {
     pub(super) fn replay(&mut self, cookie: &mut Cookie, out: &mut Vec<EnqueueReq>) {
         self.replays.clear();
         for (&(resource, is_flock), set) in &self.files {
+            let set = self.certain(resource, is_flock, set);
             for r in set.iter() {
                 *cookie += 1;
                 let flock = Flock { start: r.start, end: r.end, owner: r.owner, pid: r.pid, is_flock };
@@ -55,6 +56,28 @@ impl RecordLocks {
                 out.push(request);
             }
         }
+    }
+
+    /// What is held whether or not the requests under way were executed: what may have been given back, somebody else may
+    /// have got since, and a replay of it would take it from him.
+    fn certain(&self, resource: Resource, is_flock: bool, set: &RecordSet<u64>) -> RecordSet<u64> {
+        let mut certain = set.clone();
+        let of_file = |sent: &&Sent| sent.resource == resource && sent.flock.is_flock == is_flock;
+        for sent in self.sent.values().filter(of_file) {
+            let (start, end) = if is_flock { (0, u64::MAX) } else { (sent.flock.start, sent.flock.end) };
+            for r in set.of(sent.flock.owner).iter().filter(|r| r.start <= end && r.end >= start) {
+                let rest = match sent.mode {
+                    mode if mode == r.mode() => continue,
+                    // A change of a `flock(2)` lock gives the old one back first.
+                    _ if is_flock => None,
+                    LockMode::Nl => None,
+                    LockMode::Pr => Some(false),
+                    _ => continue,
+                };
+                certain.set(r.owner, r.start.max(start), r.end.min(end), rest, r.pid);
+            }
+        }
+        certain
     }
 
     pub(super) fn replayed(&mut self, cookie: Cookie) -> bool {

@@ -295,6 +295,40 @@ fn eviction_takes_everything() {
 }
 
 #[test]
+fn what_may_have_been_given_back_is_not_replayed() {
+    let mut c = LockCache::new(Settings::default());
+    let ask = |c: &mut LockCache, mode: LockMode, start, end, is_flock| {
+        let flock = proto::msg::Flock { start, end, owner: 1, pid: 7, is_flock };
+        let cookie = c.new_cookie();
+        let policy = Some(Policy::Flock(flock));
+        let resource = text();
+        c.record_sent(&EnqueueReq { resource, mode: mode as i32, cookie, policy, ..EnqueueReq::default() });
+        cookie
+    };
+    for is_flock in [false, true] {
+        let held = ask(&mut c, LockMode::Pw, 0, 99, is_flock);
+        assert_eq!(c.record_granted(held), None);
+    }
+    let unlock = ask(&mut c, LockMode::Nl, 10, 19, false);
+    let weaker = ask(&mut c, LockMode::Pr, 90, 200, false);
+    let other = ask(&mut c, LockMode::Pr, 0, 99, true);
+    let replays = |c: &mut LockCache| -> Vec<(u64, u64, i32, bool)> {
+        let ranges = c.all_for_replay().into_iter().map(|r| match r.policy {
+            Some(Policy::Flock(f)) => (f.start, f.end, r.mode, f.is_flock),
+            other => panic!("{other:?}"),
+        });
+        ranges.collect()
+    };
+    let (pr, pw) = (LockMode::Pr as i32, LockMode::Pw as i32);
+    assert_eq!(replays(&mut c), [(0, 9, pw, false), (20, 89, pw, false), (90, 99, pr, false)]);
+    c.record_granted(unlock);
+    c.record_granted(weaker);
+    c.record_granted(other);
+    let all = (0, u64::MAX, pr, true);
+    assert_eq!(replays(&mut c), [(0, 9, pw, false), (20, 89, pw, false), (90, 200, pr, false), all]);
+}
+
+#[test]
 fn record_locks_are_remembered_for_replay_and_close() {
     let mut c = LockCache::new(Settings::default());
     let ask = |c: &mut LockCache, mode, owner, start, end, is_flock| {

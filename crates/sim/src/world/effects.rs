@@ -71,6 +71,12 @@ impl World {
                     self.trace.note(self.now, &[8, client as u64, id], || {
                         format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
                     });
+                    if self.canary == Canary::GrantLocks
+                        && matches!(call, capi::Call::Setlk { .. })
+                        && self.rng.chance(1, 2)
+                    {
+                        return self.push(self.now, Happening::Answer { id, result: Ok(capi::Answer::Done) });
+                    }
                     if self.canary == Canary::LoseAppends
                         && let capi::Call::Write { data, .. } = &call
                         && self.rng.chance(1, 4)

@@ -131,6 +131,8 @@ pub enum Canary {
     KeepNames,
     /// Some writes are answered and never reach their client.
     LoseAppends,
+    /// Some locks are granted by the world itself.
+    GrantLocks,
     /// Object targets are not told to destroy objects.
     KeepObjects,
 }

@@ -36,7 +36,6 @@ fn is_empty(folder: &Path) -> bool {
 }
 
 #[test]
-#[ignore = "known defect: programs of two mounts that make names in one directory at the same moment can meet ESTALE"]
 fn mdtest_works_over_several_mounts() {
     if !needs_root() {
         return;

@@ -74,13 +74,16 @@ impl LockCache {
         }
     }
 
-    /// Whether the longest unused lock was used after all, and so goes to the end of the list.
+    /// Whether the resource of the longest unused lock was used after all; then its locks go to the end of the list.
     fn second_chance(&mut self, i: u32) -> bool {
-        let used = self.by_resource.get(&self.held[i].resource).is_some_and(|res| res.used.take());
-        if used {
+        let Some(res) = self.by_resource.get(&self.held[i].resource) else { return false };
+        if !res.used.take() {
+            return false;
+        }
+        for i in res.list.clone() {
             self.touch(i);
         }
-        used
+        true
     }
 
     /// Gives back what is too many. Every lock gets at most one second chance in one go.

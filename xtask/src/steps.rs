@@ -131,7 +131,7 @@ fn build(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn unit(sh: &Shell) -> anyhow::Result<()> {
-    Ok(cmd!(sh, "cargo test --workspace --exclude e2e --locked").run()?)
+    Ok(cmd!(sh, "cargo test --workspace --exclude e2e --locked --no-fail-fast").run()?)
 }
 
 /// The binary under test. Steps that use it may be run alone, so it is brought up to date first.
@@ -163,7 +163,7 @@ fn e2e(sh: &Shell) -> anyhow::Result<()> {
 fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
     let _binary = sh.push_env("ADAMANT", adamant(sh)?);
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
-    Ok(cmd!(sh, "cargo test --package e2e --release --locked -- {runner_arguments...}").run()?)
+    Ok(cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?)
 }
 
 /// mdbook is not needed to build or test; where it is installed the guide is built with it.

@@ -84,25 +84,39 @@ pub fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
 }
 
-/// Waits for SIGINT or SIGTERM, or until `ended` says so.
-///
-/// # Errors
-/// Signals cannot be watched.
-pub fn wait_for_signal(mut ended: impl FnMut() -> bool) -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => return Ok(()),
-                _ = terminate.recv() => return Ok(()),
-                _ = glance.tick() => if ended() { return Ok(()) },
+/// SIGINT and SIGTERM, which end a daemon in order. From [`Signals::catch`] on they no longer kill it.
+pub struct Signals {
+    runtime: tokio::runtime::Runtime,
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    /// # Errors
+    /// Signals cannot be watched.
+    pub fn catch() -> anyhow::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (interrupt, terminate) = {
+            let _entered = runtime.enter();
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        };
+        Ok(Signals { runtime, interrupt, terminate })
+    }
+
+    /// Waits for one that came since they are caught, or until `ended` says so.
+    pub fn wait(mut self, mut ended: impl FnMut() -> bool) {
+        self.runtime.block_on(async {
+            let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
+            loop {
+                tokio::select! {
+                    _ = self.interrupt.recv() => return,
+                    _ = self.terminate.recv() => return,
+                    _ = glance.tick() => if ended() { return },
+                }
             }
-        }
-    })
+        });
+    }
 }
 
 /// Log lines to standard error; `RUST_LOG` chooses which.

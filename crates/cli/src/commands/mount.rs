@@ -211,16 +211,17 @@ impl Mounted {
 
     /// Serves the mount until it is unmounted or the process is told to stop.
     pub fn run(self) -> anyhow::Result<()> {
+        let signals = daemon::Signals::catch()?;
         let (sender, ended) = std::sync::mpsc::channel();
         let waiting = self.mount.clone();
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {
             let _ = sender.send(waiting.wait());
         })?;
         let mut result = None;
-        daemon::wait_for_signal(|| {
+        signals.wait(|| {
             result = ended.try_recv().ok();
             result.is_some()
-        })?;
+        });
         if result.is_none() {
             self.unmount_directory()?;
             result = ended.recv_timeout(Duration::from_secs(60)).ok();

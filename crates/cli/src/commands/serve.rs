@@ -58,6 +58,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             anyhow::bail!(message);
         }
     };
+    let signals = daemon::Signals::catch()?;
     for (name, nid) in server.targets() {
         eprintln!("{name} serves at {nid}");
     }
@@ -66,7 +67,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::tell_parent("ready");
     }
-    daemon::wait_for_signal(|| server.is_finished())?;
+    signals.wait(|| server.is_finished());
     server.stop().map_err(anyhow::Error::msg)?;
     Ok(ExitCode::SUCCESS)
 }

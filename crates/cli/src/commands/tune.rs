@@ -8,7 +8,7 @@ use host::server::{self, Changes, Place};
 
 /// Show the identity, features and parameters of a target that is not running, or change its parameters
 ///
-/// Examples: adamant tune --print /srv/mdt0; adamant tune --param mdt.dom_stripesize=0 /srv/mdt0
+/// Example: adamant tune --print /srv/mdt0; adamant tune --param mdt.dom_stripesize=0 /srv/mdt0
 #[derive(Args)]
 pub struct Arguments {
     /// Print, and change nothing whatever else is said

@@ -1,4 +1,4 @@
-//! The one binary: `adamant`, and by other names `lfs`, `lctl`, `mkfs.adamant`, `mount.adamant` and the benchmark tools.
+//! The one binary: `adamant`, and by other names `lfs`, `lctl`, `lr_reader`, `mkfs.adamant`, `mount.adamant` and the benchmark tools.
 //!
 //! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
 //! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
@@ -13,7 +13,9 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use commands::{bench, down, install, lctl, lfs, many, mdtest, mkfs, mount, serve, sim, status, survey, tune, up};
+use commands::{
+    bench, down, install, lctl, lfs, lr_reader, many, mdtest, mkfs, mount, serve, sim, status, survey, tune, up,
+};
 
 /// A parallel file system in user space
 #[derive(Parser)]
@@ -37,6 +39,8 @@ enum Command {
     Lfs(lfs::Command),
     /// Parameters and control of running servers and mounts, by Lustre's words
     Lctl(lctl::Arguments),
+    #[command(name = "lr_reader")]
+    LrReader(lr_reader::Arguments),
     Bench(bench::Arguments),
     #[command(name = "mds-survey")]
     MdsSurvey(survey::Arguments),
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
     let result = match called_as.as_str() {
         "lfs" => lfs::run(Lfs::parse().command),
         "lctl" => lctl::run(Lctl::parse().arguments),
+        "lr_reader" => lr_reader::run(&called("lr_reader", words)),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
         "mount.adamant" => mount::run(called("mount.adamant", words)),
         "mds-survey" => survey::run(called("mds-survey", words)),
@@ -145,6 +150,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(arguments) => mount::run(arguments),
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(arguments) => lctl::run(arguments),
+        Command::LrReader(arguments) => lr_reader::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::MdsSurvey(arguments) => survey::run(arguments),
         Command::Mdtest(arguments) => mdtest::run(*arguments, &std::env::args_os().skip(2).collect::<Vec<_>>()),

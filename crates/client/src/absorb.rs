@@ -34,7 +34,8 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
                 locks::destroyed(w, dest, gone.fid);
             }
             if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
-                let opened = Opened { handle: rep.handle, fid: attr.fid, body: body.clone() };
+                let (handle, fid, layout) = (rep.handle, attr.fid, attr.layout.clone());
+                let opened = Opened { handle, fid, layout, body: body.clone() };
                 w.imports.opens.insert((dest, frame.header.xid), opened);
             }
         }
@@ -186,7 +187,10 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
     let node = w.nodes.obtain(attr.fid);
     let newer = node.attr.as_ref().is_none_or(|known| known.version <= attr.version);
     if newer {
-        node.attr = Some(attr.clone());
+        // A close makes the atime later without a new version.
+        let read =
+            node.attr.as_ref().filter(|known| known.version == attr.version).map_or(i64::MIN, |known| known.atime_ns);
+        node.attr = Some(Attr { atime_ns: attr.atime_ns.max(read), ..attr.clone() });
         if attr.nlink == 0 {
             node.unlinked = true;
         }

@@ -49,6 +49,10 @@ pub struct Options {
     pub request_timeout: core::time::Duration,
     /// Dirty data is written at the latest after this long.
     pub write_back_after: core::time::Duration,
+    /// Most requests in flight per metadata target that an administrator wants, as far as it limits the next.
+    pub max_rpcs_in_flight: u16,
+    /// Changes in flight per metadata target, as far as it allows so many. 0: single slots, as version 0.1.0 has them.
+    pub max_mod_rpcs_in_flight: u16,
 }
 
 /// What happened in the world.

@@ -121,7 +121,7 @@ fn take(w: &mut World, config: Config) {
         w.mount_deadline = w.options.soft.map(|soft| w.now + soft);
     }
     w.config_version = config.version;
-    let (options, now) = (w.options.clone(), w.now);
+    let (options, now, wall_ns) = (w.options.clone(), w.now, w.wall_ns);
     for entry in config.targets {
         let Ok(name) = TargetName::from_str(&entry.target) else {
             w.log(format!("the configuration names a target '{}' that this version does not understand", entry.target));
@@ -140,6 +140,9 @@ fn take(w: &mut World, config: Config) {
             imports::moved(w, dest, nids, entry.instance);
         } else {
             w.imports.add(&options, now, dest, entry.target, nids, entry.instance);
+            if let Some(target) = w.imports.get_mut(dest) {
+                target.rpc_stats_since_ns = wall_ns;
+            }
             w.wake(WaitKey::Target(dest));
             // Parameters with its name were set when there was none.
             w.config_params.clear();

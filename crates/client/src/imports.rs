@@ -5,7 +5,8 @@ use bytes::Bytes;
 use dlm::client::{LockCache, Settings};
 use prost::Message;
 use proto::msg::{
-    BlCallback, CancelReq, EnqueueRep, GlCallback, GlReply, LockMode, ObjectRep, OpenOp, Policy, Reint, ReintReq,
+    BlCallback, CancelReq, EnqueueRep, GlCallback, GlReply, Layout, LockMode, ObjectRep, OpenOp, Policy, Reint,
+    ReintReq,
 };
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
@@ -70,6 +71,8 @@ pub struct Target {
     pub import: Import,
     /// Unused locks that are kept.
     pub lru_size: usize,
+    /// Since when changes in flight are counted, by the wall clock; 0: from the begin.
+    pub rpc_stats_since_ns: i64,
     /// Requests without a reply.
     pending: Map<RequestId, Pending>,
     touched: bool,
@@ -94,6 +97,8 @@ pub struct Opened {
     pub handle: u64,
     /// What was opened.
     pub fid: proto::Fid,
+    /// Its layout then: what changed it since is replayed, too.
+    pub layout: Option<Layout>,
     /// The request's body as it was sent.
     pub body: Bytes,
 }
@@ -123,6 +128,11 @@ impl Imports {
         config.first_xid = (options.seed & 0xffff_ffff) << 20;
         config.request_timeout = options.request_timeout;
         config.soft = options.soft;
+        config.rpcs_in_flight_max = options.max_rpcs_in_flight;
+        config.mod_rpcs_in_flight_max = options.max_mod_rpcs_in_flight.max(1);
+        if options.max_mod_rpcs_in_flight == 0 {
+            config.features &= !proto::connect::features::MULTI_MOD_RPCS;
+        }
         // The MGS keeps nothing of a client.
         config.lightweight = dest == Dest::Mgs;
         let mut import = Import::new(config, now);
@@ -140,6 +150,7 @@ impl Imports {
             brw_size: proto::connect::BRW_SIZE_MAX,
             import,
             lru_size: options.max_nodes.saturating_mul(2),
+            rpc_stats_since_ns: 0,
             pending: Map::default(),
             touched: false,
         });
@@ -211,7 +222,7 @@ impl Imports {
     }
 }
 
-/// The slot that a request takes.
+/// The kind of slot that a request takes.
 ///
 /// A change may wait on the server for a lock that another client has pinned while *its* change waits for one of ours: so
 /// what is done under a pinned lock, and the write of a resident file that a lock callback waits for, must never wait
@@ -409,12 +420,11 @@ fn prepare_replay(w: &mut World, dest: Dest) {
     xids.sort_unstable();
     for xid in xids {
         let Some(opened) = imports.opens.get(&(dest, xid)) else { continue };
-        let layout = w.nodes.get(opened.fid.ino()).and_then(|node| node.attr.as_ref()).and_then(|a| a.layout.clone());
         let amendment = ReintReq {
             op: Some(Reint::Open(OpenOp {
                 old_handle: opened.handle,
                 opened_fid: Some(opened.fid),
-                layout,
+                layout: opened.layout.clone(),
                 ..OpenOp::default()
             })),
             ..ReintReq::default()

@@ -1,6 +1,7 @@
 //! Parameters of a client, under Lustre's names.
 
 use proto::Errno;
+use proto::connect::features;
 use rpc::client::ImportStatus;
 use std::fmt::Write;
 
@@ -32,6 +33,9 @@ fn import_text(name: &str, status: &ImportStatus) -> String {
     let _ = writeln!(text, "    connect_data:");
     let _ = writeln!(text, "       instance: {}", status.connect_data.instance);
     let _ = writeln!(text, "       target_version: {}", status.connect_data.server_version);
+    if status.connect_flags & features::MULTI_MOD_RPCS != 0 {
+        let _ = writeln!(text, "       max_mod_rpcs: {}", status.connect_data.max_mod_rpcs);
+    }
     let _ = writeln!(text, "    connection:");
     let _ = writeln!(text, "       failover_nids: [ {} ]", nids.join(", "));
     let _ = writeln!(text, "       connection_attempts: {}", status.conn_cnt);
@@ -43,6 +47,26 @@ fn import_text(name: &str, status: &ImportStatus) -> String {
     let _ = writeln!(text, "    transactions:");
     let _ = writeln!(text, "       last_replay: {}", status.last_replay);
     let _ = write!(text, "       peer_committed: {}", status.last_committed);
+    text
+}
+
+/// How many changes were in flight when another one left.
+fn rpc_stats(now_ns: i64, since_ns: i64, status: &ImportStatus, histogram: &[u64]) -> String {
+    let time = |ns: i64| format!("{}.{:09} secs.nsecs", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+    let mut text = String::new();
+    let _ = writeln!(text, "snapshot_time:         {}", time(now_ns));
+    let _ = writeln!(text, "start_time:            {}", time(since_ns));
+    let _ = writeln!(text, "elapsed_time:          {}", time(now_ns - since_ns));
+    let _ = writeln!(text, "modify_RPCs_in_flight:  {}\n", status.modify_in_flight);
+    let _ = writeln!(text, "\t\t\tmodify");
+    let _ = write!(text, "rpcs in flight        rpcs   % cum %");
+    let total: u64 = histogram.iter().sum();
+    let percent = |n: u64| (100 * n).checked_div(total).unwrap_or(0);
+    let mut sum = 0;
+    for (at, count) in histogram.iter().enumerate() {
+        sum += count;
+        let _ = write!(text, "\n{at}:\t\t{count:>10} {:>3} {:>3}", percent(*count), percent(sum));
+    }
     text
 }
 
@@ -70,6 +94,14 @@ fn all(w: &World) -> Vec<(String, String)> {
         let status = target.import.status();
         list.push((format!("{device}.import"), import_text(&format!("{}-{kind}", target.name), &status)));
         list.push((format!("{device}.state"), format!("current_state: {}", status.state)));
+        if let Dest::Mdt(_) = target.dest {
+            let import = &target.import;
+            list.push((format!("{device}.max_rpcs_in_flight"), import.rpcs_in_flight().to_string()));
+            list.push((format!("{device}.max_mod_rpcs_in_flight"), import.mod_rpcs_in_flight().to_string()));
+            list.push((format!("{device}.max_mod_rpcs_raise"), u8::from(import.mod_rpcs_raise()).to_string()));
+            let stats = rpc_stats(w.wall_ns, target.rpc_stats_since_ns, &status, import.mod_rpcs_histogram());
+            list.push((format!("{device}.rpc_stats"), stats));
+        }
         let mut stats = String::new();
         for (opcode, count) in target.import.counts() {
             let name = proto::Opcode::from_raw(*opcode).map_or("unknown", proto::Opcode::name);
@@ -118,6 +150,9 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
         }
         return Ok(());
     }
+    if let Some(dest) = import_of(w, name) {
+        return set_import(w, dest, last, value);
+    }
     let number: u64 = value.parse().map_err(|_| Errno::EINVAL)?;
     let bytes = number.checked_mul(1 << 20).ok_or(Errno::ERANGE)?;
     match last {
@@ -128,6 +163,34 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
         "max_dirty_mb" | "max_nodes" => return Err(Errno::ERANGE),
         _ => return Err(Errno::EPERM),
     }
+    Ok(())
+}
+
+/// The metadata target whose import's parameter this is.
+fn import_of(w: &World, name: &str) -> Option<Dest> {
+    let of = name.strip_prefix("mdc.")?;
+    w.imports.iter().find(|target| of.starts_with(&format!("{}-mdc.", target.name))).map(|target| target.dest)
+}
+
+fn set_import(w: &mut World, dest: Dest, last: &str, value: &str) -> Result<(), Errno> {
+    let (now, wall_ns) = (w.now, w.wall_ns);
+    let number = || value.trim().parse::<u64>().map_err(|_| Errno::EINVAL);
+    let target = w.imports.get_mut(dest).ok_or(Errno::ENOENT)?;
+    match last {
+        "max_rpcs_in_flight" => target.import.set_rpcs_in_flight(number()?)?,
+        "max_mod_rpcs_in_flight" => target.import.set_mod_rpcs_in_flight(now, number()?)?,
+        "max_mod_rpcs_raise" => match number()? {
+            raise @ 0..=1 => target.import.set_mod_rpcs_raise(raise == 1),
+            _ => return Err(Errno::ERANGE),
+        },
+        "rpc_stats" => {
+            target.import.clear_mod_rpcs_histogram();
+            target.rpc_stats_since_ns = wall_ns;
+        }
+        _ => return Err(Errno::EPERM),
+    }
+    // More may be sent now.
+    w.imports.touch_dest(dest);
     Ok(())
 }
 

@@ -55,13 +55,15 @@ pub struct OpenOptions {
     pub map_size: u64,
     /// Refuse changes, need no permission to write, and share the store with other readers.
     pub read_only: bool,
+    /// With `read_only`: also a store that another process serves. Each read sees what was committed last.
+    pub beside_writer: bool,
     /// Make the directory and an empty store if there is none.
     pub create: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { map_size: 64 << 30, read_only: false, create: false }
+        OpenOptions { map_size: 64 << 30, read_only: false, beside_writer: false, create: false }
     }
 }
 
@@ -94,7 +96,10 @@ impl LmdbEngine {
             return Err(EngineError::Missing { place: place(dir) });
         }
         std::fs::create_dir_all(dir).map_err(|error| from_io(dir, "make the directory", &error))?;
-        let lock = DirectoryLock::take(dir, options.read_only)?;
+        let lock = match options.read_only && options.beside_writer {
+            true => DirectoryLock::none(),
+            false => DirectoryLock::take(dir, options.read_only)?,
+        };
         if !is_new {
             check_length(dir, 1)?;
         }

@@ -9,9 +9,13 @@ use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use store::EngineError;
 
 const NAME: &str = "store.lock";
+/// A process that was killed holds its files until the kernel has taken it down, which takes a while if it was writing. Who
+/// starts its successor at once need not know.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// Holds the directory until dropped.
 pub(crate) struct DirectoryLock {
@@ -19,6 +23,11 @@ pub(crate) struct DirectoryLock {
 }
 
 impl DirectoryLock {
+    /// For a reader that minds no writer: the engine keeps it from the pages that it reads.
+    pub(crate) fn none() -> DirectoryLock {
+        DirectoryLock { _file: None }
+    }
+
     /// Takes the directory for writing, or for reading together with other readers.
     pub(crate) fn take(dir: &Path, read_only: bool) -> Result<DirectoryLock, EngineError> {
         let path = dir.join(NAME);
@@ -37,10 +46,14 @@ impl DirectoryLock {
         };
         let how =
             if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-        match flock(&file, how) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(EngineError::Busy { place: place(dir), pid: holder(&mut file) }),
-            Err(errno) => return Err(from_errno(dir, "lock the directory", errno)),
+        let asked = Instant::now();
+        loop {
+            match flock(&file, how) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if asked.elapsed() < ENDING => std::thread::sleep(Duration::from_millis(10)),
+                Err(Errno::WOULDBLOCK) => return Err(EngineError::Busy { place: place(dir), pid: holder(&mut file) }),
+                Err(errno) => return Err(from_errno(dir, "lock the directory", errno)),
+            }
         }
         if !read_only {
             leave_number(&mut file).map_err(|error| from_io(dir, "write the lock file", &error))?;

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use store::{Damage, Engine, EngineError, KeyRange, Load, LoadWhat, StoreEffect, View, ViewConfig};
 
-const READ_ONLY: OpenOptions = OpenOptions { map_size: 64 << 30, read_only: true, create: false };
+const READ_ONLY: OpenOptions = OpenOptions { map_size: 64 << 30, read_only: true, beside_writer: false, create: false };
 
 fn failure(dir: &Path, options: OpenOptions) -> EngineError {
     match LmdbEngine::open(dir, options) {

@@ -128,7 +128,7 @@ fn a_scan_of_large_records_comes_in_parts() {
 #[test]
 fn the_map_grows_while_others_read() {
     let dir = tempfile::tempdir().expect("a directory");
-    let options = OpenOptions { map_size: 1 << 20, create: true, read_only: false };
+    let options = OpenOptions { map_size: 1 << 20, create: true, ..OpenOptions::default() };
     let engine = LmdbEngine::open(dir.path(), options).expect("a store");
     let first = engine.map_size();
     let done = AtomicBool::new(false);

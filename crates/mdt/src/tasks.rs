@@ -288,7 +288,8 @@ fn leaving(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
         if mdt.lacks_osts(&node.inode) {
             mdt.choose_osts(&mut node.inode);
         }
-        node.put(cx);
+        // No new version: this is not replayed, so no client's change may hang on it.
+        cx.put(&node.ino, &node.inode);
     }
     Ok(())
 }

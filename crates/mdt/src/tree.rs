@@ -13,7 +13,10 @@ use proto::{Errno, Fid};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
 use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, name_hash};
-use target::{Cx, Stop};
+use target::{Cx, IDENTITY, ShareKey, Stop};
+
+/// Version of what is not there.
+pub const NO_ENTRY: u64 = 1;
 
 /// An object and where its inode lies.
 #[derive(Clone, Debug)]
@@ -35,6 +38,12 @@ impl Node {
         self.inode.version = cx.transno().0;
         cx.put::<Inode>(&self.ino, &self.inode);
     }
+}
+
+/// The version of an object by which a replay knows whether it meets what its first execution met. Of a directory only its
+/// identity counts: what is in it are objects of their own, and creates in it do not hang on each other.
+pub fn version_of(inode: &Inode) -> u64 {
+    if inode.is_dir() { IDENTITY | ShareKey::object(inode.fid).0 } else { inode.version }
 }
 
 /// The object of a FID, if there is one.

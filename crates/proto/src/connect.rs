@@ -3,19 +3,21 @@
 /// Feature flags, with Lustre's numbers where Lustre has the feature. A server answers with a subset of what the
 /// client asked for; unknown bits of a newer peer are not granted.
 pub mod features {
-    /// Several modifying requests in flight. Known by name only in this version, and never granted.
+    /// Several modifying requests in flight, each with a reply record of its own. Metadata targets grant it.
     pub const MULTI_MOD_RPCS: u64 = 0x0200_0000_0000_0000;
     /// Version-based recovery.
     pub const VBR: u64 = 0x8000_0000;
     /// The bits that have a name, for `import`.
     pub const NAMES: &[(u64, &str)] = &[(MULTI_MOD_RPCS, "multi_mod_rpcs"), (VBR, "version_recovery")];
     /// What this version offers and asks for.
-    pub const SUPPORTED: u64 = VBR;
+    pub const SUPPORTED: u64 = VBR | MULTI_MOD_RPCS;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.
 pub const PROTOCOL_VERSION: u32 = 0x0001_0000;
 
+/// Highest tag, and with it the most modifying requests that a client can have in flight, the close beside them included.
+pub const TAG_MAX: u16 = 512;
 /// Largest number of bytes in one read or write request.
 pub const BRW_SIZE_MAX: u32 = 1 << 20;
 /// Longest name of a directory entry, in bytes.

@@ -17,7 +17,8 @@
 //!     56    8 last_committed
 //!     64    4 timeout_ms    request: how long the sender waits; early reply: how much longer it should
 //!     68    4 status        reply: 0 or a negative errno
-//!     72   32 pre-versions  4 x 8, of the objects before the change
+//!     72   32 pre-versions  4 x 8. Reply and replay: of the objects before the change. New request of a client with several
+//!                           slots: bit n - 1 says that slot n (up to 256) has a request without an answer
 //!    104    4 body length
 //!    108    4 reserved      written as 0, ignored when read
 //!    112      body (prost), then bulk to the end of the frame
@@ -92,11 +93,18 @@ pub struct Header {
     pub timeout_ms: u32,
     /// Reply: 0 or a negative errno.
     pub status: i32,
-    /// Versions of the objects before the change.
+    /// Reply and replay: versions of the objects before the change. New request: see [`Header::slot_is_busy`].
     pub pre_versions: [u64; 4],
 }
 
 impl Header {
+    /// Whether, when this new request was first sent, the slot of `tag` had a request without an answer. Of slots above
+    /// 256 that is not said, so they count as busy.
+    pub fn slot_is_busy(&self, tag: Tag) -> bool {
+        let at = usize::from(tag.0).wrapping_sub(1);
+        self.pre_versions.get(at / 64).is_none_or(|word| word >> (at % 64) & 1 == 1)
+    }
+
     /// Whether `flag` is set.
     pub fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0

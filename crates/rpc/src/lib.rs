@@ -25,8 +25,6 @@
 pub mod client;
 pub mod server;
 
-use proto::Tag;
-
 /// A connection as its owner numbers it. Numbers are not used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Link(pub u64);
@@ -34,24 +32,14 @@ pub struct Link(pub u64);
 /// Most replays that a client has in flight; a server remembers the answers of so many.
 pub const REPLAY_WINDOW: usize = 64;
 
-/// The slot of a modifying request. In this version a client has one of each per target.
+/// What kind of slot a request takes. Which one it gets, its tag, is the import's business.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Slot {
     /// Not a modifying request, or one that may be executed twice: no reply record.
     None,
     /// A change.
     Modify,
-    /// The close of a file: it never waits for a change that may wait for it.
+    /// The close of a file, or something else that others may be waiting for: one may always go, even if all slots are
+    /// taken by changes.
     Close,
-}
-
-impl Slot {
-    /// The tag of the first slot of the kind, when `modify_slots` slots are for changes.
-    pub fn tag(self, modify_slots: u16) -> Tag {
-        match self {
-            Slot::None => Tag(0),
-            Slot::Modify => Tag(1),
-            Slot::Close => Tag(modify_slots + 1),
-        }
-    }
 }

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! 02 00            Progress        the last transno of the last group
-//! 02 01 uuid       ClientRec       a client that the target knows, with its last reply of each slot
+//! 02 01 uuid       ClientRec       a client that the target knows; with single slots, also its last reply of each
 //! 02 02            KnownConfig     the configuration as the MGS last told it
+//! 02 03 gen tag    ReplyRec        the last reply of a slot of a client with several
 //! ```
 //!
-//! A client record is written in the same group as the change that its reply records describe, so after a crash both are
-//! there or neither is.
+//! A reply is written in the same group as the change that it describes, so after a crash both are there or neither is. A
+//! client with several slots has a generation, by which its replies are named: they are small, and each is written only when
+//! it changes. One whose generation no client has is garbage.
 
 use crate::record::{Record, prost_body};
 use prost::Message;
-use proto::ClientUuid;
+use proto::{ClientUuid, Tag};
 use store::{Key, KeyRange};
 
 const SESSION: u8 = 0x02;
@@ -50,7 +52,7 @@ impl Record for Progress {
 /// What a target answered to the last modifying request of a slot.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SlotRec {
-    /// Tag: 1 for changes, 2 for closes in this version.
+    /// Tag: 1 or 2.
     #[prost(uint32, tag = "1")]
     pub tag: u32,
     /// The request.
@@ -73,13 +75,13 @@ pub struct SlotRec {
 /// A client that the target knows: it takes part in recovery, and its last requests are not done twice.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ClientRec {
-    /// Order in which clients came; never given twice. 0 is a client with single slots.
+    /// Names the client's reply records; never given twice. 0 is a client with single slots.
     #[prost(uint32, tag = "1")]
     pub generation: u32,
     /// Name for status output.
     #[prost(string, tag = "2")]
     pub description: String,
-    /// The last answer of each slot that was ever used.
+    /// A client with single slots: the last answer of each.
     #[prost(message, repeated, tag = "3")]
     pub slots: Vec<SlotRec>,
     /// Epoch in which the client last came through a recovery, or connected.
@@ -105,6 +107,50 @@ impl Record for ClientRec {
 
     fn all() -> KeyRange {
         KeyRange::prefix(Key::table(SESSION).u8(1))
+    }
+}
+
+/// What a target answered to the last modifying request of a slot of a client with several. Replaced only by that of a
+/// later request.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ReplyRec {
+    /// The request.
+    #[prost(uint64, tag = "1")]
+    pub xid: u64,
+    /// Its transno.
+    #[prost(uint64, tag = "2")]
+    pub transno: u64,
+    /// Its status: 0 or positive, for what failed leaves no record.
+    #[prost(sint32, tag = "3")]
+    pub result: i32,
+    /// What the operation needs to answer again; an open's disposition.
+    #[prost(uint64, tag = "4")]
+    pub data: u64,
+    /// Versions of the objects before the change, at most four.
+    #[prost(uint64, repeated, tag = "5")]
+    pub pre_versions: Vec<u64>,
+}
+
+impl Record for ReplyRec {
+    const TABLE: u8 = SESSION;
+    const KIND: &'static str = "reply";
+    /// Generation of the client, and tag.
+    type Id = (u32, Tag);
+
+    fn key((generation, tag): &(u32, Tag)) -> Key {
+        Key::table(SESSION).u8(3).bytes(&generation.to_be_bytes()).bytes(&tag.0.to_be_bytes())
+    }
+
+    fn parse_key(key: &[u8]) -> Option<(u32, Tag)> {
+        let id: [u8; 6] = key.strip_prefix(&[SESSION, 3])?.try_into().ok()?;
+        let [a, b, c, d, tag @ ..] = id;
+        Some((u32::from_be_bytes([a, b, c, d]), Tag(u16::from_be_bytes(tag))))
+    }
+
+    prost_body!();
+
+    fn all() -> KeyRange {
+        KeyRange::prefix(Key::table(SESSION).u8(3))
     }
 }
 
@@ -148,6 +194,16 @@ mod tests {
         assert!(!ClientRec::all().contains(&Progress::key(&())));
         assert!(!ClientRec::all().contains(&KnownConfig::key(&())));
         assert_eq!(ClientRec::parse_key(&Progress::key(&())), None);
+    }
+
+    #[test]
+    fn reply_keys_sort_by_generation_and_tag() {
+        let id = (0x0102_0304, Tag(0x0506));
+        assert_eq!(ReplyRec::key(&id)[..], [2, 3, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(ReplyRec::parse_key(&ReplyRec::key(&id)), Some(id));
+        assert!(ReplyRec::key(&(1, Tag(512))) < ReplyRec::key(&(2, Tag(1))));
+        assert!(!ReplyRec::all().contains(&KnownConfig::key(&())));
+        assert_eq!(ReplyRec::parse_key(&[2, 3, 0, 0, 0, 1, 0]), None);
     }
 
     #[test]

@@ -136,6 +136,10 @@ pub struct Plan {
     pub max_cached: u64,
     /// Clients: read-ahead.
     pub max_read_ahead: u64,
+    /// Metadata targets: changes that a client may have in flight.
+    pub max_mod_rpcs: u16,
+    /// Clients, in turn: changes in flight; 0: a client of version 0.1.0.
+    pub slots: [u16; 3],
     /// Clients: nodes.
     pub max_nodes: usize,
     /// Clients: dirty data is written at the latest after this.
@@ -203,13 +207,25 @@ impl Plan {
             max_dirty: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
             max_cached: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
             max_read_ahead: pick(rng, &[(1, 0), (1, 64 << 10), (1, 4 << 20)]),
+            max_mod_rpcs: 8,
+            slots: [7; 3],
             max_nodes: pick(rng, &[(1, 16), (1, 50), (2, 10_000)]),
             write_back_after: Duration::from_millis(pick(rng, &[(1, 1), (2, 50), (2, 5_000)])),
             forgetful: pick(rng, &[(2, 0), (2, 10), (1, 300)]),
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
         };
-        plan.with_faults(rng)
+        plan.with_faults(rng).with_slots()
+    }
+
+    /// Slots are drawn from another stream, so that a seed's other choices are those of earlier versions.
+    fn with_slots(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0x5107_5107);
+        self.max_mod_rpcs = pick(&mut rng, &[(1, 1), (3, 8), (3, 32), (1, 512)]);
+        for slots in &mut self.slots {
+            *slots = pick(&mut rng, &[(2, 0), (1, 1), (2, 2), (3, 7), (4, 32)]);
+        }
+        self
     }
 
     /// A small cluster without faults, for stories in which one is planned.
@@ -238,6 +254,8 @@ impl Plan {
             max_dirty: 32 << 20,
             max_cached: 32 << 20,
             max_read_ahead: 64 << 10,
+            max_mod_rpcs: 8,
+            slots: [7; 3],
             max_nodes: 10_000,
             write_back_after: Duration::from_millis(50),
             forgetful: 0,

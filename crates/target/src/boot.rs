@@ -6,11 +6,13 @@
 //! A target that was registered before serves at once and registers meanwhile: a file system comes back also if its MGS
 //! does not.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
 use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
 use schema::Record;
-use schema::session::{ClientRec, KnownConfig, Progress};
+use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
 
 use crate::ExportId;
 use crate::api::{Effect, LogLevel};
@@ -18,7 +20,7 @@ use crate::commit::Then;
 use crate::cx::Cx;
 use crate::machine::{Machine, Target};
 use crate::op::{Own, Replay, Work};
-use crate::options::check_features;
+use crate::options::{check_features, format_features};
 use crate::service::{Service, Stop};
 
 /// How far the target is.
@@ -40,6 +42,17 @@ pub(crate) enum Stage {
     Stopped,
 }
 
+/// Reply records of clients with several slots, by generation.
+type SlotsOnDisk = BTreeMap<u32, Vec<(Tag, SlotRecord)>>;
+
+fn four(versions: &[u64]) -> [u64; 4] {
+    let mut four = [0; 4];
+    for (to, from) in four.iter_mut().zip(versions) {
+        *to = *from;
+    }
+    four
+}
+
 /// What the store says at start.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -47,6 +60,7 @@ pub(crate) struct Loaded {
     progress: Progress,
     config: KnownConfig,
     clients: Vec<(ClientUuid, ClientRec)>,
+    replies: Vec<((u32, Tag), ReplyRec)>,
 }
 
 impl Cx<'_> {
@@ -56,11 +70,13 @@ impl Cx<'_> {
         let progress = self.get::<Progress>(&());
         let config = self.get::<KnownConfig>(&());
         let clients = self.scan::<ClientRec>(&ClientRec::all(), usize::MAX);
+        let replies = self.scan::<ReplyRec>(&ReplyRec::all(), usize::MAX);
         self.m.loaded = Some(Loaded {
             header: header?,
             progress: progress?.unwrap_or_default(),
             config: config?.unwrap_or_default(),
             clients: clients?,
+            replies: replies?,
         });
         Ok(())
     }
@@ -163,7 +179,7 @@ impl Machine {
 
     /// Checks what was loaded and makes it this target's state.
     fn take_over(&mut self, loaded: Loaded, kind: TargetKind) -> Result<(), String> {
-        let Loaded { header, progress, config, clients } = loaded;
+        let Loaded { header, progress, config, clients, replies } = loaded;
         let Some(mut header) = header else {
             return Err("there is no target in this store: make one with 'adamant mkfs'".to_owned());
         };
@@ -184,32 +200,59 @@ impl Machine {
         self.last_transno = Transno(progress.last_transno);
         let recover = !self.options.abort_recovery && kind != TargetKind::Mgt;
         let mut known = Vec::new();
+        let mut generations = BTreeSet::new();
+        let mut slots = SlotsOnDisk::default();
+        for ((generation, tag), record) in replies {
+            let record = SlotRecord {
+                xid: Xid(record.xid),
+                transno: Transno(record.transno),
+                status: record.result,
+                data: record.data,
+                pre_versions: four(&record.pre_versions),
+            };
+            slots.entry(generation).or_default().push((tag, record));
+        }
+        self.exports.skip_generations(progress.last_generation);
         for (uuid, record) in clients {
-            let slots = record.slots.iter().filter_map(|slot| {
-                let mut pre_versions = [0; 4];
-                for (to, from) in pre_versions.iter_mut().zip(&slot.pre_versions) {
-                    *to = *from;
-                }
+            let single = record.slots.iter().filter_map(|slot| {
                 let tag = Tag(u16::try_from(slot.tag).ok()?);
-                let (xid, transno) = (Xid(slot.xid), Transno(slot.transno));
+                let (xid, transno, pre_versions) = (Xid(slot.xid), Transno(slot.transno), four(&slot.pre_versions));
                 Some((tag, SlotRecord { xid, transno, status: slot.result, data: slot.data, pre_versions }))
             });
-            let slots: Vec<_> = slots.collect();
-            let highest = slots.iter().map(|(_, slot)| slot.transno).max().unwrap_or_default();
+            let mut of_client: Vec<_> = single.collect();
+            if record.generation != 0 {
+                if !generations.insert(record.generation) {
+                    return Err(format!(
+                        "two clients of target '{}' have generation {}: its client records are damaged; start it with abort_recovery",
+                        header.name, record.generation
+                    ));
+                }
+                of_client.extend(slots.get(&record.generation).into_iter().flatten());
+            }
+            let highest = of_client.iter().map(|(_, slot)| slot.transno).max().unwrap_or_default();
             self.last_transno = self.last_transno.max(highest);
             if recover {
-                known.push(self.exports.restore(self.now, uuid, record.description, record.generation, slots));
+                slots.remove(&record.generation);
+                let restored = self.exports.restore(self.now, uuid, record.description, record.generation, of_client);
+                known.push(restored);
             } else {
                 self.forget_client(uuid);
             }
         }
+        // What is left belongs to no client.
+        for (generation, of_client) in slots {
+            for (tag, _) in of_client {
+                self.commits.forget_reply(generation, tag, self.now);
+            }
+        }
         self.last_committed = self.last_transno;
-        self.commits.set_progress(self.last_transno);
+        self.commits.set_progress(self.last_transno, progress.last_generation);
         let (soft, hard) = (self.options.recovery_soft, self.options.recovery_hard);
         self.window = Window::new(known, self.last_committed, soft, hard);
         if !self.window.is_open() {
             header.epoch = header.epoch.max(self.last_transno.epoch()) + 1;
             self.last_transno = Transno::start_of(header.epoch);
+            header.incompat &= !format_features::MULTI_RPCS;
         }
         self.config = config.config.unwrap_or_default();
         self.name = name;

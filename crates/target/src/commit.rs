@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use proto::{ClientUuid, Frame, Handle, Transno};
-use schema::session::{ClientRec, KnownConfig, Progress, SlotRec};
+use proto::{ClientUuid, Frame, Handle, Tag, Transno};
+use rpc::server::{Gone, SlotRecord};
+use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec, SlotRec};
 use schema::{Header, Record};
 use stdx::Instant;
 use store::{AttemptId, Group, StoreEffect};
@@ -48,10 +49,14 @@ pub(crate) struct Commits {
     /// Somebody waits for the collecting group.
     wanted: bool,
     dirty_exports: Vec<Handle>,
+    /// Slots whose reply record differs from the store's.
+    dirty_replies: Vec<(Handle, Tag)>,
     forgotten: BTreeSet<ClientUuid>,
+    /// Reply records that nobody will ask for.
+    garbage: BTreeSet<(u32, Tag)>,
     header_dirty: bool,
     config_dirty: bool,
-    progress: Transno,
+    progress: (Transno, u32),
     /// Data files written under accepted changes of the collecting group.
     dirty_files: BTreeSet<u64>,
     /// A group that waits for its data files.
@@ -66,10 +71,12 @@ impl Commits {
             own_since: None,
             wanted: false,
             dirty_exports: Vec::new(),
+            dirty_replies: Vec::new(),
             forgotten: BTreeSet::new(),
+            garbage: BTreeSet::new(),
             header_dirty: false,
             config_dirty: false,
-            progress: Transno(0),
+            progress: (Transno(0), 0),
             dirty_files: BTreeSet::new(),
             syncing: None,
         }
@@ -80,13 +87,19 @@ impl Commits {
         self.own_since.get_or_insert(now);
     }
 
+    /// A reply record that nobody will ask for.
+    pub(crate) fn forget_reply(&mut self, generation: u32, tag: Tag, now: Instant) {
+        self.garbage.insert((generation, tag));
+        self.own_since.get_or_insert(now);
+    }
+
     pub(crate) fn dirty_file(&mut self, file: u64) {
         self.dirty_files.insert(file);
     }
 
     /// What the store says at start.
-    pub(crate) fn set_progress(&mut self, transno: Transno) {
-        self.progress = transno;
+    pub(crate) fn set_progress(&mut self, transno: Transno, generation: u32) {
+        self.progress = (transno, generation);
     }
 }
 
@@ -95,6 +108,30 @@ impl Machine {
     pub(crate) fn export_dirty(&mut self, handle: Handle) {
         self.commits.own_since.get_or_insert(self.now);
         self.commits.dirty_exports.push(handle);
+    }
+
+    /// The reply record of a slot differs from the store's.
+    pub(crate) fn reply_dirty(&mut self, handle: Handle, tag: Tag) {
+        self.commits.own_since.get_or_insert(self.now);
+        self.commits.dirty_replies.push((handle, tag));
+    }
+
+    /// All reply records of a client have new names.
+    pub(crate) fn replies_dirty(&mut self, handle: Handle) {
+        let Some(export) = self.exports.get(handle) else { return };
+        let tags: Vec<Tag> = export.slots().iter().map(|(tag, _)| tag).collect();
+        for tag in tags {
+            self.reply_dirty(handle, tag);
+        }
+    }
+
+    /// The reply records of a session that is gone.
+    pub(crate) fn forget_replies(&mut self, gone: &Gone) {
+        if gone.generation != 0 {
+            for tag in &gone.tags {
+                self.commits.forget_reply(gone.generation, *tag, self.now);
+            }
+        }
     }
 
     pub(crate) fn header_dirty(&mut self) {
@@ -160,27 +197,43 @@ impl Machine {
             if !core::mem::take(&mut export.dirty) || export.lightweight {
                 continue;
             }
-            let slots = export.slots().iter().zip(1..).filter(|(slot, _)| slot.record.xid.0 != 0);
+            let mut slots = Vec::new();
+            if !export.is_multi() {
+                let all: Vec<(Tag, SlotRecord)> = export.slots().iter().map(|(tag, record)| (tag, *record)).collect();
+                for (tag, r) in all {
+                    export.slots_mut().clean(tag);
+                    slots.push(SlotRec {
+                        tag: tag.0.into(),
+                        xid: r.xid.0,
+                        transno: r.transno.0,
+                        result: r.status,
+                        data: r.data,
+                        pre_versions: used_versions(&r),
+                    });
+                }
+            }
             let record = ClientRec {
                 generation: export.generation,
                 description: export.description.clone(),
-                slots: slots
-                    .map(|(slot, tag)| {
-                        let r = &slot.record;
-                        let used = 4 - r.pre_versions.iter().rev().take_while(|version| **version == 0).count();
-                        SlotRec {
-                            tag,
-                            xid: r.xid.0,
-                            transno: r.transno.0,
-                            result: r.status,
-                            data: r.data,
-                            pre_versions: r.pre_versions[..used].to_vec(),
-                        }
-                    })
-                    .collect(),
+                slots,
                 last_epoch: self.header.epoch,
             };
             self.view.put(ClientRec::key(&export.uuid), record.encode_record());
+        }
+        for (generation, tag) in core::mem::take(&mut commits.garbage) {
+            self.view.delete(ReplyRec::key(&(generation, tag)));
+        }
+        for (handle, tag) in core::mem::take(&mut commits.dirty_replies) {
+            let Some(export) = self.exports.get_mut(handle) else { continue };
+            let Some(r) = export.slots_mut().clean(tag) else { continue };
+            let record = ReplyRec {
+                xid: r.xid.0,
+                transno: r.transno.0,
+                result: r.status,
+                data: r.data,
+                pre_versions: used_versions(&r),
+            };
+            self.view.put(ReplyRec::key(&(export.generation, tag)), record.encode_record());
         }
         if core::mem::take(&mut commits.header_dirty) {
             self.view.put(Header::key(&()), self.header.encode_record());
@@ -191,10 +244,10 @@ impl Machine {
         }
         // A group that somebody waits for must not be empty.
         let awaited = self.view.collecting_is_empty() && commits.then.contains_key(&self.view.collecting_group());
-        if commits.progress != self.last_transno || awaited {
-            commits.progress = self.last_transno;
-            let progress =
-                Progress { last_transno: self.last_transno.0, last_generation: self.exports.last_generation() };
+        let reached = (self.last_transno, self.exports.last_generation());
+        if commits.progress != reached || awaited {
+            commits.progress = reached;
+            let progress = Progress { last_transno: reached.0.0, last_generation: reached.1 };
             self.view.put(Progress::key(&()), progress.encode_record());
         }
         self.view.accept(self.now);
@@ -233,6 +286,12 @@ impl Machine {
         }
         true
     }
+}
+
+/// Versions without the zeros at their end.
+fn used_versions(record: &SlotRecord) -> Vec<u64> {
+    let used = 4 - record.pre_versions.iter().rev().take_while(|version| **version == 0).count();
+    record.pre_versions[..used].to_vec()
 }
 
 impl<S: Service> Target<S> {

@@ -16,6 +16,9 @@ use crate::machine::Machine;
 use crate::op::{Op, Replay};
 use crate::service::{ShareKey, Stop, Task};
 
+/// Bit of a version that says which object it is of; transnos never have it.
+pub const IDENTITY: u64 = 1 << 63;
+
 /// Who sent the request, as far as services care.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportInfo {
@@ -193,11 +196,28 @@ impl Cx<'_> {
         }
     }
 
-    /// Notes the version that object `index` (0 to 3) had before the change, for the reply.
-    pub fn pre_version(&mut self, index: usize, version: u64) {
+    /// Notes the version that object `index` (0 to 3) had before the change, for the reply. Nothing depends on it.
+    pub fn note_version(&mut self, index: usize, version: u64) {
         if let Some(slot) = self.m.out.pre_versions.get_mut(index) {
             *slot = version;
         }
+    }
+
+    /// The same of an object that this change depends on: a replay that meets another version than the first execution is
+    /// refused with `EOVERFLOW`. That happens if a change in between was another client's, who did not replay it.
+    ///
+    /// A value with [`IDENTITY`] says which object it is, not what state it is in.
+    pub fn pre_version(&mut self, index: usize, version: u64) -> Result<(), Stop> {
+        self.note_version(index, version);
+        let Replay::Fresh(_) = self.op.replay else { return Ok(()) };
+        let first = self.op.asked.pre_versions.get(index).copied().unwrap_or(0);
+        // 0: nothing was noted. Version 0.1.0 did not note identities.
+        let by_older = version & IDENTITY != 0 && first & IDENTITY == 0;
+        if first == 0 || first == version || by_older {
+            return Ok(());
+        }
+        stdx::mark!("target.version_mismatch");
+        Err(Stop::Errno(Errno::EOVERFLOW))
     }
 
     // --- durability ---
@@ -210,10 +230,14 @@ impl Cx<'_> {
 
     /// This change depends on `key`: if another client's change of it is not durable, the reply waits until it is.
     pub fn depends_on(&mut self, key: ShareKey) {
-        let (tag, exports) = (self.op.tag, &self.m.exports);
+        // A replay was answered already.
+        if self.is_replay() {
+            return;
+        }
+        let (asked, exports) = (&self.op.asked, &self.m.exports);
         let export = proto::Handle(self.op.export.0);
-        let group = self.m.sharing.depends(key, self.op.export, |other, xid| {
-            other != tag && exports.get(export).is_some_and(|export| export.may_be_unanswered(other, xid))
+        let group = self.m.sharing.depends(key, self.op.export, |tag, xid| {
+            tag != asked.tag && exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, asked))
         });
         self.m.out.hold_for = self.m.out.hold_for.max(group);
     }

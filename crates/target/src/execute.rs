@@ -6,7 +6,7 @@ use dlm::ExportId;
 use dlm::server::LockEvent;
 use proto::frame::flags;
 use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
-use rpc::server::SlotRecord;
+use rpc::server::{Dirty, SlotRecord};
 use store::Room;
 
 use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
@@ -155,6 +155,7 @@ impl<S: Service> Target<S> {
             Work::Request(request) => {
                 let mut header = reply_header(&request.frame.header);
                 header.status = -errno.raw();
+                self.m.replay_failed(&op, request.opcode, errno);
                 let frame = Frame { header, ..Frame::default() };
                 self.m.answered(&op, &request.frame.header, &frame);
                 self.m.send_reply(Handle(op.export.0), frame);
@@ -212,8 +213,12 @@ impl<S: Service> Target<S> {
                     let record =
                         SlotRecord { xid: asked.xid, transno, status: reply.status, data: reply.record, pre_versions };
                     self.m.progress_dirty();
-                    if asked.tag.0 != 0 && self.m.exports.executed(handle, asked.tag, record) {
-                        self.m.export_dirty(handle);
+                    if asked.tag.0 != 0 {
+                        match self.m.exports.executed(handle, asked.tag, record) {
+                            Dirty::No => {}
+                            Dirty::Client => self.m.export_dirty(handle),
+                            Dirty::Reply => self.m.reply_dirty(handle, asked.tag),
+                        }
                     }
                     if lightweight {
                         // Its client keeps nothing for replay: the change must be durable when it is answered.

@@ -9,7 +9,8 @@
 //! - `dlm` decides who waits for whom; this crate sends the callbacks and evicts those who do not answer.
 //!
 //! # Invariants
-//! - A reply record and the change it stands for are in one group.
+//! - A reply record and the change it stands for are in one group. It is replaced only by that of a later request of its
+//!   slot, and none is written for the replay of a change that is durable.
 //! - Transnos rise in the order in which changes are accepted, and groups take whole ranges of them.
 //! - `last_committed`, as any client sees it, never falls.
 //! - Nothing is answered from a group that may still be refused: a commit that fails stops the target.
@@ -33,7 +34,7 @@ mod tests;
 mod upstream;
 
 pub use api::{ConnId, DataId, DataOp, DataResult, DataSpace, Effect, Event, LogLevel, Peer};
-pub use cx::{Cx, ExportInfo};
+pub use cx::{Cx, ExportInfo, IDENTITY};
 pub use dlm::ExportId;
 pub use machine::Target;
 pub use options::{Format, Options, format, format_features};

@@ -2,7 +2,7 @@
 
 use dlm::{ExportId, WaiterId};
 use proto::msg::LockGrant;
-use proto::{Errno, Frame, TargetName, Transno};
+use proto::{Errno, Frame, Header, TargetName, Transno};
 use stdx::Instant;
 use store::AttemptId;
 
@@ -70,8 +70,8 @@ pub(crate) struct Op {
     pub(crate) export: ExportId,
     pub(crate) replay: Replay,
     pub(crate) work: Work,
-    /// Slot of a request.
-    pub(crate) tag: proto::Tag,
+    /// Of a request, else empty.
+    pub(crate) asked: Header,
     pub(crate) started: Instant,
     /// The current attempt has noted something that it waits for.
     pub(crate) waits: bool,
@@ -84,11 +84,22 @@ pub(crate) struct Op {
 
 impl Op {
     pub(crate) fn new(id: u64, export: ExportId, replay: Replay, work: Work, started: Instant) -> Op {
-        let tag = match &work {
-            Work::Request(request) | Work::Reconstruct(request, _) => request.frame.header.tag,
-            _ => proto::Tag(0),
+        let asked = match &work {
+            Work::Request(request) | Work::Reconstruct(request, _) => request.frame.header,
+            _ => Header::default(),
         };
-        Op { id, export, replay, work, tag, started, waits: false, used_locks: false, pre_versions: [0; 4], memo: None }
+        Op {
+            id,
+            export,
+            replay,
+            work,
+            asked,
+            started,
+            waits: false,
+            used_locks: false,
+            pre_versions: [0; 4],
+            memo: None,
+        }
     }
 
     pub(crate) fn waiter(&self) -> WaiterId {

@@ -10,12 +10,13 @@ use store::{Batch, CommitPolicy};
 /// Format features, in the header's three words. A version that does not know an `incompat` bit refuses the target, one
 /// that does not know a `rocompat` bit refuses to change it (which here means: refuses it too).
 pub mod format_features {
-    /// Clients with several modifying requests in flight have reply records. Known by name only in this version.
+    /// Clients with several modifying requests in flight have reply records. Set, durably, before the first such client is
+    /// served; cleared at a start or at the end of a recovery if there is none.
     pub const MULTI_RPCS: u64 = 0x400;
     /// Names for messages.
     pub const NAMES: &[(u64, &str)] = &[(MULTI_RPCS, "multi_rpcs")];
     /// `incompat` bits that this version knows.
-    pub const INCOMPAT_KNOWN: u64 = 0;
+    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS;
     /// `rocompat` bits that this version knows.
     pub const ROCOMPAT_KNOWN: u64 = 0;
 }
@@ -35,6 +36,8 @@ pub struct Options {
     pub cache_limit: usize,
     /// When groups leave.
     pub commit: CommitPolicy,
+    /// Changes that a client may have in flight, on a metadata target.
+    pub max_mod_rpcs: u16,
     /// How long recovery waits for clients that are missing, from the first that came.
     pub recovery_soft: Duration,
     /// How long recovery may take at most.
@@ -60,6 +63,7 @@ impl Default for Options {
             seed: 0,
             cache_limit: 128 << 20,
             commit: CommitPolicy::default(),
+            max_mod_rpcs: 8,
             recovery_soft: Duration::from_secs(30),
             recovery_hard: Duration::from_secs(180),
             abort_recovery: false,
@@ -141,10 +145,10 @@ mod tests {
     fn unknown_features_refuse_the_target_by_name() {
         let mut header = Header { name: "fs-MDT0000".into(), ..Header::default() };
         assert_eq!(check_features(&header), Ok(()));
-        header.incompat = 0x400;
-        assert!(
-            check_features(&header).unwrap_err().starts_with("target 'fs-MDT0000' needs feature 'multi_rpcs' that")
-        );
+        header.incompat = format_features::MULTI_RPCS;
+        assert_eq!(check_features(&header), Ok(()));
+        header.incompat = 0x400 | 0x2000;
+        assert!(check_features(&header).unwrap_err().starts_with("target 'fs-MDT0000' needs feature '0x2000' that"));
         header = Header { rocompat: 0x8000, ..header };
         header.incompat = 0;
         assert!(check_features(&header).unwrap_err().contains("'0x8000'"));

@@ -3,6 +3,7 @@
 use core::fmt::Write;
 use core::time::Duration;
 
+use proto::connect::TAG_MAX;
 use proto::msg::Param;
 use proto::{Errno, Handle, TargetKind};
 use rpc::server::WindowState;
@@ -11,6 +12,9 @@ use stdx::Instant;
 use crate::api::LogLevel;
 use crate::machine::{Machine, Target};
 use crate::service::Service;
+
+/// How many changes a client may have in flight; the second is its old name.
+const MAX_MOD_RPCS: [&str; 2] = ["max_mod_rpcs_in_flight", "max_mod_rpcs_per_client"];
 
 /// Whether `path` matches `pattern`: `*` stands for any characters within a component, `?` for one; `**` for anything.
 fn matches(pattern: &str, path: &str) -> bool {
@@ -69,7 +73,7 @@ impl Machine {
                 let _ = writeln!(text, "evicted_clients: {}", s.evicted);
                 let _ = writeln!(text, "replayed_requests: {}", s.replayed_requests);
                 let _ = writeln!(text, "last_transno: {}", self.last_transno);
-                let _ = writeln!(text, "VBR: DISABLED");
+                let _ = writeln!(text, "VBR: {}", if s.evicted > 0 { "ENABLED" } else { "DISABLED" });
                 let _ = writeln!(text, "IR: ENABLED");
             }
             _ => {
@@ -117,6 +121,19 @@ impl Machine {
             all.push((format!("{at}.uuid"), export.uuid.to_string()));
             all.push((format!("{at}.nid"), export.address.clone()));
             all.push((format!("{at}.description"), export.description.clone()));
+            if kind == TargetKind::Mdt {
+                let counters = export.slots().counters();
+                let text = format!(
+                    "reply_cnt: {}\nreply_max: {}\nreply_released_by_xid: {}\nreply_released_by_tag: {}\n",
+                    counters.held, counters.held_max, counters.released_by_xid, counters.released_by_tag
+                );
+                all.push((format!("{at}.reply_data"), text));
+            }
+        }
+        if kind == TargetKind::Mdt {
+            for leaf in MAX_MOD_RPCS {
+                all.push((format!("{base}.{leaf}"), self.options.max_mod_rpcs.to_string()));
+            }
         }
         let space = format!("ldlm.namespaces.{name}");
         all.push((format!("{space}.lock_count"), (locks.granted + locks.records).to_string()));
@@ -193,12 +210,22 @@ impl<S: Service> Target<S> {
 
     /// `None`: not one of the machine's.
     fn set_own(&mut self, name: &str, value: &str) -> Option<Result<(), Errno>> {
+        let kind = self.service.kind();
         let m = &mut self.m;
         let seconds = |value: &str| match number::<u64>(value)? {
             seconds @ 1..=86400 => Ok(Duration::from_secs(seconds)),
             _ => Err(Errno::ERANGE),
         };
         let result = match name {
+            _ if kind == TargetKind::Mdt && MAX_MOD_RPCS.contains(&name) => match number::<u16>(value) {
+                // Clients hear of it when they connect.
+                Ok(count @ 1..=TAG_MAX) => {
+                    m.options.max_mod_rpcs = count;
+                    Ok(())
+                }
+                Ok(_) => Err(Errno::ERANGE),
+                Err(errno) => Err(errno),
+            },
             "recovery_time_soft" => seconds(value).map(|time| m.options.recovery_soft = time),
             "recovery_time_hard" => seconds(value).map(|time| m.options.recovery_hard = time),
             "commit_on_sharing" => match value.trim() {

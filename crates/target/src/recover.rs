@@ -1,14 +1,16 @@
 //! The recovery window at work; what it decides is in [`rpc::server::Window`].
 
 use proto::frame::flags;
-use proto::{Handle, Transno};
+use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
 use rpc::server::{Phase, Step};
 
 use crate::api::LogLevel;
 use crate::boot::Stage;
 use crate::commit::Then;
+use crate::execute::reply_header;
 use crate::machine::{Machine, Target};
-use crate::op::Replay;
+use crate::op::{Op, Replay};
+use crate::options::format_features;
 use crate::service::Service;
 
 impl<S: Service> Target<S> {
@@ -35,13 +37,24 @@ impl<S: Service> Target<S> {
         {
             any = true;
             let transno = frame.header.transno;
-            self.execute(handle, frame, Replay::Fresh(transno));
+            if self.m.exports.get(handle).is_some_and(|export| export.replay_failed) {
+                self.m.skip_replay(handle, &frame.header);
+            } else {
+                self.execute(handle, frame, Replay::Fresh(transno));
+            }
         }
         any
     }
 
     fn finish_recovery(&mut self) {
+        let failed: Vec<Handle> = self.m.exports.iter().filter(|e| e.replay_failed).map(|e| e.handle).collect();
+        for handle in failed {
+            self.evict(handle, "what it replayed hangs on a change that was lost with its client");
+        }
         let m = &mut self.m;
+        if m.exports.iter().all(|export| !export.is_multi()) {
+            m.header.incompat &= !format_features::MULTI_RPCS;
+        }
         m.header.epoch = m.header.epoch.max(m.last_transno.epoch()) + 1;
         m.header_dirty();
         let group = m.newest_group();
@@ -84,6 +97,38 @@ impl Machine {
     /// Whether replays of what is durable are under way.
     fn opens_again(&self) -> bool {
         self.ops.values().any(|op| matches!(op.replay, Replay::Committed(_)))
+    }
+
+    /// A request failed. If it is a replay that succeeded before, its client replays nothing more: what follows may hang on
+    /// it, and the client is to keep a prefix of its history. It is evicted when the others are through. (A close that
+    /// finds its file closed has nothing to do.)
+    pub(crate) fn replay_failed(&mut self, op: &Op, opcode: Opcode, errno: Errno) {
+        let Replay::Fresh(transno) = op.replay else { return };
+        if opcode == Opcode::MdsClose {
+            return;
+        }
+        stdx::mark!("target.replay_failed");
+        let handle = Handle(op.export.0);
+        let line = format!(
+            "{} of {} (transno {transno}) cannot be done again ({}): a change before it is lost",
+            opcode.name(),
+            self.client_name(handle),
+            errno.name()
+        );
+        self.log(LogLevel::Warn, line);
+        if let Some(export) = self.exports.get_mut(handle) {
+            export.replay_failed = true;
+        }
+    }
+
+    /// The replay of a client that is to be evicted.
+    fn skip_replay(&mut self, handle: Handle, asked: &Header) {
+        let mut header = reply_header(asked);
+        header.status = -Errno::EOVERFLOW.raw();
+        let frame = Frame { header, ..Frame::default() };
+        self.exports.keep_replay_answer(handle, &frame);
+        self.window.executed(self.now);
+        self.send_reply(handle, frame);
     }
 
     fn move_phases(&mut self, from: Phase, to: Phase) {

@@ -8,7 +8,7 @@ use proto::frame::flags;
 use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply};
 use proto::{Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
 use rpc::Link;
-use rpc::server::{Arrival, ConnectOffer, Connected, Phase, Refusal, Replayed};
+use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
 
 use crate::api::{ConnId, Effect, LogLevel};
 use crate::boot::Stage;
@@ -16,6 +16,7 @@ use crate::commit::Then;
 use crate::execute::reply_header;
 use crate::machine::{Machine, Target};
 use crate::op::{Op, Replay, Work};
+use crate::options::format_features;
 use crate::service::{Request, Service};
 
 /// Whether a request may be the work that a client does before it gives a lock back. Signs of life alone are not.
@@ -111,12 +112,15 @@ impl<S: Service> Target<S> {
     /// A request that waited for the end of recovery.
     pub(crate) fn begin_deferred(&mut self, handle: Handle, frame: Frame) {
         let Some(export) = self.m.exports.get(handle) else { return };
-        let tag = frame.header.tag;
-        let known = export.slots().get(usize::from(tag.0).wrapping_sub(1)).map(|slot| slot.record);
-        match known {
-            Some(record) if record.xid == frame.header.xid => self.begin(Arrival::Reconstruct, handle, frame),
-            _ => self.begin(Arrival::Execute, handle, frame),
-        }
+        let what = match export.slots().found(frame.header.tag, frame.header.xid) {
+            Found::Nothing => Arrival::Execute,
+            Found::Reply | Found::Record => Arrival::Reconstruct,
+            Found::Newer => {
+                self.m.refuse(handle, &frame.header, Errno::EPROTO);
+                return;
+            }
+        };
+        self.begin(what, handle, frame);
     }
 
     fn replay(&mut self, handle: Handle, frame: Frame) {
@@ -226,6 +230,7 @@ impl<S: Service> Target<S> {
         let now = self.m.now;
         let mut offer =
             ConnectOffer::new(self.m.name.to_string(), self.m.header.mount_count, self.m.options.version.clone());
+        offer.max_mod_rpcs = if self.service.kind() == TargetKind::Mdt { self.m.options.max_mod_rpcs } else { 0 };
         offer.all_lightweight = self.service.kind() == TargetKind::Mgt;
         offer.recovering = self.m.window.time_left(now);
         let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
@@ -243,7 +248,15 @@ impl<S: Service> Target<S> {
             Connected::Yes(mut accepted) => {
                 let handle = accepted.handle;
                 if let Some(old) = accepted.replaced {
-                    self.export_is_gone(old);
+                    self.m.forget_replies(&old);
+                    self.export_is_gone(old.handle);
+                }
+                if accepted.multi {
+                    self.m.replies_dirty(handle);
+                    if self.m.header.incompat & format_features::MULTI_RPCS == 0 {
+                        self.m.header.incompat |= format_features::MULTI_RPCS;
+                        self.m.header_dirty();
+                    }
                 }
                 if let Some(old) = accepted.old_link {
                     self.m.effects.push_back(Effect::Hangup { conn: ConnId(old.0) });
@@ -311,6 +324,7 @@ impl<S: Service> Target<S> {
             && !export.lightweight
         {
             self.m.forget_client(export.uuid);
+            self.m.forget_replies(&Gone::of(&export));
         }
         self.export_is_gone(handle);
     }

@@ -52,6 +52,8 @@ impl Client {
             soft: Some(Duration::from_secs(60)),
             request_timeout: Duration::from_secs(10),
             write_back_after: Duration::from_secs(2),
+            max_rpcs_in_flight: 8,
+            max_mod_rpcs_in_flight: 7,
         };
         Ok(Arc::new(Client { mount: Mount::start(options, Arc::new(NoKernel))? }))
     }

@@ -34,8 +34,18 @@ pub struct Man {
 }
 
 /// Names that the binary answers to.
-const NAMES: [&str; 9] =
-    ["lfs", "lctl", "mkfs.adamant", "mount.adamant", "mds-survey", "mdtest", "createmany", "unlinkmany", "statmany"];
+const NAMES: [&str; 10] = [
+    "lfs",
+    "lctl",
+    "lr_reader",
+    "mkfs.adamant",
+    "mount.adamant",
+    "mds-survey",
+    "mdtest",
+    "createmany",
+    "unlinkmany",
+    "statmany",
+];
 
 /// Makes the links.
 pub fn links(arguments: Links) -> anyhow::Result<ExitCode> {

@@ -5,6 +5,7 @@ pub mod down;
 pub mod install;
 pub mod lctl;
 pub mod lfs;
+pub mod lr_reader;
 pub mod many;
 pub mod mdtest;
 pub mod mkfs;

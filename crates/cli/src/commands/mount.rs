@@ -9,6 +9,7 @@ use clap::Args;
 use client::api::Options;
 use fuse::{FuseMount, MountSettings};
 use host::admin::{self, Description, Device, Request, Response};
+use proto::connect::TAG_MAX;
 use proto::{Errno, Nid};
 
 use crate::daemon;
@@ -22,7 +23,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -113,6 +114,8 @@ impl MountRequest {
             soft: None,
             request_timeout: Duration::from_secs(10),
             write_back_after: Duration::from_secs(2),
+            max_rpcs_in_flight: 8,
+            max_mod_rpcs_in_flight: 7,
         };
         for word in words.iter().filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
@@ -123,6 +126,12 @@ impl MountRequest {
                     .filter(|n| *n > 0)
                     .with_context(|| format!("mount option '{word}' needs a number"))
             };
+            let between = |number: u64, low: u16, high: u16| {
+                u16::try_from(number)
+                    .ok()
+                    .filter(|n| (low..=high).contains(n))
+                    .with_context(|| format!("mount option '{word}' needs a number from {low} to {high}"))
+            };
             match key {
                 "ro" => (settings.read_only, options.read_only) = (true, true),
                 "rw" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser" => {}
@@ -132,6 +141,11 @@ impl MountRequest {
                 "max_dirty_mb" => options.max_dirty = number()? << 20,
                 "max_cached_mb" => options.max_cached = number()? << 20,
                 "max_read_ahead_mb" => options.max_read_ahead = number()? << 20,
+                "max_rpcs_in_flight" => options.max_rpcs_in_flight = between(number()?, 2, TAG_MAX)?,
+                "max_mod_rpcs_in_flight" => {
+                    options.max_mod_rpcs_in_flight = between(number()?, 1, TAG_MAX - 1)?;
+                    options.max_rpcs_in_flight = options.max_rpcs_in_flight.max(options.max_mod_rpcs_in_flight + 1);
+                }
                 "threads" => settings.threads = number()? as usize,
                 "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" | "sync"
                 | "dirsync" => settings.kernel_options.push(key.to_owned()),

@@ -339,6 +339,8 @@ impl Cluster {
             soft: None,
             request_timeout: Duration::from_secs(10),
             write_back_after: Duration::from_secs(5),
+            max_rpcs_in_flight: 8,
+            max_mod_rpcs_in_flight: 7,
         }
     }
 

@@ -100,8 +100,9 @@ fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &
         return Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here });
     }
     if atime_ns != 0 && atime_ns > node.inode.atime_ns {
+        // No new version: nobody's change hangs on when somebody read last.
         node.inode.atime_ns = atime_ns;
-        node.put(cx);
+        cx.put(&node.ino, &node.inode);
     }
     Ok(Gone::No)
 }

@@ -114,8 +114,8 @@ pub fn make(
         return Err(Errno::EMLINK.into());
     }
     let grant = use_fid(cx, new.fid)?;
-    cx.pre_version(0, parent.inode.version);
-    cx.pre_version(1, 1);
+    cx.note_version(0, parent.inode.version);
+    cx.note_version(1, tree::NO_ENTRY);
     tree::revoke(cx, &[(parent.fid(), bits::UPDATE)])?;
 
     let ino = tree::allocate_ino(cx, &mut parent)?;

@@ -109,7 +109,7 @@ pub fn write(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &WriteReq, new: &Bytes) ->
     }
     let mode = if request.lock == 0 { LockMode::Ex } else { LockMode::Pw };
     under_lock(cx, &request.object, request.lock, mode)?;
-    cx.pre_version(0, node.inode.version);
+    cx.pre_version(0, node.inode.version)?;
     if !new.is_empty() {
         let old = if request.offset == 0 && end >= node.inode.size { Bytes::new() } else { bytes_of(cx, &node)? };
         let data = resident::write(&old, request.offset, new);
@@ -140,7 +140,7 @@ pub fn punch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &PunchReq) -> Result<Reply
     }
     let mode = if request.lock == 0 { LockMode::Ex } else { LockMode::Pw };
     under_lock(cx, &request.object, request.lock, mode)?;
-    cx.pre_version(0, node.inode.version);
+    cx.pre_version(0, node.inode.version)?;
     match kind {
         PunchKind::Truncate => resize(cx, &mut node, size)?,
         PunchKind::Hole | PunchKind::Zero => {
@@ -157,7 +157,7 @@ pub fn punch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &PunchReq) -> Result<Reply
 /// `ObjSetattr`: times of the data; owner and group are the inode's business.
 pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ObjSetattrReq) -> Result<Reply, Stop> {
     let mut node = file(cx, &request.object)?;
-    cx.pre_version(0, node.inode.version);
+    cx.pre_version(0, node.inode.version)?;
     set_times(&mut node, request.lvb.as_ref());
     finish(mdt, cx, node, false)
 }

@@ -29,9 +29,9 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
         () if node.inode.nlink >= LINK_MAX => return Err(Errno::EMLINK.into()),
         () => {}
     }
-    cx.pre_version(0, parent.inode.version);
-    cx.pre_version(1, node.inode.version);
-    cx.pre_version(2, 1);
+    cx.note_version(0, parent.inode.version);
+    cx.pre_version(1, tree::version_of(&node.inode))?;
+    cx.note_version(2, tree::NO_ENTRY);
     tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (node.fid(), bits::UPDATE)])?;
 
     cx.depends_on(ShareKey::object(parent.fid()));

@@ -111,8 +111,8 @@ fn existing(
     parent: Option<&Node>,
 ) -> Result<Reply, Stop> {
     check(&change.caller, &node.inode, op)?;
-    cx.pre_version(0, parent.map_or(0, |parent| parent.inode.version));
-    cx.pre_version(1, node.inode.version);
+    cx.note_version(0, parent.map_or(0, |parent| parent.inode.version));
+    cx.note_version(1, node.inode.version);
     let truncates = op.flags & flags::TRUNC != 0 && node.inode.is_file();
     let needs_osts = writes(op.flags) && mdt.lacks_osts(&node.inode);
     let mut revoked = 0;

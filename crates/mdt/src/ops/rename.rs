@@ -57,7 +57,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     let (from, to) = (found.source.key, found.target.key);
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
     let tombstone = mdt.chain_goes_on(cx, &found.source)? || follows;
-    note_versions(cx, &found);
+    check_versions(cx, &found)?;
     revoke(cx, &found)?;
 
     cx.depends_on(ShareKey::object(op.source_parent));
@@ -191,11 +191,11 @@ fn check(change: &Change, op: &RenameOp, found: &Found) -> Result<(), Errno> {
     Ok(())
 }
 
-fn note_versions(cx: &mut Cx<'_>, found: &Found) {
-    cx.pre_version(0, found.dirs.source.inode.version);
-    cx.pre_version(1, found.dirs.target().inode.version);
-    cx.pre_version(2, found.moved.inode.version);
-    cx.pre_version(3, found.other.as_ref().map_or(1, |other| other.inode.version));
+fn check_versions(cx: &mut Cx<'_>, found: &Found) -> Result<(), Stop> {
+    cx.note_version(0, found.dirs.source.inode.version);
+    cx.note_version(1, found.dirs.target().inode.version);
+    cx.pre_version(2, tree::version_of(&found.moved.inode))?;
+    cx.pre_version(3, found.other.as_ref().map_or(tree::NO_ENTRY, |other| tree::version_of(&other.inode)))
 }
 
 fn revoke(cx: &mut Cx<'_>, found: &Found) -> Result<(), Stop> {

@@ -20,7 +20,7 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) 
     if sized {
         mdt.check_growth(&node.inode, op.size)?;
     }
-    cx.pre_version(0, before.version);
+    cx.pre_version(0, tree::version_of(&before))?;
     if !housekeeping {
         tree::revoke(cx, &[(op.fid, bits_of(&before, &node.inode, sized))])?;
     }

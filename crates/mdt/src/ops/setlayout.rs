@@ -11,7 +11,7 @@ use target::{Cx, Reply, ShareKey, Stop};
 /// See the module.
 pub fn setlayout(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetlayoutOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
-    cx.pre_version(0, node.inode.version);
+    cx.pre_version(0, tree::version_of(&node.inode))?;
     let wanted = op.layout.clone().unwrap_or_default();
     match SetlayoutKind::try_from(op.kind).map_err(|_| Errno::EINVAL)? {
         SetlayoutKind::Set => {

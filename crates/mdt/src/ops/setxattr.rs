@@ -27,7 +27,7 @@ pub fn setxattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp
         return Err(Errno::EINVAL.into());
     }
     xattrs::may_write(&change.caller, &node.inode, &op.name, kind)?;
-    let old_version = node.inode.version;
+    let old_version = tree::version_of(&node.inode);
     let mode = node.inode.mode;
     let wanted = match (kind, op.remove) {
         (Namespace::Acl, false) => set_list(change, &mut node, op)?,
@@ -45,7 +45,7 @@ pub fn setxattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp
     if kind == Namespace::Acl || mode != node.inode.mode {
         revoked |= bits::PERM | bits::LOOKUP;
     }
-    cx.pre_version(0, old_version);
+    cx.pre_version(0, old_version)?;
     tree::revoke(cx, &[(op.fid, revoked)])?;
 
     cx.changed(ShareKey::object(op.fid));

@@ -33,8 +33,8 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) ->
         (true, true) if child.inode.dir.entries > 0 => return Err(Errno::ENOTEMPTY.into()),
         _ => {}
     }
-    cx.pre_version(0, parent.inode.version);
-    cx.pre_version(1, child.inode.version);
+    cx.note_version(0, parent.inode.version);
+    cx.pre_version(1, tree::version_of(&child.inode))?;
     tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (child.fid(), bits::LOOKUP | bits::UPDATE)])?;
 
     cx.depends_on(ShareKey::object(parent.fid()));

@@ -336,6 +336,7 @@ impl World {
             if reply.header.status == 0 {
                 let mut kept = kept;
                 kept.header.transno = reply.header.transno;
+                kept.header.pre_versions = reply.header.pre_versions;
                 assert!(kept.header.transno > Transno(0), "a change without a transno");
                 self.clients[at].kept.push(kept);
             }

@@ -255,3 +255,108 @@ fn sequences_are_durable_before_they_are_given() {
     assert_eq!((reply.seq, reply.width), (Fid::SEQ_FIRST + 1, Fid::OID_MAX));
     w.check();
 }
+
+// --- a client that is missing ---
+
+impl World {
+    /// The server dies, and only these clients come back.
+    fn come_back_without_others(&mut self, back: &[usize]) {
+        self.commits = true;
+        self.crash();
+        for &at in back {
+            self.reconnect(at);
+        }
+        // The others are given up.
+        for _ in 0..4 {
+            self.settle();
+        }
+    }
+
+    /// From now on changes are not held for one another, and nothing becomes durable.
+    fn hurry(&mut self) {
+        self.sync();
+        self.clients.iter_mut().for_each(|client| client.kept.clear());
+        self.commits = false;
+        let now = self.now;
+        assert_eq!(self.target().set_param(now, "mdt.fs-MDT0000.commit_on_sharing", "0"), Ok(()));
+    }
+
+    /// Whether the server still knows the session of a client.
+    fn is_known(&mut self, at: usize) -> bool {
+        let xid = self.send(at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), 0);
+        self.wait(at, xid).is_some_and(|reply| reply.header.status == 0)
+    }
+}
+
+#[test]
+fn creates_in_a_shared_directory_do_not_hang_on_each_other() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dir = w.mkdir(Fid::ROOT, "shared");
+    w.hurry();
+    for i in 0..10 {
+        w.create_as(other, cred(0), dir, &format!("lost{i}"), S_IFREG | 0o644).unwrap();
+        w.create_as(0, cred(0), dir, &format!("kept{i}"), if i % 2 == 0 { S_IFREG } else { S_IFDIR } | 0o755).unwrap();
+    }
+    w.create_as(other, cred(0), dir, "last", S_IFREG | 0o644).unwrap();
+    w.remove_as(0, cred(0), dir, "kept0", false).unwrap();
+    w.rename((dir, "kept1"), (dir, "moved"), 0).unwrap();
+    w.come_back_without_others(&[0]);
+    assert_eq!(statuses(&w.replay(0)), [0; 12]);
+    w.recovered(0);
+    assert_eq!(w.names(dir), ["kept2", "kept3", "kept4", "kept5", "kept6", "kept7", "kept8", "kept9", "moved"]);
+    w.log.clear();
+    w.check();
+}
+
+#[test]
+fn who_builds_on_what_is_lost_with_its_client_loses_what_he_built_and_only_he() {
+    let mut w = World::new();
+    let (missing, independent) = (w.connect(), w.connect());
+    w.mknod(Fid::ROOT, "a");
+    let old = w.mknod(Fid::ROOT, "b");
+    w.hurry();
+    w.mknod(Fid::ROOT, "before");
+    // What is called b is another file now; and goes.
+    w.rename_as(missing, cred(0), (Fid::ROOT, "a"), (Fid::ROOT, "b"), 0).unwrap();
+    w.unlink(Fid::ROOT, "b").unwrap();
+    w.mknod(Fid::ROOT, "after");
+    w.create_as(independent, cred(0), Fid::ROOT, "independent", S_IFREG | 0o644).unwrap();
+    w.come_back_without_others(&[0, independent]);
+    let overflow = -Errno::EOVERFLOW.raw();
+    // Both replay at the same time: the order is that of the transnos.
+    let theirs = w.clients[independent].kept[0].clone();
+    let mine = w.clients[0].kept.clone();
+    let replays: Vec<(usize, Frame)> =
+        mine.into_iter().map(|frame| (0, frame)).chain([(independent, theirs)]).collect();
+    let mut waits = Vec::new();
+    for (at, mut frame) in replays {
+        let client = &w.clients[at];
+        (frame.header.flags, frame.header.last_xid) = (flags::REPLAY, Xid(0));
+        (frame.header.conn_cnt, frame.header.export) = (client.conn_cnt, client.export);
+        let (conn, xid) = (client.conn, frame.header.xid.0);
+        w.event(Event::Frame { conn, frame });
+        waits.push((at, xid));
+    }
+    for at in [0, independent] {
+        w.send(at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::REQ_REPLAY_DONE);
+    }
+    let answers: Vec<i32> =
+        waits.into_iter().map(|(at, xid)| w.wait(at, xid).expect("an answer").header.status).collect();
+    assert_eq!(answers, [0, overflow, overflow, 0], "before; unlink and what followed it; the other's");
+    assert!(stdx::marks::count("target.version_mismatch") > 0 && stdx::marks::count("target.replay_failed") > 0);
+    for at in [0, independent] {
+        w.send(at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE);
+    }
+    w.settle();
+    assert!(!w.is_known(0), "it must learn that its later changes are lost");
+    assert!(w.is_known(independent));
+    let vbr = w.target().get_params("mdt.*.recovery_status");
+    assert!(vbr[0].1.contains("VBR: ENABLED"), "{vbr:?}");
+    w.clients[0].export = Handle(0);
+    w.reconnect(0);
+    assert_eq!(w.names(Fid::ROOT), ["a", "b", "before", "independent"]);
+    assert_eq!(w.lookup(Fid::ROOT, "b").map(|attr| attr.fid), Some(old));
+    w.log.clear();
+    w.check();
+}

@@ -12,6 +12,7 @@ use stdx::{Instant, Rng};
 use super::link::{Phase, Retry};
 use super::recover::Recovery;
 use super::replay::ReplayList;
+use super::slots::{Slots, Waiting};
 use super::{Config, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use crate::{Link, Slot};
 
@@ -134,18 +135,15 @@ pub struct Import {
     pub(crate) sent: BTreeMap<Xid, Sent>,
     /// Requests that the server was too busy for, by when they are sent again.
     busy: Vec<(Instant, Sent)>,
-    queues: [VecDeque<Queued>; 3],
-    slots: [u16; 3],
+    /// Those that wait without needing a slot.
+    queue: VecDeque<Queued>,
+    /// Those that wait for a slot.
+    waiting: Waiting<Queued>,
+    pub(crate) slots: Slots,
+    /// Requests without a slot in flight.
+    slotless: usize,
     counts: BTreeMap<u16, OpcodeCount>,
     pub(crate) effects: VecDeque<ImportEffect>,
-}
-
-fn lane(slot: Slot) -> usize {
-    match slot {
-        Slot::None => 0,
-        Slot::Modify => 1,
-        Slot::Close => 2,
-    }
 }
 
 impl Import {
@@ -175,8 +173,10 @@ impl Import {
             earliest: Instant::FAR,
             sent: BTreeMap::new(),
             busy: Vec::new(),
-            queues: [VecDeque::new(), VecDeque::new(), VecDeque::new()],
-            slots: [0; 3],
+            queue: VecDeque::new(),
+            waiting: Waiting::new(),
+            slots: Slots::new(),
+            slotless: 0,
             counts: BTreeMap::new(),
             effects: VecDeque::new(),
             config,
@@ -232,10 +232,13 @@ impl Import {
             self.fail(id, Xid(0), Errno::EIO);
         } else if out.no_resend && self.state != State::Full {
             self.fail(id, Xid(0), Errno::ETIMEDOUT);
-        } else if self.may_send(&out) && self.queues[lane(out.slot)].is_empty() {
+        } else if out.slot != Slot::None {
+            self.waiting.push(out.slot, Queued { id, out });
+            self.pump_waiting();
+        } else if self.may_send(&out) && self.queue.is_empty() {
             self.send_new(Queued { id, out });
         } else {
-            self.queues[lane(out.slot)].push_back(Queued { id, out });
+            self.queue.push_back(Queued { id, out });
         }
         id
     }
@@ -243,21 +246,23 @@ impl Import {
     /// Withdraws a request that was not sent, or that has no effect (no slot). Gives whether it was withdrawn: then nothing
     /// more is heard of it.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        for queue in &mut self.queues {
-            if let Some(at) = queue.iter().position(|queued| queued.id == id) {
-                queue.remove(at);
-                return true;
-            }
+        if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
+            self.queue.remove(at);
+            return true;
+        }
+        if self.waiting.remove(|queued| queued.id == id).is_some() {
+            return true;
         }
         let of = |sent: &Sent| sent.purpose == Purpose::Owner(id) && sent.slot == Slot::None;
         if let Some(at) = self.busy.iter().position(|(_, sent)| of(sent)) {
-            self.busy.swap_remove(at);
-            self.release(Slot::None);
+            let (_, sent) = self.busy.swap_remove(at);
+            self.release(&sent);
             return true;
         }
         let Some((&xid, _)) = self.sent.iter().find(|(_, sent)| of(sent)) else { return false };
-        self.sent.remove(&xid);
-        self.release(Slot::None);
+        if let Some(sent) = self.sent.remove(&xid) {
+            self.release(&sent);
+        }
         true
     }
 
@@ -338,7 +343,8 @@ impl Import {
 
     /// Whether requests of the owner wait or are without an answer.
     pub fn has_requests(&self) -> bool {
-        self.queues.iter().any(|queue| !queue.is_empty())
+        !self.queue.is_empty()
+            || self.waiting.len() > 0
             || !self.busy.is_empty()
             || self.sent.values().any(|sent| matches!(sent.purpose, Purpose::Owner(_)))
     }
@@ -355,8 +361,8 @@ impl Import {
             conn_cnt: self.conn_cnt,
             generation: self.generation,
             in_flight: self.sent.len(),
-            queued: self.queues.iter().map(VecDeque::len).sum(),
-            modify_in_flight: self.slots[lane(Slot::Modify)],
+            queued: self.queue.len() + self.waiting.len(),
+            modify_in_flight: self.slots.taken(),
             timeouts: self.timeouts,
             last_replay: self.replay.last(),
             last_committed: self.replay.last_committed(),
@@ -377,50 +383,51 @@ impl Import {
 
     // --- sending ---
 
-    fn limit(&self, slot: Slot) -> u16 {
-        match slot {
-            Slot::None => u16::try_from(self.config.in_flight_max).unwrap_or(u16::MAX),
-            Slot::Modify => self.config.modify_slots,
-            Slot::Close => 1,
-        }
-    }
-
     fn may_send(&self, out: &Outgoing) -> bool {
         let ready = match self.state {
             State::Full => self.closing.is_none(),
             State::Replay | State::ReplayLocks | State::ReplayWait => out.during_recovery,
             _ => false,
         };
-        ready && (out.during_recovery || self.slots[lane(out.slot)] < self.limit(out.slot))
+        ready && (out.during_recovery || self.slotless < self.config.in_flight_max)
     }
 
     /// Sends what waits and may be sent.
     pub(crate) fn pump(&mut self) {
-        for lane in 0..self.queues.len() {
-            let mut at = 0;
-            while let Some(queued) = self.queues[lane].get(at) {
-                if self.may_send(&queued.out) {
-                    if let Some(queued) = self.queues[lane].remove(at) {
-                        self.send_new(queued);
-                    }
-                } else if self.state == State::Full {
-                    break;
-                } else {
-                    // Behind one that waits for the end of recovery there may be one that does not.
-                    at += 1;
+        let mut at = 0;
+        while let Some(queued) = self.queue.get(at) {
+            if self.may_send(&queued.out) {
+                if let Some(queued) = self.queue.remove(at) {
+                    self.send_new(queued);
                 }
+            } else if self.state == State::Full {
+                break;
+            } else {
+                // Behind one that waits for the end of recovery there may be one that does not.
+                at += 1;
             }
+        }
+        self.pump_waiting();
+    }
+
+    fn pump_waiting(&mut self) {
+        while self.state == State::Full && self.closing.is_none() {
+            let Some(queued) = self.waiting.pop(&self.slots) else { break };
+            self.send_new(queued);
         }
     }
 
     fn send_new(&mut self, queued: Queued) {
         let Queued { id, out } = queued;
-        self.slots[lane(out.slot)] += 1;
-        let tag = out.slot.tag(self.config.modify_slots);
+        if out.slot == Slot::None {
+            self.slotless += 1;
+        }
+        let busy = self.slots.busy();
+        let tag = self.slots.take(out.slot);
         let xid = self.take_xid();
         let timeout = out.timeout.unwrap_or(self.config.request_timeout);
         let frame = Frame {
-            header: Header { opcode: out.opcode as u16, tag, xid, ..Header::default() },
+            header: Header { opcode: out.opcode as u16, tag, xid, pre_versions: busy, ..Header::default() },
             body: out.body,
             bulk: out.bulk,
         };
@@ -540,7 +547,7 @@ impl Import {
         match sent.purpose {
             Purpose::Owner(id) => {
                 self.keep(&sent, &reply);
-                self.release(sent.slot);
+                self.release(&sent);
                 self.effects.push_back(ImportEffect::Reply { id, xid, result: Ok(reply) });
                 self.pump();
             }
@@ -573,7 +580,7 @@ impl Import {
         let Some(mut sent) = self.sent.remove(&xid) else { return };
         if sent.no_resend {
             if let Purpose::Owner(id) = sent.purpose {
-                self.release(sent.slot);
+                self.release(&sent);
                 self.fail(id, xid, Errno::EAGAIN);
             }
             return;
@@ -594,14 +601,18 @@ impl Import {
         for (_, mut sent) in due {
             sent.frame.header.xid = self.take_xid();
             sent.frame.header.flags = 0;
+            sent.frame.header.pre_versions = self.slots.busy();
             sent.deadline = now + sent.timeout;
             self.transmit(sent);
         }
     }
 
-    pub(crate) fn release(&mut self, slot: Slot) {
-        let taken = &mut self.slots[lane(slot)];
-        *taken = taken.saturating_sub(1);
+    /// A request of the owner is answered, or was given up: its slot is free.
+    pub(crate) fn release(&mut self, sent: &Sent) {
+        match sent.slot {
+            Slot::None => self.slotless = self.slotless.saturating_sub(1),
+            slot => self.slots.release(slot, sent.frame.header.tag),
+        }
     }
 
     pub(crate) fn fail(&mut self, id: RequestId, xid: Xid, errno: Errno) {
@@ -618,11 +629,10 @@ impl Import {
                 _ => drop(self.sent.insert(sent.frame.header.xid, sent)),
             }
         }
-        self.slots = [0; 3];
-        for lane in 0..self.queues.len() {
-            for queued in core::mem::take(&mut self.queues[lane]) {
-                self.fail(queued.id, Xid(0), errno);
-            }
+        self.slots.release_all();
+        self.slotless = 0;
+        for queued in core::mem::take(&mut self.queue).into_iter().chain(self.waiting.drain()) {
+            self.fail(queued.id, Xid(0), errno);
         }
     }
 
@@ -632,7 +642,7 @@ impl Import {
         for xid in gone {
             let Some(sent) = self.sent.remove(&xid) else { continue };
             if let Purpose::Owner(id) = sent.purpose {
-                self.release(sent.slot);
+                self.release(&sent);
                 self.fail(id, xid, Errno::ETIMEDOUT);
             }
         }

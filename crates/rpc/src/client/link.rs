@@ -266,6 +266,7 @@ impl Import {
         };
         self.export = frame.header.export;
         self.granted = reply;
+        self.limit_slots();
         self.learn_committed(frame.header.last_committed);
         match after_connect(&facts) {
             AfterConnect::Serve => self.serve(true),

@@ -15,9 +15,11 @@
 //! - When [`ImportEffect::ReplayLocks`] comes, [`Import::locks_to_replay`] must be called, if only with an empty list.
 
 mod import;
+mod limits;
 mod link;
 mod recover;
 mod replay;
+mod slots;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -65,9 +67,13 @@ pub struct Config {
     pub commit_ping_interval: Duration,
     /// Fail requests with `EIO` after the target was away for so long.
     pub soft: Option<Duration>,
-    /// Slots for changes. One in this version.
-    pub modify_slots: u16,
-    /// Requests in flight, slots not counted.
+    /// Most requests in flight that an administrator wants, as far as it limits the next.
+    pub rpcs_in_flight_max: u16,
+    /// Changes in flight; the server may allow fewer. One more is allowed for a close.
+    pub mod_rpcs_in_flight_max: u16,
+    /// Setting the latter to the former or more raises the former, instead of being refused.
+    pub mod_rpcs_raise: bool,
+    /// Requests without a slot in flight.
     pub in_flight_max: usize,
 }
 
@@ -89,7 +95,9 @@ impl Config {
             ping_interval: Duration::from_secs(25),
             commit_ping_interval: Duration::from_millis(1500),
             soft: None,
-            modify_slots: 1,
+            rpcs_in_flight_max: 8,
+            mod_rpcs_in_flight_max: 7,
+            mod_rpcs_raise: false,
             in_flight_max: 128,
         }
     }

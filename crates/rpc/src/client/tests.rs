@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use proto::connect::PROTOCOL_VERSION;
+use proto::connect::{PROTOCOL_VERSION, features};
 use proto::frame::flags;
 use proto::msg::{ConnectRep, Empty, EnqueueReq};
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, Tag, Transno, Xid};
@@ -23,6 +23,7 @@ struct Story {
     told: Vec<ImportEffect>,
     hangups: usize,
     dials: usize,
+    offer: u32,
 }
 
 impl Story {
@@ -31,13 +32,20 @@ impl Story {
         change(&mut config);
         let now = Instant(1_000_000_000);
         let import = Import::new(config, now);
-        let mut story = Story { import, now, link: Link(0), out: Vec::new(), told: Vec::new(), hangups: 0, dials: 0 };
+        let mut story =
+            Story { import, now, link: Link(0), out: Vec::new(), told: Vec::new(), hangups: 0, dials: 0, offer: 0 };
         story.drain();
         story
     }
 
     fn connected() -> Story {
+        Story::with_slots(0)
+    }
+
+    /// The server allows so many changes in flight; 0: it knows no slots.
+    fn with_slots(offer: u32) -> Story {
         let mut story = Story::new(|_| {});
+        story.offer = offer;
         story.connect(0, 77, 0);
         story.told.clear();
         story
@@ -88,7 +96,13 @@ impl Story {
         self.event(ImportEvent::Dialled(self.link));
         let request = self.sent();
         assert_eq!(request.header.opcode, Opcode::Connect as u16);
-        let reply = ConnectRep { version: PROTOCOL_VERSION, instance: 1, ..ConnectRep::default() };
+        let reply = ConnectRep {
+            version: PROTOCOL_VERSION,
+            instance: 1,
+            features: if self.offer == 0 { 0 } else { features::MULTI_MOD_RPCS },
+            max_mod_rpcs: self.offer,
+            ..ConnectRep::default()
+        };
         self.answer_with(
             &request,
             |h| {
@@ -158,15 +172,89 @@ fn a_change_at_a_time_and_a_close_beside_it() {
     assert_eq!(c.header.last_xid, Xid(a.header.xid.0 - 1), "the reply of the first is missing");
     s.answer(&a, 11, 0);
     assert_eq!(s.result(first), Some(Ok(0)));
+    assert!(s.out.is_empty(), "the close has the slot now");
+    s.answer(&b, 0, 0);
     let d = s.sent();
-    assert_eq!((d.header.tag, d.header.last_xid), (Tag(1), a.header.xid));
-    for (frame, id) in [(b, close), (c, read), (d, second)] {
+    assert_eq!((d.header.tag, d.header.last_xid), (Tag(1), b.header.xid));
+    assert_eq!(s.result(close), Some(Ok(0)));
+    for (frame, id) in [(c, read), (d, second)] {
         s.answer(&frame, 0, 0);
         assert_eq!(s.result(id), Some(Ok(0)));
         s.answer(&frame, 0, 0);
         assert_eq!(s.result(id), None, "the same reply again means nothing");
     }
     assert_eq!(s.import.counts()[&(Opcode::MdsReint as u16)], OpcodeCount { sent: 3, ..OpcodeCount::default() });
+}
+
+#[test]
+fn many_changes_are_in_flight_and_one_close_more() {
+    let mut s = Story::with_slots(4);
+    assert_eq!(s.import.mod_rpcs_in_flight(), 4, "less than the client would like");
+    let ids: Vec<RequestId> = (0..6).map(|_| s.submit(Slot::Modify)).collect();
+    let closes = [s.submit(Slot::Close), s.submit(Slot::Close)];
+    let sent: Vec<Frame> = s.out.drain(..).collect();
+    let tags = |frames: &[Frame]| frames.iter().map(|f| f.header.tag.0).collect::<Vec<_>>();
+    assert_eq!(tags(&sent), [1, 2, 3, 4, 5], "the fifth is a close");
+    assert_eq!(sent[3].header.pre_versions, [0b0111, 0, 0, 0], "slots without an answer then");
+    assert!(sent.iter().all(|f| f.header.last_xid < sent[0].header.xid));
+    // The answers come in another order. A slot that is free again goes to who waited longest.
+    s.answer(&sent[2], 12, 0);
+    assert_eq!(s.result(ids[2]), Some(Ok(0)));
+    assert!(s.out.is_empty(), "the close has taken its place");
+    s.answer(&sent[1], 11, 0);
+    let fifth = s.sent();
+    assert_eq!((fifth.header.tag, fifth.header.pre_versions[0]), (Tag(2), 0b1_1001));
+    s.answer(&sent[4], 13, 0);
+    let next = s.sent();
+    assert_eq!(next.header.tag, Tag(3));
+    assert_eq!(next.header.opcode, Opcode::MdsReint as u16, "it waited longer than the second close");
+    assert_eq!(s.sent().header.opcode, Opcode::MdsClose as u16, "which may go besides");
+    assert!(s.out.is_empty());
+    assert_eq!((s.result(closes[0]), s.result(closes[1])), (Some(Ok(0)), None));
+    assert_eq!(s.import.mod_rpcs_histogram(), [0, 1, 1, 1, 3, 2]);
+    s.import.clear_mod_rpcs_histogram();
+    assert!(s.import.mod_rpcs_histogram().is_empty());
+    // A cut: each keeps its xid, its tag, and what it said of the other slots.
+    s.cut();
+    s.connect(flags::CONNECT_RECONNECT, 77, 0);
+    let again: Vec<Frame> = s.out.drain(..).collect();
+    assert_eq!(tags(&again), [1, 4, 2, 3, 5]);
+    assert!(again.iter().all(|f| f.header.has(flags::RESENT)));
+    assert_eq!(again[2].header.pre_versions, fifth.header.pre_versions);
+}
+
+#[test]
+fn limits_are_refused_as_lustre_refuses_them() {
+    use Errno::ERANGE;
+    let mut s = Story::new(|_| {});
+    let now = s.now;
+    assert_eq!((s.import.rpcs_in_flight(), s.import.mod_rpcs_in_flight()), (8, 7));
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 0), Err(ERANGE));
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 513), Err(ERANGE));
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 8), Err(ERANGE), "not below max_rpcs_in_flight");
+    assert_eq!(s.import.set_rpcs_in_flight(1), Err(ERANGE));
+    assert_eq!(s.import.set_rpcs_in_flight(513), Err(ERANGE));
+    assert_eq!(s.import.set_rpcs_in_flight(512), Ok(()));
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 511), Ok(()), "before the first connect nobody knows the server's");
+    s.offer = 12;
+    s.connect(0, 77, 0);
+    assert_eq!(s.import.mod_rpcs_in_flight(), 12);
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 13), Err(ERANGE));
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 10), Ok(()));
+    assert_eq!(s.import.set_rpcs_in_flight(6), Ok(()));
+    assert_eq!(s.import.mod_rpcs_in_flight(), 5);
+    s.import.set_mod_rpcs_raise(true);
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 11), Ok(()));
+    assert_eq!((s.import.rpcs_in_flight(), s.import.mod_rpcs_in_flight()), (12, 11));
+    // A server that knows no slots, and one that does again.
+    for (offer, want) in [(0, 1), (512, 11)] {
+        s.offer = offer;
+        s.cut();
+        s.connect(flags::CONNECT_RECONNECT, 77, 0);
+        assert_eq!(s.import.mod_rpcs_in_flight(), want);
+    }
+    assert_eq!(s.import.set_mod_rpcs_in_flight(now, 512), Ok(()));
+    assert_eq!((s.import.rpcs_in_flight(), s.import.mod_rpcs_in_flight()), (512, 511));
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub enum Found {
     Reply,
     /// Only the reply record: it was answered before the target restarted.
     Record,
+    /// A later request of its slot: the client gave it up, or has its answer.
+    Newer,
 }
 
 /// What kind of request it is, as far as recovery cares.
@@ -104,6 +106,8 @@ pub fn arrive(facts: &ArrivalFacts) -> Arrival {
         };
     }
     match f.found {
+        // The slot was used again since: whatever this is, it is from the past.
+        Found::Newer => Arrival::Refuse(Errno::EPROTO),
         // A known xid without RESENT: the client is confused about its session.
         Found::Reply | Found::Record if !f.resent => Arrival::Refuse(Errno::ENOTCONN),
         Found::Reply => Arrival::AnswerAgain,
@@ -123,7 +127,7 @@ mod tests {
         let mut all = Vec::new();
         for bits in 0..1 << 7 {
             let bit = |n: u32| bools[(bits >> n & 1) as usize];
-            for found in [Found::Nothing, Found::Reply, Found::Record] {
+            for found in [Found::Nothing, Found::Reply, Found::Record, Found::Newer] {
                 for class in [Class::AnyTime, Class::LockReplay, Class::Normal] {
                     for phase in Phase::ALL {
                         all.push(ArrivalFacts {
@@ -177,6 +181,13 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_was_used_again_answers_nothing_of_before() {
+        for facts in all().into_iter().filter(|f| f.found == Found::Newer && !f.replay && !f.executing) {
+            assert!(matches!(arrive(&facts), Arrival::Refuse(_) | Arrival::Drop), "{facts:?}");
+        }
+    }
+
+    #[test]
     fn during_recovery_only_replays_and_small_things_run() {
         for facts in all().into_iter().filter(|f| f.recovering) {
             match arrive(&facts) {
@@ -189,7 +200,8 @@ mod tests {
 
     #[test]
     fn a_resent_request_always_gets_somewhere() {
-        for facts in all().into_iter().filter(|f| f.known && f.current && f.xid_valid && f.resent && !f.replay) {
+        let sent_again = |f: &ArrivalFacts| f.known && f.current && f.xid_valid && f.resent && !f.replay;
+        for facts in all().into_iter().filter(|f| sent_again(f) && (f.found != Found::Newer || f.executing)) {
             assert!(!matches!(arrive(&facts), Arrival::Refuse(_) | Arrival::Drop), "{facts:?}");
         }
     }

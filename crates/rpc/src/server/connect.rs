@@ -21,6 +21,8 @@ pub struct ConnectOffer {
     pub server_version: String,
     /// Features.
     pub features: u64,
+    /// Changes that a client may have in flight; 0: the target knows no slots.
+    pub max_mod_rpcs: u16,
     /// Keeps no client records: every client is as a server.
     pub all_lightweight: bool,
     /// It recovers; the clients still awaited, and the seconds that are left.
@@ -35,6 +37,7 @@ impl ConnectOffer {
             instance,
             server_version,
             features: features::SUPPORTED,
+            max_mod_rpcs: 8,
             all_lightweight: false,
             recovering: None,
         }
@@ -59,16 +62,38 @@ pub struct Refusal {
 pub struct Accepted {
     /// The session.
     pub handle: Handle,
-    /// A new client: its record must be durable before it is answered (unless lightweight).
+    /// A new client, or one that has several slots from now on: its record must be durable before it is answered (unless
+    /// lightweight).
     pub new: bool,
+    /// It has several slots from now on.
+    pub multi: bool,
     /// An older session of this client, whose state is lost; not in the table any more.
-    pub replaced: Option<Handle>,
+    pub replaced: Option<Gone>,
     /// An older connection of this session: hang it up.
     pub old_link: Option<Link>,
     /// For the reply's header.
     pub flags: u32,
     /// The reply; the target may add to it.
     pub reply: ConnectRep,
+}
+
+/// A session that is not in the table any more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gone {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its generation; 0 if it had single slots.
+    pub generation: u32,
+    /// The tags of its reply records.
+    pub tags: Vec<proto::Tag>,
+}
+
+impl Gone {
+    /// What is left of a session.
+    pub fn of(export: &Export) -> Gone {
+        let tags = export.slots.iter().map(|(tag, _)| tag).collect();
+        Gone { handle: export.handle, generation: export.generation, tags }
+    }
 }
 
 /// What became of a connect request.
@@ -158,10 +183,8 @@ impl Exports {
             }
             // A session that the client does not know, or gave up: a new start.
             Some((handle, _)) => {
-                let generation = self.table.get(&handle.0).map_or(0, |export| export.generation);
-                self.remove(handle);
-                let new = self.add(now, uuid, generation);
-                (new, true, Some(handle), 0)
+                let gone = self.remove(handle).map(|export| Gone::of(&export));
+                (self.add(now, uuid), true, gone, 0)
             }
             None => {
                 if let (Some((awaited, left)), false) = (offer.recovering, lightweight) {
@@ -181,8 +204,7 @@ impl Exports {
                         format!("target '{}' has {} clients, which is its limit", offer.target, self.len()),
                     );
                 }
-                // Generations are for clients with several slots; see the behaviour of reply records.
-                (self.add(now, uuid, 0), true, None, 0)
+                (self.add(now, uuid), true, None, 0)
             }
         };
         let (handle, new, replaced, mut flag) = accepted;
@@ -190,7 +212,21 @@ impl Exports {
             flag &= !flags::CONNECT_RECOVERING;
         }
         let mut old_link = None;
+        let mut granted = request.features & offer.features;
+        if lightweight || offer.max_mod_rpcs == 0 {
+            granted &= !features::MULTI_MOD_RPCS;
+        }
+        let wants_slots = granted & features::MULTI_MOD_RPCS != 0;
+        let mut multi = false;
         if let Some(export) = self.table.get_mut(&handle.0) {
+            if wants_slots && export.generation == 0 {
+                // Also a client that an older version of this target knew: its records get names of their own.
+                multi = true;
+                self.last_generation += 1;
+                export.generation = self.last_generation;
+                export.slots.all_dirty();
+                export.dirty = true;
+            }
             old_link = export.link.replace(link).filter(|old| *old != link);
             export.conn_cnt = conn_cnt;
             export.last_xid = proto::Xid(0);
@@ -200,7 +236,7 @@ impl Exports {
             export.description.clone_from(&request.description);
             export.lightweight = lightweight;
             export.read_only = request.read_only;
-            export.features = request.features & offer.features;
+            export.features = granted;
         }
         if let Some(old) = old_link {
             self.by_link.remove(&old);
@@ -213,22 +249,21 @@ impl Exports {
             export.link = None;
         }
         let reply = ConnectRep {
-            features: request.features & offer.features,
+            features: granted,
             version: PROTOCOL_VERSION,
             brw_size: request.brw_size.clamp(4096, BRW_SIZE_MAX),
             instance: offer.instance,
-            max_mod_rpcs: 0,
+            max_mod_rpcs: if wants_slots { u32::from(offer.max_mod_rpcs) } else { 0 },
             recovery_time_left_s: offer.recovering.map_or(0, |(_, left)| left),
             server_version: offer.server_version.clone(),
             ..ConnectRep::default()
         };
-        Connected::Yes(Accepted { handle, new, replaced, old_link, flags: flag, reply })
+        Connected::Yes(Accepted { handle, new: new || multi, multi, replaced, old_link, flags: flag, reply })
     }
 
-    fn add(&mut self, now: Instant, uuid: ClientUuid, generation: u32) -> Handle {
+    fn add(&mut self, now: Instant, uuid: ClientUuid) -> Handle {
         let handle = self.take_handle();
-        let mut export = Export::new(handle, uuid, self.slot_count(), now);
-        export.generation = generation;
+        let export = Export::new(handle, uuid, now);
         self.by_uuid.insert(uuid, handle.0);
         self.table.insert(handle.0, export);
         handle

@@ -8,6 +8,7 @@ use stdx::{Instant, Map};
 
 use super::Phase;
 use super::arrival::{Arrival, ArrivalFacts, Class, Found, arrive};
+use super::slots::{ReplySlots, SlotRecord};
 use crate::{Link, REPLAY_WINDOW};
 
 /// What a peer can make a target hold.
@@ -19,38 +20,23 @@ pub struct Limits {
     pub requests: usize,
     /// Bytes of those requests.
     pub bytes: usize,
-    /// Slots for changes. One in this version.
-    pub modify_slots: u16,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { exports: 100_000, requests: 256, bytes: 64 << 20, modify_slots: 1 }
+        Limits { exports: 100_000, requests: 1024, bytes: 64 << 20 }
     }
 }
 
-/// What was answered to the last modifying request of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SlotRecord {
-    /// The request; 0 is none.
-    pub xid: Xid,
-    /// Its transno.
-    pub transno: Transno,
-    /// Its status.
-    pub status: i32,
-    /// What the operation needs to answer again.
-    pub data: u64,
-    /// Versions before the change.
-    pub pre_versions: [u64; 4],
-}
-
-/// A slot of an export.
-#[derive(Clone, Debug, Default)]
-pub struct SlotState {
-    /// Goes to disk with the change.
-    pub record: SlotRecord,
-    /// The reply of `record.xid`, until the client has it. Not restored after a restart.
-    pub reply: Option<Frame>,
+/// What differs from the store since a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dirty {
+    /// Nothing that did not before.
+    No,
+    /// The client's record, with its slots in it.
+    Client,
+    /// The reply record of the request's slot.
+    Reply,
 }
 
 /// A session.
@@ -68,8 +54,11 @@ pub struct Export {
     pub read_only: bool,
     /// Features granted.
     pub features: u64,
-    /// Order in which clients came.
+    /// Order in which clients with several slots came, by which their reply records are named; 0: a client with single
+    /// slots, whose record they lie in.
     pub generation: u32,
+    /// In this recovery a replay of it could not be done again: it is evicted at the end, and nothing more is replayed.
+    pub replay_failed: bool,
     /// Its connection.
     pub link: Option<Link>,
     /// Where the peer is, for messages.
@@ -82,7 +71,7 @@ pub struct Export {
     pub dirty: bool,
     pub(crate) conn_cnt: u32,
     pub(crate) last_xid: Xid,
-    pub(crate) slots: Vec<SlotState>,
+    pub(crate) slots: ReplySlots,
     executing: Map<Xid, usize>,
     bytes: usize,
     pub(crate) replay_answers: VecDeque<Frame>,
@@ -93,7 +82,7 @@ pub struct Export {
 }
 
 impl Export {
-    pub(crate) fn new(handle: Handle, uuid: ClientUuid, slots: usize, now: Instant) -> Export {
+    pub(crate) fn new(handle: Handle, uuid: ClientUuid, now: Instant) -> Export {
         Export {
             handle,
             uuid,
@@ -102,6 +91,7 @@ impl Export {
             read_only: false,
             features: 0,
             generation: 0,
+            replay_failed: false,
             link: None,
             address: String::new(),
             phase: Phase::Normal,
@@ -109,7 +99,7 @@ impl Export {
             dirty: false,
             conn_cnt: 0,
             last_xid: Xid(0),
-            slots: vec![SlotState::default(); slots],
+            slots: ReplySlots::default(),
             executing: Map::default(),
             bytes: 0,
             replay_answers: VecDeque::new(),
@@ -128,25 +118,28 @@ impl Export {
         self.executing.len()
     }
 
-    /// The slots, by tag less one.
-    pub fn slots(&self) -> &[SlotState] {
+    /// Reply records.
+    pub fn slots(&self) -> &ReplySlots {
         &self.slots
     }
 
-    /// The highest transno of its reply records.
-    pub fn last_transno(&self) -> Transno {
-        self.slots.iter().map(|slot| slot.record.transno).max().unwrap_or_default()
+    /// The same, for whoever writes them to the store.
+    pub fn slots_mut(&mut self) -> &mut ReplySlots {
+        &mut self.slots
     }
 
-    /// Whether the client may be without the answer to this executed request: it was the last of its slot, and the client has
-    /// not said that it has all answers up to it.
-    pub fn may_be_unanswered(&self, tag: Tag, xid: Xid) -> bool {
-        let slot = usize::from(tag.0).checked_sub(1).and_then(|at| self.slots.get(at));
-        xid > self.last_xid && slot.is_some_and(|slot| slot.record.xid == xid)
+    /// Whether it has several slots.
+    pub fn is_multi(&self) -> bool {
+        self.generation != 0
     }
 
-    fn slot(&mut self, tag: Tag) -> Option<&mut SlotState> {
-        self.slots.get_mut(usize::from(tag.0).checked_sub(1)?)
+    /// Whether, when it sent `asked`, the client may have been without the answer to this executed request.
+    pub fn may_be_unanswered(&self, tag: Tag, xid: Xid, asked: &proto::Header) -> bool {
+        if xid <= self.last_xid || self.slots.get(tag).is_none_or(|slot| slot.record.xid != xid) {
+            return false;
+        }
+        // It was sent later, or at that time was in flight.
+        !self.is_multi() || xid > asked.xid || asked.slot_is_busy(tag)
     }
 
     fn found(&self, header: &proto::Header) -> Found {
@@ -154,14 +147,7 @@ impl Export {
             let answered = self.replay_answers.iter().any(|frame| frame.header.xid == header.xid);
             return if answered { Found::Reply } else { Found::Nothing };
         }
-        let Some(slot) = usize::from(header.tag.0).checked_sub(1).and_then(|at| self.slots.get(at)) else {
-            return Found::Nothing;
-        };
-        match &slot.reply {
-            _ if slot.record.xid != header.xid || header.xid.0 == 0 => Found::Nothing,
-            Some(_) => Found::Reply,
-            None => Found::Record,
-        }
+        self.slots.found(header.tag, header.xid)
     }
 }
 
@@ -199,23 +185,17 @@ impl Exports {
         slots: impl IntoIterator<Item = (Tag, SlotRecord)>,
     ) -> Handle {
         let handle = self.take_handle();
-        let mut export = Export::new(handle, uuid, self.slot_count(), now);
+        let mut export = Export::new(handle, uuid, now);
         export.description = description;
         export.generation = generation;
         export.phase = Phase::Absent;
         for (tag, record) in slots {
-            if let Some(slot) = export.slot(tag) {
-                slot.record = record;
-            }
+            export.slots.restore(tag, record);
         }
         self.last_generation = self.last_generation.max(generation);
         self.by_uuid.insert(uuid, handle.0);
         self.table.insert(handle.0, export);
         handle
-    }
-
-    pub(crate) fn slot_count(&self) -> usize {
-        usize::from(self.limits.modify_slots) + 1
     }
 
     pub(crate) fn take_handle(&mut self) -> Handle {
@@ -247,6 +227,11 @@ impl Exports {
     /// All sessions, by client.
     pub fn iter(&self) -> impl Iterator<Item = &Export> {
         self.by_uuid.values().filter_map(|handle| self.table.get(handle))
+    }
+
+    /// From now on no generation up to this one is given.
+    pub fn skip_generations(&mut self, up_to: u32) {
+        self.last_generation = self.last_generation.max(up_to);
     }
 
     /// The greatest generation that a client was given.
@@ -311,11 +296,7 @@ impl Exports {
             export.heard = now;
             if !facts.replay && header.last_xid > export.last_xid {
                 export.last_xid = header.last_xid;
-                for slot in &mut export.slots {
-                    if slot.record.xid <= header.last_xid {
-                        slot.reply = None;
-                    }
-                }
+                export.slots.release(header.last_xid);
             }
         }
         // A client limits its replays by a window and has few requests that run at any time, so it is never refused these;
@@ -331,7 +312,7 @@ impl Exports {
             stdx::mark!("exports.too_much");
             return Arrival::Refuse(proto::Errno::EINPROGRESS);
         }
-        if usize::from(header.tag.0) > export.slots.len() {
+        if header.tag.0 > ReplySlots::tag_max(export.is_multi()) {
             return Arrival::Refuse(proto::Errno::EPROTO);
         }
         what
@@ -357,27 +338,23 @@ impl Exports {
         }
     }
 
-    /// A request with a tag made a change. Gives whether the client record differs from the store's only since now.
-    pub fn executed(&mut self, handle: Handle, tag: Tag, record: SlotRecord) -> bool {
-        let Some(export) = self.table.get_mut(&handle.0) else { return false };
-        let lightweight = export.lightweight;
-        let Some(slot) = export.slot(tag) else { return false };
-        if slot.record.xid >= record.xid {
-            // An older request of the slot, which the client has given up, ended after a newer one.
-            return false;
+    /// A request with a tag made a change. Gives what is to be written with it.
+    pub fn executed(&mut self, handle: Handle, tag: Tag, record: SlotRecord) -> Dirty {
+        let Some(export) = self.table.get_mut(&handle.0) else { return Dirty::No };
+        let fresh = export.slots.put(tag, record);
+        match export.is_multi() {
+            _ if !fresh || export.lightweight => Dirty::No,
+            true => Dirty::Reply,
+            false if core::mem::replace(&mut export.dirty, true) => Dirty::No,
+            false => Dirty::Client,
         }
-        *slot = SlotState { record, reply: None };
-        if lightweight {
-            return false;
-        }
-        !core::mem::replace(&mut export.dirty, true)
     }
 
     /// The reply of a request with a tag is ready: it is kept until the client has it.
     pub fn keep_reply(&mut self, handle: Handle, tag: Tag, reply: &Frame) {
         let Some(export) = self.table.get_mut(&handle.0) else { return };
         let wanted = reply.header.xid > export.last_xid;
-        if let Some(slot) = export.slot(tag)
+        if let Some(slot) = export.slots.get_mut(tag)
             && slot.record.xid == reply.header.xid
             && wanted
         {
@@ -414,13 +391,13 @@ impl Exports {
         if header.has(flags::REPLAY) {
             return export.replay_answers.iter().find(|reply| reply.header.xid == header.xid).cloned();
         }
-        let slot = export.slots.get(usize::from(header.tag.0).checked_sub(1)?)?;
+        let slot = export.slots.get(header.tag)?;
         slot.reply.clone().filter(|reply| reply.header.xid == header.xid)
     }
 
     /// The reply record of a request that was found.
     pub fn record(&self, handle: Handle, tag: Tag) -> Option<&SlotRecord> {
-        Some(&self.table.get(&handle.0)?.slots.get(usize::from(tag.0).checked_sub(1)?)?.record)
+        Some(&self.table.get(&handle.0)?.slots.get(tag)?.record)
     }
 
     /// Sessions of which nothing was heard since `since`, except those that recovery waits for.
@@ -432,6 +409,7 @@ impl Exports {
     pub fn recovery_over(&mut self) {
         for export in self.table.values_mut() {
             export.replay_answers = VecDeque::new();
+            export.replay_failed = false;
             export.phase = Phase::Normal;
         }
     }

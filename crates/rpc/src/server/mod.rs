@@ -5,7 +5,8 @@
 //!
 //! # Where a request is remembered
 //! ```text
-//! arrives ── executing (by xid) ── answered: reply kept in its slot until the client's last_xid passes it
+//! arrives ── executing (by xid) ── answered: reply kept in its slot until the slot is used again, or the client's
+//!                                     │      last_xid passes it
 //!                                     │
 //!                                     └── record (xid, transno, status) of the slot: replaced only by a greater xid,
 //!                                         durable with the change, restored after a restart
@@ -15,13 +16,15 @@ mod arrival;
 mod connect;
 mod exports;
 mod recovery;
+mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use arrival::{Arrival, ArrivalFacts, Class, Found, arrive};
-pub use connect::{Accepted, ConnectOffer, Connected, Refusal};
-pub use exports::{Export, Exports, Limits, SlotRecord, SlotState};
+pub use connect::{Accepted, ConnectOffer, Connected, Gone, Refusal};
+pub use exports::{Dirty, Export, Exports, Limits};
 pub use recovery::{Replayed, Status, Step, Window, WindowState};
+pub use slots::{ReplyCounters, ReplySlots, SlotRecord, SlotState};
 
 /// Where an export stands in its target's recovery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

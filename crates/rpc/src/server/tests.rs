@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use proto::connect::PROTOCOL_VERSION;
+use proto::connect::{PROTOCOL_VERSION, features};
 use proto::frame::flags;
 use proto::msg::ConnectReq;
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, Tag, Transno, Xid};
@@ -68,7 +68,7 @@ fn a_new_client_comes_and_comes_back() {
     assert_eq!(again.flags, flags::CONNECT_RECONNECT);
     // A client that lost its memory: its old session goes.
     let anew = accepted(connect(&mut exports, 4, 0, 3, &request(5), &offer()));
-    assert_eq!((anew.replaced, anew.new, exports.len()), (Some(first.handle), true, 1));
+    assert_eq!((anew.replaced.map(|gone| gone.handle), anew.new, exports.len()), (Some(first.handle), true, 1));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn who_does_not_fit_is_refused_with_a_reason() {
 #[test]
 fn a_known_client_recovers_and_a_server_need_not() {
     let mut exports = Exports::new(100, Limits::default());
-    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 0, [(Tag(1), SlotRecord::default())]);
+    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 4, [(Tag(1), SlotRecord::default())]);
     let recovering = ConnectOffer { recovering: Some((1, 30)), ..offer() };
     let back = accepted(connect(&mut exports, 1, 55, 9, &request(5), &recovering));
     assert_eq!((back.handle, back.new, back.flags), (handle, false, flags::CONNECT_RECOVERING));
@@ -122,7 +122,7 @@ fn limits_hold_back_those_who_ask_for_too_much() {
     assert_eq!(exports.arrive(NOW, Link(1), &cancel, false), Arrival::Execute, "what frees others always passes");
     exports.end(handle, Xid(10));
     assert_eq!(exports.arrive(NOW, Link(1), &third, false), Arrival::Execute);
-    let bad_tag = Frame { header: Header { tag: Tag(9), ..third.header }, ..Frame::default() };
+    let bad_tag = Frame { header: Header { tag: Tag(513), ..third.header }, ..Frame::default() };
     assert_eq!(exports.arrive(NOW, Link(1), &bad_tag, false), Arrival::Refuse(Errno::EPROTO));
 }
 
@@ -144,14 +144,9 @@ fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
         ..Frame::default()
     };
     let record = SlotRecord { xid: Xid(10), transno: Transno(7), ..SlotRecord::default() };
-    if let Some(export) = exports.get_mut(handle) {
-        export.dirty = false;
-    }
-    assert!(exports.executed(handle, Tag(1), record));
-    assert!(
-        !exports.executed(handle, Tag(1), SlotRecord { xid: Xid(9), ..record }),
-        "an older one does not replace it"
-    );
+    assert_eq!(exports.executed(handle, Tag(1), record), Dirty::Reply);
+    let older = SlotRecord { xid: Xid(9), ..record };
+    assert_eq!(exports.executed(handle, Tag(1), older), Dirty::No, "an older one does not replace it");
     exports.keep_reply(handle, Tag(1), &frame(10, 0, flags::REPLY));
     let resent = frame(10, 9, flags::RESENT);
     assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::AnswerAgain);
@@ -161,6 +156,84 @@ fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
     assert_eq!(exports.arrive(NOW, Link(1), &frame(11, 10, 0), false), Arrival::Execute);
     assert!(exports.first_answer(handle, &resent).is_none());
     assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::Refuse(Errno::EPROTO));
+}
+
+#[test]
+fn several_slots_are_for_those_who_know_them() {
+    let mut exports = Exports::new(0, Limits::default());
+    let old = ConnectReq { features: features::VBR, ..request(5) };
+    let single = accepted(connect(&mut exports, 1, 0, 1, &old, &offer()));
+    assert_eq!((single.reply.features & features::MULTI_MOD_RPCS, single.reply.max_mod_rpcs), (0, 0));
+    assert!(!single.multi && exports.get(single.handle).is_some_and(|export| export.generation == 0));
+    let two = accepted(connect(&mut exports, 2, 0, 1, &request(6), &offer()));
+    let three = accepted(connect(&mut exports, 3, 0, 1, &request(7), &ConnectOffer { max_mod_rpcs: 3, ..offer() }));
+    assert_eq!((two.reply.max_mod_rpcs, three.reply.max_mod_rpcs, two.multi), (8, 3, true));
+    let none = accepted(connect(&mut exports, 4, 0, 1, &request(8), &ConnectOffer { max_mod_rpcs: 0, ..offer() }));
+    assert_eq!(none.reply.features & features::MULTI_MOD_RPCS, 0);
+    let server = ConnectReq { lightweight: true, ..request(9) };
+    assert_eq!(accepted(connect(&mut exports, 5, 0, 1, &server, &offer())).reply.max_mod_rpcs, 0);
+    let generation = |a: &Accepted| exports.get(a.handle).map(|export| export.generation);
+    assert_eq!((generation(&two), generation(&three), generation(&none)), (Some(1), Some(2), Some(0)));
+    // The tags that a single-slot client may use are two.
+    for (client, tag, want) in [(&single, 2, Arrival::Execute), (&single, 3, Arrival::Refuse(Errno::EPROTO))] {
+        let link = Link(1);
+        let header =
+            Header { opcode: 36, tag: Tag(tag), export: client.handle, conn_cnt: 1, xid: Xid(9), ..Header::default() };
+        assert_eq!(exports.arrive(NOW, link, &Frame { header, ..Frame::default() }, false), want);
+    }
+}
+
+#[test]
+fn a_client_of_an_older_target_gets_slots_when_it_comes_back() {
+    let mut exports = Exports::new(100, Limits::default());
+    exports.skip_generations(6);
+    let record = SlotRecord { xid: Xid(50), transno: Transno(9), ..SlotRecord::default() };
+    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 0, [(Tag(1), record)]);
+    let recovering = ConnectOffer { recovering: Some((1, 30)), ..offer() };
+    let back = accepted(connect(&mut exports, 1, 55, 9, &request(5), &recovering));
+    assert!(back.multi && back.new, "its records must be durable under their new names");
+    let export = exports.get_mut(handle).expect("it is there");
+    assert_eq!(export.generation, 7);
+    assert_eq!(export.slots().found(Tag(1), Xid(50)), Found::Record);
+    assert_eq!(export.slots_mut().clean(Tag(1)), Some(record));
+}
+
+#[test]
+fn a_copy_of_a_request_whose_slot_was_used_again_is_not_executed() {
+    let mut exports = Exports::new(0, Limits::default());
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    let frame = |xid: u64, flags: u32| Frame {
+        header: Header {
+            opcode: Opcode::MdsReint as u16,
+            tag: Tag(3),
+            flags,
+            export: handle,
+            conn_cnt: 1,
+            xid: Xid(xid),
+            ..Header::default()
+        },
+        ..Frame::default()
+    };
+    // An older request of another slot is without its answer, so last_xid does not tell.
+    exports.executed(handle, Tag(3), SlotRecord { xid: Xid(20), transno: Transno(7), ..SlotRecord::default() });
+    for flags in [0, flags::RESENT] {
+        assert_eq!(exports.arrive(NOW, Link(1), &frame(10, flags), false), Arrival::Refuse(Errno::EPROTO));
+    }
+    assert_eq!(exports.arrive(NOW, Link(1), &frame(21, 0), false), Arrival::Execute);
+}
+
+#[test]
+fn what_the_client_has_the_answer_to_it_says_with_its_next_request() {
+    let mut exports = Exports::new(0, Limits::default());
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    exports.executed(handle, Tag(3), SlotRecord { xid: Xid(20), transno: Transno(7), ..SlotRecord::default() });
+    let export = exports.get(handle).expect("it is there");
+    let asked = |xid: u64, busy: u64| Header { xid: Xid(xid), pre_versions: [busy, 0, 0, 0], ..Header::default() };
+    assert!(!export.may_be_unanswered(Tag(3), Xid(20), &asked(30, 0b011)), "slot 3 was free");
+    assert!(export.may_be_unanswered(Tag(3), Xid(20), &asked(30, 0b100)));
+    assert!(export.may_be_unanswered(Tag(3), Xid(20), &asked(10, 0)), "sent before it");
+    assert!(!export.may_be_unanswered(Tag(3), Xid(19), &asked(30, 0b100)), "the slot was used again");
+    assert!(!export.may_be_unanswered(Tag(4), Xid(20), &asked(30, u64::MAX)));
 }
 
 // --- the window ---

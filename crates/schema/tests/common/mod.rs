@@ -14,7 +14,7 @@ use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
 use schema::mdt::SeqRange;
 use schema::object::ObjectKey;
-use schema::session::{ClientRec, KnownConfig, Progress, SlotRec};
+use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec, SlotRec};
 use schema::*;
 
 /// What is done with every sample.
@@ -140,6 +140,11 @@ pub fn for_each(v: &mut impl Visitor) {
         "ClientRec",
         ClientUuid(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
         ClientRec { generation: 1, description: "description".into(), slots: vec![slot(2), slot(9)], last_epoch: 16 },
+    );
+    v.record(
+        "ReplyRec",
+        (0x0102_0304, proto::Tag(0x0506)),
+        ReplyRec { xid: big(1), transno: big(2), result: -3, data: big(4), pre_versions: vec![big(5), big(6)] },
     );
     v.record("KnownConfig", (), KnownConfig { config: Some(config()) });
 

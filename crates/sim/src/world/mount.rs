@@ -45,6 +45,8 @@ impl Mount {
             soft: None,
             request_timeout: Duration::from_secs(10),
             write_back_after: plan.write_back_after,
+            max_rpcs_in_flight: 512,
+            max_mod_rpcs_in_flight: plan.slots[position % plan.slots.len()],
         };
         Mount {
             machine: Some(Client::new(options, now)),

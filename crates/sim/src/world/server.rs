@@ -108,6 +108,7 @@ impl Server {
             mgs: vec![nid_of(TargetKind::Mgt, 0)],
             seed,
             cache_limit: plan.cache_limit,
+            max_mod_rpcs: plan.max_mod_rpcs,
             commit: store::CommitPolicy { interval: plan.commit_interval, dirty_limit: plan.dirty_limit },
             // While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
             lock_timeout: if deaths { Duration::from_secs(20) } else { Duration::from_secs(120) },

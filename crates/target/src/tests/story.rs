@@ -25,24 +25,24 @@ fn name(kind: TargetKind) -> TargetName {
 }
 
 /// A target and its surroundings.
-struct Story<S: Service> {
-    t: Target<S>,
-    engine: MemEngine,
-    now: Instant,
+pub struct Story<S: Service> {
+    pub t: Target<S>,
+    pub engine: MemEngine,
+    pub now: Instant,
     /// Groups are committed when the story says so.
-    by_hand: bool,
-    group: Option<Group>,
-    sent: Vec<(ConnId, Frame)>,
-    data: Vec<(DataId, DataOp)>,
-    dials: Vec<ConnId>,
-    hangups: Vec<ConnId>,
-    logs: Vec<(LogLevel, String)>,
-    stopped: Option<String>,
-    serving: bool,
-    xid: u64,
+    pub by_hand: bool,
+    pub group: Option<Group>,
+    pub sent: Vec<(ConnId, Frame)>,
+    pub data: Vec<(DataId, DataOp)>,
+    pub dials: Vec<ConnId>,
+    pub hangups: Vec<ConnId>,
+    pub logs: Vec<(LogLevel, String)>,
+    pub stopped: Option<String>,
+    pub serving: bool,
+    pub xid: u64,
 }
 
-fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
+pub fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
     let engine = MemEngine::new();
     let format = Format {
         name: name(kind),
@@ -65,17 +65,17 @@ fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngi
     engine
 }
 
-fn options() -> Options {
+pub fn options() -> Options {
     let commit = CommitPolicy { interval: Duration::from_secs(1), dirty_limit: 64 << 10 };
     Options { commit, ..Options::default() }
 }
 
-fn ledger() -> Story<Ledger> {
+pub fn ledger() -> Story<Ledger> {
     Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), options())
 }
 
 impl<S: Service> Story<S> {
-    fn start(service: S, engine: MemEngine, options: Options) -> Story<S> {
+    pub fn start(service: S, engine: MemEngine, options: Options) -> Story<S> {
         let now = Instant(1_000_000_000_000);
         let last_group = engine.last_group().unwrap();
         let t = Target::new(service, options, last_group, now);
@@ -98,7 +98,7 @@ impl<S: Service> Story<S> {
         story
     }
 
-    fn drain(&mut self) {
+    pub fn drain(&mut self) {
         while let Some(effect) = self.t.poll() {
             match effect {
                 Effect::Send { conn, frame } => self.sent.push((conn, frame)),
@@ -122,19 +122,19 @@ impl<S: Service> Story<S> {
         }
     }
 
-    fn commit(&mut self) {
+    pub fn commit(&mut self) {
         let group = self.group.take().expect("a group to commit");
         let number = group.number();
         group.run(&self.engine).unwrap();
         self.event(Event::Committed { group: number });
     }
 
-    fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: Event) {
         self.t.handle(self.now, event);
         self.drain();
     }
 
-    fn pass(&mut self, ms: u64) {
+    pub fn pass(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);
         while let Some(at) = self.t.deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
@@ -144,7 +144,12 @@ impl<S: Service> Story<S> {
         self.event(Event::Tick);
     }
 
-    fn connect_as(&mut self, conn: u64, client: u128, lightweight: bool) -> Frame {
+    pub fn connect_as(&mut self, conn: u64, client: u128, lightweight: bool) -> Frame {
+        self.connect_with(conn, client, lightweight, 0);
+        self.reply(conn)
+    }
+
+    pub fn connect_with(&mut self, conn: u64, client: u128, lightweight: bool, features: u64) {
         self.event(Event::Accepted { conn: ConnId(conn), peer: crate::Peer::default() });
         let target = self.t.name().to_string();
         let body = ConnectReq {
@@ -153,25 +158,25 @@ impl<S: Service> Story<S> {
             version: PROTOCOL_VERSION,
             description: format!("client {client}"),
             lightweight,
+            features,
             ..ConnectReq::default()
         };
         let header = Header { opcode: Opcode::Connect as u16, conn_cnt: conn as u32, xid: Xid(1), ..Header::default() };
         self.frame(conn, Frame { header, body: body.encode_to_vec().into(), bulk: Bytes::new() });
-        self.reply(conn)
     }
 
     /// Connects; gives the session's handle.
-    fn connect(&mut self, conn: u64, client: u128) -> Handle {
+    pub fn connect(&mut self, conn: u64, client: u128) -> Handle {
         let reply = self.connect_as(conn, client, false);
         assert_eq!(reply.header.status, 0, "{reply:?}");
         reply.header.export
     }
 
-    fn frame(&mut self, conn: u64, frame: Frame) {
+    pub fn frame(&mut self, conn: u64, frame: Frame) {
         self.event(Event::Frame { conn: ConnId(conn), frame });
     }
 
-    fn header(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16) -> Header {
+    pub fn header(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16) -> Header {
         self.xid += 1;
         Header {
             opcode: opcode as u16,
@@ -184,36 +189,40 @@ impl<S: Service> Story<S> {
         }
     }
 
-    fn request(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16, body: Bytes) -> Xid {
+    pub fn request(&mut self, conn: u64, export: Handle, opcode: Opcode, tag: u16, body: Bytes) -> Xid {
         let header = self.header(conn, export, opcode, tag);
         self.frame(conn, Frame { header, body, bulk: Bytes::new() });
         header.xid
     }
 
-    fn append(&mut self, conn: u64, export: Handle, key: u64) -> Xid {
+    pub fn append(&mut self, conn: u64, export: Handle, key: u64) -> Xid {
+        self.append_in(conn, export, key, 1)
+    }
+
+    pub fn append_in(&mut self, conn: u64, export: Handle, key: u64, tag: u16) -> Xid {
         let n = self.xid;
         let ask = Ask { kind: APPEND, key, client: conn, n, handle: 0 };
-        self.request(conn, export, Opcode::MdsReint, 1, ask.bytes())
+        self.request(conn, export, Opcode::MdsReint, tag, ask.bytes())
     }
 
     /// What was sent to a connection, oldest first.
-    fn reply(&mut self, conn: u64) -> Frame {
+    pub fn reply(&mut self, conn: u64) -> Frame {
         self.try_reply(conn).unwrap_or_else(|| panic!("nothing was sent to {conn}"))
     }
 
-    fn try_reply(&mut self, conn: u64) -> Option<Frame> {
+    pub fn try_reply(&mut self, conn: u64) -> Option<Frame> {
         let at = self.sent.iter().position(|(to, _)| to.0 == conn)?;
         Some(self.sent.remove(at).1)
     }
 
     /// Kills the target and starts it again over what is durable.
-    fn restart(self, service: S, options: Options) -> Story<S> {
+    pub fn restart(self, service: S, options: Options) -> Story<S> {
         let engine = self.engine.clone();
         engine.crash(&mut Rng::new(1));
         Story::start(service, engine, options)
     }
 
-    fn param(&self, pattern: &str) -> String {
+    pub fn param(&self, pattern: &str) -> String {
         let found = self.t.get_params(pattern);
         assert_eq!(found.len(), 1, "{pattern}: {found:?}");
         found[0].1.clone()
@@ -232,8 +241,8 @@ fn a_start_is_counted_before_anybody_is_served() {
 #[test]
 fn a_store_that_is_not_for_this_target_is_refused_with_a_sentence() {
     let refused = |engine, options| Story::start(Ledger::default(), engine, options).stopped.unwrap();
-    let future = engine(TargetKind::Mdt, |h| h.incompat = 0x400);
-    assert!(refused(future, options()).contains("needs feature 'multi_rpcs' that this version lacks"));
+    let future = engine(TargetKind::Mdt, |h| h.incompat = 0x2000);
+    assert!(refused(future, options()).contains("needs feature '0x2000' that this version lacks"));
     assert!(refused(engine(TargetKind::Ost, |_| {}), options()).contains("of another kind"));
     assert!(refused(MemEngine::new(), options()).contains("adamant mkfs"));
     let other = Options { name: Some(TargetName { index: TargetIndex(3), ..name(TargetKind::Mdt) }), ..options() };

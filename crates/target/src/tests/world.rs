@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto::connect::features;
 use proto::frame::flags;
 use proto::msg::{BlCallback, CancelReq, EnqueueRep, EnqueueReq, LockMode, Policy, bits};
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode, TargetIndex, TargetKind, TargetName, Transno, Xid};
@@ -96,9 +97,16 @@ pub struct Client {
     pub evictions: u32,
     pub stale: u64,
     tick: Instant,
+    /// Changes that it may have in flight.
+    slots: u16,
+    /// When a change was asked for, and when it was answered, as numbers that rise.
+    spans: BTreeMap<u64, (u64, u64)>,
 }
 
 pub struct World {
+    /// Changes that the server allows in flight.
+    offer: u16,
+    order: u64,
     now: Instant,
     rng: Rng,
     faults: Faults,
@@ -136,7 +144,7 @@ impl World {
         };
         batch.put(<schema::Header as schema::Record>::key(&()), schema::Record::encode_record(&header));
         engine.commit(1, &batch.seal(&schema::formats())).unwrap();
-        let count = rng.range(1, 4);
+        let (count, offer) = (rng.range(1, 4), [1, 4, 8, 32, 512][rng.below(5) as usize]);
         let mut world = World {
             now: Instant(1_000_000_000),
             rng,
@@ -154,10 +162,17 @@ impl World {
             trace: option_env!("ADAMANT_TRACE").is_some(),
             quiet: false,
             soft: Duration::from_secs(30),
+            offer,
+            order: 0,
         };
         world.start_server();
         for i in 0..count {
+            // Some clients are of an older version.
+            let slots: u16 = [0, 1, 2, 7, 31][world.rng.below(5) as usize];
             let config = Config {
+                rpcs_in_flight_max: 512,
+                mod_rpcs_in_flight_max: slots.max(1),
+                features: if slots == 0 { features::VBR } else { features::SUPPORTED },
                 description: format!("client {i}"),
                 request_timeout: Duration::from_millis(400),
                 connect_timeout: Duration::from_millis(300),
@@ -176,6 +191,8 @@ impl World {
                 evictions: 0,
                 stale: 0,
                 tick: Instant::FAR,
+                slots: slots.max(1),
+                spans: BTreeMap::new(),
             });
             world.after(1, Ev::Work(i as usize));
             world.drain_client(i as usize);
@@ -200,6 +217,7 @@ impl World {
             cache_limit: 1 << 9,
             commit: CommitPolicy { interval: Duration::from_millis(self.rng.range(5, 400)), dirty_limit: 1 << 20 },
             recovery_soft: self.soft,
+            max_mod_rpcs: self.offer,
             seed: self.life,
             ..Options::default()
         };
@@ -412,8 +430,11 @@ impl World {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         let at = (now + late).max(c.to_server);
         c.to_server = at;
-        for _ in 0..times {
-            self.at(at, Ev::ToServer(conn, frame.clone()));
+        self.at(at, Ev::ToServer(conn, frame.clone()));
+        if times > 1 {
+            // The copy may come when the client has used the slot again.
+            let after = Duration::from_micros(self.rng.below(6000));
+            self.at(at + after, Ev::ToServer(conn, frame));
         }
         if self.hit(self.faults.cut) {
             self.cut(conn);
@@ -436,12 +457,14 @@ impl World {
             keep_open: ask.kind == OPEN,
             ..Outgoing::new(opcode, &proto::msg::Empty {})
         };
+        self.order += 1;
+        self.clients[i].spans.insert(ask.n, (self.order, u64::MAX));
         self.submit(i, Doing::Ask(ask), out);
     }
 
     fn work(&mut self, i: usize) {
         let c = &mut self.clients[i];
-        if c.next > OPS || c.doing.len() >= 5 {
+        if c.next > OPS || c.doing.len() >= 4 + usize::from(c.slots) {
             return;
         }
         let n = c.next;
@@ -517,6 +540,10 @@ impl World {
                     (_, Ok(Err(errno))) | (_, Err(&errno)) => Fate::Failed(errno),
                     _ => unreachable!(),
                 };
+                self.order += 1;
+                if let Some(span) = c.spans.get_mut(&ask.n) {
+                    span.1 = self.order;
+                }
                 if ask.kind == USE {
                     c.stale += u64::from(fate == Fate::Failed(Errno::ESTALE));
                     return;
@@ -696,7 +723,8 @@ impl World {
             Ev::Work(i) => {
                 self.work(i);
                 self.drain_client(i);
-                if self.clients[i].doing.len() < 3 && self.clients[i].next <= OPS {
+                let few = 2 + usize::from(self.clients[i].slots);
+                if self.clients[i].doing.len() < few && self.clients[i].next <= OPS {
                     let wait = self.rng.range(1, 8000);
                     self.after(wait, Ev::Work(i));
                 }
@@ -745,7 +773,16 @@ impl World {
                     .filter(|(c, n)| *c == me && client.fates.get(n).is_some_and(|(ask, _)| ask.kind != CLOSE))
                     .map(|(_, n)| *n)
                     .collect();
-                assert!(mine.is_sorted(), "client {me} out of order: {mine:?}");
+                // What was asked for when the other was answered comes after it.
+                for (at, n) in mine.iter().enumerate() {
+                    for later in &mine[at + 1..] {
+                        let (begun, answered) = (client.spans[n].0, client.spans[later].1);
+                        assert!(
+                            begun < answered,
+                            "client {me} out of order: {later} was answered before {n} was asked"
+                        );
+                    }
+                }
             }
         }
         let sealed = self.engine.get(&Ask::total()).unwrap();

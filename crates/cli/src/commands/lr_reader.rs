@@ -1,0 +1,247 @@
+//! `lr_reader`: what a metadata target has on its medium of its clients, and of what they were answered.
+//!
+//! It reads what was last committed, whether the target runs or not. The keys are those of Lustre's tool of that name; where
+//! our records lie differently the values say so (`client_area_*` are 0: client records have no place in a file).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use engine::{LmdbEngine, OpenOptions};
+use proto::{ClientUuid, Tag, TargetName};
+use schema::session::{ClientRec, Progress, ReplyRec};
+use schema::{Header, Record};
+use store::Engine;
+
+/// What a refusal to read a damaged store is called, as an exit status: EINVAL.
+const INVALID: u8 = 22;
+
+/// Show the client and reply records of a metadata target, whether it runs or not
+///
+/// Example: lr_reader -c -r /srv/mdt0
+#[derive(Args)]
+#[command(next_help_heading = "OPTIONS")]
+pub struct Arguments {
+    /// Also the clients
+    #[arg(short = 'c', long = "client")]
+    pub clients: bool,
+    /// Also the reply records
+    #[arg(short = 'r', long = "reply")]
+    pub replies: bool,
+    /// Also the clients, of the target whose copy lies here
+    #[arg(short = 'C', value_name = "FILE")]
+    pub clients_of: Option<PathBuf>,
+    /// Also the reply records, of the target whose copy lies here
+    #[arg(short = 'R', value_name = "FILE")]
+    pub replies_of: Option<PathBuf>,
+    /// The directory of the target
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    match text(arguments) {
+        Ok(text) => {
+            print!("{text}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            eprintln!("lr_reader: {error}");
+            Ok(ExitCode::from(INVALID))
+        }
+    }
+}
+
+fn text(arguments: &Arguments) -> Result<String, String> {
+    let target = Sessions::read(&arguments.target)?;
+    let mut text = String::new();
+    target.write_target(&mut text);
+    if arguments.clients || arguments.clients_of.is_some() {
+        match &arguments.clients_of {
+            Some(copy) => Sessions::read(copy)?.write_clients(&mut text),
+            None => target.write_clients(&mut text),
+        }
+    }
+    if arguments.replies || arguments.replies_of.is_some() {
+        match &arguments.replies_of {
+            Some(copy) => Sessions::read(copy)?.write_replies(&mut text),
+            None => target.write_replies(&mut text),
+        }
+    }
+    Ok(text)
+}
+
+/// The records of a target's sessions.
+struct Sessions {
+    header: Header,
+    progress: Progress,
+    clients: Vec<(ClientUuid, ClientRec)>,
+    replies: BTreeMap<(u32, Tag), ReplyRec>,
+}
+
+/// How many records are read at once.
+const STEP: usize = 4096;
+
+impl Sessions {
+    fn read(directory: &Path) -> Result<Sessions, String> {
+        let options = OpenOptions { read_only: true, beside_writer: true, ..OpenOptions::default() };
+        let engine = LmdbEngine::open(directory, options).map_err(|error| error.to_string())?;
+        let one = |wanted: &str| format!("'{}' holds no {wanted}", directory.display());
+        let header = all::<Header>(&engine)?.pop().ok_or_else(|| one("target"))?.1;
+        let progress = all::<Progress>(&engine)?.pop().map(|(_, progress)| progress).unwrap_or_default();
+        let clients = all::<ClientRec>(&engine)?;
+        let replies = all::<ReplyRec>(&engine)?.into_iter().collect();
+        Ok(Sessions { header, progress, clients, replies })
+    }
+
+    fn write_target(&self, text: &mut String) {
+        let index = self.header.name.parse::<TargetName>().map_or(0, |name| name.index.0);
+        let slots = self.clients.iter().flat_map(|(_, client)| &client.slots).map(|slot| slot.transno);
+        let last = slots.chain(self.replies.values().map(|reply| reply.transno)).max().unwrap_or(0);
+        let _ = writeln!(text, "last_rcvd:");
+        let _ = writeln!(text, "  uuid: {}_UUID", self.header.name);
+        let _ = writeln!(text, "  feature_compat: {:#x}", self.header.compat);
+        let _ = writeln!(text, "  feature_incompat: {:#x}", self.header.incompat);
+        let _ = writeln!(text, "  feature_rocompat: {:#x}", self.header.rocompat);
+        let _ = writeln!(text, "  last_transaction: {}", self.progress.last_transno.max(last));
+        let _ = writeln!(text, "  target_index: {index}");
+        let _ = writeln!(text, "  mount_count: {}", self.header.mount_count);
+    }
+
+    fn write_clients(&self, text: &mut String) {
+        let _ = writeln!(text, "  client_area_start: 0");
+        let _ = writeln!(text, "  client_area_size: 0");
+        for (uuid, client) in &self.clients {
+            let of_generation = (client.generation, Tag(0))..=(client.generation, Tag(u16::MAX));
+            let last = match client.generation {
+                0 => client.slots.iter().find(|slot| slot.tag == 1).map(|s| (s.transno, s.xid, s.result, s.data)),
+                _ => {
+                    let replies = self.replies.range(of_generation).map(|(_, reply)| reply);
+                    replies.max_by_key(|reply| reply.transno).map(|r| (r.transno, r.xid, r.result, r.data))
+                }
+            };
+            let (transno, xid, result, data) = last.unwrap_or_default();
+            let _ = writeln!(text, "\n  {uuid}:");
+            let _ = writeln!(text, "    generation: {}", client.generation);
+            let _ = writeln!(text, "    last_transaction: {transno}");
+            let _ = writeln!(text, "    last_xid: {xid}");
+            let _ = writeln!(text, "    last_result: {result}");
+            let _ = writeln!(text, "    last_data: {data}");
+            if let Some(close) = client.slots.iter().find(|slot| slot.tag == 2) {
+                // Lustre's tool writes it so.
+                let _ = writeln!(text, "    last_close_transation: {}", close.transno);
+                let _ = writeln!(text, "    last_close_xid: {}", close.xid);
+                let _ = writeln!(text, "    last_close_result: {}", close.result);
+                let _ = writeln!(text, "    last_close_data: {}", close.data);
+            }
+        }
+    }
+
+    fn write_replies(&self, text: &mut String) {
+        let _ = writeln!(text, "\nreply_data:");
+        for (index, ((generation, tag), reply)) in self.replies.iter().enumerate() {
+            let _ = writeln!(text, "  {index}:");
+            let _ = writeln!(text, "    client_generation: {generation}");
+            let _ = writeln!(text, "    tag: {}", tag.0);
+            let _ = writeln!(text, "    last_transaction: {}", reply.transno);
+            let _ = writeln!(text, "    last_xid: {}", reply.xid);
+            let _ = writeln!(text, "    last_result: {}", reply.result);
+            let _ = writeln!(text, "    last_data: {}\n", reply.data);
+        }
+    }
+}
+
+/// All records of a kind.
+fn all<R: Record>(engine: &dyn Engine) -> Result<Vec<(R::Id, R)>, String> {
+    let mut range = R::all();
+    let mut found = Vec::new();
+    loop {
+        let scanned = engine.scan(&range, STEP).map_err(|error| error.to_string())?;
+        for (key, sealed) in &scanned.records {
+            let body = schema::formats().open(key, sealed).map_err(|error| error.to_string())?;
+            let record = R::decode_record(&body).map_err(|error| error.to_string())?;
+            let id = R::parse_key(key).ok_or_else(|| format!("record {key} is not a key of kind '{}'", R::KIND))?;
+            found.push((id, record));
+        }
+        match scanned.records.last() {
+            Some((last, _)) if !scanned.complete => range.start = last.successor(),
+            _ => return Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schema::session::SlotRec;
+
+    #[test]
+    fn the_keys_are_those_of_lustres_tool() {
+        let slot = |tag, xid, transno| SlotRec { tag, xid, transno, ..SlotRec::default() };
+        let reply = |xid, transno, data| ReplyRec { xid, transno, data, ..ReplyRec::default() };
+        let old = ClientRec { slots: vec![slot(1, 7, 20), slot(2, 9, 22)], ..ClientRec::default() };
+        let new = ClientRec { generation: 4, ..ClientRec::default() };
+        let sessions = Sessions {
+            header: Header { name: "fs-MDT0001".into(), incompat: 0x400, mount_count: 3, ..Header::default() },
+            progress: Progress { last_transno: 24, last_generation: 4 },
+            clients: vec![(ClientUuid(1), old), (ClientUuid(2), new)],
+            replies: [((4, Tag(1)), reply(30, 23, 0)), ((4, Tag(3)), reply(29, 25, 8))].into(),
+        };
+        let mut text = String::new();
+        sessions.write_target(&mut text);
+        sessions.write_clients(&mut text);
+        sessions.write_replies(&mut text);
+        let want = "\
+last_rcvd:
+  uuid: fs-MDT0001_UUID
+  feature_compat: 0x0
+  feature_incompat: 0x400
+  feature_rocompat: 0x0
+  last_transaction: 25
+  target_index: 1
+  mount_count: 3
+  client_area_start: 0
+  client_area_size: 0
+
+  00000000-0000-0000-0000-000000000001:
+    generation: 0
+    last_transaction: 20
+    last_xid: 7
+    last_result: 0
+    last_data: 0
+    last_close_transation: 22
+    last_close_xid: 9
+    last_close_result: 0
+    last_close_data: 0
+
+  00000000-0000-0000-0000-000000000002:
+    generation: 4
+    last_transaction: 25
+    last_xid: 29
+    last_result: 0
+    last_data: 8
+
+reply_data:
+  0:
+    client_generation: 4
+    tag: 1
+    last_transaction: 23
+    last_xid: 30
+    last_result: 0
+    last_data: 0
+
+  1:
+    client_generation: 4
+    tag: 3
+    last_transaction: 25
+    last_xid: 29
+    last_result: 0
+    last_data: 8
+
+";
+        assert_eq!(text, want);
+    }
+}

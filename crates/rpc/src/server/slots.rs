@@ -1,0 +1,243 @@
+//! Reply records of one export: what was answered to the last request of each slot.
+//!
+//! A client has a slot for each change that it may have in flight, and takes a slot for the next one only when it has the
+//! answer of the last. So a record is not needed any more when its slot is used again, or when the client says (`last_xid`)
+//! that it has all answers up to it. It stays where it lies all the same until the slot's next record takes its place: so
+//! the one with the client's highest transno is always there.
+
+use proto::connect::TAG_MAX;
+use proto::{Frame, Tag, Transno, Xid};
+
+use super::Found;
+
+/// What was answered to a modifying request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotRecord {
+    /// The request; 0 is none.
+    pub xid: Xid,
+    /// Its transno.
+    pub transno: Transno,
+    /// Its status.
+    pub status: i32,
+    /// What the operation needs to answer again.
+    pub data: u64,
+    /// Versions before the change.
+    pub pre_versions: [u64; 4],
+}
+
+/// A slot of an export.
+#[derive(Clone, Debug, Default)]
+pub struct SlotState {
+    /// Goes to disk with the change.
+    pub record: SlotRecord,
+    /// The reply of `record.xid`, until the client has it. Not restored after a restart.
+    pub(crate) reply: Option<Frame>,
+    /// The client may still ask for it.
+    held: bool,
+    /// Differs from what the store has.
+    dirty: bool,
+}
+
+/// What `reply_data` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplyCounters {
+    /// Records that the client may still ask for.
+    pub held: u64,
+    /// The most there ever were.
+    pub held_max: u64,
+    /// Let go because the client said that it has all answers up to them.
+    pub released_by_xid: u64,
+    /// Let go because their slot was used again.
+    pub released_by_tag: u64,
+}
+
+/// All slots of an export.
+#[derive(Debug, Default)]
+pub struct ReplySlots {
+    slots: Vec<SlotState>,
+    counters: ReplyCounters,
+    /// Everything up to here is released.
+    released: Xid,
+}
+
+fn index(tag: Tag) -> Option<usize> {
+    usize::from(tag.0).checked_sub(1)
+}
+
+impl ReplySlots {
+    /// The highest tag that a client may use.
+    pub fn tag_max(multi: bool) -> u16 {
+        if multi { TAG_MAX } else { 2 }
+    }
+
+    /// A slot that was used.
+    pub fn get(&self, tag: Tag) -> Option<&SlotState> {
+        self.slots.get(index(tag)?).filter(|slot| slot.record.xid.0 != 0)
+    }
+
+    pub(crate) fn get_mut(&mut self, tag: Tag) -> Option<&mut SlotState> {
+        self.slots.get_mut(index(tag)?).filter(|slot| slot.record.xid.0 != 0)
+    }
+
+    /// All that were used, by tag.
+    pub fn iter(&self) -> impl Iterator<Item = (Tag, &SlotRecord)> {
+        (1..)
+            .map(Tag)
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.record.xid.0 != 0)
+            .map(|(tag, slot)| (tag, &slot.record))
+    }
+
+    /// Figures.
+    pub fn counters(&self) -> ReplyCounters {
+        self.counters
+    }
+
+    /// What is known of a request.
+    pub fn found(&self, tag: Tag, xid: Xid) -> Found {
+        match self.get(tag) {
+            None => Found::Nothing,
+            Some(slot) if slot.record.xid > xid => Found::Newer,
+            Some(slot) if slot.record.xid < xid => Found::Nothing,
+            Some(slot) if slot.reply.is_some() => Found::Reply,
+            Some(_) => Found::Record,
+        }
+    }
+
+    /// A record from the store, at start.
+    pub(crate) fn restore(&mut self, tag: Tag, record: SlotRecord) {
+        if self.put(tag, record) {
+            self.clean(tag);
+        }
+    }
+
+    /// The record of a request that was executed takes the place of the slot's last one, unless that is of a later request.
+    /// Gives whether the slot differs from the store only since now.
+    pub(crate) fn put(&mut self, tag: Tag, record: SlotRecord) -> bool {
+        let Some(at) = index(tag).filter(|at| *at < usize::from(TAG_MAX)) else { return false };
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, SlotState::default);
+        }
+        let slot = &mut self.slots[at];
+        if slot.record.xid >= record.xid {
+            // An older request of the slot, which the client has given up, ended after a newer one.
+            return false;
+        }
+        let was_dirty = slot.dirty;
+        if slot.held {
+            self.counters.released_by_tag += 1;
+        } else {
+            self.counters.held += 1;
+            self.counters.held_max = self.counters.held_max.max(self.counters.held);
+        }
+        *slot = SlotState { record, reply: None, held: true, dirty: true };
+        !was_dirty
+    }
+
+    /// The client has all answers up to `xid`.
+    pub(crate) fn release(&mut self, xid: Xid) {
+        if xid <= self.released {
+            return;
+        }
+        self.released = xid;
+        for slot in &mut self.slots {
+            if slot.held && slot.record.xid <= xid {
+                slot.held = false;
+                slot.reply = None;
+                self.counters.held -= 1;
+                self.counters.released_by_xid += 1;
+            }
+        }
+    }
+
+    /// All differ from what the store has.
+    pub(crate) fn all_dirty(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.record.xid.0 != 0) {
+            slot.dirty = true;
+        }
+    }
+
+    /// The store has what the slot says. Gives it if it had not.
+    pub fn clean(&mut self, tag: Tag) -> Option<SlotRecord> {
+        let slot = self.get_mut(tag)?;
+        core::mem::replace(&mut slot.dirty, false).then_some(slot.record)
+    }
+
+    /// The highest transno of all records.
+    pub fn last_transno(&self) -> Transno {
+        self.slots.iter().map(|slot| slot.record.transno).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(xid: u64, transno: u64) -> SlotRecord {
+        SlotRecord { xid: Xid(xid), transno: Transno(transno), ..SlotRecord::default() }
+    }
+
+    fn keep(slots: &mut ReplySlots, tag: u16, xid: u64) {
+        if let Some(slot) = slots.get_mut(Tag(tag)) {
+            slot.reply = Some(Frame::default());
+        }
+        assert_eq!(slots.found(Tag(tag), Xid(xid)), Found::Reply);
+    }
+
+    #[test]
+    fn a_record_goes_by_its_tag_or_by_the_xid() {
+        let mut slots = ReplySlots::default();
+        for tag in 1..=4 {
+            assert!(slots.put(Tag(tag), record(u64::from(tag) + 10, u64::from(tag))));
+            keep(&mut slots, tag, u64::from(tag) + 10);
+        }
+        assert!(!slots.put(Tag(1), record(20, 5)), "dirty already");
+        assert_eq!(slots.clean(Tag(1)), Some(record(20, 5)));
+        assert_eq!(slots.clean(Tag(1)), None);
+        slots.release(Xid(12));
+        let counters = slots.counters();
+        assert_eq!((counters.held, counters.held_max), (3, 4));
+        assert_eq!((counters.released_by_tag, counters.released_by_xid), (1, 1));
+        assert_eq!(slots.found(Tag(2), Xid(12)), Found::Record, "the record stays, the reply is gone");
+        assert_eq!(slots.found(Tag(3), Xid(13)), Found::Reply);
+        slots.release(Xid(100));
+        assert_eq!((slots.counters().held, slots.last_transno()), (0, Transno(5)));
+        slots.release(Xid(50));
+        assert!(slots.put(Tag(1), record(101, 6)));
+        assert_eq!(slots.counters().held, 1);
+    }
+
+    /// All orders in which records of one slot can come and be asked for.
+    #[test]
+    fn what_is_found_is_a_matter_of_the_xid_alone() {
+        for have in 0..4 {
+            for put in 1..4 {
+                for ask in 1..4 {
+                    let mut slots = ReplySlots::default();
+                    if have > 0 {
+                        slots.put(Tag(7), record(have, have));
+                    }
+                    slots.put(Tag(7), record(put, put));
+                    let newest = have.max(put);
+                    let want = match ask {
+                        _ if ask == newest => Found::Record,
+                        _ if ask < newest => Found::Newer,
+                        _ => Found::Nothing,
+                    };
+                    assert_eq!(slots.found(Tag(7), Xid(ask)), want, "{have} {put} {ask}");
+                    assert_eq!(slots.found(Tag(6), Xid(ask)), Found::Nothing);
+                    assert_eq!(slots.found(Tag(0), Xid(ask)), Found::Nothing);
+                    assert_eq!(slots.last_transno(), Transno(newest));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tags_beyond_all_limits_hold_nothing() {
+        let mut slots = ReplySlots::default();
+        assert!(!slots.put(Tag(TAG_MAX + 1), record(1, 1)) && !slots.put(Tag(0), record(1, 1)));
+        assert!(slots.put(Tag(TAG_MAX), record(1, 1)));
+        assert_eq!(slots.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [Tag(TAG_MAX)]);
+    }
+}

@@ -26,7 +26,7 @@ impl Import {
     }
 
     /// Sets how many changes may be in flight. `ERANGE`: not 1 to 512, more than the server allows, or not below
-    /// [`Import::rpcs_in_flight`] (unless that is to be raised, see [`Config::mod_rpcs_raise`]).
+    /// [`Import::rpcs_in_flight`] (unless that is to be raised, see [`Config::mod_rpcs_raise`](super::Config::mod_rpcs_raise)).
     pub fn set_mod_rpcs_in_flight(&mut self, now: Instant, count: u64) -> Result<(), Errno> {
         self.now = now;
         let count = u16::try_from(count).map_err(|_| Errno::ERANGE)?;
@@ -51,7 +51,7 @@ impl Import {
         Ok(())
     }
 
-    /// See [`Config::rpcs_in_flight_max`].
+    /// See [`Config::rpcs_in_flight_max`](super::Config::rpcs_in_flight_max).
     pub fn rpcs_in_flight(&self) -> u16 {
         self.config.rpcs_in_flight_max
     }
@@ -69,7 +69,7 @@ impl Import {
         Ok(())
     }
 
-    /// See [`Config::mod_rpcs_raise`].
+    /// See [`Config::mod_rpcs_raise`](super::Config::mod_rpcs_raise).
     pub fn mod_rpcs_raise(&self) -> bool {
         self.config.mod_rpcs_raise
     }

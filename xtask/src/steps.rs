@@ -142,7 +142,7 @@ fn adamant(sh: &Shell) -> anyhow::Result<OsString> {
 
 fn simulator_smoke(sh: &Shell) -> anyhow::Result<()> {
     let adamant = adamant(sh)?;
-    Ok(cmd!(sh, "{adamant} sim --first 100 --runs 400 --minutes 3").run()?)
+    Ok(cmd!(sh, "{adamant} sim --first 500 --runs 1000 --minutes 3").run()?)
 }
 
 /// A run with a planted fault must fail, or the simulator's alarm does not ring.

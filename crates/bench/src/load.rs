@@ -247,7 +247,7 @@ impl Pool {
         tasks: &[Task],
         alive: &mut dyn FnMut() -> anyhow::Result<()>,
     ) -> anyhow::Result<Took> {
-        self.prepare(run, 0, tasks)?;
+        self.prepare(run, 0, tasks, alive)?;
         let start = Instant::now();
         self.go(0, tasks.len())?;
         let answers = self.hear(tasks.len(), run, alive)?;
@@ -256,13 +256,19 @@ impl Pool {
     }
 
     /// Gives tasks to workers from `first` on and waits until they could go.
-    fn prepare(&mut self, run: &Run, first: usize, tasks: &[Task]) -> anyhow::Result<()> {
+    fn prepare(
+        &mut self,
+        run: &Run,
+        first: usize,
+        tasks: &[Task],
+        alive: &mut dyn FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         if first + tasks.len() > self.workers.len() {
             bail!("{} tasks for {} workers", first + tasks.len(), self.workers.len());
         }
         let lines: Vec<String> = tasks.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
         self.tell(first, lines.into_iter())?;
-        for line in self.hear(tasks.len(), run, &mut || Ok(()))? {
+        for line in self.hear(tasks.len(), run, alive)? {
             if line != READY {
                 bail!("a worker said '{line}'");
             }
@@ -295,7 +301,7 @@ impl Pool {
             count: 0,
             stop_file: Some(stop_file.to_owned()),
         };
-        self.prepare(run, last, &[task])?;
+        self.prepare(run, last, &[task], &mut || Ok(()))?;
         let start = Instant::now();
         self.go(last, 1)?;
         let given = beside(self)?;

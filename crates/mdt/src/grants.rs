@@ -15,8 +15,7 @@ pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: 
     }
     if let Some(inode) = object {
         let resource = Resource::inode(inode.fid);
-        let wanted = if inode.is_dir() { bits::CACHE_DIRECTORY } else { bits::CACHE };
-        grants.extend(cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, want.object_cookie));
+        grants.extend(cx.try_grant(resource, LockMode::Pr, cached(inode), bits::LOOKUP, want.object_cookie));
         if inode.is_dir() {
             grants.extend(cx.try_grant(resource, LockMode::Pr, bits::UPDATE, bits::UPDATE, want.entries_cookie));
         }
@@ -26,6 +25,11 @@ pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: 
         }
     }
     grants
+}
+
+/// What one lock on an object covers for a client that caches it.
+pub fn cached(inode: &Inode) -> u64 {
+    if inode.is_dir() { bits::CACHE_DIRECTORY } else { bits::CACHE }
 }
 
 /// Attributes with size and times as the writer knows them who has the data of a resident file under its lock.

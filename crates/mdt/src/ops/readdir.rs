@@ -93,11 +93,8 @@ fn add_attrs(
         if request.entry_cookies != 0 {
             let cookie = request.entry_cookies.wrapping_add(at as u64);
             // With the size of a resident file, so that the attributes can be kept.
-            let wanted = match () {
-                () if inode.is_resident() => bits::CACHE | bits::DOM,
-                () if inode.is_dir() => bits::CACHE_DIRECTORY,
-                () => bits::CACHE,
-            };
+            let size = if inode.is_resident() { bits::DOM } else { 0 };
+            let wanted = grants::cached(&inode) | size;
             entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookie);
         }
         entry.attr = Some(inode.attr());

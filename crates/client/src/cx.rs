@@ -213,6 +213,13 @@ impl Cx<'_> {
         crate::locks::unlock(self, step);
     }
 
+    /// The node stays until the operation ends, however many others come meanwhile.
+    pub fn keep_node(&mut self, step: Step, ino: u64) {
+        if self.op.memo(step).is_none() && self.w.nodes.want(ino) {
+            self.op.set_memo(step, Memo::Node(ino));
+        }
+    }
+
     /// Makes the kernel forget the attributes of a node and a range of its pages (`length` 0: none, `u64::MAX`: to the
     /// end), and waits until it has. Nothing is asked if the kernel does not know the node.
     pub fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {

@@ -112,8 +112,10 @@ fn release(w: &mut World, dest: Dest, cookie: u64) {
 /// Gives every pin of an operation back.
 pub(crate) fn release_all(w: &mut World, op: &OpState) {
     for (_, memo) in op.steps() {
-        if let Memo::Lock { dest, cookie } = memo {
-            release(w, *dest, *cookie);
+        match memo {
+            Memo::Lock { dest, cookie } => release(w, *dest, *cookie),
+            Memo::Node(ino) => w.nodes.unwant(*ino),
+            _ => {}
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Node {
     pub opens: u32,
     /// Open files and directories that programs still have.
     pub handles: u32,
+    /// Operations that wait with this node in hand: it stays until they have ended.
+    pub wanted: u32,
     /// When a lookup opened it, so that it lasts until the kernel comes back for it.
     pub held: Option<Instant>,
     /// Inode lock bits held (PR or stronger), callbacks excluded.
@@ -86,6 +88,7 @@ impl Node {
             lookups: 0,
             opens: 0,
             handles: 0,
+            wanted: 0,
             held: None,
             bits: 0,
             lookup_epoch: 0,
@@ -107,6 +110,11 @@ impl Node {
             data: None,
             listed: false,
         }
+    }
+
+    /// Whether neither the kernel nor open files nor operations refer to it.
+    pub fn is_idle(&self) -> bool {
+        self.lookups == 0 && self.opens == 0 && self.wanted == 0
     }
 
     /// Whether these bits are held.
@@ -174,11 +182,26 @@ impl Nodes {
     pub fn loosened(&mut self, ino: u64) {
         if let Some(node) = self.map.get_mut(&ino)
             && !node.listed
-            && node.lookups == 0
-            && node.opens == 0
+            && node.is_idle()
         {
             node.listed = true;
             self.candidates.push_back(ino);
+        }
+    }
+
+    /// An operation waits with this node in hand.
+    pub fn want(&mut self, ino: u64) -> bool {
+        let Some(node) = self.map.get_mut(&ino) else { return false };
+        node.wanted += 1;
+        true
+    }
+
+    /// That operation has ended.
+    pub fn unwant(&mut self, ino: u64) {
+        if let Some(node) = self.map.get_mut(&ino) {
+            // It may have been dropped meanwhile, because its object is gone, and be another's.
+            node.wanted = node.wanted.saturating_sub(1);
+            self.loosened(ino);
         }
     }
 
@@ -187,12 +210,12 @@ impl Nodes {
         self.map.len()
     }
 
-    /// The oldest node that neither kernel nor open files refer to, off the list of candidates.
+    /// The oldest node that neither kernel nor open files nor operations refer to, off the list of candidates.
     pub fn candidate(&mut self) -> Option<u64> {
         while let Some(ino) = self.candidates.pop_front() {
             if let Some(node) = self.map.get_mut(&ino) {
                 node.listed = false;
-                if node.lookups == 0 && node.opens == 0 && ino != 1 {
+                if node.is_idle() && ino != 1 {
                     return Some(ino);
                 }
             }
@@ -220,5 +243,23 @@ impl Nodes {
         let mut all: Vec<u64> = self.map.keys().copied().collect();
         all.sort_unstable();
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_an_operation_waits_with_is_not_dropped() {
+        let mut nodes = Nodes::default();
+        let (kept, other) = (Fid::new(0x2_0000_0400, 1), Fid::new(0x2_0000_0400, 2));
+        for fid in [kept, other] {
+            nodes.obtain(fid);
+        }
+        assert!(nodes.want(kept.ino()));
+        assert_eq!((nodes.candidate(), nodes.candidate()), (Some(other.ino()), None));
+        nodes.unwant(kept.ino());
+        assert_eq!((nodes.candidate(), nodes.candidate()), (Some(kept.ino()), None));
     }
 }

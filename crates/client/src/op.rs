@@ -170,6 +170,8 @@ pub enum Memo {
         /// Our number.
         cookie: u64,
     },
+    /// A node stays until the operation ends.
+    Node(u64),
     /// The kernel was asked to forget something.
     Token,
     /// A number of the operation's own.

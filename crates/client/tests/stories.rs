@@ -94,6 +94,7 @@ fn links_symlinks_devices_and_renames() {
     let linked = c.call(a, Call::Link { ino: f.ino, new_parent: 1, new_name: name("g") }).unwrap();
     let Answer::Entry(stat) = linked else { panic!() };
     assert_eq!((stat.ino, stat.nlink), (f.ino, 2));
+    assert!(!stat.cacheable, "the kernel would believe it even if it were told to forget it before");
     let Answer::Entry(link) = c.call(a, Call::Symlink { parent: 1, name: name("s"), target: name("f/../g") }).unwrap()
     else {
         panic!()

@@ -45,7 +45,8 @@ impl Event {
         self.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)
     }
 
-    fn show(&self) -> String {
+    /// The call and its result in one line.
+    pub fn show(&self) -> String {
         let result = match &self.end {
             None => "no answer".to_owned(),
             Some((_, Ok(Got::Data(data)))) => format!("{} bytes", data.len()),
@@ -216,7 +217,8 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
             Some(what) => Step::Not(what),
         },
     };
-    let changed = result.is_some_and(|result| result.is_ok()) && event.op.changes();
+    // A change whose client died has no answer to doubt: it is a change wherever it comes.
+    let changed = result.is_none_or(|result| result.is_ok()) && event.op.changes();
     if event.doubtful && !changed && !matches!(event.op, Op::Open { .. } | Op::Close { .. }) {
         return Step::Ended;
     }
@@ -307,4 +309,52 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
         }
     }
     step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Path;
+    use crate::program::name;
+
+    fn path(text: &str) -> Path {
+        text.split('/').map(name).collect()
+    }
+
+    fn event(serial: u32, from: u64, op: Op, end: Option<(u64, Outcome)>) -> Event {
+        let end = end.map(|(to, outcome)| (Instant(to), outcome));
+        Event { op, serial, client: 0, from: Instant(from), end, doubtful: false }
+    }
+
+    fn begin() -> Model {
+        let mut model = Model::new(0, 0, 0o755, When::at(0));
+        for dir in ["d", "e"] {
+            // An empty directory takes a name.
+            let _ = model.apply(&Op::Mkdir { path: path(dir), mode: 0o755 }, &Cred::default(), When::at(0));
+        }
+        model
+    }
+
+    /// Who has no answer has renamed for others, whether a doubt lies on it or not.
+    #[test]
+    fn a_change_without_an_answer_is_seen_by_others() {
+        for doubtful in [false, true] {
+            let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
+            let rename = Event { doubtful, ..event(100, 1, rename, None) };
+            let gone = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Err(Errno::ENOENT))));
+            let there = event(102, 4, Op::Rmdir { path: path("f") }, Some((5, Ok(Got::Done))));
+            let verdict = search(&begin(), &[vec![rename], vec![gone, there]], 1000);
+            assert_eq!(verdict, Verdict::Good, "doubtful: {doubtful}");
+        }
+    }
+
+    /// And may as well not have.
+    #[test]
+    fn a_change_without_an_answer_may_never_have_been() {
+        let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
+        let there = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Ok(Got::Done))));
+        assert_eq!(search(&begin(), &[vec![rename.clone()], vec![there]], 1000), Verdict::Good);
+        let gone = event(101, 2, Op::Rmdir { path: path("e") }, Some((3, Err(Errno::ENOENT))));
+        assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], 1000), Verdict::Bad(_)));
+    }
 }

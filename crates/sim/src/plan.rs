@@ -85,7 +85,14 @@ pub struct NodeFaults {
     pub power_percent: u64,
     /// Mean time between deaths of clients.
     pub death_every: Option<Duration>,
+    /// Of 1000 steps of a server's recovery (a client comes back, replays, or says that it has done so) so many are its last.
+    pub recovery_permille: u64,
+    /// Of 100 crashes so many take another server with them.
+    pub together_percent: u64,
 }
+
+/// Clients of a run.
+pub const CLIENTS_MAX: usize = 8;
 
 /// Everything that is drawn.
 #[derive(Clone, PartialEq, Debug)]
@@ -139,7 +146,7 @@ pub struct Plan {
     /// Metadata targets: changes that a client may have in flight.
     pub max_mod_rpcs: u16,
     /// Clients, in turn: changes in flight; 0: a client of version 0.1.0.
-    pub slots: [u16; 3],
+    pub slots: [u16; CLIENTS_MAX],
     /// Clients: nodes.
     pub max_nodes: usize,
     /// Clients: dirty data is written at the latest after this.
@@ -168,6 +175,11 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
+        Plan::narrow(seed).widened()
+    }
+
+    /// The same as earlier versions drew it: few clients, and servers crash one at a time, wherever they are.
+    pub fn narrow(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let profile = pick(
@@ -208,7 +220,7 @@ impl Plan {
             max_cached: pick(rng, &[(1, 64 << 10), (2, 32 << 20)]),
             max_read_ahead: pick(rng, &[(1, 0), (1, 64 << 10), (1, 4 << 20)]),
             max_mod_rpcs: 8,
-            slots: [7; 3],
+            slots: [7; CLIENTS_MAX],
             max_nodes: pick(rng, &[(1, 16), (1, 50), (2, 10_000)]),
             write_back_after: Duration::from_millis(pick(rng, &[(1, 1), (2, 50), (2, 5_000)])),
             forgetful: pick(rng, &[(2, 0), (2, 10), (1, 300)]),
@@ -224,6 +236,28 @@ impl Plan {
         self.max_mod_rpcs = pick(&mut rng, &[(1, 1), (3, 8), (3, 32), (1, 512)]);
         for slots in &mut self.slots {
             *slots = pick(&mut rng, &[(2, 0), (1, 1), (2, 2), (3, 7), (4, 32)]);
+        }
+        self
+    }
+
+    /// Many clients, many calls at once, crashes of recoveries and of several servers: in some runs, from a stream of their own.
+    fn widened(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0x31de_31de);
+        let rng = &mut rng;
+        if rng.chance(1, 3) {
+            self.clients = rng.range(1, CLIENTS_MAX as u64) as usize;
+        }
+        if rng.chance(1, 8) {
+            // So many processes that every slot of a client is in use.
+            self.processes = rng.range(8, 40) as usize;
+            self.calls = rng.range(4, 24) as u32;
+        }
+        if self.profile == Profile::Clients {
+            self.clients = self.clients.max(2);
+        }
+        if self.node_faults.crash_every.is_some() {
+            self.node_faults.recovery_permille = pick(rng, &[(2, 0), (1, 10), (1, 60), (1, 250)]);
+            self.node_faults.together_percent = pick(rng, &[(2, 0), (1, 20), (1, 100)]);
         }
         self
     }
@@ -255,7 +289,7 @@ impl Plan {
             max_cached: 32 << 20,
             max_read_ahead: 64 << 10,
             max_mod_rpcs: 8,
-            slots: [7; 3],
+            slots: [7; CLIENTS_MAX],
             max_nodes: 10_000,
             write_back_after: Duration::from_millis(50),
             forgetful: 0,

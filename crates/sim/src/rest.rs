@@ -1,7 +1,7 @@
 //! The last oracle: when everybody has left and all is durable, what the stores hold must fit together.
 //!
 //! All clients unmount; then, within a bound that covers the eviction of those that died, nothing may be left to do: no
-//! orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
+//! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
 //! of all targets is then final.
 
 use core::time::Duration;
@@ -43,7 +43,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
 
 /// What is wrong or still to be done.
 fn look(world: &mut World) -> Result<Vec<String>, String> {
-    let mut wrong = Vec::new();
+    let mut wrong = recovering(world);
     let mut mdt = Snapshot::default();
     let mut osts = Vec::new();
     for server in &mut world.servers {
@@ -84,4 +84,18 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     let found = found.filter(|found| !(lost && matches!(found, Inconsistency::OrphanObject { .. })));
     wrong.extend(found.map(|found| found.to_string()));
     Ok(wrong)
+}
+
+/// Who still waits for clients. A client has come to every target since the last crash, so every recovery ends.
+fn recovering(world: &World) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for server in &world.servers {
+        for (_, status) in server.machine.iter().flat_map(|machine| machine.get_params("*.recovery_status")) {
+            let word = status.lines().next().unwrap_or_default().trim_start_matches("status:").trim();
+            if !matches!(word, "COMPLETE" | "INACTIVE") {
+                wrong.push(format!("the recovery of {} does not end: {word}", server.name));
+            }
+        }
+    }
+    wrong
 }

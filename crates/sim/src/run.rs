@@ -172,6 +172,8 @@ impl<'w> Run<'w> {
 
     fn check(&mut self) -> Result<(), String> {
         let client = self.world.add_client();
+        let limit = self.world.now + HEAL_MAX;
+        self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
         let groups = self.groups.clone();

@@ -40,13 +40,29 @@ fn faults_fall_and_requests_are_repeated() {
     assert!(sum(|report| report.faults.crashes) > 0);
     assert!(sum(|report| report.faults.deaths) > 0);
     assert!(sum(|report| report.faults.power) > 0);
+    assert!(sum(|report| report.faults.crashes_in_start) > 0);
+    assert!(sum(|report| report.faults.crashes_in_recovery) > 0);
+    assert!(sum(|report| report.faults.crashes_together) > 0);
     assert!(sum(|report| report.repeated.0) > 0, "nothing was sent again");
     assert!(sum(|report| report.repeated.1) > 0, "nothing was replayed");
 }
 
+/// Every number of clients, one slot and many, and as many calls at once as slots.
+#[test]
+fn plans_are_as_wide_as_they_say() {
+    let plans: Vec<Plan> = (1..2_000).map(Plan::draw).collect();
+    for clients in 1..=8 {
+        assert!(plans.iter().any(|plan| plan.clients == clients), "no run has {clients} clients");
+    }
+    for slots in [0, 1, 2, 7, 32] {
+        assert!(plans.iter().any(|plan| plan.slots[0] == slots && plan.max_mod_rpcs >= slots), "no client has {slots}");
+    }
+    assert!(plans.iter().any(|plan| plan.processes >= 32 && plan.slots[0] == 32 && plan.max_mod_rpcs >= 32));
+}
+
 #[test]
 fn what_was_mended_stays_mended() {
-    for name in ["cut-lost", "removed-open", "removed-times", "set-group-id", "mapped-atime"] {
+    for name in ["cut-lost", "removed-open", "removed-times", "set-group-id", "looked-up", "mapped-atime"] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1 };
         assert!(sim::run(&settings, &mut |_| {}, &mut || false), "see it with: adamant sim --scenario {name}");
     }

@@ -54,6 +54,8 @@ pub(crate) mod step {
     pub const TRIES: Step = 12;
     /// When it is next.
     pub const TRY_AT: Step = 13;
+    /// The node whose size is asked for.
+    pub const KEPT: Step = 15;
     /// Closes that must be done first: one step for each target.
     pub const CLOSES: Step = 500;
     /// Until when an empty read waits.
@@ -261,10 +263,20 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     }
     let Some(node) = cx.w.nodes.get(ino) else { return Err(Errno::ESTALE.into()) };
     let Some(_) = &node.attr else { return Err(Errno::ESTALE.into()) };
-    let data = if node.is_regular() { Some(data::stat(cx, ino)?) } else { None };
+    let data = if node.is_regular() { Some(data_stat(cx, ino)?) } else { None };
     let node = cx.w.nodes.get(ino).ok_or(Errno::ESTALE)?;
     let attr = node.attr.as_ref().ok_or(Errno::ESTALE)?;
     Ok(compose(node, attr, data, node.covered_attr().is_some()))
+}
+
+/// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
+/// asked, others that are looked up must not push it out.
+fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
+    let found = data::stat(cx, ino);
+    if matches!(found, Err(Stop::Wait)) {
+        cx.keep_node(step::KEPT, ino);
+    }
+    found
 }
 
 /// The same if locks cover everything: no request, no waiting.

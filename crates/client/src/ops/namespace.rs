@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{fid_of, new_fid, stat, step, walk, writable};
 use crate::absorb::rebuilt;
-use crate::api::{Answer, Effect, Invalidation};
+use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::data;
@@ -207,7 +207,9 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
         let epoch = epoch(cx, step::EPOCH, &rep, new_parent);
         made(cx.w, new_parent, name, &rep, epoch);
     }
-    let stat = stat(cx, ino)?;
+    // The kernel knows the object, and believes what comes with a new link whatever it was told to forget meanwhile. So it is
+    // told to ask again.
+    let stat = Stat { cacheable: false, ..stat(cx, ino)? };
     Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, new_parent, name)))
 }
 

@@ -208,6 +208,8 @@ impl Kernel {
                 Answer::Entry(stat) => {
                     let covered = stat.entry_cacheable;
                     self.enter(dir, name, &stat, started, covered);
+                    // Linux takes the attributes of a new link whatever has happened since it was asked for.
+                    self.inode(ino, |inode| inode.attr = stat.cacheable.then(|| stat.clone()));
                     self.touched(dir);
                     Ok(())
                 }

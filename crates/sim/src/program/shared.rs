@@ -135,7 +135,7 @@ impl Record {
         blind: bool,
     ) -> Option<Result<Got, Errno>> {
         let sched = &setting.sched;
-        sched.note(|| format!("shared process {process} on client {}: {}", kernel.client(), op.show()));
+        sched.note(|| format!("{} process {process} on client {}: {}", self.name(), kernel.client(), op.show()));
         let event = Event {
             op: op.clone(),
             serial: self.next_serial(),
@@ -162,7 +162,9 @@ impl Record {
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => return None,
         };
-        self.histories.borrow_mut()[process][at].end = Some((sched.now(), result.clone()));
+        let event = &mut self.histories.borrow_mut()[process][at];
+        event.end = Some((sched.now(), result.clone()));
+        sched.note(|| format!("{} process {process}: {}", self.name(), event.show()));
         Some(result)
     }
 

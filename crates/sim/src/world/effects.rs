@@ -502,11 +502,12 @@ impl World {
         }
         match end.node {
             Node::Server(server) => {
-                let now = self.now;
+                let (now, header) = (self.now, frame.header);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::Frame { conn: ConnId(end.number), frame });
                 }
                 self.pump(end.node);
+                self.maybe_crash_in_recovery(server, &header);
             }
             Node::Client(client) => {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });

@@ -6,7 +6,8 @@
 
 use core::time::Duration;
 
-use proto::TargetKind;
+use proto::frame::flags;
+use proto::{Header, Opcode, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::net::Node;
@@ -44,8 +45,12 @@ pub struct Counts {
     pub crashes: u64,
     /// Of those at a commit.
     pub crashes_at_commit: u64,
-    /// Of those while the server was starting or recovering.
+    /// Of those while the server was starting.
     pub crashes_in_start: u64,
+    /// Of those at a step of its recovery.
+    pub crashes_in_recovery: u64,
+    /// Of those with another server.
+    pub crashes_together: u64,
     /// Clients dead.
     pub deaths: u64,
     /// Power failures everywhere.
@@ -65,6 +70,8 @@ impl Counts {
         self.crashes += other.crashes;
         self.crashes_at_commit += other.crashes_at_commit;
         self.crashes_in_start += other.crashes_in_start;
+        self.crashes_in_recovery += other.crashes_in_recovery;
+        self.crashes_together += other.crashes_together;
         self.deaths += other.deaths;
         self.power += other.power;
         self.errors_logged += other.errors_logged;
@@ -229,11 +236,34 @@ impl World {
         }
     }
 
-    /// Kills a server, and those that run in the same process.
+    /// A server has got a frame: if it is a step of a recovery, it may have been the last one.
+    pub(super) fn maybe_crash_in_recovery(&mut self, server: usize, header: &Header) {
+        let chance = self.faults.nodes.recovery_permille;
+        if !self.faults.on || chance == 0 || self.faults.crashes_left == 0 {
+            return;
+        }
+        let step = flags::REPLAY | flags::REQ_REPLAY_DONE | flags::LOCK_REPLAY_DONE;
+        let comes_back = header.opcode == Opcode::Connect as u16 && self.servers[server].life > 1;
+        if (comes_back || header.flags & step != 0) && self.faults.rng.chance(chance, 1_000) {
+            self.faults.crashes_left -= 1;
+            self.faults.counts.crashes_in_recovery += 1;
+            self.crash_some(server);
+        }
+    }
+
+    /// Kills a server, those that run in the same process, and now and then one more.
     fn crash_some(&mut self, server: usize) {
         let power = self.faults.rng.chance(self.faults.nodes.power_percent, 100);
         let pause_max = self.faults.nodes.pause_max.as_micros() as u64;
-        let all: Vec<usize> = if self.plan.one_server { (0..self.servers.len()).collect() } else { vec![server] };
+        let mut all: Vec<usize> = if self.plan.one_server { (0..self.servers.len()).collect() } else { vec![server] };
+        let together = self.faults.nodes.together_percent;
+        if all.len() == 1 && together > 0 && self.faults.rng.chance(together, 100) {
+            let other = self.faults.rng.below(self.servers.len() as u64) as usize;
+            if other != server && self.servers[other].machine.is_some() {
+                all.push(other);
+                self.faults.counts.crashes_together += 1;
+            }
+        }
         for server in all {
             if self.servers[server].machine.is_none() {
                 continue;

@@ -3,11 +3,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use bytes::Buf;
 use bytes::Bytes;
 use prost::Message;
 use proto::frame::flags;
 use proto::msg::{ConnectRep, ConnectReq};
-use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, Xid};
+use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue, Xid};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::clock;
@@ -64,17 +65,15 @@ impl Talk {
     /// Sends a request and waits for its reply; whatever else arrives is passed over.
     fn exchange(&mut self, request: Frame) -> io::Result<Frame> {
         let deadline = Instant::now() + PATIENCE;
-        let mut out = bytes::BytesMut::new();
-        request.encode(&mut out);
-        let mut sent = 0;
-        while sent < out.len() {
-            match self.stream.write(&out[sent..]) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT, deadline)?,
-                Err(error) => return Err(error),
+        let mut queue = SendQueue::new();
+        queue.push(&request);
+        loop {
+            self.stream.write(&mut queue)?;
+            if !queue.has_remaining() {
+                break;
             }
+            self.wait(PollFlags::OUT, deadline)?;
         }
-        let mut buffer = vec![0; 64 << 10];
         loop {
             let bad =
                 |error| io::Error::new(io::ErrorKind::InvalidData, format!("it does not speak our protocol ({error})"));
@@ -84,9 +83,9 @@ impl Talk {
                     return Ok(frame);
                 }
             }
-            match self.stream.read(&mut buffer) {
+            match self.stream.read(self.decoder.buffer()) {
                 Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up")),
-                Ok(count) => self.decoder.buffer().extend_from_slice(&buffer[..count]),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN, deadline)?,
                 Err(error) => return Err(error),
             }

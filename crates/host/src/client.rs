@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, Options};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::msg::Cred;
-use proto::{Decoder, Errno};
+use proto::{Decoder, Errno, SendQueue};
 use rustix::event::epoll;
 
 use crate::clock::{self, Clock};
@@ -115,14 +115,12 @@ struct State {
     ready: Vec<(Completion, Result<Answer, Errno>)>,
     /// Connections with bytes that the kernel did not take yet or that wait for the flush at the end of a turn.
     dirty: Vec<ConnId>,
-    /// Where reads land.
-    scratch: Vec<u8>,
 }
 
 struct Conn {
     stream: Stream,
     decoder: Decoder,
-    out: BytesMut,
+    out: SendQueue,
     /// Interest in writability is registered.
     wants_write: bool,
 }
@@ -133,8 +131,6 @@ const QUIET: Duration = Duration::from_millis(4);
 const GLANCE: Duration = Duration::from_millis(2);
 /// How long an answer is looked for before sleeping: a little more than a round trip over a near network takes.
 const LOOK: Duration = Duration::from_micros(40);
-/// Bytes that one read takes.
-const READ_SIZE: usize = 512 << 10;
 const NUDGE: u64 = u64::MAX;
 
 impl Mount {
@@ -175,7 +171,6 @@ impl Mount {
                 last_call: std::time::Instant::now(),
                 ready: Vec::new(),
                 dirty: Vec::new(),
-                scratch: vec![0; READ_SIZE],
             }),
             caretaker: Condvar::new(),
             settled: Condvar::new(),
@@ -488,12 +483,12 @@ impl Shared {
     }
 
     fn read_conn(&self, state: &mut State, id: ConnId) {
-        let State { conns, machine, scratch, .. } = state;
+        let State { conns, machine, .. } = state;
         let Some(conn) = conns.get_mut(&id) else { return };
         let mut closed = false;
-        match conn.stream.read(scratch) {
+        match conn.stream.read(conn.decoder.buffer()) {
             Ok(0) => closed = true,
-            Ok(count) => conn.decoder.buffer().extend_from_slice(&scratch[..count]),
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => closed = true,
         }
@@ -536,10 +531,10 @@ impl Shared {
         match effect {
             Effect::Send { conn: id, frame } => {
                 if let Some(conn) = state.conns.get_mut(&id) {
-                    if conn.out.is_empty() {
+                    if !conn.out.has_remaining() {
                         state.dirty.push(id);
                     }
-                    frame.encode(&mut conn.out);
+                    conn.out.push(&frame);
                 }
             }
             Effect::Answer { id, result } => {
@@ -598,7 +593,7 @@ impl Shared {
             state.machine.handle(now, Event::DialFailed { conn: id, reason: error.to_string() });
             return;
         }
-        state.conns.insert(id, Conn { stream, decoder: Decoder::new(), out: BytesMut::new(), wants_write: false });
+        state.conns.insert(id, Conn { stream, decoder: Decoder::new(), out: SendQueue::new(), wants_write: false });
         state.machine.handle(now, Event::Dialled { conn: id });
     }
 
@@ -607,30 +602,16 @@ impl Shared {
         let mut broken = Vec::new();
         for id in std::mem::take(&mut state.dirty) {
             let Some(conn) = state.conns.get_mut(&id) else { continue };
-            let mut failed = false;
-            while !conn.out.is_empty() {
-                match conn.stream.write(&conn.out) {
-                    Ok(count) => conn.out.advance(count),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(_) => {
-                        failed = true;
-                        break;
-                    }
-                }
-            }
-            if failed {
+            if conn.stream.write(&mut conn.out).is_err() {
                 broken.push(id);
                 continue;
             }
-            let wants_write = !conn.out.is_empty();
+            let wants_write = conn.out.has_remaining();
             if wants_write != conn.wants_write {
                 conn.wants_write = wants_write;
                 let mut flags = epoll::EventFlags::IN;
                 flags.set(epoll::EventFlags::OUT, wants_write);
                 let _ = epoll::modify(&self.poller, &conn.stream, epoll::EventData::new_u64(id.0), flags);
-            }
-            if conn.out.is_empty() && conn.out.capacity() > 4 << 20 {
-                conn.out = BytesMut::new();
             }
         }
         for id in &broken {

@@ -15,6 +15,7 @@ pub mod ask;
 pub mod client;
 pub mod clock;
 mod crew;
+mod data_files;
 pub mod server;
 pub mod stream;
 pub mod survey;

@@ -1,12 +1,14 @@
 //! Byte streams between machines: TCP and Unix sockets behind one type.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use proto::Nid;
+use bytes::Buf;
+use proto::{Nid, SendQueue};
+use rustix::net::SendFlags;
 
 /// A connected, non-blocking stream.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ pub struct Stream(OwnedFd);
 
 /// How long a connection attempt to one address may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pieces that one write carries.
+const SLICES: usize = 16;
 
 impl Stream {
     /// Connects to the first of `nids` that answers. Blocks: call it from a thread that may.
@@ -52,24 +56,30 @@ impl Stream {
         }
     }
 
-    /// Reads what is there, at most the buffer: `Ok(0)` is the end, `WouldBlock` is nothing.
-    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    /// Appends what is there, as much as the buffer has room for: `Ok(0)` is the end, `WouldBlock` is nothing.
+    pub fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         loop {
-            match rustix::io::read(&self.0, &mut *buffer) {
+            match rustix::io::read(&self.0, rustix::buffer::spare_capacity(buffer)) {
                 Err(rustix::io::Errno::INTR) => {}
                 other => return Ok(other?),
             }
         }
     }
 
-    /// Writes what fits.
-    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        loop {
-            match rustix::net::send(&self.0, bytes, rustix::net::SendFlags::NOSIGNAL) {
+    /// Writes what fits of what waits.
+    pub fn write(&self, queue: &mut SendQueue) -> io::Result<()> {
+        while queue.has_remaining() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = queue.chunks_vectored(&mut slices);
+            let mut nothing = rustix::net::SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(&self.0, &slices[..count], &mut nothing, SendFlags::NOSIGNAL) {
+                Ok(sent) => queue.advance(sent),
                 Err(rustix::io::Errno::INTR) => {}
-                other => return Ok(other?),
+                Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
     }
 }
 

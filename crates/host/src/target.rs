@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use proto::{Decoder, Errno, Nid};
+use bytes::Buf;
+use proto::{Decoder, Errno, Nid, SendQueue};
 use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
@@ -216,14 +216,13 @@ struct World<S: Service> {
 
 /// What is to be written to a connection. Dropping it ends the connection's tasks.
 struct Conn {
-    out: BytesMut,
+    out: SendQueue,
     pending: Rc<Notify>,
     hangup: Option<oneshot::Sender<()>>,
 }
 
 /// A peer that does not read what it is sent is cut off at this many bytes.
 const OUT_MAX: usize = 256 << 20;
-const READ_SIZE: usize = 256 << 10;
 /// So many requests of a survey are made before others have their turn.
 const SURVEY_TURN: usize = 256;
 
@@ -468,7 +467,7 @@ impl<S: Service + 'static> World<S> {
     {
         let pending = Rc::new(Notify::new());
         let (hangup, hung_up) = oneshot::channel();
-        let conn = Conn { out: BytesMut::new(), pending: pending.clone(), hangup: Some(hangup) };
+        let conn = Conn { out: SendQueue::new(), pending: pending.clone(), hangup: Some(hangup) };
         self.conns.borrow_mut().insert(id, conn);
         tokio::task::spawn_local(self.clone().converse(id, stream, pending, hung_up));
     }
@@ -480,20 +479,20 @@ impl<S: Service + 'static> World<S> {
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut decoder = Decoder::new();
-        let mut out = BytesMut::new();
+        let mut out = SendQueue::new();
         loop {
-            if out.is_empty()
+            if !out.has_remaining()
                 && let Some(conn) = self.conns.borrow_mut().get_mut(&id)
             {
                 std::mem::swap(&mut out, &mut conn.out);
             }
-            decoder.buffer().reserve(READ_SIZE);
             tokio::select! {
                 biased;
-                written = writer.write(&out), if !out.is_empty() => match written {
-                    Ok(count) if count > 0 => out.advance(count),
-                    _ => break,
-                },
+                written = writer.write_buf(&mut out), if out.has_remaining() => {
+                    if !matches!(written, Ok(count) if count > 0) {
+                        break;
+                    }
+                }
                 _ = &mut hung_up => break,
                 read = reader.read_buf(decoder.buffer()) => {
                     if !matches!(read, Ok(count) if count > 0) {
@@ -516,7 +515,7 @@ impl<S: Service + 'static> World<S> {
                         break;
                     }
                 }
-                () = pending.notified(), if out.is_empty() => {}
+                () = pending.notified(), if !out.has_remaining() => {}
             }
         }
         if self.conns.borrow_mut().remove(&id).is_some() {
@@ -554,9 +553,9 @@ impl<S: Service + 'static> World<S> {
             Effect::Send { conn, frame } => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(entry) = conns.get_mut(&conn) {
-                    frame.encode(&mut entry.out);
+                    entry.out.push(&frame);
                     entry.pending.notify_one();
-                    if entry.out.len() > OUT_MAX {
+                    if entry.out.remaining() > OUT_MAX {
                         tracing::warn!("target '{}' cut off a peer that does not read", self.name);
                         entry.hangup.take();
                     }

@@ -2,23 +2,21 @@
 //!
 //! One thread commits groups, in their order. Two load records. A few do data files: all operations on one file go to
 //! the same thread, so they keep their order; a sync of many files is split and answered when the last part is done.
+//! Beside each of these a second thread makes files durable, so that writes go on meanwhile ([`crate::data_files`]).
 //! Results come back as events of the target.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use proto::Errno;
-use proto::msg::PunchKind;
-use rustix::fs::{FallocateFlags, SeekFrom};
 use store::Engine;
 use target::{DataId, DataOp, DataResult, Event};
+
+use crate::data_files::{DataFiles, SyncJob};
 
 /// Where results go.
 pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
@@ -38,15 +36,14 @@ pub struct Workers {
 const LOADERS: usize = 2;
 /// Threads for data files.
 const DATA_THREADS: usize = 2;
-/// A folder holds the files whose numbers agree without so many low bits.
-const FOLDER_SHIFT: u32 = 12;
-/// Open data files per thread.
-const OPEN_FILES: usize = 128;
 
 struct DataJob {
     op: DataOp,
-    done: Box<dyn FnOnce(DataResult) + Send>,
+    done: Done,
 }
+
+/// Takes the result of a data operation.
+type Done = Box<dyn FnOnce(DataResult) + Send>;
 
 impl std::fmt::Debug for Workers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -83,15 +80,10 @@ impl Workers {
         if let Some(root) = data {
             for _ in 0..DATA_THREADS {
                 let (sender, queue) = mpsc::channel::<DataJob>();
-                let mut files = DataFiles::new(root.clone());
-                spawn(
-                    "data",
-                    Box::new(move || {
-                        for job in queue {
-                            (job.done)(files.run(job.op));
-                        }
-                    }),
-                )?;
+                let (syncs, sync_queue) = mpsc::channel::<(SyncJob, Option<Done>)>();
+                spawn("sync", Box::new(move || make_durable(sync_queue)))?;
+                let files = DataFiles::new(root.clone());
+                spawn("data", Box::new(move || do_data(files, queue, &syncs)))?;
                 threads.push(sender);
             }
         }
@@ -184,6 +176,42 @@ impl Workers {
     }
 }
 
+/// A thread for data files. Syncs are handed on with what was written before them.
+fn do_data(mut files: DataFiles, queue: mpsc::Receiver<DataJob>, syncs: &mpsc::Sender<(SyncJob, Option<Done>)>) {
+    for job in queue {
+        match job.op {
+            DataOp::Sync { files: numbers } => match files.sync(&numbers) {
+                Ok(sync) => drop(syncs.send((sync, Some(job.done)))),
+                Err(error) => {
+                    tracing::warn!("data file: {error}");
+                    (job.done)(DataResult::Failed(Errno::EIO));
+                }
+            },
+            op => {
+                let result = files.run(op);
+                if let Some(sync) = files.write_out() {
+                    let _ = syncs.send((sync, None));
+                }
+                (job.done)(result);
+            }
+        }
+    }
+}
+
+/// The thread beside it. What fails to reach the disk while nobody waits is told to whoever syncs next.
+fn make_durable(queue: mpsc::Receiver<(SyncJob, Option<Done>)>) {
+    let mut failed = false;
+    for (sync, done) in queue {
+        if let Err(error) = sync.run() {
+            tracing::warn!("data file: {error}");
+            failed = true;
+        }
+        if let Some(done) = done {
+            done(if failed { DataResult::Failed(Errno::EIO) } else { DataResult::Done });
+        }
+    }
+}
+
 fn file_of(op: &DataOp) -> u64 {
     match op {
         DataOp::Read { file, .. }
@@ -197,204 +225,26 @@ fn file_of(op: &DataOp) -> u64 {
     }
 }
 
-/// The data files of an object target: `objects/<file number / 4096>/<file number>`, both hexadecimal, so that the newest
-/// files are found without a look at the others.
-#[derive(Debug)]
-struct DataFiles {
-    root: PathBuf,
-    open: BTreeMap<u64, (u64, File)>,
-    clock: u64,
-    /// Folders with new names that are not durable yet.
-    new_names: BTreeSet<PathBuf>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl DataFiles {
-    fn new(root: PathBuf) -> DataFiles {
-        DataFiles { root, open: BTreeMap::new(), clock: 0, new_names: BTreeSet::new() }
-    }
-
-    fn run(&mut self, op: DataOp) -> DataResult {
-        self.try_run(op).unwrap_or_else(|error| {
-            tracing::warn!("data file: {error}");
-            DataResult::Failed(match error.raw_os_error() {
-                Some(28) => Errno::ENOSPC,
-                Some(122) => Errno::EDQUOT,
-                Some(30) => Errno::EROFS,
-                Some(27) => Errno::EFBIG,
-                Some(95) => Errno::EOPNOTSUPP,
-                _ => Errno::EIO,
-            })
-        })
-    }
-
-    fn try_run(&mut self, op: DataOp) -> io::Result<DataResult> {
-        use std::os::unix::fs::FileExt;
-        Ok(match op {
-            DataOp::Read { file, offset, length } => match self.existing(file)? {
-                None => DataResult::Data(Bytes::new()),
-                Some(handle) => {
-                    let mut buffer = vec![0; length as usize];
-                    let mut filled = 0;
-                    while filled < buffer.len() {
-                        match handle.read_at(&mut buffer[filled..], offset + filled as u64)? {
-                            0 => break,
-                            count => filled += count,
-                        }
-                    }
-                    buffer.truncate(filled);
-                    DataResult::Data(buffer.into())
-                }
-            },
-            DataOp::Write { file, offset, data } => {
-                let handle = self.created(file)?;
-                handle.write_all_at(&data, offset)?;
-                size_of(handle)?
-            }
-            DataOp::Truncate { file, size } => {
-                let handle = if size == 0 { self.existing(file)? } else { Some(self.created(file)?) };
-                match handle {
-                    None => DataResult::Size(None),
-                    Some(handle) => {
-                        handle.set_len(size)?;
-                        size_of(handle)?
-                    }
-                }
-            }
-            DataOp::Fallocate { file, offset, length, kind, keep_size } => {
-                let mut flags = match kind {
-                    PunchKind::Hole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                    PunchKind::Zero => FallocateFlags::ZERO_RANGE,
-                    _ => FallocateFlags::empty(),
-                };
-                if keep_size {
-                    flags |= FallocateFlags::KEEP_SIZE;
-                }
-                let handle = self.created(file)?;
-                rustix::fs::fallocate(handle, flags, offset, length)?;
-                size_of(handle)?
-            }
-            DataOp::Seek { file, offset, hole } => match self.existing(file)? {
-                None => DataResult::Offset(None),
-                Some(handle) => {
-                    let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
-                    match rustix::fs::seek(handle, from) {
-                        Ok(found) => DataResult::Offset(Some(found)),
-                        Err(rustix::io::Errno::NXIO) => DataResult::Offset(None),
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-            },
-            DataOp::Sync { files } => {
-                for file in files {
-                    if let Some(handle) = self.existing(file)? {
-                        handle.sync_data()?;
-                    }
-                }
-                while let Some(folder) = self.new_names.pop_first() {
-                    File::open(folder)?.sync_all()?;
-                }
-                DataResult::Done
-            }
-            DataOp::Remove { file } => {
-                self.open.remove(&file);
-                let path = self.path(file);
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    // A removal is as much a change of the folder as a new name.
-                    Ok(()) => self.new_names.extend(path.parent().map(Path::to_path_buf)),
-                    Err(_) => {}
-                }
-                DataResult::Done
-            }
-            DataOp::List { from, limit } => DataResult::Files(self.list(from, limit as usize)?),
-            DataOp::Stat { file } => match self.existing(file)? {
-                None => DataResult::Size(None),
-                Some(handle) => size_of(handle)?,
-            },
-        })
-    }
-
-    fn list(&self, from: u64, limit: usize) -> io::Result<Vec<u64>> {
-        let mut folders = numbers(&self.root, from >> FOLDER_SHIFT)?;
-        folders.sort_unstable();
-        let mut found = Vec::new();
-        for folder in folders {
-            let mut files = numbers(&self.root.join(format!("{folder:x}")), from)?;
-            files.sort_unstable();
-            found.extend(files);
-            if found.len() >= limit {
-                break;
-            }
-        }
-        found.truncate(limit);
-        Ok(found)
-    }
-
-    fn path(&self, file: u64) -> PathBuf {
-        self.root.join(format!("{:x}", file >> FOLDER_SHIFT)).join(format!("{file:x}"))
-    }
-
-    fn existing(&mut self, file: u64) -> io::Result<Option<&File>> {
-        match self.open(file, false) {
-            Ok(()) => Ok(self.open.get(&file).map(|(_, handle)| handle)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn created(&mut self, file: u64) -> io::Result<&File> {
-        self.open(file, true)?;
-        self.open.get(&file).map(|(_, handle)| handle).ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    fn open(&mut self, file: u64, create: bool) -> io::Result<()> {
-        self.clock += 1;
-        if let Some(entry) = self.open.get_mut(&file) {
-            entry.0 = self.clock;
-            return Ok(());
-        }
-        let path = self.path(file);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let handle = match options.open(&path) {
-            Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
-                if let Some(folder) = path.parent()
-                    && !folder.exists()
-                {
-                    fs::create_dir_all(folder)?;
-                    self.new_names.insert(self.root.clone());
-                }
-                let handle = options.create(true).open(&path)?;
-                self.new_names.extend(path.parent().map(Path::to_path_buf));
-                handle
-            }
-            other => other?,
+    #[test]
+    fn what_failed_while_nobody_waited_is_told_to_all_that_sync_later() {
+        let (sender, queue) = mpsc::channel();
+        let (results, told) = mpsc::channel();
+        let done = || -> Option<Done> {
+            let results = results.clone();
+            Some(Box::new(move |result| drop(results.send(result))))
         };
-        if self.open.len() >= OPEN_FILES
-            && let Some(oldest) = self.open.iter().min_by_key(|(_, (used, _))| *used).map(|(file, _)| *file)
-        {
-            self.open.remove(&oldest);
-        }
-        self.open.insert(file, (self.clock, handle));
-        Ok(())
+        sender.send((SyncJob::default(), done())).unwrap();
+        sender.send((SyncJob::failing(), None)).unwrap();
+        sender.send((SyncJob::default(), done())).unwrap();
+        sender.send((SyncJob::default(), done())).unwrap();
+        drop(sender);
+        make_durable(queue);
+        let told: Vec<DataResult> = told.try_iter().collect();
+        let failed = DataResult::Failed(Errno::EIO);
+        assert_eq!(told, [DataResult::Done, failed.clone(), failed]);
     }
-}
-
-/// The names in a folder that are hexadecimal numbers from `from` on.
-fn numbers(folder: &Path, from: u64) -> io::Result<Vec<u64>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name();
-        found.extend(name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok()).filter(|&n| n >= from));
-    }
-    Ok(found)
-}
-
-fn size_of(handle: &File) -> io::Result<DataResult> {
-    let stat = rustix::fs::fstat(handle.as_fd())?;
-    Ok(DataResult::Size(Some((stat.st_size as u64, stat.st_blocks as u64))))
 }

@@ -24,12 +24,14 @@
 //!    112      body (prost), then bulk to the end of the frame
 //! ```
 //!
-//! All little-endian. A reader takes many frames out of one buffer with [`Decoder`]; a writer appends many to one.
+//! All little-endian. A reader takes many frames out of one buffer with [`Decoder`]; a writer gathers many in a [`SendQueue`].
 //! Unknown flag bits are kept and ignored; an unknown opcode decodes and is answered `EOPNOTSUPP` by whoever gets it.
 
-use bytes::{Buf, Bytes, BytesMut};
+use buf_list::BufList;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use core::fmt;
 use prost::Message;
+use std::io::IoSlice;
 
 use crate::ids::{Handle, Tag, Transno, Xid};
 
@@ -173,48 +175,133 @@ impl Frame {
         HEADER_LEN + self.body.len() + self.bulk.len()
     }
 
+    /// The header as bytes; its checksum covers body and bulk.
+    ///
+    /// # Panics
+    /// If body or bulk exceed their limits: the sender must have checked.
+    fn head(&self) -> [u8; HEADER_LEN] {
+        assert!(self.body.len() <= BODY_MAX && self.bulk.len() <= BULK_MAX, "frame over its limits");
+        let h = &self.header;
+        let mut head = [0; HEADER_LEN];
+        let mut out = &mut head[..];
+        out.put_u32_le((self.wire_len() - 4) as u32);
+        out.put_u16_le(MAGIC);
+        out.put_u16_le(VERSION);
+        out.put_u32_le(0);
+        out.put_u16_le(h.opcode);
+        out.put_u16_le(h.tag.0);
+        out.put_u32_le(h.flags);
+        out.put_u32_le(h.conn_cnt);
+        for v in [h.export.0, h.xid.0, h.transno.0, h.last_xid.0, h.last_committed.0] {
+            out.put_u64_le(v);
+        }
+        out.put_u32_le(h.timeout_ms);
+        out.put_i32_le(h.status);
+        for v in h.pre_versions {
+            out.put_u64_le(v);
+        }
+        out.put_u32_le(self.body.len() as u32);
+        out.put_u32_le(0);
+        let crc = [&self.body, &self.bulk]
+            .iter()
+            .fold(crc32c::crc32c(&head[12..]), |crc, part| crc32c::crc32c_append(crc, part));
+        head[8..12].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+
     /// Appends the frame to `out`.
     ///
     /// # Panics
     /// If body or bulk exceed their limits: the sender must have checked.
-    pub fn encode(&self, out: &mut BytesMut) {
-        assert!(self.body.len() <= BODY_MAX && self.bulk.len() <= BULK_MAX, "frame over its limits");
-        let h = &self.header;
-        let start = out.len();
-        out.reserve(self.wire_len());
-        out.extend_from_slice(&((self.wire_len() - 4) as u32).to_le_bytes());
-        out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&h.opcode.to_le_bytes());
-        out.extend_from_slice(&h.tag.0.to_le_bytes());
-        out.extend_from_slice(&h.flags.to_le_bytes());
-        out.extend_from_slice(&h.conn_cnt.to_le_bytes());
-        for v in [h.export.0, h.xid.0, h.transno.0, h.last_xid.0, h.last_committed.0] {
-            out.extend_from_slice(&v.to_le_bytes());
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_slice(&self.head());
+        out.put_slice(&self.body);
+        out.put_slice(&self.bulk);
+    }
+}
+
+/// Frames on their way into a byte stream. Bulk bytes are referred to, not copied; what is small is gathered.
+///
+/// Write what [`Buf::chunks_vectored`] gives, and [`Buf::advance`] by what was taken.
+#[derive(Debug, Default)]
+pub struct SendQueue {
+    /// What goes first.
+    parts: BufList,
+    /// What goes then.
+    tail: BytesMut,
+}
+
+/// Bulk bytes up to this many are copied rather than referred to.
+const BULK_COPIED: usize = 16 << 10;
+/// An empty queue keeps no more memory than this.
+const TAIL_KEPT: usize = 1 << 20;
+
+impl SendQueue {
+    /// Nothing to send.
+    pub fn new() -> SendQueue {
+        SendQueue::default()
+    }
+
+    /// Puts a frame behind the others.
+    ///
+    /// # Panics
+    /// If body or bulk exceed their limits: the sender must have checked.
+    pub fn push(&mut self, frame: &Frame) {
+        if frame.bulk.len() <= BULK_COPIED {
+            frame.encode(&mut self.tail);
+            return;
         }
-        out.extend_from_slice(&h.timeout_ms.to_le_bytes());
-        out.extend_from_slice(&h.status.to_le_bytes());
-        for v in h.pre_versions {
-            out.extend_from_slice(&v.to_le_bytes());
+        self.tail.put_slice(&frame.head());
+        self.tail.put_slice(&frame.body);
+        self.parts.push_chunk(self.tail.split().freeze());
+        self.parts.push_chunk(frame.bulk.clone());
+    }
+}
+
+impl Buf for SendQueue {
+    fn remaining(&self) -> usize {
+        self.parts.remaining() + self.tail.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        if self.parts.has_remaining() { self.parts.chunk() } else { &self.tail }
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let count = self.parts.chunks_vectored(into);
+        match into.get_mut(count) {
+            Some(slot) if !self.tail.is_empty() => {
+                *slot = IoSlice::new(&self.tail);
+                count + 1
+            }
+            _ => count,
         }
-        out.extend_from_slice(&(self.body.len() as u32).to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&self.body);
-        out.extend_from_slice(&self.bulk);
-        let crc = crc32c::crc32c(&out[start + 12..]);
-        out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    fn advance(&mut self, count: usize) {
+        let of_parts = count.min(self.parts.remaining());
+        self.parts.advance(of_parts);
+        self.tail.advance(count - of_parts);
+        if self.tail.is_empty() && self.tail.capacity() > TAIL_KEPT {
+            self.tail = BytesMut::new();
+        }
     }
 }
 
 /// Takes frames out of a byte stream.
 ///
-/// Fill [`Decoder::buffer`] with what a read gave, then call [`Decoder::next_frame`] until it gives `None`. The
-/// buffer never holds more than one largest frame and one read.
+/// Let a read append to [`Decoder::buffer`], as much as it has room for, then call [`Decoder::next_frame`] until it gives
+/// `None`. The buffer never holds more than one largest frame and one read. The room for a large frame is made when its
+/// head is known and ends with it, so that its bytes are where they stay.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    buffer: BytesMut,
+    buffer: Vec<u8>,
+    /// Bytes that were taken out.
+    taken: usize,
 }
+
+/// Room for one read when no large frame has begun.
+const READ_SIZE: usize = 64 << 10;
 
 impl Decoder {
     /// An empty decoder.
@@ -223,19 +310,38 @@ impl Decoder {
     }
 
     /// Where to append bytes that were read.
-    pub fn buffer(&mut self) -> &mut BytesMut {
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
+        let begun = self.buffer.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize + 4);
+        if begun > READ_SIZE && begun <= FRAME_MAX {
+            self.buffer.reserve_exact(begun.saturating_sub(self.buffer.len()));
+        } else {
+            self.buffer.reserve(READ_SIZE.saturating_sub(self.buffer.len()));
+        }
         &mut self.buffer
+    }
+
+    /// The bytes of the frame that comes next.
+    fn take(&mut self, total: usize) -> Bytes {
+        if self.taken == 0 && self.buffer.len() == total && total > READ_SIZE {
+            return core::mem::take(&mut self.buffer).into();
+        }
+        let bytes = Bytes::copy_from_slice(&self.buffer[self.taken..self.taken + total]);
+        self.taken += total;
+        bytes
     }
 
     /// The next whole frame, `None` if bytes are missing, or why there can be none.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let Some(length) = self.buffer.get(..4) else { return Ok(None) };
+        let rest = &self.buffer[self.taken..];
+        let Some(length) = rest.get(..4) else { return Ok(None) };
         let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
         let total = length as usize + 4;
         if !(HEADER_LEN..=FRAME_MAX).contains(&total) {
             return Err(FrameError::Length(length));
         }
-        if let Some(head) = self.buffer.get(4..8) {
+        if let Some(head) = rest.get(4..8) {
             // Said as early as it is known: a wrong peer may never send as much as it announced.
             let magic = u16::from_le_bytes([head[0], head[1]]);
             let version = u16::from_le_bytes([head[2], head[3]]);
@@ -246,10 +352,10 @@ impl Decoder {
                 return Err(FrameError::Version(version));
             }
         }
-        if self.buffer.len() < total {
+        if rest.len() < total {
             return Ok(None);
         }
-        let mut bytes = self.buffer.split_to(total).freeze();
+        let mut bytes = self.take(total);
         let crc = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         if crc32c::crc32c(&bytes[12..]) != crc {
             return Err(FrameError::Checksum);

@@ -21,7 +21,7 @@ pub mod opcode;
 
 pub use bytes::Bytes;
 pub use errno::Errno;
-pub use frame::{Decoder, Frame, FrameError, Header};
+pub use frame::{Decoder, Frame, FrameError, Header, SendQueue};
 pub use ids::{ClientUuid, Fid, Handle, StripeIndex, Tag, TargetIndex, TargetKind, TargetName, Transno, Xid};
 pub use nid::Nid;
 pub use opcode::Opcode;

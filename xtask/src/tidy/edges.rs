@@ -51,7 +51,7 @@ const SERVER: &[&str] = &["stdx", "proto", "rpc", "dlm", "store", "schema", "tar
 
 /// What a core crate may name beside the workspace's own crates: pure code.
 const CORE_MAY_NAME: &[&str] =
-    &["bytes", "crc32c", "foldhash", "hashbrown", "prost", "proptest", "rand_core", "rand_pcg", "smallvec"];
+    &["buf-list", "bytes", "crc32c", "foldhash", "hashbrown", "prost", "proptest", "rand_core", "rand_pcg", "smallvec"];
 
 /// What must not be found below a core crate at any depth.
 const NEVER_BELOW_CORE: &[&str] = &[

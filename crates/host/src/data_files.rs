@@ -1,0 +1,333 @@
+//! The data files of an object target, and what makes them durable.
+//!
+//! A sync is a job of its own that holds the open files: whoever makes it may go on writing while another thread runs it.
+//! It covers what was written before it was made. A file of which much was written is synced in the background, so that
+//! the disk is busy while bytes still come and the sync that somebody waits for finds little left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::Errno;
+use proto::msg::PunchKind;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use target::{DataOp, DataResult};
+
+/// A folder holds the files whose numbers agree without so many low bits.
+const FOLDER_SHIFT: u32 = 12;
+/// Open data files per thread.
+const OPEN_FILES: usize = 128;
+/// So many bytes of a file wait for the disk before they are sent there.
+const WRITE_OUT: u64 = 16 << 20;
+
+/// Files and folders to be made durable.
+#[derive(Debug, Default)]
+pub(crate) struct SyncJob {
+    files: Vec<Arc<File>>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl SyncJob {
+    /// What no disk can do.
+    #[cfg(test)]
+    pub(crate) fn failing() -> SyncJob {
+        let files = File::open("/dev/null").map(Arc::new).into_iter().collect();
+        SyncJob { files, folders: BTreeSet::new() }
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// The disk's: nothing is known to be durable then.
+    pub(crate) fn run(self) -> io::Result<()> {
+        for file in self.files {
+            file.sync_data()?;
+        }
+        for folder in self.folders {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// The data files of an object target: `objects/<file number / 4096>/<file number>`, both hexadecimal, so that the newest
+/// files are found without a look at the others.
+#[derive(Debug)]
+pub(crate) struct DataFiles {
+    root: PathBuf,
+    open: BTreeMap<u64, Open>,
+    clock: u64,
+    /// Folders with new names that are not durable yet.
+    new_names: BTreeSet<PathBuf>,
+    /// The file that was written last, if enough of it waits for the disk.
+    full: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Open {
+    used: u64,
+    file: Arc<File>,
+    /// Bytes written since the last sync.
+    unsynced: u64,
+}
+
+impl DataFiles {
+    /// The files in a folder.
+    pub(crate) fn new(root: PathBuf) -> DataFiles {
+        DataFiles { root, open: BTreeMap::new(), clock: 0, new_names: BTreeSet::new(), full: None }
+    }
+
+    /// Does an operation other than a sync.
+    pub(crate) fn run(&mut self, op: DataOp) -> DataResult {
+        self.try_run(op).unwrap_or_else(|error| {
+            tracing::warn!("data file: {error}");
+            DataResult::Failed(match error.raw_os_error() {
+                Some(28) => Errno::ENOSPC,
+                Some(122) => Errno::EDQUOT,
+                Some(30) => Errno::EROFS,
+                Some(27) => Errno::EFBIG,
+                Some(95) => Errno::EOPNOTSUPP,
+                _ => Errno::EIO,
+            })
+        })
+    }
+
+    fn try_run(&mut self, op: DataOp) -> io::Result<DataResult> {
+        use std::os::unix::fs::FileExt;
+        Ok(match op {
+            DataOp::Read { file, offset, length } => match self.existing(file)? {
+                None => DataResult::Data(Bytes::new()),
+                Some(handle) => {
+                    let mut buffer = Vec::with_capacity(length as usize);
+                    loop {
+                        let at = offset + buffer.len() as u64;
+                        if buffer.len() >= length as usize
+                            || rustix::io::pread(handle, spare_capacity(&mut buffer), at)? == 0
+                        {
+                            break;
+                        }
+                    }
+                    buffer.truncate(length as usize);
+                    DataResult::Data(buffer.into())
+                }
+            },
+            DataOp::Write { file, offset, data } => {
+                let handle = self.created(file)?;
+                handle.write_all_at(&data, offset)?;
+                let result = size_of(handle)?;
+                self.written(file, data.len() as u64);
+                result
+            }
+            DataOp::Truncate { file, size } => {
+                let handle = if size == 0 { self.existing(file)? } else { Some(self.created(file)?) };
+                match handle {
+                    None => DataResult::Size(None),
+                    Some(handle) => {
+                        handle.set_len(size)?;
+                        size_of(handle)?
+                    }
+                }
+            }
+            DataOp::Fallocate { file, offset, length, kind, keep_size } => {
+                let mut flags = match kind {
+                    PunchKind::Hole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    PunchKind::Zero => FallocateFlags::ZERO_RANGE,
+                    _ => FallocateFlags::empty(),
+                };
+                if keep_size {
+                    flags |= FallocateFlags::KEEP_SIZE;
+                }
+                let handle = self.created(file)?;
+                rustix::fs::fallocate(handle, flags, offset, length)?;
+                size_of(handle)?
+            }
+            DataOp::Seek { file, offset, hole } => match self.existing(file)? {
+                None => DataResult::Offset(None),
+                Some(handle) => {
+                    let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
+                    match rustix::fs::seek(handle, from) {
+                        Ok(found) => DataResult::Offset(Some(found)),
+                        Err(rustix::io::Errno::NXIO) => DataResult::Offset(None),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            },
+            // Its caller takes it apart.
+            DataOp::Sync { .. } => DataResult::Failed(Errno::EINVAL),
+            DataOp::Remove { file } => {
+                self.open.remove(&file);
+                let path = self.path(file);
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    // A removal is as much a change of the folder as a new name.
+                    Ok(()) => self.new_names.extend(path.parent().map(Path::to_path_buf)),
+                    Err(_) => {}
+                }
+                DataResult::Done
+            }
+            DataOp::List { from, limit } => DataResult::Files(self.list(from, limit as usize)?),
+            DataOp::Stat { file } => match self.existing(file)? {
+                None => DataResult::Size(None),
+                Some(handle) => size_of(handle)?,
+            },
+        })
+    }
+
+    fn written(&mut self, file: u64, bytes: u64) {
+        if let Some(open) = self.open.get_mut(&file) {
+            open.unsynced += bytes;
+            if open.unsynced >= WRITE_OUT {
+                self.full = Some(file);
+            }
+        }
+    }
+
+    /// What is to be made durable although nobody waits for it yet.
+    pub(crate) fn write_out(&mut self) -> Option<SyncJob> {
+        let open = self.open.get_mut(&self.full.take()?)?;
+        open.unsynced = 0;
+        Some(SyncJob { files: vec![open.file.clone()], folders: BTreeSet::new() })
+    }
+
+    /// What makes everything durable that was done to these files so far.
+    ///
+    /// # Errors
+    /// A file cannot be opened.
+    pub(crate) fn sync(&mut self, numbers: &[u64]) -> io::Result<SyncJob> {
+        let mut files = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            files.extend(self.existing(number)?.cloned());
+            if let Some(open) = self.open.get_mut(&number) {
+                open.unsynced = 0;
+            }
+        }
+        Ok(SyncJob { files, folders: std::mem::take(&mut self.new_names) })
+    }
+
+    fn list(&self, from: u64, limit: usize) -> io::Result<Vec<u64>> {
+        let mut folders = numbers(&self.root, from >> FOLDER_SHIFT)?;
+        folders.sort_unstable();
+        let mut found = Vec::new();
+        for folder in folders {
+            let mut files = numbers(&self.root.join(format!("{folder:x}")), from)?;
+            files.sort_unstable();
+            found.extend(files);
+            if found.len() >= limit {
+                break;
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    fn path(&self, file: u64) -> PathBuf {
+        self.root.join(format!("{:x}", file >> FOLDER_SHIFT)).join(format!("{file:x}"))
+    }
+
+    fn existing(&mut self, file: u64) -> io::Result<Option<&Arc<File>>> {
+        match self.open(file, false) {
+            Ok(()) => Ok(self.open.get(&file).map(|open| &open.file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn created(&mut self, file: u64) -> io::Result<&Arc<File>> {
+        self.open(file, true)?;
+        self.open.get(&file).map(|open| &open.file).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn open(&mut self, file: u64, create: bool) -> io::Result<()> {
+        self.clock += 1;
+        if let Some(entry) = self.open.get_mut(&file) {
+            entry.used = self.clock;
+            return Ok(());
+        }
+        let path = self.path(file);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let handle = match options.open(&path) {
+            Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+                if let Some(folder) = path.parent()
+                    && !folder.exists()
+                {
+                    fs::create_dir_all(folder)?;
+                    self.new_names.insert(self.root.clone());
+                }
+                let handle = options.create(true).open(&path)?;
+                self.new_names.extend(path.parent().map(Path::to_path_buf));
+                handle
+            }
+            other => other?,
+        };
+        if self.open.len() >= OPEN_FILES
+            && let Some(oldest) = self.open.iter().min_by_key(|(_, open)| open.used).map(|(file, _)| *file)
+        {
+            self.open.remove(&oldest);
+        }
+        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0 });
+        Ok(())
+    }
+}
+
+/// The names in a folder that are hexadecimal numbers from `from` on.
+fn numbers(folder: &Path, from: u64) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        found.extend(name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok()).filter(|&n| n >= from));
+    }
+    Ok(found)
+}
+
+fn size_of(handle: &File) -> io::Result<DataResult> {
+    let stat = rustix::fs::fstat(handle.as_fd())?;
+    Ok(DataResult::Size(Some((stat.st_size as u64, stat.st_blocks as u64))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(files: &mut DataFiles, file: u64, length: usize) {
+        let op = DataOp::Write { file, offset: 0, data: vec![7; length].into() };
+        assert!(matches!(files.run(op), DataResult::Size(Some((size, _))) if size >= length as u64));
+    }
+
+    #[test]
+    fn a_sync_holds_what_was_named_and_the_new_names() {
+        let root = tempfile::tempdir().unwrap();
+        let mut files = DataFiles::new(root.path().to_owned());
+        write(&mut files, 1, 10);
+        write(&mut files, 5000, 10);
+        assert!(files.write_out().is_none(), "a little waits until somebody asks");
+        let sync = files.sync(&[1, 77]).unwrap();
+        assert_eq!((sync.files.len(), sync.folders.len()), (1, 3), "the root got two folders, each a file");
+        sync.run().unwrap();
+        assert_eq!(files.sync(&[5000]).unwrap().folders.len(), 0);
+    }
+
+    #[test]
+    fn much_is_sent_to_the_disk_before_anybody_asks() {
+        let root = tempfile::tempdir().unwrap();
+        let mut files = DataFiles::new(root.path().to_owned());
+        for _ in 0..WRITE_OUT / (4 << 20) {
+            assert!(files.write_out().is_none());
+            write(&mut files, 1, 4 << 20);
+        }
+        let sync = files.write_out().unwrap();
+        assert_eq!((sync.files.len(), sync.folders.len()), (1, 0));
+        assert!(files.write_out().is_none(), "once");
+        write(&mut files, 1, 4 << 20);
+        assert!(files.write_out().is_none(), "the count begins anew");
+    }
+}

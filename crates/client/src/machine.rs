@@ -70,7 +70,7 @@ impl Client {
             Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
             Event::Closed { conn } => imports::closed(&mut self.w, conn),
             Event::Invalidated { token } => self.invalidated(token),
-            Event::WallClock(ns) => self.w.wall_ns = ns,
+            Event::WallClock(ns) => (self.w.wall_ns, self.w.wall_at) = (ns, now),
             Event::Tick => {}
             Event::Unmount => {
                 if !self.w.unmounting {

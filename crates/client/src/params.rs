@@ -4,6 +4,7 @@ use proto::Errno;
 use proto::connect::features;
 use rpc::client::ImportStatus;
 use std::fmt::Write;
+use stdx::Instant;
 
 use crate::imports::Dest;
 use crate::world::World;
@@ -17,7 +18,21 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-fn import_text(name: &str, status: &ImportStatus) -> String {
+/// How far the wall clock is ahead of the client's own time.
+fn ahead(w: &World) -> i64 {
+    w.wall_ns.saturating_sub_unsigned(w.wall_at.0)
+}
+
+/// The state, and those before it with the seconds since 1970.
+fn state_text(ahead: i64, status: &ImportStatus) -> String {
+    let mut text = format!("current_state: {}\nstate_history:", status.state);
+    for (at, state) in &status.history {
+        let _ = write!(text, "\n - [ {}, {state} ]", ahead.saturating_add_unsigned(at.0) / 1_000_000_000);
+    }
+    text
+}
+
+fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let flags: Vec<&str> = proto::connect::features::NAMES
         .iter()
         .filter(|(bit, _)| status.connect_flags & bit != 0)
@@ -31,19 +46,28 @@ fn import_text(name: &str, status: &ImportStatus) -> String {
     let _ = writeln!(text, "    state: {}", status.state);
     let _ = writeln!(text, "    connect_flags: [ {} ]", flags.join(", "));
     let _ = writeln!(text, "    connect_data:");
+    let _ = writeln!(text, "       flags: 0x{:x}", status.connect_flags);
     let _ = writeln!(text, "       instance: {}", status.connect_data.instance);
     let _ = writeln!(text, "       target_version: {}", status.connect_data.server_version);
     if status.connect_flags & features::MULTI_MOD_RPCS != 0 {
         let _ = writeln!(text, "       max_mod_rpcs: {}", status.connect_data.max_mod_rpcs);
     }
+    let replayable = if status.replayable { "replayable, " } else { "" };
+    let _ = writeln!(text, "    import_flags: [ {replayable}pingable ]");
     let _ = writeln!(text, "    connection:");
     let _ = writeln!(text, "       failover_nids: [ {} ]", nids.join(", "));
+    let current = status.current_nid.as_ref().map_or_else(|| "<none>".to_owned(), ToString::to_string);
+    let _ = writeln!(text, "       current_connection: {current}");
     let _ = writeln!(text, "       connection_attempts: {}", status.conn_cnt);
     let _ = writeln!(text, "       generation: {}", status.generation);
+    // An eviction is over when the next request is taken.
+    let _ = writeln!(text, "       in-progress_invalidations: 0");
+    let _ = writeln!(text, "       idle: {} sec", now.since(status.last_sent).as_secs());
     let _ = writeln!(text, "    rpcs:");
     let _ = writeln!(text, "       inflight: {}", status.in_flight);
     let _ = writeln!(text, "       queued: {}", status.queued);
     let _ = writeln!(text, "       timeouts: {}", status.timeouts);
+    let _ = writeln!(text, "       avg_waittime: {} usec", status.mean_wait.as_micros());
     let _ = writeln!(text, "    transactions:");
     let _ = writeln!(text, "       last_replay: {}", status.last_replay);
     let _ = write!(text, "       peer_committed: {}", status.last_committed);
@@ -92,8 +116,8 @@ fn all(w: &World) -> Vec<(String, String)> {
         };
         let device = format!("{kind}.{}-{kind}", target.name);
         let status = target.import.status();
-        list.push((format!("{device}.import"), import_text(&format!("{}-{kind}", target.name), &status)));
-        list.push((format!("{device}.state"), format!("current_state: {}", status.state)));
+        list.push((format!("{device}.import"), import_text(&format!("{}-{kind}", target.name), w.now, &status)));
+        list.push((format!("{device}.state"), state_text(ahead(w), &status)));
         if let Dest::Mdt(_) = target.dest {
             let import = &target.import;
             list.push((format!("{device}.max_rpcs_in_flight"), import.rpcs_in_flight().to_string()));

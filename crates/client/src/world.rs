@@ -91,6 +91,8 @@ pub struct World {
     pub now: Instant,
     /// The wall clock.
     pub wall_ns: i64,
+    /// When that was.
+    pub wall_at: Instant,
     /// Jitter.
     pub rng: Rng,
     /// Objects.
@@ -153,6 +155,7 @@ impl World {
         World {
             now: Instant::ZERO,
             wall_ns: 0,
+            wall_at: Instant::ZERO,
             rng: Rng::new(options.seed),
             nodes: Nodes::default(),
             files: Files::default(),

@@ -92,7 +92,7 @@ impl Cluster {
     pub fn start(story: &Story, shape: Shape) -> Cluster {
         let mut cluster = Cluster::stopped(story, shape);
         for index in 0..cluster.servers.len() {
-            cluster.launch(index);
+            cluster.launch(index, &[]);
         }
         for index in 0..cluster.servers.len() {
             cluster.await_service(index);
@@ -199,11 +199,12 @@ impl Cluster {
         self.folder.join("log").join(format!("{name}.{}", self.starts))
     }
 
-    fn launch(&mut self, index: usize) {
+    fn launch(&mut self, index: usize, more: &[&str]) {
         let log = self.log(&self.servers[index].which.to_string());
         let server = &self.servers[index];
         let mut words = vec!["serve".to_owned(), "--listen".to_owned(), server.nid.clone()];
         words.extend(self.shape.serve_arguments.iter().map(ToString::to_string));
+        words.extend(more.iter().map(ToString::to_string));
         words.push(server.place.display().to_string());
         let process = Background::start(&server.which.to_string(), &words, log);
         self.servers[index].process = Some(process);
@@ -255,8 +256,14 @@ impl Cluster {
     /// Starts a server again.
     #[track_caller]
     pub fn restart(&mut self, which: Which) {
+        self.restart_with(which, &[]);
+    }
+
+    /// Starts a server again, with further arguments.
+    #[track_caller]
+    pub fn restart_with(&mut self, which: Which, arguments: &[&str]) {
         let index = self.index(which);
-        self.launch(index);
+        self.launch(index, arguments);
         self.await_service(index);
     }
 
@@ -359,7 +366,7 @@ impl Cluster {
     pub fn start_all(&mut self) {
         let missing: Vec<usize> = (0..self.servers.len()).filter(|at| self.servers[*at].process.is_none()).collect();
         for index in &missing {
-            self.launch(*index);
+            self.launch(*index, &[]);
         }
         for index in missing {
             self.await_service(index);

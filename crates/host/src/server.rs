@@ -226,6 +226,8 @@ pub struct ServeOptions {
     pub mgs: Vec<Nid>,
     /// Evict all known clients at start instead of waiting for them.
     pub abort_recovery: bool,
+    /// Do not count on the MGS to bring clients back.
+    pub noir: bool,
     /// Seconds that recovery waits for missing clients.
     pub recovery_soft_s: u64,
     /// Seconds that recovery takes at most.
@@ -242,6 +244,7 @@ impl Default for ServeOptions {
             listen: Nid::Tcp { host: "127.0.0.1".to_owned(), port: proto::nid::PORT },
             mgs: Vec::new(),
             abort_recovery: false,
+            noir: false,
             recovery_soft_s: 30,
             recovery_hard_s: 180,
             cache_bytes: 256 << 20,
@@ -443,6 +446,7 @@ fn start_target(
         recovery_soft: Duration::from_secs(options.recovery_soft_s),
         recovery_hard: Duration::from_secs(options.recovery_hard_s),
         abort_recovery: options.abort_recovery,
+        noir: options.noir,
         ..target::Options::default()
     };
     let admission = Admission { insecure: options.insecure };

@@ -32,6 +32,9 @@ pub struct Link(pub u64);
 /// Most replays that a client has in flight; a server remembers the answers of so many.
 pub const REPLAY_WINDOW: usize = 64;
 
+/// A client whose target is there again comes back at the latest after so long, also if nobody tells it.
+pub const RECONNECT_DELAY_MAX: core::time::Duration = core::time::Duration::from_secs(6);
+
 /// What kind of slot a request takes. Which one it gets, its tag, is the import's business.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Slot {

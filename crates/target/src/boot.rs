@@ -247,8 +247,7 @@ impl Machine {
         }
         self.last_committed = self.last_transno;
         self.commits.set_progress(self.last_transno, progress.last_generation);
-        let (soft, hard) = (self.options.recovery_soft, self.options.recovery_hard);
-        self.window = Window::new(known, self.last_committed, soft, hard);
+        self.window = Window::new(known, self.last_committed, self.soft_time(), self.options.recovery_hard);
         if !self.window.is_open() {
             header.epoch = header.epoch.max(self.last_transno.epoch()) + 1;
             self.last_transno = Transno::start_of(header.epoch);

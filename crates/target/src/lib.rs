@@ -29,6 +29,7 @@ pub mod service;
 mod session;
 mod sharing;
 mod stats;
+mod status;
 #[cfg(test)]
 mod tests;
 mod upstream;

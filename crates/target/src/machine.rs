@@ -4,7 +4,8 @@
 //! met, steps of recovery. Nothing in here waits.
 //!
 //! Where to find what: `boot` start-up and stop · `session` connections, arrival, replies, eviction · `execute` attempts ·
-//! `commit` groups · `recover` the recovery window · `upstream` the MGS and other targets · `params` parameters.
+//! `commit` groups · `recover` the recovery window · `status` what it shows of itself ·
+//! `upstream` the MGS and other targets · `params` parameters.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,6 +55,8 @@ pub(crate) struct Machine {
     pub(crate) locks: Locks,
     pub(crate) exports: Exports,
     pub(crate) window: Window,
+    /// When the first client came, by the wall clock.
+    pub(crate) recovery_start_ns: i64,
     pub(crate) commits: Commits,
     pub(crate) upstreams: Upstreams,
     pub(crate) sharing: Sharing,
@@ -111,6 +114,7 @@ impl Machine {
             locks: Locks::new(0, locks),
             exports: Exports::new(0, Limits::default()),
             window: Window::new([], Transno(0), options.recovery_soft, options.recovery_hard),
+            recovery_start_ns: 0,
             commits: Commits::new(),
             upstreams: Upstreams::default(),
             sharing: Sharing::default(),

@@ -42,6 +42,10 @@ pub struct Options {
     pub recovery_soft: Duration,
     /// How long recovery may take at most.
     pub recovery_hard: Duration,
+    /// Tenths of [`Options::recovery_soft`] that recovery waits if the MGS has told the clients to come back.
+    pub ir_factor: u32,
+    /// Do not count on the MGS to tell them.
+    pub noir: bool,
     /// Evict all known clients instead of waiting for them.
     pub abort_recovery: bool,
     /// How long a client has to answer a lock callback.
@@ -66,6 +70,8 @@ impl Default for Options {
             max_mod_rpcs: 8,
             recovery_soft: Duration::from_secs(30),
             recovery_hard: Duration::from_secs(180),
+            ir_factor: 5,
+            noir: false,
             abort_recovery: false,
             lock_timeout: Duration::from_secs(20),
             ping_timeout: Duration::from_secs(150),

@@ -1,12 +1,11 @@
 //! Parameters of every target, by Lustre's names.
 
-use core::fmt::Write;
 use core::time::Duration;
 
 use proto::connect::TAG_MAX;
 use proto::msg::Param;
 use proto::{Errno, Handle, TargetKind};
-use rpc::server::WindowState;
+use rpc::server::Export;
 use stdx::Instant;
 
 use crate::api::LogLevel;
@@ -51,47 +50,6 @@ fn kind_word(kind: TargetKind) -> &'static str {
 }
 
 impl Machine {
-    fn recovery_status(&self) -> String {
-        let s = self.window.status();
-        let secs = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
-            (Some(a), Some(b)) => b.since(a).as_secs(),
-            _ => 0,
-        };
-        let mut text = String::new();
-        let word = match s.state {
-            WindowState::Inactive => "INACTIVE",
-            WindowState::WaitingForClients => "WAITING_FOR_CLIENTS",
-            WindowState::Complete => "COMPLETE",
-            _ => "RECOVERING",
-        };
-        let _ = writeln!(text, "status: {word}");
-        match s.state {
-            WindowState::Inactive => {}
-            WindowState::Complete => {
-                let _ = writeln!(text, "recovery_duration: {}", secs(s.started, s.ended));
-                let _ = writeln!(text, "completed_clients: {}/{}", s.completed, s.known);
-                let _ = writeln!(text, "evicted_clients: {}", s.evicted);
-                let _ = writeln!(text, "replayed_requests: {}", s.replayed_requests);
-                let _ = writeln!(text, "last_transno: {}", self.last_transno);
-                let _ = writeln!(text, "VBR: {}", if s.evicted > 0 { "ENABLED" } else { "DISABLED" });
-                let _ = writeln!(text, "IR: ENABLED");
-            }
-            _ => {
-                let left = s.deadline.map_or(self.options.recovery_soft, |at| at.since(self.now)).as_secs();
-                let _ = writeln!(text, "time_remaining: {left}");
-                let _ = writeln!(text, "connected_clients: {}/{}", s.connected, s.known);
-                let _ = writeln!(text, "req_replay_clients: {}", s.req_replay_clients);
-                let _ = writeln!(text, "lock_repay_clients: {}", s.lock_replay_clients);
-                let _ = writeln!(text, "completed_clients: {}", s.completed);
-                let _ = writeln!(text, "evicted_clients: {}", s.evicted);
-                let _ = writeln!(text, "replayed_requests: {}", s.replayed_requests);
-                let _ = writeln!(text, "queued_requests: {}", s.queued);
-                let _ = writeln!(text, "next_transno: {}", s.next_transno);
-            }
-        }
-        text
-    }
-
     fn own_params(&self, kind: TargetKind) -> Vec<(String, String)> {
         let name = &self.name;
         let base = format!("{}.{name}", kind_word(kind));
@@ -104,6 +62,7 @@ impl Machine {
             ("cache_bytes", self.view.cache_bytes().to_string()),
             ("evict_client", String::new()),
             ("eviction_count", self.eviction_count.to_string()),
+            ("ir_factor", self.options.ir_factor.to_string()),
             ("instance", self.header.mount_count.to_string()),
             ("last_committed", self.last_committed.to_string()),
             ("num_exports", self.exports.len().to_string()),
@@ -147,6 +106,15 @@ impl Machine {
             all.push((format!("osp.{name}-{other}.import"), text));
         }
         all
+    }
+}
+
+/// Whether `evict_client` means this client: by its identity, or by its address with or without the port.
+fn is_client(wanted: &str, export: &Export) -> bool {
+    let host = export.address.rsplit_once(':').map(|(host, _)| host);
+    match wanted.strip_prefix("nid:") {
+        Some(nid) => nid == export.address || Some(nid) == host,
+        None => wanted.strip_prefix("uuid:").unwrap_or(wanted) == export.uuid.to_string(),
     }
 }
 
@@ -226,6 +194,14 @@ impl<S: Service> Target<S> {
                 Ok(_) => Err(Errno::ERANGE),
                 Err(errno) => Err(errno),
             },
+            "ir_factor" => match number::<u32>(value) {
+                Ok(factor @ 1..=10) => {
+                    m.options.ir_factor = factor;
+                    Ok(())
+                }
+                Ok(_) => Err(Errno::ERANGE),
+                Err(errno) => Err(errno),
+            },
             "recovery_time_soft" => seconds(value).map(|time| m.options.recovery_soft = time),
             "recovery_time_hard" => seconds(value).map(|time| m.options.recovery_hard = time),
             "commit_on_sharing" => match value.trim() {
@@ -249,17 +225,8 @@ impl<S: Service> Target<S> {
                 Ok(())
             }
             "evict_client" => {
-                let wanted = value.trim();
-                let wanted = wanted.strip_prefix("uuid:").unwrap_or(wanted);
-                let found: Vec<Handle> = m
-                    .exports
-                    .iter()
-                    .filter(|export| {
-                        export.uuid.to_string() == wanted
-                            || wanted.strip_prefix("nid:") == Some(export.address.as_str())
-                    })
-                    .map(|export| export.handle)
-                    .collect();
+                let found: Vec<Handle> =
+                    m.exports.iter().filter(|export| is_client(value.trim(), export)).map(|e| e.handle).collect();
                 for handle in &found {
                     self.evict(*handle, "an administrator asked for it");
                 }
@@ -271,8 +238,7 @@ impl<S: Service> Target<S> {
             }
             _ => return None,
         };
-        let (soft, hard) = (self.m.options.recovery_soft, self.m.options.recovery_hard);
-        self.m.window.set_times(soft, hard);
+        self.m.set_window_times();
         Some(result)
     }
 

@@ -1,7 +1,10 @@
 //! The recovery window at work; what it decides is in [`rpc::server::Window`].
 
+use core::time::Duration;
+
 use proto::frame::flags;
 use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
+use rpc::RECONNECT_DELAY_MAX;
 use rpc::server::{Phase, Step};
 
 use crate::api::LogLevel;
@@ -18,6 +21,9 @@ impl<S: Service> Target<S> {
     pub(crate) fn recovery_steps(&mut self) -> bool {
         if !self.m.window.is_open() || self.m.stage != Stage::Serving {
             return false;
+        }
+        if self.m.recovery_start_ns == 0 && self.m.window.status().started.is_some() {
+            self.m.recovery_start_ns = self.m.wall_ns;
         }
         let mut any = false;
         while let Some(step) = self.m.window.step(self.m.now) {
@@ -94,6 +100,26 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// Whether the MGS brings the clients back: it is told of each start, and tells them.
+    pub(crate) fn is_imperative(&self) -> bool {
+        !self.options.noir && self.upstreams.is_registered()
+    }
+
+    /// How long recovery waits for who is missing. Clients that were told to come back are back soon.
+    pub(crate) fn soft_time(&self) -> Duration {
+        let soft = self.options.recovery_soft;
+        if !self.is_imperative() {
+            return soft;
+        }
+        (soft * self.options.ir_factor / 10).max(soft.min(2 * RECONNECT_DELAY_MAX))
+    }
+
+    /// The parameters or the MGS's word have changed how long recovery lasts.
+    pub(crate) fn set_window_times(&mut self) {
+        let (soft, hard) = (self.soft_time(), self.options.recovery_hard);
+        self.window.set_times(soft, hard);
+    }
+
     /// Whether replays of what is durable are under way.
     fn opens_again(&self) -> bool {
         self.ops.values().any(|op| matches!(op.replay, Replay::Committed(_)))

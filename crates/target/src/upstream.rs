@@ -64,6 +64,11 @@ impl Upstreams {
         self.deadlines.iter().min().copied().filter(|at| *at != Instant::FAR)
     }
 
+    /// Whether the MGS has told everybody of this start.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered
+    }
+
     /// Name and `import` figures of each.
     pub(crate) fn status(&self) -> impl Iterator<Item = (&TargetName, client::ImportStatus)> {
         self.by_name.values().filter_map(|index| self.list.get(*index)).map(|up| (&up.name, up.import.status()))
@@ -302,6 +307,7 @@ impl<S: Service> Target<S> {
             return;
         }
         self.m.upstreams.registered = true;
+        self.m.set_window_times();
         if !self.m.header.registered {
             self.m.header.registered = true;
             self.m.header_dirty();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use host::admin::{self, Request, Response};
+use host::admin::{self, Device, Request, Response};
 use host::ask;
 use host::stream::Stream;
 use proto::msg::{Param, SetParamReq};
@@ -16,6 +16,9 @@ use crate::commands::status;
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
+    /// The device that a command is for, by its name or number in 'lctl dl'
+    #[arg(long, value_name = "DEV")]
+    device: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -68,6 +71,10 @@ enum Command {
         /// HOST:PORT or unix:PATH
         nid: Nid,
     },
+    /// End the recovery of the device's target now; clients that are not through are evicted.
+    /// Example: lctl --device demo-MDT0000 abort_recovery
+    #[command(name = "abort_recovery", visible_alias = "abort_recov")]
+    AbortRecovery,
     /// Addresses of the servers here
     #[command(name = "list_nids")]
     ListNids,
@@ -80,15 +87,17 @@ enum Command {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if let (Some(_), false) = (&arguments.device, matches!(arguments.command, Command::AbortRecovery)) {
+        bail!("--device is for abort_recovery; parameters name their device themselves");
+    }
     match arguments.command {
+        Command::AbortRecovery => abort_recovery(arguments.device.as_deref()),
         Command::GetParam { values, names, patterns } => Ok(get_param(&patterns, values, names)),
         Command::SetParam { quiet, persistent: true, delete, settings } => set_persistent(&settings, delete, quiet),
         Command::SetParam { quiet, settings, .. } => set_param(&settings, quiet),
         Command::ListParam { recursive, patterns } => Ok(list_param(&patterns, recursive)),
         Command::Dl => {
-            let processes = status::processes();
-            let devices = processes.iter().flat_map(|process| &process.description.devices);
-            for (index, device) in devices.enumerate() {
+            for (index, device) in devices().iter().enumerate() {
                 println!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
             }
             Ok(ExitCode::SUCCESS)
@@ -115,6 +124,25 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// All devices of this node, in the order in which they are numbered.
+fn devices() -> Vec<Device> {
+    status::processes().into_iter().flat_map(|process| process.description.devices).collect()
+}
+
+fn abort_recovery(wanted: Option<&str>) -> anyhow::Result<ExitCode> {
+    let Some(wanted) = wanted else {
+        bail!("abort_recovery needs a target; name it with --device, as 'lctl dl' lists it");
+    };
+    let devices = devices();
+    let by_number = wanted.parse::<usize>().ok().and_then(|number| devices.get(number));
+    let found = devices.iter().find(|device| device.name == wanted).or(by_number);
+    let Some(device) = found.filter(|device| matches!(device.kind.as_str(), "mgs" | "mdt" | "obdfilter")) else {
+        bail!("no target '{wanted}' is served on this node; 'lctl dl' lists those that are");
+    };
+    let name = format!("{}.{}.abort_recovery", device.kind, device.name);
+    set_param(&[format!("{name}=1")], true)
 }
 
 /// No such parameter, as Lustre's tool says it.

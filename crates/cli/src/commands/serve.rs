@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Where the MGS is, instead of what the targets remember
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
-    /// abort_recov, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N
+    /// abort_recov, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Listen where other machines can reach it, without any check of who they are
@@ -97,6 +97,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
         let seconds = || value.parse::<u64>().map_err(|_| format!("option '{option}' needs a number of seconds"));
         match key {
             "abort_recov" | "abort_recovery" => options.abort_recovery = true,
+            "noir" => options.noir = true,
             "recovery_time_soft" => options.recovery_soft_s = seconds()?,
             "recovery_time_hard" => options.recovery_hard_s = seconds()?,
             "cache_mb" => {
@@ -109,7 +110,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "option '{key}' is unknown; known are abort_recov, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N"
+                    "option '{key}' is unknown; known are abort_recov, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N"
                 ));
             }
         }

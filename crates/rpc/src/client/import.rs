@@ -9,6 +9,7 @@ use proto::msg::ConnectRep;
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
 use stdx::{Instant, Rng};
 
+use super::history::History;
 use super::link::{Phase, Retry};
 use super::recover::Recovery;
 use super::replay::ReplayList;
@@ -46,6 +47,8 @@ pub(crate) struct Sent {
     pub(crate) keep_open: bool,
     pub(crate) timeout: Duration,
     pub(crate) deadline: Instant,
+    /// When it was sent last.
+    pub(crate) at: Instant,
     /// How often the server was too busy for it.
     pub(crate) refused: u32,
 }
@@ -81,6 +84,8 @@ pub struct ImportStatus {
     pub connect_data: ConnectRep,
     /// Addresses.
     pub nids: Vec<Nid>,
+    /// The one that is tried or in use.
+    pub current_nid: Option<Nid>,
     /// Connection attempts.
     pub conn_cnt: u32,
     /// Evictions.
@@ -93,6 +98,14 @@ pub struct ImportStatus {
     pub modify_in_flight: u16,
     /// Deadlines that passed.
     pub timeouts: u64,
+    /// The last states, oldest first, and since when.
+    pub history: Vec<(Instant, State)>,
+    /// How long answers take, in the mean.
+    pub mean_wait: Duration,
+    /// When something was sent last.
+    pub last_sent: Instant,
+    /// It takes part in recovery.
+    pub replayable: bool,
     /// The highest transno kept for replay.
     pub last_replay: Transno,
     /// Everything is durable up to here.
@@ -127,6 +140,7 @@ pub struct Import {
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
     pub(crate) timeouts: u64,
+    pub(crate) history: History,
     next_xid: u64,
     next_id: u64,
     announced: Xid,
@@ -167,6 +181,7 @@ impl Import {
             closing: None,
             grant: 0,
             timeouts: 0,
+            history: History::default(),
             next_xid: config.first_xid + 1,
             next_id: 1,
             announced: Xid(0),
@@ -358,12 +373,17 @@ impl Import {
             connect_flags: self.granted.features,
             connect_data: self.granted.clone(),
             nids: self.config.nids.clone(),
+            current_nid: self.current_nid().cloned(),
             conn_cnt: self.conn_cnt,
             generation: self.generation,
             in_flight: self.sent.len(),
             queued: self.queue.len() + self.waiting.len(),
             modify_in_flight: self.slots.taken(),
             timeouts: self.timeouts,
+            history: self.history.states(),
+            mean_wait: self.history.mean_wait(),
+            last_sent: self.last_sent,
+            replayable: !self.config.lightweight,
             last_replay: self.replay.last(),
             last_committed: self.replay.last_committed(),
             replay_list,
@@ -439,6 +459,7 @@ impl Import {
             keep_open: out.keep_open,
             timeout,
             deadline: self.now + timeout,
+            at: self.now,
             refused: 0,
         });
     }
@@ -466,6 +487,7 @@ impl Import {
             keep_open: false,
             timeout,
             deadline: self.now + timeout,
+            at: self.now,
             refused: 0,
         });
     }
@@ -508,6 +530,7 @@ impl Import {
             let Some(sent) = self.sent.get_mut(&xid) else { continue };
             sent.frame.header.flags |= flags::RESENT;
             sent.deadline = self.now + sent.timeout;
+            sent.at = self.now;
             let (frame, timeout) = (sent.frame.clone(), sent.timeout);
             self.earliest = self.earliest.min(sent.deadline);
             self.count(frame.header.opcode).resent += 1;
@@ -546,6 +569,7 @@ impl Import {
         let Some(sent) = self.sent.remove(&xid) else { return };
         match sent.purpose {
             Purpose::Owner(id) => {
+                self.history.answered(self.now.since(sent.at));
                 self.keep(&sent, &reply);
                 self.release(&sent);
                 self.effects.push_back(ImportEffect::Reply { id, xid, result: Ok(reply) });
@@ -603,6 +627,7 @@ impl Import {
             sent.frame.header.flags = 0;
             sent.frame.header.pre_versions = self.slots.busy();
             sent.deadline = now + sent.timeout;
+            sent.at = now;
             self.transmit(sent);
         }
     }
@@ -667,6 +692,9 @@ impl Import {
     pub(crate) fn set_state(&mut self, state: State) {
         assert!(self.state.may_become(state) || self.state == state, "an import went from {} to {state}", self.state);
         let was_full = self.state == State::Full;
+        if self.state != state {
+            self.history.entered(self.now, state);
+        }
         self.state = state;
         if state == State::Full {
             self.away_since = None;

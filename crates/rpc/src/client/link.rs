@@ -29,7 +29,7 @@ pub(crate) enum Phase {
     /// None.
     Down,
     /// Asked for.
-    Dialling { link: Link, deadline: Instant },
+    Dialling { link: Link, since: Instant, deadline: Instant },
     /// There; the connect request was sent.
     Connecting { link: Link, xid: Xid, deadline: Instant },
     /// In use.
@@ -58,6 +58,8 @@ pub(crate) struct Retry {
     at: Option<Instant>,
     attempts: u32,
     told: Option<Errno>,
+    /// Which of the addresses is tried or in use.
+    nid: usize,
 }
 
 impl Import {
@@ -65,11 +67,22 @@ impl Import {
         self.conn_cnt += 1;
         let link = Link(u64::from(self.conn_cnt));
         self.retry.at = None;
-        // A name may have several addresses, each tried in turn by the driver.
+        // A host name may stand for several addresses, each tried in turn by the driver.
         let deadline = self.now + self.config.connect_timeout * 4;
-        self.phase = Phase::Dialling { link, deadline };
+        self.phase = Phase::Dialling { link, since: self.now, deadline };
         self.set_state(State::Connecting);
-        self.effects.push_back(ImportEffect::Dial { link, nids: self.config.nids.clone() });
+        let nids = self.current_nid().cloned().into_iter().collect();
+        self.effects.push_back(ImportEffect::Dial { link, nids });
+    }
+
+    /// The address that is tried or in use.
+    pub(crate) fn current_nid(&self) -> Option<&Nid> {
+        self.config.nids.get(self.retry.nid)
+    }
+
+    /// The target may be elsewhere.
+    fn next_nid(&mut self) {
+        self.retry.nid = (self.retry.nid + 1).checked_rem(self.config.nids.len()).unwrap_or(0);
     }
 
     pub(crate) fn dialled(&mut self, link: Link) {
@@ -136,6 +149,8 @@ impl Import {
             && self.now.since(since) >= GOOD
         {
             self.retry.attempts = 0;
+        } else {
+            self.next_nid();
         }
         self.phase = Phase::Down;
         if self.state == State::Closed {
@@ -180,6 +195,7 @@ impl Import {
         let moved = !nids.is_empty() && nids != self.config.nids;
         if moved {
             self.config.nids = nids;
+            self.retry.nid = 0;
         }
         let restarted = instance > self.known_instance;
         self.known_instance = self.known_instance.max(instance);
@@ -193,7 +209,8 @@ impl Import {
                 self.retry.attempts = 0;
                 self.suspect();
             }
-            Phase::Dialling { .. } if !moved => {}
+            // One that takes long may hang on what was there before.
+            Phase::Dialling { since, .. } if !moved && self.now.since(since) < GOOD => {}
             Phase::Dialling { .. } | Phase::Down => {
                 if let Some(link) = self.phase.any_link() {
                     self.effects.push_back(ImportEffect::Hangup(link));
@@ -317,11 +334,7 @@ impl Import {
             // Not now: it recovers without us, starts, stops, or still serves our last connection.
             Errno::EBUSY | Errno::EAGAIN | Errno::EALREADY | Errno::ENODEV | Errno::ESHUTDOWN | Errno::EINPROGRESS => {
                 if first && errno == Errno::EBUSY {
-                    let left = body.recovery_time_left_s;
-                    self.log(format!(
-                        "{} recovers and does not know this client yet; at most {left} s are left",
-                        self.config.target
-                    ));
+                    self.effects.push_back(ImportEffect::Refused { errno, reason: body.reason });
                 }
                 self.lost(None);
             }

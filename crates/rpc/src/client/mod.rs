@@ -14,6 +14,7 @@
 //!   should say what was opened ([`Import::amend`]); when it was replayed, [`ImportEffect::Replayed`] has the new handle.
 //! - When [`ImportEffect::ReplayLocks`] comes, [`Import::locks_to_replay`] must be called, if only with an empty list.
 
+mod history;
 mod import;
 mod limits;
 mod link;
@@ -233,7 +234,7 @@ pub enum ImportEffect {
     },
     /// All state at this target is lost.
     Evicted,
-    /// The server refuses this client; another attempt is made every few seconds.
+    /// The server refuses this client, or recovers without it (`EBUSY`); another attempt is made every few seconds.
     Refused {
         /// Why.
         errno: Errno,

@@ -261,6 +261,7 @@ impl Import {
             let Some(sent) = self.sent.get_mut(&xid) else { continue };
             sent.frame.header.flags |= flags::RESENT;
             sent.deadline = self.now + sent.timeout;
+            sent.at = self.now;
             self.earliest = self.earliest.min(sent.deadline);
             let (frame, timeout) = (sent.frame.clone(), sent.timeout);
             self.count(frame.header.opcode).resent += 1;

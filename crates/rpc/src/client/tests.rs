@@ -557,3 +557,52 @@ fn a_good_bye_waits_neither_for_nothing_nor_for_ever() {
     s.pass(11_000);
     assert_eq!(s.import.state(), State::Closed);
 }
+
+#[test]
+fn each_address_has_its_turn_and_the_good_one_is_kept() {
+    let nid = |name: &str| Nid::Unix(name.into());
+    let mut s = Story::new(|config| config.nids = vec![nid("a"), nid("b")]);
+    let current = |s: &Story| s.import.status().current_nid;
+    assert_eq!(current(&s), Some(nid("a")));
+    s.event(ImportEvent::DialFailed(s.link, "refused".into()));
+    assert_eq!(current(&s), Some(nid("b")), "at once");
+    s.connect(0, 77, 0);
+    s.pass(2_000);
+    s.cut();
+    assert_eq!((current(&s), s.import.state()), (Some(nid("b")), State::Connecting), "where it was");
+    s.event(ImportEvent::DialFailed(s.link, "refused".into()));
+    assert_eq!(current(&s), Some(nid("a")));
+    s.event(ImportEvent::Target { nids: vec![nid("c")], instance: 2 });
+    assert_eq!(current(&s), Some(nid("c")));
+}
+
+/// A dial into the void may last long; the word of the MGS ends it.
+#[test]
+fn a_dial_that_hangs_ends_when_the_target_is_there_again() {
+    let mut s = Story::connected();
+    s.pass(2_000);
+    s.cut();
+    let (dials, nids) = (s.dials, vec![Nid::Unix("s".into())]);
+    s.event(ImportEvent::Target { nids: nids.clone(), instance: 2 });
+    assert_eq!(s.dials, dials, "a new dial will do");
+    s.pass(3_000);
+    s.event(ImportEvent::Target { nids: nids.clone(), instance: 2 });
+    assert_eq!(s.dials, dials, "nothing new");
+    s.event(ImportEvent::Target { nids, instance: 3 });
+    assert_eq!(s.dials, dials + 1);
+}
+
+#[test]
+fn the_import_knows_its_last_states_and_how_long_answers_take() {
+    let mut s = Story::connected();
+    s.submit(Slot::Modify);
+    s.pass(40);
+    let request = s.sent();
+    s.answer(&request, 5, 0);
+    assert_eq!(s.import.status().mean_wait, Duration::from_millis(40));
+    s.cut();
+    s.connect(flags::CONNECT_RECOVERING, 78, 0);
+    let states: Vec<State> = s.import.status().history.iter().map(|(_, state)| *state).collect();
+    use State::*;
+    assert_eq!(states, [Connecting, Full, Disconn, Connecting, Replay]);
+}

@@ -113,7 +113,8 @@ pub struct Window {
     hard: Duration,
     started: Option<Instant>,
     ended: Option<Instant>,
-    deadline: Instant,
+    /// Since when nothing went on; time runs from the first client on.
+    since: Instant,
     clients: BTreeMap<Handle, Stage>,
     known: usize,
     evicted: usize,
@@ -144,7 +145,7 @@ impl Window {
             hard: hard.max(soft),
             started: None,
             ended: None,
-            deadline: Instant::FAR,
+            since: Instant(0),
             known: clients.len(),
             clients,
             evicted: 0,
@@ -174,39 +175,39 @@ impl Window {
     pub fn set_times(&mut self, soft: Duration, hard: Duration) {
         self.soft = soft;
         self.hard = hard.max(soft);
-        if let Some(started) = self.started {
-            self.deadline = self.deadline.min(started + self.hard);
+    }
+
+    /// By when it goes on without those who are missing.
+    fn end_of_wait(&self) -> Instant {
+        match self.started {
+            Some(started) if self.is_open() && self.state != WindowState::Finishing => {
+                (self.since + self.soft).min(started + self.hard)
+            }
+            _ => Instant::FAR,
         }
     }
 
     /// A known client connected (perhaps again).
     pub fn connected(&mut self, now: Instant, client: Handle) {
-        if self.started.is_none() {
-            self.started = Some(now);
-            self.deadline = now + self.soft;
-            self.state = WindowState::Connecting;
-        }
+        self.begin(now);
         if let Some(stage @ Stage::Absent) = self.clients.get_mut(&client) {
             *stage = Stage::Requests;
-            self.extend(now);
+            self.since = now;
+        }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        if self.is_open() && self.started.is_none() {
+            self.started = Some(now);
+            self.since = now;
+            self.state = WindowState::Connecting;
         }
     }
 
     /// A client that the target does not know wants in, or somebody waits for the end: time runs from now on if it did not
     /// yet, so that nobody waits for ever for clients that may all be gone.
     pub fn knocked(&mut self, now: Instant) {
-        if self.is_open() && self.started.is_none() {
-            self.started = Some(now);
-            self.deadline = now + self.soft;
-            self.state = WindowState::Connecting;
-        }
-    }
-
-    /// Something went on: those who are still missing get the soft time again, within the hard limit.
-    fn extend(&mut self, now: Instant) {
-        if let Some(started) = self.started {
-            self.deadline = self.deadline.max(now + self.soft).min(started + self.hard);
-        }
+        self.begin(now);
     }
 
     /// A client is gone for good.
@@ -262,20 +263,20 @@ impl Window {
     pub fn executed(&mut self, now: Instant) {
         self.running = false;
         self.replayed_requests += 1;
-        self.extend(now);
+        self.since = now;
     }
 
     /// A lock was replayed.
     pub fn lock_executed(&mut self, now: Instant) {
         self.replayed_locks += 1;
-        self.extend(now);
+        self.since = now;
     }
 
     /// A client has replayed all its requests. Gives whether locks are replayed already: answer at once.
     pub fn requests_done(&mut self, now: Instant, client: Handle) -> bool {
         if let Some(stage @ (Stage::Absent | Stage::Requests)) = self.clients.get_mut(&client) {
             *stage = Stage::RequestsDone;
-            self.extend(now);
+            self.since = now;
         }
         !matches!(self.state, WindowState::WaitingForClients | WindowState::Connecting | WindowState::Requests)
     }
@@ -286,7 +287,7 @@ impl Window {
             && *stage != Stage::LocksDone
         {
             *stage = Stage::LocksDone;
-            self.extend(now);
+            self.since = now;
         }
         !self.is_open()
     }
@@ -296,7 +297,7 @@ impl Window {
         if !self.is_open() || self.state == WindowState::Finishing {
             return None;
         }
-        if now >= self.deadline
+        if now >= self.end_of_wait()
             && let Some(client) = self.late(now)
         {
             stdx::mark!("window.evict");
@@ -308,7 +309,7 @@ impl Window {
                     return None;
                 }
                 self.state = WindowState::Requests;
-                self.restart_clock(now);
+                self.since = now;
                 self.step(now)
             }
             WindowState::Requests => {
@@ -317,7 +318,7 @@ impl Window {
                     return None;
                 }
                 self.state = WindowState::Locks;
-                self.restart_clock(now);
+                self.since = now;
                 Some(Step::OpenLocks)
             }
             WindowState::Locks => {
@@ -326,17 +327,10 @@ impl Window {
                 }
                 self.finish_told = true;
                 self.state = WindowState::Finishing;
-                self.deadline = Instant::FAR;
                 self.completed = self.clients.len();
                 Some(Step::Finish)
             }
             WindowState::Inactive | WindowState::Finishing | WindowState::Complete => None,
-        }
-    }
-
-    fn restart_clock(&mut self, now: Instant) {
-        if let Some(started) = self.started {
-            self.deadline = (now + self.soft).min(started + self.hard);
         }
     }
 
@@ -353,7 +347,7 @@ impl Window {
         if let Some((&client, _)) = late {
             return Some(client);
         }
-        self.deadline = now + self.soft;
+        self.since = now;
         None
     }
 
@@ -366,13 +360,12 @@ impl Window {
     pub fn finished(&mut self, now: Instant) {
         self.state = WindowState::Complete;
         self.ended = Some(now);
-        self.deadline = Instant::FAR;
         self.clients.clear();
     }
 
     /// When [`Window::step`] wants to be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        (self.is_open() && self.deadline != Instant::FAR).then_some(self.deadline)
+        Some(self.end_of_wait()).filter(|at| *at != Instant::FAR)
     }
 
     /// Clients still awaited, and the seconds that are left; `None` when there is no recovery.

@@ -648,8 +648,8 @@ fn a_group_waits_for_the_data_files_that_its_changes_wrote() {
 }
 
 /// The other end of the target's own connections.
-impl Story<Files> {
-    fn take_connect(&mut self) -> ConnId {
+impl<S: Service> Story<S> {
+    pub fn take_connect(&mut self) -> ConnId {
         let conn = self.dials.pop().expect("a dial");
         self.event(Event::Dialled { conn });
         let request = self.reply(conn.0);
@@ -659,7 +659,7 @@ impl Story<Files> {
         conn
     }
 
-    fn say(&mut self, conn: ConnId, request: &Frame, status: i32, export: Handle, body: Bytes) {
+    pub fn say(&mut self, conn: ConnId, request: &Frame, status: i32, export: Handle, body: Bytes) {
         let header = Header { flags: flags::REPLY, status, export, ..request.header };
         self.event(Event::Frame { conn, frame: Frame { header, body, bulk: Bytes::new() } });
     }

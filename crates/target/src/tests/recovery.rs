@@ -1,0 +1,190 @@
+//! Stories of a recovery as an administrator sees it, shortens it and ends it.
+
+use proto::frame::flags;
+use proto::msg::{ConnectRep, RegisterRep};
+use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind};
+
+use super::ledger::Ledger;
+use super::story::{Story, engine, ledger, options};
+use crate::{Event, Options, Service};
+
+const WALL_S: i64 = 1_700_000_000;
+
+impl<S: Service> Story<S> {
+    fn ping(&mut self, conn: u64, export: Handle, flag: u32) {
+        let header = self.header(conn, export, Opcode::Ping, 0);
+        self.frame(conn, Frame { header: Header { flags: flag, ..header }, ..Frame::default() });
+    }
+
+    fn status(&self) -> String {
+        self.param("mdt.*.recovery_status")
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Errno> {
+        let result = self.t.set_param(self.now, &format!("mdt.fs-MDT0000.{name}"), value);
+        self.drain();
+        result
+    }
+}
+
+/// Two clients are known; the target was restarted and its clock set.
+fn restarted(options: Options) -> Story<Ledger> {
+    let mut s = ledger();
+    s.connect(1, 1);
+    s.connect(2, 2);
+    let mut s = s.restart(Ledger::default(), options);
+    s.event(Event::WallClock(WALL_S * 1_000_000_000));
+    s
+}
+
+#[test]
+fn the_status_tells_how_far_it_is_and_who_is_missing() {
+    assert_eq!(ledger().status(), "status: INACTIVE\n");
+    let mut s = restarted(options());
+    s.pass(700_000);
+    let missing = |client: u64| format!(" - client {client} (00000000-0000-0000-0000-00000000000{client})\n");
+    let waiting = s.status();
+    let head = "status: WAITING_FOR_CLIENTS\nconnected_clients: 0/2\nmissing_clients:\n";
+    assert_eq!(waiting, format!("{head}{}{}", missing(1), missing(2)), "no clock runs");
+
+    let first = s.connect(1, 1);
+    s.pass(4_000);
+    let text = s.status();
+    let rows = [
+        "status: RECOVERING".to_owned(),
+        format!("recovery_start: {WALL_S}"),
+        "time_remaining: 26".into(),
+        "connected_clients: 1/2".into(),
+        "req_replay_clients: 2".into(),
+        "lock_repay_clients: 2".into(),
+        "completed_clients: 0".into(),
+        "evicted_clients: 0".into(),
+        "replayed_requests: 0".into(),
+        "queued_requests: 0".into(),
+    ];
+    assert!(text.starts_with(&rows.join("\n")), "{text}");
+    assert!(
+        text.contains("\nnext_transno: ") && text.ends_with(&format!("missing_clients:\n{}", missing(2))),
+        "{text}"
+    );
+
+    let second = s.connect(2, 2);
+    assert!(!s.status().contains("missing_clients"), "{}", s.status());
+    for (conn, export) in [(1, first), (2, second)] {
+        s.ping(conn, export, flags::REQ_REPLAY_DONE);
+    }
+    assert!(s.status().contains("req_replay_clients: 0\nlock_repay_clients: 2\n"), "{}", s.status());
+    s.ping(1, first, flags::LOCK_REPLAY_DONE);
+    assert!(s.status().contains("completed_clients: 1\n"), "{}", s.status());
+    s.ping(2, second, flags::LOCK_REPLAY_DONE);
+    let text = s.status();
+    let rows = [
+        "status: COMPLETE".to_owned(),
+        format!("recovery_start: {WALL_S}"),
+        "recovery_duration: 4".into(),
+        "completed_clients: 2/2".into(),
+        "evicted_clients: 0".into(),
+        "replayed_requests: 0".into(),
+    ];
+    assert!(text.starts_with(&rows.join("\n")), "{text}");
+    assert!(text.ends_with("VBR: DISABLED\nIR: DISABLED\n"), "no MGS was told: {text}");
+}
+
+#[test]
+fn who_is_not_known_is_told_to_come_later_and_starts_the_clock() {
+    let mut s = restarted(options());
+    let refusal = s.connect_as(3, 3, false);
+    assert_eq!(refusal.header.status, -Errno::EBUSY.raw());
+    let reply: ConnectRep = refusal.decode().unwrap();
+    assert_eq!(reply.recovery_time_left_s, 180);
+    assert!(reply.reason.contains("waits for 2 clients"), "{}", reply.reason);
+    assert!(s.status().starts_with("status: RECOVERING"), "{}", s.status());
+    s.pass(31_000);
+    assert!(s.status().contains("completed_clients: 0/2\nevicted_clients: 2\n"), "{}", s.status());
+    s.connect(4, 3);
+}
+
+#[test]
+fn an_administrator_ends_it() {
+    let mut s = restarted(options());
+    let through = s.connect(1, 1);
+    s.ping(1, through, flags::REQ_REPLAY_DONE);
+    assert!(!s.t.is_serving() && s.try_reply(1).is_none());
+    assert_eq!(s.set("abort_recovery", "1"), Ok(()));
+    assert!(s.t.is_serving());
+    let text = s.status();
+    assert!(text.contains("completed_clients: 0/2\nevicted_clients: 2\n") && text.contains("VBR: ENABLED"), "{text}");
+    s.ping(1, through, 0);
+    assert_eq!(s.reply(1).header.status, -Errno::ENOTCONN.raw(), "it was not through, so it starts anew");
+    assert_eq!(s.set("abort_recovery", "1"), Ok(()), "there is nothing to end");
+}
+
+#[test]
+fn a_client_is_evicted_by_name_or_address() {
+    let mut s = ledger();
+    for (conn, client, address) in [(1, 1, "10.0.0.1:900"), (2, 2, "10.0.0.2:901"), (3, 3, "10.0.0.2:902")] {
+        s.connect(conn, client);
+        s.t.m.exports.get_mut(s.t.m.exports.of_client(proto::ClientUuid(client)).unwrap().handle).unwrap().address =
+            address.into();
+    }
+    for nobody in ["", "nobody", "uuid:nobody", "nid:10.0.0.3", "nid:10.0.0.1:901", "nid:"] {
+        assert_eq!(s.set("evict_client", nobody), Err(Errno::ENOENT), "{nobody}");
+    }
+    assert_eq!(s.set("evict_client", "uuid:00000000-0000-0000-0000-000000000001"), Ok(()));
+    assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("1".into(), "2".into()));
+    assert_eq!(s.set("evict_client", "nid:10.0.0.2:901"), Ok(()));
+    assert_eq!(s.param("mdt.*.num_exports"), "1");
+    s.connect(4, 4);
+    assert_eq!(s.set("evict_client", "nid:10.0.0.2"), Ok(()));
+    assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("3".into(), "1".into()));
+}
+
+/// When the MGS has told the clients they are back soon, so those who are not are waited for less.
+#[test]
+fn imperative_recovery_makes_the_window_shorter() {
+    for (noir, factor, left) in [(false, "5", 15), (false, "1", 12), (false, "10", 30), (true, "5", 30)] {
+        let mgs = vec![Nid::Unix("mgs".into())];
+        let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.registered = true), options());
+        s.connect(1, 1);
+        s.connect(2, 2);
+        let mut s = s.restart(Ledger::default(), Options { mgs, noir, ..options() });
+        assert_eq!(s.set("ir_factor", factor), Ok(()));
+        let here = s.connect(1, 1);
+        s.ping(1, here, flags::REQ_REPLAY_DONE);
+        assert!(s.status().contains("time_remaining: 30\n"), "the MGS knows nothing yet: {}", s.status());
+        let conn = s.take_connect();
+        let register = s.reply(conn.0);
+        assert_eq!(register.header.opcode, Opcode::MgsRegister as u16);
+        s.say(conn, &register, 0, Handle(5), prost::Message::encode_to_vec(&RegisterRep::default()).into());
+        assert!(s.status().contains(&format!("time_remaining: {left}\n")), "{noir} {factor}: {}", s.status());
+        s.pass(left * 1000 - 1);
+        assert!(s.status().contains("evicted_clients: 0\n"), "{}", s.status());
+        s.pass(2);
+        s.ping(1, here, flags::LOCK_REPLAY_DONE);
+        let text = s.status();
+        assert!(text.contains("evicted_clients: 1\n"), "{text}");
+        assert!(text.ends_with(if noir { "IR: DISABLED\n" } else { "IR: ENABLED\n" }), "{text}");
+        assert_eq!(s.param("mdt.*.recovery_time_soft"), "30", "what was asked for is as it was");
+    }
+    let mut s = ledger();
+    for wrong in ["0", "11"] {
+        assert_eq!(s.set("ir_factor", wrong), Err(Errno::ERANGE));
+    }
+    assert_eq!(s.set("ir_factor", "x"), Err(Errno::EINVAL));
+}
+
+/// The window may be changed while it is open.
+#[test]
+fn the_window_is_as_long_as_it_was_said_last() {
+    let mut s = restarted(options());
+    s.connect(1, 1);
+    s.pass(5_000);
+    assert_eq!(s.set("recovery_time_soft", "100"), Ok(()));
+    assert!(s.status().contains("time_remaining: 95\n"), "{}", s.status());
+    assert_eq!(s.set("recovery_time_hard", "60"), Ok(()));
+    assert!(s.status().contains("time_remaining: 95\n"), "the hard limit is at least the soft one: {}", s.status());
+    assert_eq!(s.set("recovery_time_soft", "8"), Ok(()));
+    assert!(s.status().contains("time_remaining: 3\n"), "{}", s.status());
+    s.pass(3_000);
+    assert_eq!(s.param("mdt.*.eviction_count"), "1");
+}

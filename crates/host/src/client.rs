@@ -330,7 +330,7 @@ impl Shared {
         if must_read {
             state.reader = Reader::Caller;
         }
-        self.finish(state);
+        drop(state);
         if must_read {
             self.read_for_calls(own_only.then_some(id));
         }
@@ -352,10 +352,8 @@ impl Shared {
                 if !state.completions.is_empty() || state.dozing {
                     self.caretaker.notify_one();
                 }
-                self.finish(state);
                 return;
             }
-            self.finish(state);
         }
     }
 
@@ -376,11 +374,6 @@ impl Shared {
                 state.machine.handle(now, Event::Tick);
             }
             self.pump(&mut state);
-            if !state.ready.is_empty() {
-                self.finish(state);
-                state = self.state.lock();
-                continue;
-            }
             let quiet = state.last_call.elapsed() >= QUIET;
             let sleep = state
                 .machine
@@ -413,20 +406,6 @@ impl Shared {
         // Whoever waits in the poller may now wait too long.
         if state.reader == Reader::Caretaker {
             let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
-        }
-        self.finish(state);
-    }
-
-    /// Frees the lock and runs the completions that became ready under it.
-    fn finish(&self, mut state: MutexGuard<'_, State>) {
-        if state.ready.is_empty() {
-            return;
-        }
-        let ready = std::mem::take(&mut state.ready);
-        drop(state);
-        self.answered.fetch_add(ready.len() as u64, Ordering::Relaxed);
-        for (completion, result) in ready {
-            completion(result);
         }
     }
 
@@ -464,7 +443,7 @@ impl Shared {
     }
 
     /// Reads the sockets that are ready, hands their frames to the machine and does what follows.
-    fn take_in(self: &Arc<Self>, state: &mut State, ready: &[(u64, epoll::EventFlags)]) {
+    fn take_in(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, ready: &[(u64, epoll::EventFlags)]) {
         for (id, flags) in ready {
             if *id == NUDGE {
                 let mut count = [0; 8];
@@ -515,13 +494,18 @@ impl Shared {
         }
     }
 
-    /// Does what the machine wants, until it wants nothing, and writes the sockets once.
-    fn pump(self: &Arc<Self>, state: &mut State) {
+    /// Does what the machine wants, until it wants nothing. Calls that are done complete first, without the lock, so that
+    /// their programs go on; then the sockets are written, each once.
+    fn pump(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         loop {
             while let Some(effect) = state.machine.poll() {
                 self.apply(state, effect);
             }
-            if !self.flush(state) {
+            if !state.ready.is_empty() {
+                let ready = std::mem::take(&mut state.ready);
+                self.answered.fetch_add(ready.len() as u64, Ordering::Relaxed);
+                MutexGuard::unlocked(state, || ready.into_iter().for_each(|(completion, result)| completion(result)));
+            } else if !self.flush(state) {
                 return;
             }
         }

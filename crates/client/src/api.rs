@@ -53,6 +53,8 @@ pub struct Options {
     pub max_rpcs_in_flight: u16,
     /// Changes in flight per metadata target, as far as it allows so many. 0: single slots, as version 0.1.0 has them.
     pub max_mod_rpcs_in_flight: u16,
+    /// The process's faults.
+    pub faults: stdx::Faults,
 }
 
 /// What happened in the world.

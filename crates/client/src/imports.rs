@@ -128,6 +128,7 @@ impl Imports {
         config.first_xid = (options.seed & 0xffff_ffff) << 20;
         config.request_timeout = options.request_timeout;
         config.soft = options.soft;
+        config.faults = options.faults.clone();
         config.rpcs_in_flight_max = options.max_rpcs_in_flight;
         config.mod_rpcs_in_flight_max = options.max_mod_rpcs_in_flight.max(1);
         if options.max_mod_rpcs_in_flight == 0 {

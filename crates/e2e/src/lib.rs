@@ -13,6 +13,7 @@
 pub mod cluster;
 pub mod command;
 pub mod exerciser;
+pub mod faults;
 pub mod load;
 pub mod model;
 pub mod process;

@@ -381,6 +381,10 @@ impl Engine for LmdbEngine {
         })
     }
 
+    fn kind(&self) -> &'static str {
+        "lmdb"
+    }
+
     fn space(&self) -> Result<Space, EngineError> {
         let medium = rustix::fs::statvfs(&self.dir).map_err(|errno| from_errno(&self.dir, "ask for space", errno))?;
         let total = medium.f_blocks * medium.f_frsize;

@@ -6,6 +6,7 @@
 //! - [`client`]: the driver of a client machine, behind one lock, without hand-over.
 //! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
 //! - [`ask`](mod@ask): one question to a server, without a mount.
+//! - [`faults`]: the process's table of faults, as parameters.
 //! - [`server`]: opening and serving targets: identity, engine, service.
 //!
 //! Meaning lives in the machines; nothing here decides about files, locks or recovery.
@@ -16,6 +17,7 @@ pub mod client;
 pub mod clock;
 mod crew;
 mod data_files;
+pub mod faults;
 pub mod server;
 pub mod stream;
 pub mod survey;

@@ -9,12 +9,14 @@ use engine::{LmdbEngine, OpenOptions};
 use proto::{Errno, Nid, TargetKind, TargetName};
 use schema::session::KnownConfig;
 use schema::{Header, ParamRec, Record, TargetRec};
+use stdx::Faults;
 use store::{Engine, MemEngine};
 use target::{Format, Target};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
 use crate::clock;
+use crate::faults;
 use crate::survey::Order;
 use crate::target::{Admission, Control, Listener, TargetThread, spawn};
 
@@ -236,6 +238,8 @@ pub struct ServeOptions {
     pub cache_bytes: u64,
     /// Whoever reaches the address may connect.
     pub insecure: bool,
+    /// The process's faults.
+    pub faults: Faults,
 }
 
 impl Default for ServeOptions {
@@ -249,6 +253,7 @@ impl Default for ServeOptions {
             recovery_hard_s: 180,
             cache_bytes: 256 << 20,
             insecure: false,
+            faults: Faults::none(),
         }
     }
 }
@@ -323,7 +328,7 @@ impl Server {
             })
             .collect();
         let shutdown = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let admin = serve_admin(&threads, devices, places, shutdown.clone());
+        let admin = serve_admin(&threads, devices, places, shutdown.clone(), options.faults.clone());
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this server: {error}")).ok();
         Ok(Server { threads, scratch, shutdown, _admin: admin })
@@ -447,6 +452,7 @@ fn start_target(
         recovery_hard: Duration::from_secs(options.recovery_hard_s),
         abort_recovery: options.abort_recovery,
         noir: options.noir,
+        faults: options.faults.clone(),
         ..target::Options::default()
     };
     let admission = Admission { insecure: options.insecure };
@@ -472,6 +478,7 @@ fn serve_admin(
     devices: Vec<Device>,
     places: Vec<String>,
     shutdown: Arc<std::sync::atomic::AtomicBool>,
+    faults: Faults,
 ) -> std::io::Result<AdminSocket> {
     let controls: Vec<mpsc::UnboundedSender<Control>> = threads.iter().map(TargetThread::control).collect();
     let fsname = devices.iter().find_map(|device| device.name.rsplit_once('-').map(|(fsname, _)| fsname.to_owned()));
@@ -495,8 +502,14 @@ fn serve_admin(
             shutdown.store(true, std::sync::atomic::Ordering::Relaxed);
             Response::Done
         }
-        Request::GetParam { pattern } => Response::Params(collect(&controls, &pattern)),
-        Request::SetParam { pattern, value } => set(&controls, &pattern, &value),
+        Request::GetParam { pattern } => {
+            let mut found = faults::get(&faults, &pattern);
+            found.extend(collect(&controls, &pattern));
+            Response::Params(found)
+        }
+        Request::SetParam { pattern, value } => {
+            faults::set(&faults, &pattern, &value).unwrap_or_else(|| set(&controls, &pattern, &value))
+        }
     })
 }
 

@@ -184,6 +184,7 @@ pub fn spawn<S: Service + 'static>(
                 name: thread_name,
                 data,
                 serving: for_thread,
+                withheld: RefCell::new(None),
                 survey: RefCell::new(None),
                 survey_goes_on: Notify::new(),
             });
@@ -210,6 +211,9 @@ struct World<S: Service> {
     data: Option<PathBuf>,
     serving: Arc<AtomicBool>,
     survey: RefCell<Option<Survey>>,
+    /// Groups that do not reach the medium while it is read only, which a test of recovery makes it: a server that is killed
+    /// then loses what it has answered since.
+    withheld: RefCell<Option<Vec<store::Group>>>,
     /// The survey can send.
     survey_goes_on: Notify,
 }
@@ -372,11 +376,12 @@ impl<S: Service + 'static> World<S> {
     fn control(&self, control: Control) {
         match control {
             Control::GetParams(pattern, reply) => {
-                let _ = reply.send(self.machine.borrow().get_params(&pattern));
+                let mut found = self.machine.borrow().get_params(&pattern);
+                found.extend(self.medium_params(&pattern));
+                let _ = reply.send(found);
             }
             Control::SetParam(name, value, reply) => {
-                let now = self.clock.now();
-                let _ = reply.send(self.machine.borrow_mut().set_param(now, &name, &value));
+                let _ = reply.send(self.set_param(&name, &value));
             }
             Control::Survey(order, reply) => {
                 let _ = reply.send(self.survey_order(&order));
@@ -384,6 +389,35 @@ impl<S: Service + 'static> World<S> {
             }
             Control::Shutdown => self.machine.borrow_mut().shutdown(self.clock.now()),
         }
+    }
+
+    /// The parameter that makes the medium read only, as the engine's device has it.
+    fn readonly_param(&self) -> String {
+        format!("osd-{}.{}.readonly", self.workers.engine().kind(), self.name)
+    }
+
+    fn medium_params(&self, pattern: &str) -> Option<(String, String)> {
+        let name = self.readonly_param();
+        let value = u8::from(self.withheld.borrow().is_some()).to_string();
+        crate::admin::matches(pattern, &name).then_some((name, value))
+    }
+
+    fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
+        if name != self.readonly_param() {
+            return self.machine.borrow_mut().set_param(self.clock.now(), name, value);
+        }
+        if !self.machine.borrow().faults().is_allowed() {
+            return Err(Errno::EPERM);
+        }
+        match value.trim() {
+            "1" => drop(self.withheld.borrow_mut().get_or_insert_default()),
+            "0" => {
+                let late = self.withheld.borrow_mut().take();
+                late.into_iter().flatten().for_each(|group| self.workers.commit(group));
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
     }
 
     fn survey_order(&self, order: &Order) -> Result<Status, String> {
@@ -583,7 +617,10 @@ impl<S: Service + 'static> World<S> {
                 });
             }
             Effect::Load(load) => self.workers.load(load),
-            Effect::Commit(group) => self.workers.commit(group),
+            Effect::Commit(group) => match &mut *self.withheld.borrow_mut() {
+                Some(late) => late.push(group),
+                None => self.workers.commit(group),
+            },
             Effect::Data { id, op } => self.workers.data(id, op),
             Effect::Serving { name } => {
                 self.serving.store(true, Ordering::Release);

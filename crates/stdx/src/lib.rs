@@ -5,13 +5,16 @@
 //! - [`Map`], [`Set`]: hash maps with a fixed-seed hasher. Never iterate one into output that anyone sees:
 //!   the order is stable for one history of inserts, but means nothing.
 //! - [`BoundedQueue`]: a queue that says no.
+//! - [`Faults`]: faults on purpose, at named sites.
 //! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
 
+pub mod faults;
 pub mod marks;
 mod queue;
 mod rng;
 mod time;
 
+pub use faults::{Faults, Site};
 pub use queue::BoundedQueue;
 pub use rng::Rng;
 pub use time::Instant;

@@ -30,6 +30,9 @@ pub trait Engine: Send + Sync {
 
     /// How much room there is.
     fn space(&self) -> Result<Space, EngineError>;
+
+    /// Its name in parameters.
+    fn kind(&self) -> &'static str;
 }
 
 /// What a scan found.

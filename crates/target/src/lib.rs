@@ -20,6 +20,7 @@ mod boot;
 mod commit;
 mod cx;
 mod execute;
+mod faults;
 mod machine;
 mod op;
 mod options;

@@ -23,6 +23,7 @@ use crate::api::{ConnId, DataId, DataOp, DataSpace, Effect, Event, LogLevel, Pee
 use crate::boot::{Loaded, Stage};
 use crate::commit::Commits;
 use crate::cx::{Cx, ExportInfo};
+use crate::faults::Sites;
 use crate::op::{Op, Out, Own, Replay, Work};
 use crate::options::Options;
 use crate::service::{Service, Task};
@@ -61,6 +62,7 @@ pub(crate) struct Machine {
     pub(crate) upstreams: Upstreams,
     pub(crate) sharing: Sharing,
     pub(crate) stats: Stats,
+    pub(crate) sites: Sites,
     /// The last transno that was given.
     pub(crate) last_transno: Transno,
     pub(crate) last_committed: Transno,
@@ -119,6 +121,7 @@ impl Machine {
             upstreams: Upstreams::default(),
             sharing: Sharing::default(),
             stats: Stats::default(),
+            sites: Sites::new(options.faults.clone()),
             last_transno: Transno(0),
             last_committed: Transno(0),
             out: Out::default(),
@@ -294,6 +297,11 @@ impl<S: Service> Target<S> {
     /// The service, to look at.
     pub fn service(&self) -> &S {
         &self.service
+    }
+
+    /// The process's faults.
+    pub fn faults(&self) -> &stdx::Faults {
+        &self.m.sites.faults
     }
 
     /// The target's name.

@@ -5,6 +5,7 @@ use core::time::Duration;
 use bytes::Bytes;
 use proto::{Nid, TargetKind, TargetName};
 use schema::{Header, Record};
+use stdx::Faults;
 use store::{Batch, CommitPolicy};
 
 /// Format features, in the header's three words. A version that does not know an `incompat` bit refuses the target, one
@@ -56,6 +57,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// Version of the program, for messages and status.
     pub version: String,
+    /// The process's faults.
+    pub faults: Faults,
 }
 
 impl Default for Options {
@@ -77,6 +80,7 @@ impl Default for Options {
             ping_timeout: Duration::from_secs(150),
             request_timeout: Duration::from_secs(10),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            faults: Faults::none(),
         }
     }
 }

@@ -53,6 +53,7 @@ impl<S: Service> Target<S> {
                 header.last_committed = self.m.last_committed;
                 self.m.effects.push_back(Effect::Send { conn, frame: Frame { header, ..Frame::default() } });
             }
+            Arrival::AnswerAgain if self.m.loses_request(handle, &frame) => {}
             Arrival::AnswerAgain => {
                 stdx::mark!("target.answer_again");
                 if let Some(reply) = self.m.exports.first_answer(handle, &frame) {
@@ -80,6 +81,7 @@ impl<S: Service> Target<S> {
     /// A request that is to be executed in some way.
     fn begin(&mut self, what: Arrival, handle: Handle, frame: Frame) {
         match what {
+            Arrival::Execute | Arrival::Reconstruct if self.m.loses_request(handle, &frame) => {}
             Arrival::Reconstruct => {
                 let record = self.m.exports.record(handle, frame.header.tag).copied().unwrap_or_default();
                 self.reconstruct(handle, frame, &record);
@@ -333,6 +335,7 @@ impl<S: Service> Target<S> {
     fn export_is_gone(&mut self, handle: Handle) {
         self.m.cancel_ops(handle);
         self.m.window.gone(handle);
+        self.m.sites.forget(handle);
         self.m.locks.export_gone(self.m.now, ExportId(handle.0));
         let from = (handle.0, 0);
         let mut waiting: Vec<(u64, u64)> = self.m.early_of.keys().filter(|(h, _)| *h == from.0).copied().collect();
@@ -353,8 +356,10 @@ impl Machine {
 
     /// Sends a reply to wherever its export is connected now; if it is not, the client will ask again.
     pub(crate) fn send_reply(&mut self, handle: Handle, mut frame: Frame) {
-        self.exports.end(handle, frame.header.xid);
-        self.no_patience(handle, frame.header.xid.0);
+        self.done_with(handle, &frame.header);
+        if self.loses_reply(handle, &frame.header) {
+            return;
+        }
         let Some(export) = self.exports.get(handle) else { return };
         let Some(link) = export.link else {
             stdx::mark!("target.reply_nowhere");
@@ -363,6 +368,12 @@ impl Machine {
         frame.header.conn_cnt = export.conn_cnt();
         frame.header.last_committed = self.last_committed;
         self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
+    }
+
+    /// Nothing more is done for a request: it has its answer, or will never have one.
+    pub(crate) fn done_with(&mut self, handle: Handle, header: &Header) {
+        self.exports.end(handle, header.xid);
+        self.no_patience(handle, header.xid.0);
     }
 
     /// Success, and nothing to say.

@@ -107,6 +107,7 @@ impl Machine {
             description: self.name.to_string(),
             lightweight: true,
             request_timeout: self.options.request_timeout,
+            faults: self.options.faults.clone(),
             ..client::Config::new(ClientUuid(uuid), name.to_string(), nids, seed)
         };
         let import = Import::new(config, self.now);

@@ -54,6 +54,7 @@ impl Client {
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
+            faults: stdx::Faults::none(),
         };
         Ok(Arc::new(Client { mount: Mount::start(options, Arc::new(NoKernel))? }))
     }

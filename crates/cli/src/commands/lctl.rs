@@ -1,10 +1,11 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use host::admin::{self, Device, Request, Response};
+use host::admin::{self, Description, Device, Request, Response};
 use host::ask;
 use host::stream::Stream;
 use proto::msg::{Param, SetParamReq};
@@ -16,7 +17,8 @@ use crate::commands::status;
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
-    /// The device that a command is for, by its name or number in 'lctl dl'
+    /// The device that a command is for, by its name or number in 'lctl dl'; get_param, set_param and list_param ask only its
+    /// process, which the folder of a target or the directory of a mount names, too
     #[arg(long, value_name = "DEV")]
     device: Option<String>,
     #[command(subcommand)]
@@ -87,15 +89,14 @@ enum Command {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    if let (Some(_), false) = (&arguments.device, matches!(arguments.command, Command::AbortRecovery)) {
-        bail!("--device is for abort_recovery; parameters name their device themselves");
-    }
+    let device = arguments.device.as_deref();
     match arguments.command {
-        Command::AbortRecovery => abort_recovery(arguments.device.as_deref()),
-        Command::GetParam { values, names, patterns } => Ok(get_param(&patterns, values, names)),
-        Command::SetParam { quiet, persistent: true, delete, settings } => set_persistent(&settings, delete, quiet),
-        Command::SetParam { quiet, settings, .. } => set_param(&settings, quiet),
-        Command::ListParam { recursive, patterns } => Ok(list_param(&patterns, recursive)),
+        Command::AbortRecovery => abort_recovery(device),
+        Command::GetParam { values, names, patterns } => Ok(get_param(&asked(device)?, &patterns, values, names)),
+        Command::SetParam { quiet, settings, persistent: false, .. } => set_param(&asked(device)?, &settings, quiet),
+        Command::ListParam { recursive, patterns } => Ok(list_param(&asked(device)?, &patterns, recursive)),
+        _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
+        Command::SetParam { quiet, delete, settings, .. } => set_persistent(&settings, delete, quiet),
         Command::Dl => {
             for (index, device) in devices().iter().enumerate() {
                 println!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
@@ -142,15 +143,38 @@ fn abort_recovery(wanted: Option<&str>) -> anyhow::Result<ExitCode> {
         bail!("no target '{wanted}' is served on this node; 'lctl dl' lists those that are");
     };
     let name = format!("{}.{}.abort_recovery", device.kind, device.name);
-    set_param(&[format!("{name}=1")], true)
+    set_param(&admin::sockets(), &[format!("{name}=1")], true)
 }
 
 /// No such parameter, as Lustre's tool says it.
 const NOT_FOUND: u8 = 2;
 
-fn collect(pattern: &str) -> Vec<(String, String)> {
+/// Sockets of the processes that are meant: all, or that of a device.
+fn asked(device: Option<&str>) -> anyhow::Result<Vec<PathBuf>> {
+    let Some(device) = device else { return Ok(admin::sockets()) };
+    let by_number = device.parse::<usize>().ok();
+    let mut number = 0;
+    let mut found = Vec::new();
+    for process in status::processes() {
+        let Description { devices, places, .. } = &process.description;
+        let numbers = number..number + devices.len();
+        number = numbers.end;
+        if devices.iter().any(|known| known.name == device)
+            || places.iter().any(|place| place == device)
+            || by_number.is_some_and(|wanted| numbers.contains(&wanted))
+        {
+            found.push(process.socket);
+        }
+    }
+    if found.is_empty() {
+        bail!("no process here has a device '{device}'; see: adamant lctl dl");
+    }
+    Ok(found)
+}
+
+fn collect(sockets: &[PathBuf], pattern: &str) -> Vec<(String, String)> {
     let request = Request::GetParam { pattern: pattern.to_owned() };
-    let mut found: Vec<(String, String)> = admin::sockets()
+    let mut found: Vec<(String, String)> = sockets
         .iter()
         .filter_map(|socket| match admin::ask(socket, &request) {
             Ok(Response::Params(params)) => Some(params),
@@ -167,10 +191,10 @@ fn not_found(verb: &str, pattern: &str) -> u8 {
     NOT_FOUND
 }
 
-fn get_param(patterns: &[String], values: bool, names: bool) -> ExitCode {
+fn get_param(sockets: &[PathBuf], patterns: &[String], values: bool, names: bool) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let found = collect(pattern);
+        let found = collect(sockets, pattern);
         if found.is_empty() {
             code = not_found("get_param", pattern);
         }
@@ -187,12 +211,12 @@ fn get_param(patterns: &[String], values: bool, names: bool) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn list_param(patterns: &[String], recursive: bool) -> ExitCode {
+fn list_param(sockets: &[PathBuf], patterns: &[String], recursive: bool) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let mut found = collect(pattern);
+        let mut found = collect(sockets, pattern);
         if recursive {
-            found.extend(collect(&format!("{pattern}.**")));
+            found.extend(collect(sockets, &format!("{pattern}.**")));
             found.sort();
         }
         if found.is_empty() {
@@ -215,7 +239,9 @@ fn mgs_here() -> Vec<Nid> {
 /// The file systems that a pattern is about: the one whose name its device begins with, or all that the MGSes here know.
 fn file_systems(pattern: &str) -> Vec<String> {
     let device = pattern.split('.').nth(1).unwrap_or_default();
-    let known = collect("mgs.*.live.*").into_iter().filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned()));
+    let known = collect(&admin::sockets(), "mgs.*.live.*")
+        .into_iter()
+        .filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned()));
     known
         .filter(|fsname| device == *fsname || device.starts_with(&format!("{fsname}-")) || device.contains(['*', '?']))
         .collect()
@@ -263,7 +289,7 @@ fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Res
     Ok(ExitCode::from(code))
 }
 
-fn set_param(settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
+fn set_param(sockets: &[PathBuf], settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
     let mut code = 0;
     for setting in settings {
         let Some((pattern, value)) = setting.split_once('=') else {
@@ -271,8 +297,9 @@ fn set_param(settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
         };
         let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
         let mut found = false;
-        for socket in admin::sockets() {
-            match admin::ask(&socket, &request) {
+        let mut refused = None;
+        for socket in sockets {
+            match admin::ask(socket, &request) {
                 Ok(Response::Params(params)) => {
                     found = true;
                     for (name, value) in params.iter().filter(|_| !quiet) {
@@ -280,6 +307,10 @@ fn set_param(settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
                     }
                 }
                 Ok(Response::Failed(2, _)) => {}
+                // Each process has faults of its own: those that allow none do not matter if another does.
+                Ok(Response::Failed(number, message)) if host::faults::is_one(pattern) => {
+                    refused = Some((number, message));
+                }
                 Ok(Response::Failed(number, message)) => {
                     found = true;
                     eprintln!("error: set_param: setting {pattern}={value}: {message}");
@@ -288,8 +319,13 @@ fn set_param(settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
                 _ => {}
             }
         }
-        if !found {
-            code = not_found("set_param", pattern);
+        match refused {
+            Some((number, message)) if !found => {
+                eprintln!("error: set_param: setting {pattern}={value}: {message}");
+                code = u8::try_from(number).unwrap_or(1);
+            }
+            None if !found => code = not_found("set_param", pattern),
+            _ => {}
         }
     }
     Ok(ExitCode::from(code))

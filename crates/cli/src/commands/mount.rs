@@ -12,6 +12,7 @@ use host::admin::{self, Description, Device, Request, Response};
 use proto::connect::TAG_MAX;
 use proto::{Errno, Nid};
 
+use crate::commands::serve;
 use crate::daemon;
 
 /// Mount a file system
@@ -23,7 +24,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, allow_faults, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -116,6 +117,7 @@ impl MountRequest {
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
+            faults: stdx::Faults::none(),
         };
         for word in words.iter().filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
@@ -146,6 +148,7 @@ impl MountRequest {
                     options.max_mod_rpcs_in_flight = between(number()?, 1, TAG_MAX - 1)?;
                     options.max_rpcs_in_flight = options.max_rpcs_in_flight.max(options.max_mod_rpcs_in_flight + 1);
                 }
+                "allow_faults" => options.faults = serve::allowed_faults(true),
                 "threads" => settings.threads = number()? as usize,
                 "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" | "sync"
                 | "dirsync" => settings.kernel_options.push(key.to_owned()),
@@ -154,6 +157,12 @@ impl MountRequest {
             }
         }
         Ok(MountRequest { options, settings })
+    }
+
+    /// The same with another table of faults: that of the process, if it serves, too.
+    pub fn with_faults(mut self, faults: stdx::Faults) -> MountRequest {
+        self.options.faults = faults;
+        self
     }
 }
 
@@ -216,8 +225,9 @@ impl Mounted {
         let mount =
             std::sync::Arc::new(fuse::mount(options, &request.settings, &directory).map_err(anyhow::Error::new)?);
         let for_admin = mount.clone();
+        let faults = request.options.faults.clone();
         let place = directory.display().to_string();
-        let admin = admin::serve("mount", move |request| answer(&for_admin, &fsname, &uuid, &place, request));
+        let admin = admin::serve("mount", move |request| answer(&for_admin, &faults, &fsname, &uuid, &place, request));
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
         Ok(Mounted { mount, _admin: admin })
@@ -271,20 +281,35 @@ pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
     }
 }
 
-fn answer(mount: &FuseMount, fsname: &str, uuid: &str, place: &str, request: Request) -> Response {
+fn set(mount: &FuseMount, pattern: &str, value: &str) -> Response {
+    let names: Vec<String> = mount.client().get_params(pattern).into_iter().map(|(name, _)| name).collect();
+    if names.is_empty() {
+        return Response::failed(Errno::ENOENT);
+    }
+    for name in &names {
+        if let Err(error) = mount.client().set_param(name, value) {
+            return Response::failed(error);
+        }
+    }
+    Response::Params(names.into_iter().map(|name| (name, value.to_owned())).collect())
+}
+
+fn answer(
+    mount: &FuseMount,
+    faults: &stdx::Faults,
+    fsname: &str,
+    uuid: &str,
+    place: &str,
+    request: Request,
+) -> Response {
     match request {
-        Request::GetParam { pattern } => Response::Params(mount.client().get_params(&pattern)),
+        Request::GetParam { pattern } => {
+            let mut found = host::faults::get(faults, &pattern);
+            found.extend(mount.client().get_params(&pattern));
+            Response::Params(found)
+        }
         Request::SetParam { pattern, value } => {
-            let names: Vec<String> = mount.client().get_params(&pattern).into_iter().map(|(name, _)| name).collect();
-            if names.is_empty() {
-                return Response::failed(Errno::ENOENT);
-            }
-            for name in &names {
-                if let Err(error) = mount.client().set_param(name, &value) {
-                    return Response::failed(error);
-                }
-            }
-            Response::Params(names.into_iter().map(|name| (name, value.clone())).collect())
+            host::faults::set(faults, &pattern, &value).unwrap_or_else(|| set(mount, &pattern, &value))
         }
         Request::Describe => Response::Description(Description {
             pid: std::process::id(),

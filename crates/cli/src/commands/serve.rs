@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Listen where other machines can reach it, without any check of who they are
     #[arg(long)]
     pub insecure: bool,
-    /// Allow fault injection
+    /// Allow fault injection (lctl set_param fail_loc=...), for tests
     #[arg(long)]
     pub allow_faults: bool,
     /// In the background, as `adamant up` starts it
@@ -72,11 +72,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A table of faults, if they are allowed.
+pub fn allowed_faults(allow: bool) -> stdx::Faults {
+    if allow { stdx::Faults::allowed(host::clock::seed()) } else { stdx::Faults::none() }
+}
+
 fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
     let mut options = ServeOptions {
         listen: arguments.listen.clone(),
         mgs: arguments.mgsnode.clone(),
         insecure: arguments.insecure,
+        faults: allowed_faults(arguments.allow_faults),
         ..ServeOptions::default()
     };
     if !arguments.listen.is_local() {

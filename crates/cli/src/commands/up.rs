@@ -37,7 +37,7 @@ pub struct Arguments {
     /// Serve and mount in this process until Ctrl-C
     #[arg(long)]
     pub foreground: bool,
-    /// Allow fault injection
+    /// Allow fault injection in the server and the mount, for tests
     #[arg(long)]
     pub allow_faults: bool,
 }
@@ -70,14 +70,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mounted = running.iter().any(|process| process.role == "mount" && process.serves(&directory));
     let source = format!("{listen}:/{}", arguments.fsname);
 
+    let mount_options: Vec<String> = arguments.allow_faults.then(|| "allow_faults".to_owned()).into_iter().collect();
     if arguments.foreground {
         if serving || mounted {
             bail!("it runs already; stop it first with: adamant down --dir {}", dir.display());
         }
         daemon::start_log();
+        let faults = serve::allowed_faults(arguments.allow_faults);
         let places: Vec<Place> = targets.iter().cloned().map(Place::Directory).collect();
-        let server = serve::start(&places, &ServeOptions { listen, ..ServeOptions::default() })?;
-        let request = mount::MountRequest::parse(&source, &[], false)?;
+        let server =
+            serve::start(&places, &ServeOptions { listen, faults: faults.clone(), ..ServeOptions::default() })?;
+        let request = mount::MountRequest::parse(&source, &mount_options, false)?.with_faults(faults);
         let mounted = mount::Mounted::start(&request, directory.clone())?;
         say(&arguments, &made, &dir, &directory, start);
         let result = mounted.run();
@@ -95,7 +98,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         daemon::start(&words, &dir.join("server.log"))?;
     }
     if !mounted {
-        mount::start_in_background(&source, &directory, &[])?;
+        mount::start_in_background(&source, &directory, &mount_options)?;
     }
     say(&arguments, &made, &dir, &directory, start);
     Ok(ExitCode::SUCCESS)

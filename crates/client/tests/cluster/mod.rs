@@ -341,6 +341,7 @@ impl Cluster {
             write_back_after: Duration::from_secs(5),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
+            faults: stdx::Faults::none(),
         }
     }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use proto::frame::flags;
 use proto::msg::ConnectRep;
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
+use stdx::faults::sites;
 use stdx::{Instant, Rng};
 
 use super::history::History;
@@ -514,6 +515,9 @@ impl Import {
         frame.header.export = self.export;
         frame.header.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         self.last_sent = self.now;
+        if self.config.faults.hit(sites::PTLRPC_DROP_RPC) {
+            return;
+        }
         self.effects.push_back(ImportEffect::Send { link, frame });
     }
 

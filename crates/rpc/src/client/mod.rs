@@ -76,6 +76,8 @@ pub struct Config {
     pub mod_rpcs_raise: bool,
     /// Requests without a slot in flight.
     pub in_flight_max: usize,
+    /// The process's faults.
+    pub faults: stdx::Faults,
 }
 
 impl Config {
@@ -100,6 +102,7 @@ impl Config {
             mod_rpcs_in_flight_max: 7,
             mod_rpcs_raise: false,
             in_flight_max: 128,
+            faults: stdx::Faults::none(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A small world around a target: clients, connections that break, a server that crashes, and an oracle.
 
+mod faults;
 mod ledger;
 mod recovery;
 mod slots;

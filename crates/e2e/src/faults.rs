@@ -1,0 +1,110 @@
+//! Faults on purpose in a running file system: sites set by `lctl`, a medium that takes nothing more, what is in flight.
+
+use std::time::{Duration, Instant};
+
+use crate::{Cluster, Outcome, Shape, Which, adamant};
+
+/// `fail_loc`: at most one hit.
+pub const ONCE: u32 = 0x8000_0000;
+/// `fail_loc`: the site was hit.
+pub const FAILED: u32 = 0x4000_0000;
+
+/// Every wait for something that takes milliseconds on an idle machine ends here.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Waits until something is so.
+#[track_caller]
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not so after {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Shape {
+    /// One mount, one object target, and faults allowed everywhere.
+    pub fn with_faults() -> Shape {
+        Shape {
+            osts: 1,
+            mount_options: vec!["allow_faults"],
+            serve_arguments: vec!["--allow-faults"],
+            ..Shape::default()
+        }
+    }
+}
+
+impl Cluster {
+    /// Sets a parameter of the process of a target.
+    pub fn set_on(&self, which: Which, name: &str, value: &str) -> Outcome {
+        adamant(["lctl", "--device", &self.target_name(which), "set_param", &format!("{name}={value}")]).run()
+    }
+
+    /// A parameter of the process of a target.
+    #[track_caller]
+    pub fn get_on(&self, which: Which, name: &str) -> String {
+        let text = adamant(["lctl", "--device", &self.target_name(which), "get_param", "-n", name]).ok();
+        text.trim_end().to_owned()
+    }
+
+    /// Arms a site of the metadata server.
+    #[track_caller]
+    pub fn fail_loc(&self, loc: u32) {
+        self.set_on(Which::Mdt, "fail_loc", &format!("{loc:#x}")).ok();
+    }
+
+    /// Waits until the site that was armed was hit.
+    #[track_caller]
+    pub fn await_hit(&self) {
+        wait_for("the site was hit", || {
+            let text = self.get_on(Which::Mdt, "fail_loc");
+            u32::from_str_radix(text.trim_start_matches("0x"), 16).is_ok_and(|loc| loc & FAILED != 0)
+        });
+    }
+
+    /// A parameter of the client for the metadata target.
+    pub fn mdc(&self, name: &str) -> String {
+        format!("mdc.{}-MDT0000-mdc*.{name}", self.fsname)
+    }
+
+    /// Changes that the client waits for, closes among them.
+    #[track_caller]
+    pub fn in_flight(&self) -> usize {
+        let text = self.parameter(&self.mdc("rpc_stats"));
+        let line = text.lines().find_map(|line| line.strip_prefix("modify_RPCs_in_flight:")).expect("a number");
+        line.trim().parse().expect("a number")
+    }
+
+    /// Changes that the client may have in flight.
+    #[track_caller]
+    pub fn slots(&self) -> usize {
+        self.parameter(&self.mdc("max_mod_rpcs_in_flight")).parse().expect("a number")
+    }
+
+    /// Files that the metadata target knows as open.
+    #[track_caller]
+    pub fn open_files(&self) -> usize {
+        self.get_on(Which::Mdt, "mdt.*.open_files").parse().expect("a number")
+    }
+
+    /// Waits until all that the metadata target has done is on its disk.
+    #[track_caller]
+    pub fn sync_mdt(&self) {
+        wait_for("everything is on disk", || self.get_on(Which::Mdt, "mdt.*.dirty_bytes") == "0");
+    }
+
+    /// Lustre's `replay_barrier`: what is done from now on does not reach the disk of the metadata target, and is lost when
+    /// it is killed.
+    #[track_caller]
+    pub fn replay_barrier(&self) {
+        self.sync_mdt();
+        self.set_on(Which::Mdt, "osd-*.*.readonly", "1").ok();
+    }
+
+    /// Lustre's `fail`: kills the metadata server and starts it again.
+    #[track_caller]
+    pub fn fail_mdt(&mut self) {
+        self.kill9(Which::Mdt);
+        self.restart(Which::Mdt);
+    }
+}

@@ -1,0 +1,92 @@
+//! Fault injection as an administrator meets it: permission, the table of each process, the sites of the guide.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use e2e::faults::wait_for;
+use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
+
+const DROP_RPC: u32 = 0x505;
+
+#[test]
+fn without_permission_nothing_can_be_set() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("no faults allowed", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::default() });
+    let mount = cluster.mount(0).display().to_string();
+    for device in [cluster.target_name(Which::Mdt), mount] {
+        let set = adamant(["lctl", "--device", &device, "set_param", "fail_loc=0x80000119"]).run();
+        set.refused_with(&["fault injection is not allowed", "--allow-faults"]);
+        assert_eq!(adamant(["lctl", "--device", &device, "get_param", "fail_loc"]).ok(), "fail_loc=0x0\n");
+    }
+    let refused = cluster.set_on(Which::Mdt, "osd-*.*.readonly", "1");
+    assert_eq!(refused.code, Some(1), "{refused}");
+    adamant(["lctl", "--device", "nothing-MDT0000", "get_param", "fail_loc"]).run().refused_with(&["lctl dl"]);
+}
+
+#[test]
+fn each_process_has_its_own_table() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("tables of faults", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.set_on(Which::Mdt, "fail_loc", "0x10000119").ok();
+    cluster.set_on(Which::Mdt, "fail_val", "7").ok();
+    assert_eq!(cluster.get_on(Which::Mdt, "fail_loc"), "0x10000119");
+    assert_eq!(cluster.get_on(Which::Mdt, "fail_val"), "7");
+    assert_eq!(cluster.get_on(Which::Ost(0), "fail_loc"), "0x0");
+    let nonsense = cluster.set_on(Which::Mdt, "fail_loc", "nonsense");
+    assert!(nonsense.code == Some(22) && nonsense.stderr.contains("'nonsense' is no number"), "{nonsense}");
+    cluster.set_on(Which::Mdt, "fail_loc", "0").ok();
+    // Without a device it is set in every process here that allows it, and those that do not are no failure.
+    let mount = cluster.mount(0).display().to_string();
+    let on_mount = |name: &str| adamant(["lctl", "--device", &mount, "get_param", "-n", name]).ok().trim().to_owned();
+    adamant(["lctl", "set_param", "fail_err=28"]).ok();
+    assert_eq!((cluster.get_on(Which::Ost(0), "fail_err"), on_mount("fail_err")), ("28".to_owned(), "28".to_owned()));
+}
+
+/// A client that loses what it sends: nothing is done until it has noticed, and then all of it once.
+#[test]
+fn a_client_that_loses_what_it_sends_sends_it_again() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a client loses requests", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::with_faults());
+    let mount = cluster.mount(0).to_path_buf();
+    let set = |loc: u32| {
+        let setting = format!("fail_loc={loc:#x}");
+        adamant(["lctl", "--device", &mount.display().to_string(), "set_param", &setting]).ok();
+    };
+    std::fs::create_dir(mount.join("d")).unwrap();
+    set(DROP_RPC);
+    let folder = mount.join("d/e");
+    let start = Instant::now();
+    let waiting = std::thread::spawn(move || std::fs::create_dir(folder).map(|()| start.elapsed()));
+    wait_for("a change is waited for", || cluster.in_flight() == 1);
+    set(0);
+    assert!(!waiting.is_finished());
+    let took = waiting.join().unwrap().unwrap();
+    assert!(mount.join("d/e").is_dir());
+    story.note(&format!("sent again after {took:.1?}"));
+}
+
+/// The guide's table of sites is that of the program.
+#[test]
+fn the_guide_has_every_site() {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/faults.md")).unwrap();
+    let told: BTreeMap<u16, String> = guide
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `0x")?.split('`');
+            let (site, name) = (cells.next()?, cells.nth(1)?);
+            Some((u16::from_str_radix(site, 16).ok()?, name.to_owned()))
+        })
+        .collect();
+    let known: BTreeMap<u16, String> =
+        stdx::faults::sites::NAMES.iter().map(|(site, name)| (site.0, (*name).to_owned())).collect();
+    assert_eq!(told, known);
+}

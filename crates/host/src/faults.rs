@@ -1,0 +1,82 @@
+//! The process's table of faults as parameters: `fail_loc`, `fail_val`, `fail_err`.
+//!
+//! They belong to the process, not to one of its targets or mounts. Without permission, given at the start, they can be
+//! looked at (0) and not set.
+
+use proto::Errno;
+use stdx::Faults;
+
+use crate::admin::{self, Response};
+
+type Read = fn(&Faults) -> u32;
+type Set = fn(&Faults, u32);
+
+const PARAMS: [(&str, Read, Set); 3] = [
+    ("fail_err", Faults::err, Faults::set_err),
+    ("fail_loc", Faults::loc, Faults::set_loc),
+    ("fail_val", Faults::val, Faults::set_val),
+];
+
+/// What a process answers that does not allow faults.
+pub const NOT_ALLOWED: &str =
+    "fault injection is not allowed here; start servers with --allow-faults, and mount with -o allow_faults";
+
+/// Whether a parameter is one of the table.
+pub fn is_one(name: &str) -> bool {
+    PARAMS.iter().any(|(own, ..)| *own == name)
+}
+
+/// Those that match a pattern, with their values.
+pub fn get(faults: &Faults, pattern: &str) -> Vec<(String, String)> {
+    let show = |name: &str, value: u32| match name {
+        "fail_loc" => format!("{value:#x}"),
+        _ => value.to_string(),
+    };
+    let found = PARAMS.iter().filter(|(name, ..)| admin::matches(pattern, name));
+    found.map(|(name, read, _)| ((*name).to_owned(), show(name, read(faults)))).collect()
+}
+
+/// Sets one; `None`: it is not one of these.
+pub fn set(faults: &Faults, name: &str, value: &str) -> Option<Response> {
+    let (name, _, set) = PARAMS.iter().find(|(own, ..)| *own == name)?;
+    if !faults.is_allowed() {
+        return Some(Response::Failed(Errno::EPERM.raw(), NOT_ALLOWED.to_owned()));
+    }
+    let Some(number) = number(value) else {
+        return Some(Response::Failed(Errno::EINVAL.raw(), format!("'{value}' is no number of 32 bits")));
+    };
+    set(faults, number);
+    tracing::warn!("fault injection: {name}={number:#x}");
+    Some(Response::Params(vec![((*name).to_owned(), value.to_owned())]))
+}
+
+/// Decimal, or hexadecimal with `0x`; -1 is all ones.
+fn number(value: &str) -> Option<u32> {
+    let value = value.trim();
+    match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None if value == "-1" => Some(u32::MAX),
+        None => value.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_set_only_where_that_is_allowed() {
+        let refused = set(&Faults::none(), "fail_loc", "0x119");
+        assert!(matches!(refused, Some(Response::Failed(1, message)) if message.contains("--allow-faults")));
+        let faults = Faults::allowed(1);
+        assert!(set(&faults, "fail_lock", "1").is_none());
+        for (name, value, shown) in
+            [("fail_loc", "0x80000119", "0x80000119"), ("fail_val", "-1", "4294967295"), ("fail_err", "28", "28")]
+        {
+            assert!(matches!(set(&faults, name, value), Some(Response::Params(_))));
+            assert_eq!(get(&faults, name), [(name.to_owned(), shown.to_owned())]);
+        }
+        assert!(matches!(set(&faults, "fail_loc", "0x100000000"), Some(Response::Failed(22, _))));
+        assert_eq!(get(&faults, "fail_*").len(), 3);
+    }
+}

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::api::{Answer, Call, Event, FileHandle, SetStat};
+use client::api::{Answer, Call, Event, FileHandle, Invalidation, SetStat};
 use cluster::{Cluster, name};
 use prost::Message;
 use proto::msg::{ConnectRep, DirEntry, ReaddirRep};
@@ -219,4 +219,50 @@ fn an_allocation_takes_set_id_bits_unless_root_asks() {
         assert_eq!(c.call_as(a, uid, allocate), Ok(Answer::Done));
         assert_eq!(c.getattr(a, f.ino).unwrap().mode & 0o4000 != 0, kept);
     }
+}
+
+/// What the kernel of a client was told to forget, of names in the root.
+fn forgotten(c: &Cluster, node: usize) -> Vec<Bytes> {
+    let told = c.nodes[node].invalidations.iter();
+    told.filter_map(|what| match what {
+        Invalidation::Entry { parent: 1, name, .. } => Some(name.clone()),
+        _ => None,
+    })
+    .collect()
+}
+
+/// The kernel moves its entry with every rename that succeeds, also with one that does nothing.
+#[test]
+fn a_rename_to_another_name_of_the_same_object_leaves_no_name_in_the_kernel() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    c.call(a, Call::Link { ino: f.ino, new_parent: 1, new_name: name("g") }).unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let rename = Call::Rename { parent: 1, name: name("f"), new_parent: 1, new_name: name("g"), flags: 0 };
+    assert_eq!(c.call(b, rename), Ok(Answer::Done));
+    c.nodes[b].invalidations.clear();
+    c.call(a, Call::Unlink { parent: 1, name: name("g") }).unwrap();
+    assert!(forgotten(&c, b).contains(&name("g")), "{:?}", c.nodes[b].invalidations);
+}
+
+#[test]
+fn of_many_names_of_an_object_none_stays_in_the_kernel() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    let links: Vec<String> = (0..40).map(|i| format!("link{i}")).collect();
+    for link in &links {
+        c.call(a, Call::Link { ino: f.ino, new_parent: 1, new_name: name(link) }).unwrap();
+    }
+    c.nodes[b].invalidations.clear();
+    for link in &links {
+        c.lookup(b, 1, link).unwrap();
+    }
+    c.call(a, Call::Unlink { parent: 1, name: name("f") }).unwrap();
+    let told = forgotten(&c, b);
+    assert!(links.iter().all(|link| told.contains(&name(link))), "{told:?}");
 }

@@ -219,7 +219,7 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
     };
     // A change whose client died has no answer to doubt: it is a change wherever it comes.
     let changed = result.is_none_or(|result| result.is_ok()) && event.op.changes();
-    if event.doubtful && !changed && !matches!(event.op, Op::Open { .. } | Op::Close { .. }) {
+    if event.doubtful && !changed {
         return Step::Ended;
     }
     let walk = match (&event.op, phase) {

@@ -69,7 +69,19 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
     if *result != Err(Errno::ESTALE) {
         return;
     }
-    let ino = match call {
+    let until = w.now + HOLDING;
+    for ino in walked(call) {
+        if let Some(parent) = w.nodes.get(ino).map(|node| node.parent)
+            && let Some(directory) = w.nodes.get_mut(parent)
+        {
+            directory.dir_mut().hold_until = Some(until);
+        }
+    }
+}
+
+/// The nodes that a call came to by a path.
+fn walked(call: &Call) -> SmallVec<[u64; 2]> {
+    match call {
         Call::Getattr { ino, .. }
         | Call::Setattr { ino, .. }
         | Call::Readlink { ino }
@@ -79,14 +91,17 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
         | Call::Setxattr { ino, .. }
         | Call::Getxattr { ino, .. }
         | Call::Listxattr { ino }
-        | Call::Removexattr { ino, .. } => *ino,
-        _ => return,
-    };
-    let until = w.now + HOLDING;
-    if let Some(parent) = w.nodes.get(ino).map(|node| node.parent)
-        && let Some(directory) = w.nodes.get_mut(parent)
-    {
-        directory.dir_mut().hold_until = Some(until);
+        | Call::Removexattr { ino, .. } => SmallVec::from_slice(&[*ino]),
+        Call::Lookup { parent, .. }
+        | Call::Create { parent, .. }
+        | Call::Mknod { parent, .. }
+        | Call::Mkdir { parent, .. }
+        | Call::Symlink { parent, .. }
+        | Call::Unlink { parent, .. }
+        | Call::Rmdir { parent, .. } => SmallVec::from_slice(&[*parent]),
+        Call::Link { ino, new_parent, .. } => SmallVec::from_slice(&[*ino, *new_parent]),
+        Call::Rename { parent, new_parent, .. } => SmallVec::from_slice(&[*parent, *new_parent]),
+        _ => SmallVec::new(),
     }
 }
 

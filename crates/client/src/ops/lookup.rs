@@ -5,7 +5,7 @@ use proto::msg::LookupReq;
 use proto::{Errno, Opcode};
 
 use super::{permitted, stat, stat_cached, step, walk};
-use crate::api::{Answer, Stat};
+use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::cx::{Cx, Run};
 use crate::file::check_name;
 use crate::names::Found;
@@ -14,6 +14,9 @@ use crate::world::{ObjectLocks, World};
 
 /// Lookups in a row that find nothing before the whole directory is fetched.
 const MISSES_BEFORE_LISTING: u32 = 2;
+
+/// Names of one object that the kernel may keep at a time.
+const KERNEL_NAMES_MAX: usize = 16;
 
 /// `Lookup`.
 pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
@@ -30,10 +33,12 @@ pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -
             node.parent = parent;
         }
         if stat.entry_cacheable && !node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) {
-            if node.kernel_names.len() >= 16 {
-                node.kernel_names.remove(0);
-            }
             node.kernel_names.push((parent, name.clone()));
+            if node.kernel_names.len() > KERNEL_NAMES_MAX {
+                // What is not remembered here would never be called back.
+                let (parent, name) = node.kernel_names.remove(0);
+                w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
+            }
         }
     }
     stat

@@ -259,7 +259,11 @@ pub(crate) fn rename(
     };
     let other = rep.replaced_attr.as_ref();
     let same_object = other.is_some_and(|other| other.fid == moved.fid);
-    if same_object || (parent == new_parent && name == new_name) {
+    if parent == new_parent && name == new_name {
+        return Ok(Answer::Done);
+    }
+    if same_object {
+        named_twice(cx.w, moved.fid, new_parent, new_name);
         return Ok(Answer::Done);
     }
     let version = version(&rep);
@@ -287,6 +291,17 @@ fn renamed(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
     match node.kernel_names.iter_mut().find(|(parent, name)| *parent == old.0 && name == old.1) {
         Some(known) => *known = (new.0, new.1.clone()),
         None => forget_entry(w, new.0, new.1),
+    }
+}
+
+/// Both names lead to one object, and nothing was renamed. The kernel asked because it did not know the new name: it moves its
+/// entry all the same, and has to forget the new name with the object's lock.
+fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes) {
+    let Some(node) = w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0) else { return };
+    if !node.has(bits::LOOKUP) {
+        forget_entry(w, parent, name);
+    } else if !node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) {
+        node.kernel_names.push((parent, name.clone()));
     }
 }
 

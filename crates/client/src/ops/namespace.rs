@@ -284,11 +284,12 @@ pub(crate) fn rename(
     Ok(Answer::Done)
 }
 
-/// The kernel moves its entry of an object with our answer. If the object's lock went while the server renamed, it was
-/// told to forget the old name only: it has to forget the new one, too.
+/// The kernel moves its entry of the old name with our answer, whatever it leads to. If the object's lock went while the server
+/// renamed, it was told to forget the old name only; if another object had come to the old name, the entry is not this one's.
+/// Then it has to forget the new name, too.
 fn renamed(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
-    let Some(node) = w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0) else { return };
-    match node.kernel_names.iter_mut().find(|(parent, name)| *parent == old.0 && name == old.1) {
+    let names = w.nodes.get_mut(fid.ino()).map(|node| &mut node.kernel_names);
+    match names.and_then(|names| names.iter_mut().find(|(parent, name)| *parent == old.0 && name == old.1)) {
         Some(known) => *known = (new.0, new.1.clone()),
         None => forget_entry(w, new.0, new.1),
     }
@@ -297,11 +298,10 @@ fn renamed(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
 /// Both names lead to one object, and nothing was renamed. The kernel asked because it did not know the new name: it moves its
 /// entry all the same, and has to forget the new name with the object's lock.
 fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes) {
-    let Some(node) = w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0) else { return };
-    if !node.has(bits::LOOKUP) {
-        forget_entry(w, parent, name);
-    } else if !node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) {
-        node.kernel_names.push((parent, name.clone()));
+    match w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0 && node.has(bits::LOOKUP)) {
+        Some(node) if node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) => {}
+        Some(node) => node.kernel_names.push((parent, name.clone())),
+        None => forget_entry(w, parent, name),
     }
 }
 

@@ -26,9 +26,10 @@ const FLOCK: usize = PARTS;
 struct Hold {
     /// Certainly this, since then: nothing 0, shared 1, exclusive 2.
     certain: (u8, Instant),
-    /// Possibly this; and what was possible before, until then.
+    /// Possibly this.
     possible: u8,
-    before: (u8, Instant),
+    /// When each strength was possible last.
+    until: [Instant; 3],
 }
 
 #[derive(Clone, Debug)]
@@ -65,7 +66,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
                 Err(Fail::Dead) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
-            let none = Hold { certain: (0, Instant::ZERO), possible: 0, before: (0, Instant::ZERO) };
+            let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
             let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: false };
             table.borrow_mut().push(holder);
             let mut process = Process {
@@ -154,17 +155,17 @@ impl Process {
         self.setting.sched.note(|| what.clone());
         let result = self.kernel.plain(&root(), call).await;
         let now = self.setting.sched.now();
-        let mut table = self.table.borrow_mut();
-        table[self.number].waits = false;
         let errno = match result {
             Ok(_) => None,
             Err(Fail::Errno(errno)) => Some(errno),
-            // It holds what it may hold, for all that anybody knows.
+            // It holds what it may hold, for all that anybody knows, and waits until its server gives it up.
             Err(Fail::Dead) => return Err(Fail::Dead),
         };
+        let mut table = self.table.borrow_mut();
+        table[self.number].waits = false;
         for (hold, old) in table[self.number].parts.iter_mut().zip(old).take(to + 1).skip(from) {
             let is = if errno.is_none() { wanted } else { old.possible };
-            hold.before = (hold.possible, now);
+            hold.until[usize::from(hold.possible)] = now;
             hold.possible = is;
             hold.certain = (is, if is == old.certain.0 { old.certain.1 } else { now });
         }
@@ -226,6 +227,22 @@ impl Process {
 impl Hold {
     /// The most that was possible at any time since then.
     fn possible_since(&self, begun: Instant) -> u8 {
-        if self.before.1 >= begun { self.possible.max(self.before.0) } else { self.possible }
+        let before = (0..3).rev().find(|strength| self.until[usize::from(*strength)] >= begun);
+        self.possible.max(before.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer may be late: what was possible at any time since the question counts, not only what was possible last.
+    #[test]
+    fn what_was_possible_is_remembered() {
+        let mut hold = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
+        (hold.until[2], hold.until[1]) = (Instant(20), Instant(30));
+        assert_eq!(hold.possible_since(Instant(10)), 2);
+        assert_eq!(hold.possible_since(Instant(25)), 1);
+        assert_eq!(hold.possible_since(Instant(40)), 0);
     }
 }

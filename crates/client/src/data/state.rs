@@ -644,24 +644,33 @@ pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     let Some((ino, key)) = place_of(&lock.resource) else { return };
     ensure(w, lock.resource.fid);
     // Of a file that is no longer resident, an enqueue on the metadata target tells no size.
-    edit(w, ino, key, |object| {
-        let fresh = object.locks.is_empty();
-        let knew = object.knows_end();
-        object.locks.retain(|held| held.cookie != lock.cookie);
-        object.locks.push(*lock);
+    edit(w, ino, key, |object| object.locked(lock, lvb));
+}
+
+impl Object {
+    /// A lock on it was granted.
+    fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>) {
+        let fresh = self.locks.is_empty();
+        let knew = self.knows_end();
+        self.locks.retain(|held| held.cookie != lock.cookie);
+        self.locks.push(*lock);
         let covered = lock_range(lock);
         match lvb {
             Some(lvb) if fresh || (!knew && covered.end == u64::MAX && covered.start <= lvb.size) => {
-                object.set_size(lvb);
+                self.set_size(lvb);
             }
             Some(lvb) => {
-                object.size = object.size.max(lvb.size);
-                object.news(lvb);
+                // Answers of changes may wait on the server, and one that comes late tells what was before our last cut. Who
+                // had the end locked already knows better.
+                if !knew {
+                    self.size = self.size.max(lvb.size);
+                }
+                self.news(lvb);
             }
-            None if fresh => object.size_exact = false,
+            None if fresh => self.size_exact = false,
             None => {}
         }
-    });
+    }
 }
 
 /// A lock is no longer ours: its bytes go, dirty ones too.
@@ -699,6 +708,15 @@ mod tests {
         object.locks.push(lock(3, LockMode::Pw, 4096, u64::MAX));
         assert_eq!(object.covering(LockMode::Pw, &(0..8192)).map(|l| l.handle), Some(1));
         assert_eq!(object.covering(LockMode::Pw, &(5000..u64::MAX)).map(|l| l.handle), Some(3));
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_an_old_size_back() {
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&Lvb { size: 93, ..Lvb::default() }));
+        object.set_size(&Lvb { size: 10, ..Lvb::default() });
+        object.locked(&lock(2, LockMode::Pr, 0, u64::MAX), Some(&Lvb { size: 93, ..Lvb::default() }));
+        assert_eq!((object.size, object.knows_end()), (10, true));
     }
 
     #[test]

@@ -188,7 +188,12 @@ impl Kernel {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EBADF.into());
         }
-        // As Linux: an append begins at the end that the kernel knows of. The client decides.
+        // As Linux: what goes by the kernel's pages, appends, or ends behind the end that the kernel knows of, has the inode's
+        // lock alone; other direct writes share it.
+        let behind = |inode: &mut Inode| offset + data.len() as u64 > inode.size;
+        let alone = !fd.direct || fd.flags & O_APPEND != 0 || self.inode(fd.ino, behind);
+        let _gate = self.gate(fd.ino, alone).await;
+        // And an append begins at the end that the kernel knows of. The client decides.
         let offset = if fd.flags & O_APPEND != 0 { self.inode(fd.ino, |inode| inode.size) } else { offset };
         let call = Call::Write {
             fh: fd.fh,
@@ -198,7 +203,6 @@ impl Kernel {
             write_back: false,
             kill_priv: cred.uid != 0,
         };
-        let _gate = if fd.direct { None } else { Some(self.gate(fd.ino, true).await) };
         let locked = if fd.direct {
             self.drop_pages(fd.ino, offset, data.len() as u64).await;
             Vec::new()

@@ -4,10 +4,7 @@
 use bytes::Bytes;
 use dlm::client::{LockCache, Settings};
 use prost::Message;
-use proto::msg::{
-    BlCallback, CancelReq, EnqueueRep, GlCallback, GlReply, Layout, LockMode, ObjectRep, OpenOp, Policy, Reint,
-    ReintReq,
-};
+use proto::msg::{BlCallback, CancelReq, GlCallback, GlReply, Layout, ObjectRep, OpenOp, Reint, ReintReq};
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
@@ -114,6 +111,9 @@ pub struct Imports {
     /// Closes that were answered, in that order, with the opens that they end.
     closed: VecDeque<(Dest, Transno, Xid)>,
 }
+
+/// Locks that an import is given at once to replay: more than a request carries, and little memory.
+const REPLAYS_AT_ONCE: usize = 8192;
 
 /// Bits of a [`ConnId`] that are the import's own number.
 const LINK_BITS: u32 = 40;
@@ -394,13 +394,14 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                 w.wake(WaitKey::Target(dest));
             }
             ImportEffect::Away => prepare_replay(w, dest),
-            ImportEffect::ReplayLocks => {
-                let now = w.now;
-                let target = &mut w.imports.list[index];
-                let requests = target.locks.all_for_replay();
-                target.import.locks_to_replay(now, requests);
+            ImportEffect::ReplayLocks { first } => {
+                if first {
+                    target.locks.begin_replay();
+                }
+                let requests = target.locks.next_replays(REPLAYS_AT_ONCE);
+                target.import.locks_to_replay(w.now, requests);
             }
-            ImportEffect::LockReplayed { cookie, reply } => lock_replayed(w, dest, cookie, &reply),
+            ImportEffect::LocksReplayed(locks) => locks_replayed(w, dest, &locks),
             ImportEffect::Replayed { xid, reply } => replayed(w, dest, xid, &reply),
             ImportEffect::Evicted => evicted(w, dest),
             ImportEffect::Refused { errno, reason } => crate::config::refused(w, dest, errno, &reason),
@@ -485,26 +486,15 @@ pub(crate) fn cancel(w: &mut World, dest: Dest, handles: Vec<u64>) {
     tell(w, dest, Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() });
 }
 
-fn lock_replayed(w: &mut World, dest: Dest, cookie: u64, reply: &Frame) {
-    let grant =
-        if reply.header.status < 0 { None } else { reply.decode::<EnqueueRep>().ok().and_then(|rep| rep.grant) };
-    let Some(target) = w.imports.get_mut(dest) else { return };
-    match grant {
-        Some(grant) => target.locks.replayed(&grant),
-        None if reply.header.status >= 0 => {
-            // A record lock: it has no grant.
-            let resource = proto::msg::Resource::flock(proto::Fid::NONE);
-            target.locks.replayed(&proto::msg::LockGrant {
-                handle: 0,
-                cookie,
-                resource,
-                policy: Some(Policy::Flock(proto::msg::Flock::default())),
-                mode: LockMode::Pr as i32,
-            });
-        }
-        None => {
-            if let Some(lock) = target.locks.lost(cookie) {
-                locks::lost(w, dest, &lock);
+fn locks_replayed(w: &mut World, dest: Dest, locks: &[(u64, Result<u64, Errno>)]) {
+    for &(cookie, result) in locks {
+        let Some(target) = w.imports.get_mut(dest) else { return };
+        match result {
+            Ok(handle) => target.locks.replayed(cookie, handle),
+            Err(_) => {
+                if let Some(lock) = target.locks.lost(cookie) {
+                    locks::lost(w, dest, &lock);
+                }
             }
         }
     }

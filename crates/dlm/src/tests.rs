@@ -320,7 +320,7 @@ impl World {
             Message::Replayed(grant) => {
                 let c = &mut self.clients[client];
                 c.replays.remove(&grant.cookie);
-                c.locks.replayed(&grant);
+                c.locks.replayed(grant.cookie, grant.handle);
             }
             other => panic!("not for a client: {other:?}"),
         }
@@ -397,11 +397,19 @@ impl World {
         for client in 0..CLIENTS {
             let c = &mut self.clients[client];
             c.connection += 1;
-            c.replays = c.locks.all_for_replay().into_iter().map(|req| (req.cookie, req)).collect();
+            c.locks.begin_replay();
+            c.replays = c.locks.next_replays(usize::MAX).into_iter().map(|req| (req.cookie, req)).collect();
             for req in self.clients[client].replays.clone().into_values() {
-                match self.target.enqueue(now, ExportId(client as u64 + 1), &req, WaiterId(0)) {
-                    Enqueued::Granted(grant) => self.send(client, false, Message::Replayed(grant)),
-                    other => panic!("a replay was refused: {req:?} {other:?}"),
+                match self.target.replay(now, ExportId(client as u64 + 1), &req) {
+                    Ok(handle) => {
+                        let cookie = req.cookie;
+                        self.send(
+                            client,
+                            false,
+                            Message::Replayed(LockGrant { handle, cookie, ..LockGrant::default() }),
+                        );
+                    }
+                    Err(errno) => panic!("a replay was refused: {req:?} {errno:?}"),
                 }
             }
         }

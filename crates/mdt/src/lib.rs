@@ -122,6 +122,7 @@ impl Service for Mdt {
             Opcode::MdsFid2path => ops::fid2path::fid2path(cx, &request.decode()?),
             Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
             Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, &request.decode()?),
+            Opcode::LdlmReplay => ops::lock::replay(self, cx, &request.decode()?),
             Opcode::ObjRead => ops::data::read(cx, &request.decode()?),
             Opcode::ObjWrite => ops::data::write(self, cx, &request.decode()?, request.bulk()),
             Opcode::ObjPunch => ops::data::punch(self, cx, &request.decode()?),

@@ -92,6 +92,7 @@ impl Service for Ost {
             Opcode::ObjDestroy => ops::destroy::attempt(self, cx, request),
             Opcode::ObjStatfs => ops::statfs::attempt(self, cx, request),
             Opcode::LdlmEnqueue => ops::lock::enqueue(cx, request),
+            Opcode::LdlmReplay => ops::lock::replay(cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         };
         if let Err(Stop::Errno(_)) = result {

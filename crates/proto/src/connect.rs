@@ -7,10 +7,13 @@ pub mod features {
     pub const MULTI_MOD_RPCS: u64 = 0x0200_0000_0000_0000;
     /// Version-based recovery.
     pub const VBR: u64 = 0x8000_0000;
+    /// Many locks replayed in one request. The number is that of Lustre's `batch_rpc`, whose metadata batches it resembles.
+    pub const BATCH_RPC: u64 = 0x0040_0000;
     /// The bits that have a name, for `import`.
-    pub const NAMES: &[(u64, &str)] = &[(MULTI_MOD_RPCS, "multi_mod_rpcs"), (VBR, "version_recovery")];
+    pub const NAMES: &[(u64, &str)] =
+        &[(MULTI_MOD_RPCS, "multi_mod_rpcs"), (VBR, "version_recovery"), (BATCH_RPC, "batch_rpc")];
     /// What this version offers and asks for.
-    pub const SUPPORTED: u64 = VBR | MULTI_MOD_RPCS;
+    pub const SUPPORTED: u64 = VBR | MULTI_MOD_RPCS | BATCH_RPC;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

@@ -69,6 +69,8 @@ opcodes! {
     LdlmGlCallback = 106, "ldlm_gl_callback";
     /// Client's answer to a glimpse callback.
     LdlmGlReply = 107, "ldlm_gl_reply";
+    /// Replay many locks ([`crate::msg::ReplayLocksReq`]), with the flag REPLAY.
+    LdlmReplay = 108, "ldlm_replay";
     /// Register a target.
     MgsRegister = 251, "mgs_target_reg";
     /// The configuration; also asks to be told of changes.

@@ -5,7 +5,11 @@ use core::time::Duration;
 use bytes::Bytes;
 use dlm::ExportId;
 use dlm::server::{Enqueued, Glimpsed, Revoked};
-use proto::msg::{Config, EnqueueRep, EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource};
+use proto::frame::flags;
+use proto::msg::{
+    Config, EnqueueRep, EnqueueReq, LockGrant, LockMode, Lvb, Policy, ReplayFailure, ReplayLocksRep, ReplayLocksReq,
+    Resource,
+};
 use proto::{ClientUuid, Errno, Frame, Opcode, TargetName, Transno};
 use schema::{Header, Record};
 use stdx::Instant;
@@ -310,6 +314,44 @@ impl Cx<'_> {
                 Ok(EnqueueRep { conflict: Some(flock), conflict_mode: mode as i32, ..EnqueueRep::default() })
             }
         }
+    }
+
+    /// Grants locks again that a client replays (an `LdlmReplay`), all in one attempt. `check` says whether the target can
+    /// have such a lock at all, and may look at records: what it misses for one does not keep the others from being had.
+    ///
+    /// Errors: `EPROTO` for what is no replay or does not decode. A lock that is refused is among those that failed, in
+    /// the reply.
+    pub fn replay_locks(
+        &mut self,
+        request: &ReplayLocksReq,
+        mut check: impl FnMut(&mut Cx<'_>, &EnqueueReq) -> Result<(), Stop>,
+    ) -> Result<ReplayLocksRep, Stop> {
+        if !self.op.asked.has(flags::REPLAY) {
+            return Err(Errno::EPROTO.into());
+        }
+        let mut rep = ReplayLocksRep::default();
+        let mut misses = false;
+        for lock in request.iter() {
+            let lock = lock.map_err(|_| Errno::EPROTO)?;
+            let result = match check(self, &lock) {
+                Ok(()) => self.m.locks.replay(self.m.now, self.op.export, &lock),
+                Err(Stop::Errno(errno)) => Err(errno),
+                Err(Stop::Wait) => {
+                    misses = true;
+                    continue;
+                }
+            };
+            let errno = result.err().map_or(0, Errno::raw);
+            if errno != 0 {
+                rep.failed.push(ReplayFailure { index: rep.handles.len() as u32, errno });
+            }
+            rep.handles.push(result.unwrap_or(0));
+        }
+        if misses {
+            return Err(self.wait());
+        }
+        self.m.window.locks_executed(self.m.now, rep.handles.len() as u64);
+        Ok(rep)
     }
 
     /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the

@@ -88,7 +88,9 @@ impl<S: Service> Target<S> {
             }
             Arrival::Replay => self.replay(handle, frame),
             Arrival::ReplayLock => {
-                self.m.window.lock_executed(self.m.now);
+                if frame.header.opcode == Opcode::LdlmEnqueue as u16 {
+                    self.m.window.locks_executed(self.m.now, 1);
+                }
                 self.execute(handle, frame, Replay::No);
             }
             _ => match Opcode::from_raw(frame.header.opcode) {

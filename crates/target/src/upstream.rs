@@ -231,7 +231,7 @@ impl Machine {
             ImportEffect::Notice(frame) if is_mgs && frame.header.opcode == Opcode::MgsConfigChanged as u16 => {
                 self.ask_config();
             }
-            ImportEffect::ReplayLocks => {
+            ImportEffect::ReplayLocks { .. } => {
                 if let Some(up) = self.upstreams.list.get_mut(index) {
                     up.import.locks_to_replay(self.now, Vec::new());
                 }

@@ -503,6 +503,18 @@ impl Values<'_> {
                 test: self.rng.chance(1, 6),
             }
             .encode_to_vec(),
+            Opcode::LdlmReplay => {
+                let mut locks = Vec::new();
+                for _ in 0..self.rng.below(4) {
+                    let lock =
+                        EnqueueReq { granted_handle: self.handle(), cookie: self.cookie(), ..EnqueueReq::default() };
+                    ReplayLocksReq::push(&mut locks, &lock);
+                }
+                if self.rng.chance(1, 4) {
+                    locks.push(0xff);
+                }
+                ReplayLocksReq { locks: locks.into() }.encode_to_vec()
+            }
             Opcode::LdlmCancel => {
                 let count = self.rng.below(6);
                 CancelReq {

@@ -34,8 +34,7 @@
 //!   cleanup_done(c)                                       poll() gives Cancel([handle])
 //! ```
 //!
-//! After a restart of the server [`all_for_replay`](LockCache::all_for_replay) lists what to ask for again. Until the
-//! answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
+//! After a restart of the server [`next_replays`](LockCache::next_replays) lists what to ask for again. Until the answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
 //! would mean nothing to the new server, which would keep the new lock for ever.
 
 mod lru;
@@ -214,6 +213,10 @@ pub struct LockCache {
     /// The server may be waiting for one of them.
     urgent: bool,
     records: RecordLocks,
+    /// Locks that were not taken out for replay, by cookie.
+    replays: VecDeque<Cookie>,
+    /// Those of record locks, which come last.
+    record_replays: VecDeque<EnqueueReq>,
 }
 
 impl LockCache {
@@ -234,6 +237,8 @@ impl LockCache {
             gathering: Instant::ZERO,
             urgent: false,
             records: RecordLocks::default(),
+            replays: VecDeque::new(),
+            record_replays: VecDeque::new(),
         }
     }
 
@@ -568,14 +573,30 @@ impl LockCache {
         }
     }
 
-    /// Everything held, as replays, by cookie; record locks last, under new cookies.
-    pub fn all_for_replay(&mut self) -> Vec<EnqueueReq> {
-        let mut list: Vec<u32> = self.held.iter().map(|(i, _)| i).collect();
-        list.sort_unstable_by_key(|&i| self.held[i].cookie);
-        let mut requests = Vec::with_capacity(list.len());
-        for i in list {
-            let lock = &mut self.held[i];
-            lock.replaying = true;
+    /// The server was restarted: everything held must be asked for again; [`next_replays`](LockCache::next_replays) says
+    /// what. From now until its answer no lock is given back.
+    pub fn begin_replay(&mut self) {
+        let mut cookies: Vec<Cookie> = self.by_cookie.keys().copied().collect();
+        cookies.sort_unstable();
+        for &i in self.by_cookie.values() {
+            self.held[i].replaying = true;
+        }
+        self.replays = cookies.into();
+        // Handles of the old server mean nothing to the new one.
+        self.cancels.clear();
+        let mut records = Vec::new();
+        self.records.replay(&mut self.cookie, &mut records);
+        self.record_replays = records.into();
+    }
+
+    /// The next replays, at most `max`, by cookie; record locks last, under new cookies. None: that was all.
+    pub fn next_replays(&mut self, max: usize) -> Vec<EnqueueReq> {
+        let mut requests = Vec::with_capacity(max.min(self.replays.len() + self.record_replays.len()));
+        while requests.len() < max
+            && let Some(cookie) = self.replays.pop_front()
+        {
+            let Some(&i) = self.by_cookie.get(&cookie) else { continue };
+            let lock = &self.held[i];
             requests.push(EnqueueReq {
                 resource: lock.resource,
                 mode: lock.mode as i32,
@@ -587,24 +608,23 @@ impl LockCache {
                 test: false,
             });
         }
-        // Handles of the old server mean nothing to the new one.
-        self.cancels.clear();
-        self.records.replay(&mut self.cookie, &mut requests);
+        let records = self.record_replays.len().min(max - requests.len());
+        requests.extend(self.record_replays.drain(..records));
         requests
     }
 
-    /// A replayed lock was granted again.
-    pub fn replayed(&mut self, grant: &LockGrant) {
-        if self.records.replayed(grant.cookie) {
+    /// A replayed lock was granted again, under a new handle; 0 for a record lock.
+    pub fn replayed(&mut self, cookie: Cookie, handle: u64) {
+        if self.records.replayed(cookie) {
             return;
         }
-        let Some(&i) = self.by_cookie.get(&grant.cookie) else {
-            if !matches!(grant.policy, Some(Policy::Flock(_))) {
-                self.cancel(grant.handle, true);
+        let Some(&i) = self.by_cookie.get(&cookie) else {
+            if handle != 0 {
+                self.cancel(handle, true);
             }
             return;
         };
-        self.new_handle(i, grant.handle);
+        self.new_handle(i, handle);
         let lock = &mut self.held[i];
         lock.replaying = false;
         if lock.state == State::Cleaned && lock.refs == 0 {

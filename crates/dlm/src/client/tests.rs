@@ -48,6 +48,11 @@ fn have(c: &mut LockCache, handle: u64, resource: Resource, mode: LockMode, poli
     lock
 }
 
+fn all_for_replay(c: &mut LockCache) -> Vec<EnqueueReq> {
+    c.begin_replay();
+    c.next_replays(usize::MAX)
+}
+
 /// What it wants done: cookies to clean up, handles to cancel.
 fn wants(c: &mut LockCache) -> (Vec<Cookie>, Vec<u64>) {
     let mut all = (vec![], vec![]);
@@ -257,25 +262,48 @@ fn replay_brings_new_handles() {
     // The server restarts before the cancel leaves: it knows nothing of that lock.
     c.blocking(&callback(&one));
     wants(&mut c);
-    let replays = c.all_for_replay();
+    let replays = all_for_replay(&mut c);
     let sent: Vec<_> = replays.iter().map(|r| (r.cookie, r.granted_handle)).collect();
     assert_eq!(sent, [(one.cookie, 11), (two.cookie, 12), (three.cookie, 13)]);
     // The cleanup ends: the old handle would mean nothing to the new server.
     c.cleanup_done(one.cookie);
     assert_eq!(wants(&mut c), (vec![], vec![]));
-    c.replayed(&LockGrant { handle: 101, ..one });
+    c.replayed(one.cookie, 101);
     assert_eq!(wants(&mut c).1, [101]);
     // A callback of the new server overtakes the answer to the replay.
     let two = LockGrant { handle: 102, ..two };
     assert_eq!(c.blocking(&callback(&two)), BlockingAction::StartCleanup(two.cookie));
     assert_eq!(wants(&mut c).0, [two.cookie]);
     c.cleanup_done(two.cookie);
-    c.replayed(&two);
+    c.replayed(two.cookie, two.handle);
     assert_eq!(wants(&mut c).1, [102]);
     c.hold(three.cookie);
     assert_eq!(c.lost(three.cookie).map(|lock| lock.resource), Some(file()));
     c.release(three.cookie);
     assert_eq!(c.counts(), (0, 0));
+}
+
+#[test]
+fn replays_come_out_in_parts_and_what_is_gone_meanwhile_does_not() {
+    let mut c = LockCache::new(Settings::default());
+    let locks: Vec<LockGrant> = (1..=5)
+        .map(|i| {
+            let resource = Resource::inode(Fid::new(Fid::SEQ_FIRST, i));
+            have(&mut c, u64::from(i), resource, LockMode::Pr, Policy::Bits(bits::UPDATE))
+        })
+        .collect();
+    c.begin_replay();
+    let cookies = |list: Vec<EnqueueReq>| list.iter().map(|req| req.cookie).collect::<Vec<_>>();
+    assert_eq!(cookies(c.next_replays(2)), [locks[0].cookie, locks[1].cookie]);
+    c.forget_resource(&locks[3].resource);
+    // The server dies again in the middle: everything once more.
+    c.begin_replay();
+    let rest = [0, 1, 2, 4].map(|i| locks[i].cookie);
+    assert_eq!(cookies(c.next_replays(3)), rest[..3]);
+    assert_eq!(cookies(c.next_replays(3)), rest[3..]);
+    assert!(c.next_replays(3).is_empty());
+    c.drop_all();
+    assert!(c.next_replays(3).is_empty());
 }
 
 #[test]
@@ -313,7 +341,7 @@ fn what_may_have_been_given_back_is_not_replayed() {
     let weaker = ask(&mut c, LockMode::Pr, 90, 200, false);
     let other = ask(&mut c, LockMode::Pr, 0, 99, true);
     let replays = |c: &mut LockCache| -> Vec<(u64, u64, i32, bool)> {
-        let ranges = c.all_for_replay().into_iter().map(|r| match r.policy {
+        let ranges = all_for_replay(c).into_iter().map(|r| match r.policy {
             Some(Policy::Flock(f)) => (f.start, f.end, r.mode, f.is_flock),
             other => panic!("{other:?}"),
         });
@@ -359,7 +387,7 @@ fn record_locks_are_remembered_for_replay_and_close() {
     }
     let refused = ask(&mut c, LockMode::Pw, 3, 0, 9, false);
     c.record_refused(refused);
-    let replays = c.all_for_replay();
+    let replays = all_for_replay(&mut c);
     let ranges: Vec<_> = replays
         .iter()
         .map(|r| match r.policy {
@@ -372,7 +400,7 @@ fn record_locks_are_remembered_for_replay_and_close() {
     assert_eq!(ranges, [(1, 0, 39, pw, false), (1, 50, 99, pw, false), (2, 200, 299, pr, false), all]);
     assert_eq!(c.lost(replays[2].cookie), None);
     assert!(!c.has_records(&text(), 2, false));
-    c.replayed(&grant(replays[0].cookie, 9, text(), LockMode::Pw, replays[0].policy.unwrap()));
+    c.replayed(replays[0].cookie, 0);
 
     // A close gives everything back, and what still waits when its grant comes.
     let waiting = ask(&mut c, LockMode::Pw, 1, 500, 500, false);

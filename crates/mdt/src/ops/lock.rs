@@ -3,19 +3,51 @@
 
 use crate::{Mdt, grants, tasks, tree};
 use proto::Errno;
-use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, Resource, ResourceKind, bits};
+use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, ReplayLocksReq, Resource, ResourceKind, bits};
 use target::{Cx, Reply, Stop};
+
+/// What a lock request here is about: the bits of an inode, none for a record lock.
+fn wanted(request: &EnqueueReq) -> Result<u64, Stop> {
+    match (ResourceKind::try_from(request.resource.kind), &request.policy) {
+        (Ok(ResourceKind::Inode), Some(Policy::Bits(wanted))) => Ok(*wanted),
+        (Ok(ResourceKind::Inode), None) if request.glimpse => Ok(bits::DOM),
+        (Ok(ResourceKind::Flock), Some(Policy::Flock(_))) => Ok(0),
+        _ => Err(Errno::EPROTO.into()),
+    }
+}
+
+/// Whether a lock is for moving the data of a resident file away.
+fn moves(request: &EnqueueReq, wanted: u64) -> bool {
+    const WITH: u64 = bits::DOM | bits::LAYOUT;
+    request.mode == LockMode::Ex as i32 && wanted & WITH == WITH
+}
+
+/// A file whose data its holder moves away is marked.
+fn mark_leaving(mdt: &Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
+    if node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
+        tasks::mark_leaving(cx, node.fid());
+    }
+}
+
+/// `LdlmReplay`: locks that were granted before this target restarted. The mark of a move may have been lost with it.
+pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Result<Reply, Stop> {
+    let rep = cx.replay_locks(request, |cx, lock| {
+        if moves(lock, wanted(lock)?)
+            && let Some(node) = tree::find(cx, lock.resource.fid)?
+        {
+            mark_leaving(mdt, cx, &node);
+        }
+        Ok(())
+    })?;
+    mdt.stats.count("ldlm_replay");
+    Ok(Reply::new(&rep))
+}
 
 /// See the module. Whoever locks the data of a resident file is told its size; whoever locks it for moving the data away
 /// leaves a mark, so that objects of a move that was never finished are found when the file goes.
 pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<Reply, Stop> {
     let resource = request.resource;
-    let wanted = match (ResourceKind::try_from(resource.kind), &request.policy) {
-        (Ok(ResourceKind::Inode), Some(Policy::Bits(wanted))) => *wanted,
-        (Ok(ResourceKind::Inode), None) if request.glimpse => bits::DOM,
-        (Ok(ResourceKind::Flock), Some(Policy::Flock(_))) => 0,
-        _ => return Err(Errno::EPROTO.into()),
-    };
+    let wanted = wanted(request)?;
     if request.glimpse {
         let node = tree::node(cx, resource.fid)?;
         let mut lvb = grants::lvb(&node.inode);
@@ -31,9 +63,8 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
     {
         // Without it, the data is not here (any more).
         reply.lvb = node.inode.is_resident().then(|| grants::lvb(&node.inode));
-        let moves = request.mode == LockMode::Ex as i32 && wanted & bits::LAYOUT != 0;
-        if moves && node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
-            tasks::mark_leaving(cx, resource.fid);
+        if moves(request, wanted) {
+            mark_leaving(mdt, cx, &node);
         }
     }
     mdt.stats.count("ldlm_enqueue");

@@ -360,3 +360,79 @@ fn who_builds_on_what_is_lost_with_its_client_loses_what_he_built_and_only_he() 
     w.log.clear();
     w.check();
 }
+
+/// A batch of lock replays, as a client sends it.
+fn batch(locks: &[EnqueueReq]) -> ReplayLocksReq {
+    let mut bytes = Vec::new();
+    locks.iter().for_each(|lock| ReplayLocksReq::push(&mut bytes, lock));
+    ReplayLocksReq { locks: bytes.into() }
+}
+
+#[test]
+fn locks_are_replayed_many_at_once_each_by_itself() {
+    let mut w = World::new();
+    let other = w.connect();
+    let file = w.mknod(Fid::ROOT, "file");
+    w.sync();
+    w.crash();
+    for at in [0, other] {
+        w.reconnect(at);
+    }
+    let requests_done: Vec<(usize, u64)> = [0, other]
+        .map(|at| (at, w.send(at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::REQ_REPLAY_DONE)))
+        .to_vec();
+    for (at, xid) in requests_done {
+        assert_eq!(w.wait(at, xid).expect("the locks are wanted").header.status, 0);
+    }
+    let lock = |fid, mode, cookie, wanted, handle| EnqueueReq {
+        resource: Resource::inode(fid),
+        mode: mode as i32,
+        cookie,
+        policy: Some(Policy::Bits(wanted)),
+        granted_handle: handle,
+        ..EnqueueReq::default()
+    };
+    let moves = bits::DOM | bits::LAYOUT;
+    let good = [
+        lock(Fid::ROOT, LockMode::Pr, 1, bits::UPDATE, 501),
+        // Its holder moves the data away; the mark of that was lost with the server.
+        lock(file, LockMode::Ex, 2, moves, 502),
+        // What was never granted is none of a replay's business, nor what makes no sense.
+        lock(Fid::ROOT, LockMode::Pr, 3, bits::LOOKUP, 0),
+        lock(Fid::ROOT, LockMode::Pr, 4, 0, 504),
+        lock(Fid::ROOT, LockMode::Pr, 5, bits::LOOKUP, 505),
+    ];
+    let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), flags::REPLAY);
+    let rep: ReplayLocksRep = w.wait(0, xid).expect("an answer").decode().unwrap();
+    assert_eq!(rep.handles.iter().map(|h| *h != 0).collect::<Vec<_>>(), [true, true, false, false, true]);
+    let failures: Vec<(u32, i32)> = rep.failed.iter().map(|f| (f.index, f.errno)).collect();
+    assert_eq!(failures, [(2, Errno::EINVAL.raw()), (3, Errno::EINVAL.raw())]);
+    // The same again, as when the answer was lost: the same.
+    let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), flags::REPLAY | flags::RESENT);
+    assert_eq!(w.wait(0, xid).expect("an answer").decode::<ReplayLocksRep>().unwrap(), rep);
+    // Another client's that conflicts: the first one has it.
+    let theirs = [lock(file, LockMode::Pr, 1, bits::LAYOUT, 601), lock(file, LockMode::Pr, 2, bits::LOOKUP, 602)];
+    let xid = w.send(other, Opcode::LdlmReplay, Tag(0), &batch(&theirs), Bytes::new(), flags::REPLAY);
+    let answer: ReplayLocksRep = w.wait(other, xid).expect("an answer").decode().unwrap();
+    assert_eq!((answer.failed.len(), answer.failed[0].errno), (1, Errno::ESTALE.raw()));
+    // Bytes that are no locks.
+    let junk = ReplayLocksReq { locks: Bytes::from_static(b"\xffjunk") };
+    let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &junk, Bytes::new(), flags::REPLAY);
+    assert_eq!(w.wait(0, xid).expect("an answer").header.status, -Errno::EPROTO.raw());
+    let ends: Vec<(usize, u64)> = [0, other]
+        .map(|at| (at, w.send(at, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE)))
+        .to_vec();
+    for (at, xid) in ends {
+        assert_eq!(w.wait(at, xid).expect("recovery ends").header.status, 0);
+    }
+    w.settle();
+    w.sync();
+    let mut leaving = false;
+    w.edit_inode(file, |inode| leaving = inode.leaving);
+    assert!(leaving, "marked again");
+    // After recovery nobody replays.
+    let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), flags::REPLAY);
+    assert_eq!(w.wait(0, xid).expect("an answer").header.status, -Errno::ENOTCONN.raw());
+    let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), 0);
+    assert_eq!(w.wait(0, xid).expect("an answer").header.status, -Errno::EPROTO.raw());
+}

@@ -218,7 +218,7 @@ impl World {
                 node.notices.push(frame.decode().unwrap());
             }
             ImportEffect::Full { .. } => node.full = true,
-            ImportEffect::ReplayLocks => node.import.locks_to_replay(self.now, vec![]),
+            ImportEffect::ReplayLocks { .. } => node.import.locks_to_replay(self.now, vec![]),
             ImportEffect::Refused { errno, reason } => self.log.push(format!("refused: {errno:?} {reason}")),
             ImportEffect::Log(line) => self.log.push(line),
             _ => {}

@@ -5,18 +5,30 @@
 
 use proto::Errno;
 use proto::StripeIndex;
-use proto::msg::{EnqueueRep, EnqueueReq, ResourceKind};
+use proto::msg::{EnqueueRep, EnqueueReq, ReplayLocksReq, ResourceKind};
 use schema::{Object, ObjectKey};
 use target::{Cx, Reply, Request, Stop};
 
 use crate::attrs::{lvb, merge};
 
-/// One attempt of an enqueue.
-pub fn enqueue(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-    let req: EnqueueReq = request.decode()?;
+/// Only objects are locked here.
+fn check(req: &EnqueueReq) -> Result<(), Stop> {
     if req.resource.kind != ResourceKind::Object as i32 || req.resource.fid.is_none() {
         return Err(Errno::EINVAL.into());
     }
+    Ok(())
+}
+
+/// Locks that were granted before this target restarted.
+pub fn replay(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: ReplayLocksReq = request.decode()?;
+    Ok(Reply::new(&cx.replay_locks(&req, |_, lock| check(lock))?))
+}
+
+/// One attempt of an enqueue.
+pub fn enqueue(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let req: EnqueueReq = request.decode()?;
+    check(&req)?;
     let key = ObjectKey { fid: req.resource.fid, stripe: StripeIndex(req.resource.stripe) };
     if req.glimpse {
         let holders = cx.glimpse(req.resource);

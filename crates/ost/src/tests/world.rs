@@ -368,16 +368,18 @@ impl World {
             }
             ImportEffect::Notice(frame) => self.notice(number, &frame),
             ImportEffect::Full { reply, .. } => client.connected = Some(reply),
-            ImportEffect::ReplayLocks => {
+            ImportEffect::ReplayLocks { first } => {
                 let locks =
                     client.locks.values().map(|(req, handle)| EnqueueReq { granted_handle: *handle, ..req.clone() });
-                client.import.locks_to_replay(now, locks.collect());
+                let locks = if first { locks.collect() } else { Vec::new() };
+                client.import.locks_to_replay(now, locks);
             }
-            ImportEffect::LockReplayed { cookie, reply } => {
-                let grant = reply.decode::<EnqueueRep>().unwrap().grant;
-                match (grant, client.locks.get_mut(&cookie)) {
-                    (Some(grant), Some((_, handle))) => *handle = grant.handle,
-                    _ => drop(client.locks.remove(&cookie)),
+            ImportEffect::LocksReplayed(locks) => {
+                for (cookie, result) in locks {
+                    match (result, client.locks.get_mut(&cookie)) {
+                        (Ok(new), Some((_, handle))) => *handle = new,
+                        _ => drop(client.locks.remove(&cookie)),
+                    }
                 }
             }
             ImportEffect::Evicted => {

@@ -1,5 +1,6 @@
 //! Locks on the wire.
 
+use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
 use crate::ids::Fid;
@@ -234,6 +235,61 @@ pub struct EnqueueRep {
     /// `test`: mode of the lock in the way.
     #[prost(enumeration = "LockMode", tag = "4")]
     pub conflict_mode: i32,
+}
+
+/// Body of `LdlmReplay`: locks that were granted, to be granted again as they were. Each is done or refused by itself; the
+/// same again gives the same.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ReplayLocksReq {
+    /// One `EnqueueReq` after the other, each behind its length (varint): a reader takes them out one by one.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub locks: Bytes,
+}
+
+impl ReplayLocksReq {
+    /// Puts a lock behind those that there are.
+    pub fn push(locks: &mut Vec<u8>, lock: &EnqueueReq) {
+        let written = lock.encode_length_delimited(locks);
+        debug_assert!(written.is_ok(), "a vector grows");
+    }
+
+    /// The locks, in order; an error is the last.
+    pub fn iter(&self) -> impl Iterator<Item = Result<EnqueueReq, prost::DecodeError>> {
+        let mut rest = self.locks.clone();
+        core::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let lock = EnqueueReq::decode_length_delimited(&mut rest);
+            if lock.is_err() {
+                rest.clear();
+            }
+            Some(lock)
+        })
+    }
+}
+
+/// Body of the reply to `LdlmReplay`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReplayLocksRep {
+    /// The server's new handle of each lock, in the order of the request. 0: a record lock, which has none, or a lock
+    /// that is among `failed`.
+    #[prost(uint64, repeated, tag = "1")]
+    pub handles: Vec<u64>,
+    /// Those that were not granted again.
+    #[prost(message, repeated, tag = "2")]
+    pub failed: Vec<ReplayFailure>,
+}
+
+/// A lock that was not granted again.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct ReplayFailure {
+    /// Its place in the request, from 0.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// Why: a Linux errno.
+    #[prost(int32, tag = "2")]
+    pub errno: i32,
 }
 
 /// Body of `LdlmCancel`: locks given back. Unknown handles are ignored: they were cancelled before.

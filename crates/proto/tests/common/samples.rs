@@ -275,6 +275,10 @@ samples! {
         conflict: Some(flock(13)),
         conflict_mode: LockMode::Nl as i32,
     };
+    "ReplayLocksReq" = ReplayLocksReq { locks: bytes("locks") };
+    "ReplayLocksRep" =
+        ReplayLocksRep { handles: vec![big(1), big(2)], failed: vec![ReplayFailure { index: 3, errno: 116 }] };
+    "ReplayFailure" = ReplayFailure { index: 3, errno: 116 };
     "CancelReq" = CancelReq { handles: vec![big(1), big(2)], waiting_cookies: vec![big(3), big(4)] };
     "BlCallback/bits" = bl_callback(Policy::Bits(big(7)));
     "BlCallback/extent" = bl_callback(Policy::Extent(extent(7)));

@@ -34,6 +34,8 @@ pub(crate) enum Purpose {
     LocksDone,
     /// Replay of the lock with this cookie.
     Lock(u64),
+    /// Replay of many locks: those in its body.
+    Locks,
     /// Good-bye.
     Disconnect,
 }
@@ -580,7 +582,8 @@ impl Import {
                 self.pump();
             }
             Purpose::Ping => {}
-            Purpose::Lock(cookie) => self.lock_replayed(cookie, reply),
+            Purpose::Lock(cookie) => self.lock_replayed(cookie, &reply),
+            Purpose::Locks => self.locks_replayed(&sent.frame, &reply),
             Purpose::RequestsDone => self.requests_done(),
             Purpose::LocksDone => self.locks_done(),
             Purpose::Disconnect => self.close(),

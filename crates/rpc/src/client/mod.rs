@@ -13,6 +13,7 @@
 //! - An open ([`Outgoing::keep_open`]) is kept for replay until [`Import::open_closed`]. Before a replay can happen its body
 //!   should say what was opened ([`Import::amend`]); when it was replayed, [`ImportEffect::Replayed`] has the new handle.
 //! - When [`ImportEffect::ReplayLocks`] comes, [`Import::locks_to_replay`] must be called, if only with an empty list.
+//!   It comes again until all were given.
 
 mod history;
 mod import;
@@ -220,14 +221,12 @@ pub enum ImportEffect {
     /// Out of service; requests wait.
     Away,
     /// The server wants the locks again: call [`Import::locks_to_replay`].
-    ReplayLocks,
-    /// A lock was replayed.
-    LockReplayed {
-        /// The lock's cookie.
-        cookie: u64,
-        /// The reply.
-        reply: Frame,
+    ReplayLocks {
+        /// From the first one; otherwise those that come after what was given before.
+        first: bool,
     },
+    /// Locks were replayed: of each its cookie, and the server's new handle (0 for a record lock) or why it is gone.
+    LocksReplayed(Vec<(u64, Result<u64, Errno>)>),
     /// A request was replayed. For an open the reply has the new handle; one whose status is an error is forgotten.
     Replayed {
         /// Which.

@@ -3,7 +3,7 @@
 //! ```text
 //! REPLAY         requests by transno, up to a window at once; the server orders those of all clients
 //!    │           PING with REQ_REPLAY_DONE; answered when all clients are done
-//! REPLAY_LOCKS   locks, from the owner, up to a window at once
+//! REPLAY_LOCKS   locks, from the owner in parts, many in one request, up to a window of those at once
 //!    │           PING with LOCK_REPLAY_DONE; answered when the target serves again
 //! REPLAY_WAIT
 //! RECOVER        what was never answered is sent again, in the order of xids
@@ -13,8 +13,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use prost::Message;
+use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{Empty, EnqueueReq};
+use proto::msg::{Empty, EnqueueRep, EnqueueReq, Policy, ReplayLocksRep, ReplayLocksReq};
 use proto::{Errno, Frame, Opcode, Transno, Xid};
 use stdx::Instant;
 
@@ -25,6 +26,13 @@ use crate::REPLAY_WINDOW;
 
 /// Bytes of replays that are sent before the server has answered them all; it keeps those that wait for their turn.
 const REPLAY_BYTES: usize = 8 << 20;
+
+/// Bytes of locks after which a request that replays them is full: a thousand and some. The server runs it in one go, so
+/// that other clients wait for it: less than a millisecond.
+const LOCKS_BYTES: usize = 64 << 10;
+
+/// So many of those at once: while the server runs one the next is on its way.
+const LOCKS_WINDOW: usize = 4;
 
 /// How far the replay has come.
 #[derive(Debug)]
@@ -37,6 +45,11 @@ pub(crate) struct Recovery {
     /// Bytes of those.
     bytes: usize,
     locks: VecDeque<EnqueueReq>,
+    /// The owner was asked for locks, and has not answered.
+    locks_asked: bool,
+    /// It has given the first of them.
+    locks_begun: bool,
+    /// It has given the last of them.
     locks_given: bool,
     locks_in_flight: usize,
     /// By when the next replay must be answered.
@@ -51,6 +64,8 @@ impl Default for Recovery {
             replaying: BTreeMap::new(),
             bytes: 0,
             locks: VecDeque::new(),
+            locks_asked: false,
+            locks_begun: false,
             locks_given: false,
             locks_in_flight: 0,
             deadline: Instant::FAR,
@@ -70,13 +85,16 @@ impl Recovery {
 
 impl Import {
     /// Locks to be replayed, after [`ImportEffect::ReplayLocks`]: those that were granted, with the server's old handles.
+    /// As many as the owner likes at once; an empty list says that there are no more.
     pub fn locks_to_replay(&mut self, now: Instant, locks: Vec<EnqueueReq>) {
         self.now = now;
-        if self.recovery.progress != Progress::Locks || self.recovery.locks_given {
+        if self.recovery.progress != Progress::Locks || !self.recovery.locks_asked {
             return;
         }
-        self.recovery.locks = locks.into();
-        self.recovery.locks_given = true;
+        self.recovery.locks_asked = false;
+        self.recovery.locks_begun = true;
+        self.recovery.locks_given = locks.is_empty();
+        self.recovery.locks.extend(locks);
         if self.state == State::ReplayLocks {
             self.send_locks();
         }
@@ -84,18 +102,23 @@ impl Import {
 
     /// The target recovers, and nothing of this client was there.
     pub(crate) fn declare_done(&mut self) {
-        self.forget_own_requests();
-        self.recovery = Recovery { progress: Progress::Locks, ..Recovery::default() };
+        self.start_over(Progress::Locks);
         self.set_state(State::ReplayLocks);
         self.send_requests_done();
     }
 
     pub(crate) fn replay_all(&mut self) {
         stdx::mark!("import.replay");
-        self.forget_own_requests();
-        self.recovery = Recovery { progress: Progress::Requests, ..Recovery::default() };
+        self.start_over(Progress::Requests);
         self.set_state(State::Replay);
         self.replay_some();
+    }
+
+    /// What was done of an earlier recovery counts for nothing, nor what the owner was asked for in it.
+    fn start_over(&mut self, progress: Progress) {
+        self.forget_own_requests();
+        self.effects.retain(|effect| !matches!(effect, ImportEffect::ReplayLocks { .. }));
+        self.recovery = Recovery { progress, ..Recovery::default() };
     }
 
     pub(crate) fn resume_replay(&mut self) {
@@ -121,7 +144,7 @@ impl Import {
             Progress::Locks => {
                 self.set_state(State::ReplayLocks);
                 self.resend_own();
-                if self.recovery.locks_given {
+                if self.recovery.locks_begun {
                     self.send_locks();
                 }
             }
@@ -208,17 +231,34 @@ impl Import {
 
     /// All clients have replayed their requests.
     pub(crate) fn requests_done(&mut self) {
-        if self.recovery.progress == Progress::Locks && !self.recovery.locks_given {
-            self.effects.push_back(ImportEffect::ReplayLocks);
+        if self.recovery.progress == Progress::Locks && !self.recovery.locks_begun {
+            self.ask_for_locks();
+        }
+    }
+
+    fn ask_for_locks(&mut self) {
+        if !core::mem::replace(&mut self.recovery.locks_asked, true) {
+            self.effects.push_back(ImportEffect::ReplayLocks { first: !self.recovery.locks_begun });
         }
     }
 
     fn send_locks(&mut self) {
-        while self.recovery.locks_in_flight < REPLAY_WINDOW {
-            let Some(lock) = self.recovery.locks.pop_front() else { break };
+        let batches = self.granted.features & features::BATCH_RPC != 0;
+        let window = if batches { LOCKS_WINDOW } else { REPLAY_WINDOW };
+        while self.recovery.locks_in_flight < window {
+            let Some(lock) = self.recovery.locks.pop_front() else {
+                if !self.recovery.locks_given {
+                    self.ask_for_locks();
+                    return;
+                }
+                break;
+            };
             self.recovery.locks_in_flight += 1;
-            let (body, timeout) = (lock.encode_to_vec().into(), self.config.request_timeout);
-            self.transmit_new(Opcode::LdlmEnqueue, body, flags::REPLAY, Purpose::Lock(lock.cookie), timeout);
+            if batches {
+                self.send_batch(&lock);
+            } else {
+                self.send_lock(&lock);
+            }
         }
         if self.recovery.locks_in_flight == 0 {
             self.recovery.progress = Progress::Waiting;
@@ -227,8 +267,58 @@ impl Import {
         }
     }
 
-    pub(crate) fn lock_replayed(&mut self, cookie: u64, reply: Frame) {
-        self.effects.push_back(ImportEffect::LockReplayed { cookie, reply });
+    /// As many locks as go into one request, from `first` on.
+    fn send_batch(&mut self, first: &EnqueueReq) {
+        let mut locks = Vec::with_capacity(LOCKS_BYTES + 256);
+        ReplayLocksReq::push(&mut locks, first);
+        while locks.len() < LOCKS_BYTES
+            && let Some(lock) = self.recovery.locks.pop_front()
+        {
+            ReplayLocksReq::push(&mut locks, &lock);
+        }
+        let (body, timeout) = (ReplayLocksReq { locks: locks.into() }.encode_to_vec(), self.config.request_timeout);
+        self.transmit_new(Opcode::LdlmReplay, body.into(), flags::REPLAY, Purpose::Locks, timeout);
+    }
+
+    /// For a server that knows no batches.
+    fn send_lock(&mut self, lock: &EnqueueReq) {
+        let (body, timeout) = (lock.encode_to_vec().into(), self.config.request_timeout);
+        self.transmit_new(Opcode::LdlmEnqueue, body, flags::REPLAY, Purpose::Lock(lock.cookie), timeout);
+    }
+
+    pub(crate) fn lock_replayed(&mut self, cookie: u64, reply: &Frame) {
+        let handle = Errno::from_status(reply.header.status).and_then(|()| {
+            let grant = reply.decode::<EnqueueRep>().map_err(|_| Errno::EPROTO)?.grant;
+            let record = |policy| matches!(policy, Some(Policy::Flock(_)));
+            Ok(grant.filter(|grant| !record(grant.policy)).map_or(0, |grant| grant.handle))
+        });
+        self.locks_answered(vec![(cookie, handle)]);
+    }
+
+    /// A batch is answered; an error of the whole is one of each.
+    pub(crate) fn locks_replayed(&mut self, sent: &Frame, reply: &Frame) {
+        let asked = sent.decode::<ReplayLocksReq>().unwrap_or_default();
+        let answer = Errno::from_status(reply.header.status)
+            .and_then(|()| reply.decode::<ReplayLocksRep>().map_err(|_| Errno::EPROTO));
+        let mut locks: Vec<(u64, Result<u64, Errno>)> = asked
+            .iter()
+            .flatten()
+            .enumerate()
+            .map(|(at, lock)| {
+                let handle = answer.as_ref().map_err(|errno| *errno);
+                (lock.cookie, handle.and_then(|answer| answer.handles.get(at).copied().ok_or(Errno::EPROTO)))
+            })
+            .collect();
+        for failure in answer.iter().flat_map(|answer| &answer.failed) {
+            if let Some((_, result)) = locks.get_mut(failure.index as usize) {
+                *result = Err(Errno::from_raw(failure.errno));
+            }
+        }
+        self.locks_answered(locks);
+    }
+
+    fn locks_answered(&mut self, locks: Vec<(u64, Result<u64, Errno>)>) {
+        self.effects.push_back(ImportEffect::LocksReplayed(locks));
         self.recovery.locks_in_flight = self.recovery.locks_in_flight.saturating_sub(1);
         if self.state == State::ReplayLocks {
             self.send_locks();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::connect::{PROTOCOL_VERSION, features};
 use proto::frame::flags;
-use proto::msg::{ConnectRep, Empty, EnqueueReq};
+use proto::msg::{ConnectRep, Empty, EnqueueReq, ReplayFailure, ReplayLocksRep, ReplayLocksReq};
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, Tag, Transno, Xid};
 use stdx::Instant;
 
@@ -24,6 +24,8 @@ struct Story {
     hangups: usize,
     dials: usize,
     offer: u32,
+    /// The server takes many locks at once.
+    batches: bool,
 }
 
 impl Story {
@@ -32,8 +34,17 @@ impl Story {
         change(&mut config);
         let now = Instant(1_000_000_000);
         let import = Import::new(config, now);
-        let mut story =
-            Story { import, now, link: Link(0), out: Vec::new(), told: Vec::new(), hangups: 0, dials: 0, offer: 0 };
+        let mut story = Story {
+            import,
+            now,
+            link: Link(0),
+            out: Vec::new(),
+            told: Vec::new(),
+            hangups: 0,
+            dials: 0,
+            offer: 0,
+            batches: false,
+        };
         story.drain();
         story
     }
@@ -99,7 +110,8 @@ impl Story {
         let reply = ConnectRep {
             version: PROTOCOL_VERSION,
             instance: 1,
-            features: if self.offer == 0 { 0 } else { features::MULTI_MOD_RPCS },
+            features: if self.offer == 0 { 0 } else { features::MULTI_MOD_RPCS }
+                | if self.batches { features::BATCH_RPC } else { 0 },
             max_mod_rpcs: self.offer,
             ..ConnectRep::default()
         };
@@ -354,13 +366,16 @@ fn a_restarted_server_gets_everything_back_in_order() {
     let done = s.sent();
     assert!(done.header.has(flags::REQ_REPLAY_DONE));
     s.answer(&done, 0, 10);
-    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::ReplayLocks)));
+    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::ReplayLocks { first: true })));
     s.import.locks_to_replay(s.now, vec![EnqueueReq { cookie: 5, granted_handle: 6, ..EnqueueReq::default() }]);
     s.drain();
     let lock = s.sent();
     assert!(lock.header.has(flags::REPLAY) && lock.header.opcode == Opcode::LdlmEnqueue as u16);
     s.answer(&lock, 0, 10);
-    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::LockReplayed { cookie: 5, .. })));
+    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::LocksReplayed(locks) if locks[..] == [(5, Ok(0))])));
+    assert!(s.told.iter().any(|t| matches!(t, ImportEffect::ReplayLocks { first: false })));
+    s.import.locks_to_replay(s.now, Vec::new());
+    s.drain();
     let done = s.sent();
     assert!(done.header.has(flags::LOCK_REPLAY_DONE));
     assert_eq!(s.import.state(), State::ReplayWait);
@@ -605,4 +620,91 @@ fn the_import_knows_its_last_states_and_how_long_answers_take() {
     let states: Vec<State> = s.import.status().history.iter().map(|(_, state)| *state).collect();
     use State::*;
     assert_eq!(states, [Connecting, Full, Disconn, Connecting, Replay]);
+}
+
+impl Story {
+    /// The server restarts and wants the locks.
+    fn restarts(&mut self, export: u64) {
+        self.cut();
+        self.connect(flags::CONNECT_RECOVERING, export, 0);
+        let done = self.sent();
+        assert!(done.header.has(flags::REQ_REPLAY_DONE));
+        self.answer(&done, 0, 0);
+    }
+
+    /// Gives locks with these cookies if they are wanted.
+    fn give_locks(&mut self, first: bool, cookies: core::ops::Range<u64>) {
+        let asked = |t: &ImportEffect| matches!(t, ImportEffect::ReplayLocks { first: asked } if *asked == first);
+        assert!(self.told.iter().any(asked), "{:?}", self.told);
+        self.told.clear();
+        let lock = |cookie| EnqueueReq { cookie, granted_handle: cookie + 1000, ..EnqueueReq::default() };
+        self.import.locks_to_replay(self.now, cookies.map(lock).collect());
+        self.drain();
+    }
+
+    fn locks_replayed(&mut self) -> Vec<(u64, Result<u64, Errno>)> {
+        let take = |t: &ImportEffect| if let ImportEffect::LocksReplayed(l) = t { Some(l.clone()) } else { None };
+        let all = self.told.iter().filter_map(take).flatten().collect();
+        self.told.retain(|t| !matches!(t, ImportEffect::LocksReplayed(_)));
+        all
+    }
+}
+
+/// Cookies of the locks in a request.
+fn batch(frame: &Frame) -> Vec<u64> {
+    assert!(frame.header.opcode == Opcode::LdlmReplay as u16 && frame.header.has(flags::REPLAY));
+    let request: ReplayLocksReq = frame.decode().unwrap();
+    request.iter().map(|lock| lock.unwrap().cookie).collect()
+}
+
+#[test]
+fn many_locks_are_replayed_in_one_request() {
+    let mut s = Story::new(|_| {});
+    s.batches = true;
+    s.connect(0, 77, 0);
+    s.restarts(78);
+    s.give_locks(true, 0..20_000);
+    let sent: Vec<Frame> = s.out.drain(..).collect();
+    assert_eq!(sent.len(), 4, "a window of them");
+    assert!(sent.iter().all(|frame| (64 << 10..65 << 10).contains(&frame.body.len())));
+    let first = batch(&sent[0]);
+    assert!(first.len() > 1000 && first[..3] == [0, 1, 2]);
+    // One of them is refused, and the server forgot to speak of the last one.
+    let handles = first.iter().map(|cookie| cookie + 5000).take(first.len() - 1).collect();
+    let failed = vec![ReplayFailure { index: 1, errno: 116 }, ReplayFailure { index: 1 << 31, errno: 5 }];
+    s.answer_with(&sent[0], |_| {}, ReplayLocksRep { handles, failed }.encode_to_vec().into());
+    let results = s.locks_replayed();
+    assert_eq!(results[..3], [(0, Ok(5000)), (1, Err(Errno::ESTALE)), (2, Ok(5002))]);
+    assert_eq!(results.last(), Some(&(first[first.len() - 1], Err(Errno::EPROTO))));
+    let next = s.sent();
+    assert_eq!(batch(&next)[0], sent.iter().map(|frame| batch(frame).len() as u64).sum());
+    // The connection breaks: what was not answered comes again, the same.
+    s.cut();
+    s.connect(flags::CONNECT_RECONNECT | flags::CONNECT_RECOVERING, 78, 0);
+    let again: Vec<Frame> = s.out.drain(..).collect();
+    let xids = |frames: &[Frame]| frames.iter().map(|frame| (frame.header.xid, batch(frame))).collect::<Vec<_>>();
+    assert_eq!(xids(&again), xids(&[&sent[1..], &[next]].concat()));
+    assert!(again.iter().all(|frame| frame.header.has(flags::RESENT)));
+    // An error of the whole request is one of each lock.
+    s.answer_with(&again[0], |h| h.status = -Errno::EPROTO.raw(), Bytes::new());
+    assert!(s.locks_replayed().iter().all(|(_, result)| *result == Err(Errno::EPROTO)));
+    // The server dies in the middle: everything from the beginning.
+    s.out.clear();
+    s.restarts(79);
+    s.give_locks(true, 0..2);
+    let all = s.sent();
+    assert_eq!(batch(&all), [0, 1]);
+    s.give_locks(false, 2..3);
+    let more = s.sent();
+    assert_eq!(batch(&more), [2]);
+    for (frame, handles) in [(&all, vec![7, 0]), (&more, vec![9])] {
+        s.answer_with(frame, |_| {}, ReplayLocksRep { handles, failed: vec![] }.encode_to_vec().into());
+    }
+    assert_eq!(s.locks_replayed(), [(0, Ok(7)), (1, Ok(0)), (2, Ok(9))]);
+    assert_eq!(s.import.state(), State::ReplayLocks, "until the owner says that there are no more");
+    s.give_locks(false, 0..0);
+    let done = s.sent();
+    assert!(done.header.has(flags::LOCK_REPLAY_DONE));
+    s.answer(&done, 0, 0);
+    assert_eq!(s.import.state(), State::Full);
 }

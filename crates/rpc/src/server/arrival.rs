@@ -22,7 +22,7 @@ pub enum Found {
 pub enum Class {
     /// Pings, disconnects, lock cancels and glimpse replies: run at once, also during recovery.
     AnyTime,
-    /// An enqueue that is flagged as a replay.
+    /// An enqueue that is flagged as a replay, or many of them in one.
     LockReplay,
     /// Everything else.
     Normal,

@@ -418,7 +418,7 @@ impl Exports {
 fn class(header: &proto::Header) -> Class {
     match Opcode::from_raw(header.opcode) {
         Some(Opcode::Ping | Opcode::Disconnect | Opcode::LdlmCancel | Opcode::LdlmGlReply) => Class::AnyTime,
-        Some(Opcode::LdlmEnqueue) if header.has(flags::REPLAY) => Class::LockReplay,
+        Some(Opcode::LdlmEnqueue | Opcode::LdlmReplay) if header.has(flags::REPLAY) => Class::LockReplay,
         _ => Class::Normal,
     }
 }

@@ -266,9 +266,9 @@ impl Window {
         self.since = now;
     }
 
-    /// A lock was replayed.
-    pub fn lock_executed(&mut self, now: Instant) {
-        self.replayed_locks += 1;
+    /// Locks were replayed.
+    pub fn locks_executed(&mut self, now: Instant, count: u64) {
+        self.replayed_locks += count;
         self.since = now;
     }
 

@@ -363,7 +363,10 @@ impl World {
                 }
                 ImportEffect::Reply { id, xid, result } => self.answered(i, id, xid, result),
                 ImportEffect::Notice(frame) => self.notice(i, &frame),
-                ImportEffect::ReplayLocks => {
+                ImportEffect::ReplayLocks { first: false } => {
+                    self.clients[i].import.locks_to_replay(self.now, Vec::new());
+                }
+                ImportEffect::ReplayLocks { first: true } => {
                     let c = &mut self.clients[i];
                     let locks = c.locks.iter().map(|(cookie, (key, handle))| EnqueueReq {
                         resource: Ask::resource(*key),
@@ -376,16 +379,13 @@ impl World {
                     let locks = locks.collect();
                     c.import.locks_to_replay(self.now, locks);
                 }
-                ImportEffect::LockReplayed { cookie, reply } => {
+                ImportEffect::LocksReplayed(locks) => {
                     let c = &mut self.clients[i];
-                    let grant = reply.decode::<EnqueueRep>().ok().and_then(|rep| rep.grant);
-                    match grant {
-                        Some(grant) if reply.header.status == 0 => {
-                            if let Some(lock) = c.locks.get_mut(&cookie) {
-                                lock.1 = grant.handle;
-                            }
+                    for (cookie, result) in locks {
+                        match (result, c.locks.get_mut(&cookie)) {
+                            (Ok(handle), Some(lock)) => lock.1 = handle,
+                            _ => drop(c.locks.remove(&cookie)),
                         }
-                        _ => drop(c.locks.remove(&cookie)),
                     }
                 }
                 // The handle that the first answer gave stays good: the replay carries it, so the server knows it.

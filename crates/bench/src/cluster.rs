@@ -26,6 +26,9 @@ pub struct Cluster {
     mounts: Vec<(PathBuf, Process)>,
     /// MGS, MDT, OSTs.
     servers: Vec<Process>,
+    /// Where the MGS listens.
+    mgs: String,
+    scratch: PathBuf,
 }
 
 /// What a cluster has used since it started.
@@ -109,6 +112,25 @@ pub fn cpu_us(pid: u32) -> Option<f64> {
     Some(ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// Anonymous memory of a process in bytes, from `/proc/PID/status`: its own, without what it maps of files.
+pub fn anonymous_memory(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// Bytes that the files of a directory take.
+fn disk_used(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(about) if about.is_dir() => disk_used(&entry.path()),
+        Ok(about) => about.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.flatten().map(of).sum()
+}
+
 /// Requests that were run, from the text of a `stats` parameter.
 fn requests(stats: &str) -> u64 {
     let lines = stats.lines().filter(|line| line.contains(" samples [usecs] ") && !line.contains("ping"));
@@ -139,7 +161,13 @@ impl Cluster {
             run(&["mkfs", "--ost", "--index", &index.to_string(), "--mgsnode", &mgs, &place(&name)])?;
             names.push(name);
         }
-        let mut cluster = Cluster { program: program.clone(), mounts: Vec::new(), servers: Vec::new() };
+        let mut cluster = Cluster {
+            program: program.clone(),
+            mounts: Vec::new(),
+            servers: Vec::new(),
+            mgs: mgs.clone(),
+            scratch: scratch.to_owned(),
+        };
         for name in names {
             let listen = if name == "mgt" { mgs.clone() } else { free_nid()? };
             let words = ["serve", "--listen", &listen, "--mgsnode", &mgs, &place(&name)].map(str::to_owned).to_vec();
@@ -169,6 +197,22 @@ impl Cluster {
     /// Where it is mounted.
     pub fn mounts(&self) -> Vec<PathBuf> {
         self.mounts.iter().map(|(place, _)| place.clone()).collect()
+    }
+
+    /// Where its MGS listens.
+    pub fn mgs(&self) -> &str {
+        &self.mgs
+    }
+
+    /// The anonymous memory of each of its processes, in bytes, by name.
+    pub fn memory(&self) -> Vec<(String, u64)> {
+        let all = self.servers.iter().chain(self.mounts.iter().map(|(_, process)| process));
+        all.map(|process| (process.name.clone(), anonymous_memory(process.child.id()).unwrap_or(0))).collect()
+    }
+
+    /// What the metadata target takes on its disk, in bytes.
+    pub fn mdt_disk(&self) -> u64 {
+        disk_used(&self.scratch.join("mdt0"))
     }
 
     /// Fails if one of the processes has ended.

@@ -2,7 +2,7 @@
 //!
 //! - [`suites`]: the experiments; each gives [`results::Results`].
 //! - [`places`]: where the same work is done: Adamant, a do-nothing FUSE file system, tmpfs, xfs.
-//! - [`load`]: what programs do, timed, in processes of their own.
+//! - [`load`]: what programs do, timed, in processes of their own; [`filler`]: a client of its own at work.
 //! - [`cluster`]: servers and mounts in processes of their own, and what they used.
 //! - [`nothing`]: a FUSE file system that does nothing: what the kernel allows.
 //! - [`echo`]: requests and replies over the protocol's framing: what the network allows.
@@ -18,6 +18,7 @@ pub mod chart;
 pub mod cluster;
 pub mod echo;
 pub mod figures;
+pub mod filler;
 pub mod gather;
 pub mod load;
 pub mod machine;

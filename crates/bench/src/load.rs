@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::filler::{Filler, Share};
 use crate::run::Run;
 
 /// What to do with each file or directory.
@@ -57,6 +58,9 @@ pub struct Task {
     pub count: u64,
     /// For [`Job::Beat`].
     pub stop_file: Option<PathBuf>,
+    /// For [`Job::Create`] of empty files: not on a mount but as a client; `folder` counts from the root then.
+    #[serde(default)]
+    pub share: Option<Share>,
 }
 
 /// A worker's answer.
@@ -92,14 +96,20 @@ pub fn work(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
     let wish = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, wish);
     let (mut lines, mut open) = (input.lines(), Vec::new());
+    let mut filler = Filler::default();
     while let Some(line) = lines.next() {
         let task: Task = serde_json::from_str(&line?)?;
-        let names: Vec<PathBuf> = (0..task.count).map(|n| task.folder.join(format!("{}{n}", task.prefix))).collect();
+        let count = if task.share.is_some() { 0 } else { task.count };
+        let names: Vec<PathBuf> = (0..count).map(|n| task.folder.join(format!("{}{n}", task.prefix))).collect();
         writeln!(output, "{READY}")?;
         output.flush()?;
         lines.next().context("the other end is gone")??;
         let mut answer = Answer::default();
-        if let Err(error) = perform(&task, &names, &mut open, &mut answer) {
+        if let Some(share) = &task.share {
+            let (done, error) = filler.fill(share, &task.folder.to_string_lossy(), &task.prefix, task.count)?;
+            answer.done = done;
+            answer.failed = error.map(|e| (e.raw_os_error().unwrap_or(0), format!("'{}': {e}", task.folder.display())));
+        } else if let Err(error) = perform(&task, &names, &mut open, &mut answer) {
             let place = names.get(answer.done as usize).unwrap_or(&task.folder);
             answer.failed = Some((error.raw_os_error().unwrap_or(0), format!("'{}': {error}", place.display())));
         }
@@ -204,6 +214,11 @@ impl Pool {
         self.workers.len()
     }
 
+    /// The process of each.
+    pub fn pids(&self) -> Vec<u32> {
+        self.workers.iter().map(|worker| worker.child.id()).collect()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
@@ -300,6 +315,7 @@ impl Pool {
             prefix: "beat".to_owned(),
             count: 0,
             stop_file: Some(stop_file.to_owned()),
+            share: None,
         };
         self.prepare(run, last, &[task], &mut || Ok(()))?;
         let start = Instant::now();
@@ -472,6 +488,7 @@ mod tests {
             prefix: prefix.to_owned(),
             count,
             stop_file: None,
+            share: None,
         };
         let given = answers(&[
             task(Job::Create { size: 300 }, "a", 3),

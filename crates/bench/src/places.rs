@@ -141,7 +141,7 @@ impl Spread {
         let task = |rank: usize| {
             let owner = if makes { rank } else { (rank + self.stride) % self.workers };
             let folder = self.roots[rank % self.roots.len()].join(self.home(owner));
-            Task { job, folder, prefix: format!("{prefix}.{owner}."), count: self.count, stop_file: None }
+            Task { job, folder, prefix: format!("{prefix}.{owner}."), count: self.count, stop_file: None, share: None }
         };
         (0..self.workers).map(task).collect()
     }

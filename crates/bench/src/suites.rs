@@ -2,6 +2,7 @@
 
 pub mod ceiling;
 pub mod meta;
+pub mod millions;
 pub mod recovery;
 pub mod smallfile;
 

@@ -76,6 +76,11 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
     let rows_of_recovery = rows(&figures_of_recovery);
     assert!(rows_of_recovery[0]["figure"]["median"].as_f64() > Some(0.0), "{}", rows_of_recovery[0]);
     assert!(rows_of_recovery[1]["figure"]["median"].as_f64() >= Some(50.0), "replayed: {}", rows_of_recovery[1]);
+    let text = bench(&story, &["millions", "--rounds", "1", "--files", "300", "--clients", "2"]).ok();
+    let figures_of_millions = figures(&story, "millions");
+    let kept = |row: &serde_json::Value| row["bound"]["kept"].as_bool();
+    assert!(rows(&figures_of_millions).iter().filter(|row| kept(row).is_some()).count() >= 8, "{text}");
+    assert!(text.contains("ls -U, 300 entries") && text.contains("memory of client1"), "{text}");
     leaves_nothing(&story);
 
     let page = adamant(["bench", "report", "--out", &out(&story)]).ok();
@@ -94,6 +99,7 @@ fn wrong_words_give_a_line_and_status_2() {
         (&["smallfile", "--sizes", "4,x"], "--sizes"),
         (&["meta", "--processes", "0"], "--processes"),
         (&["recovery", "--mounts", "1"], "--mounts"),
+        (&["millions", "--clients", "0"], "--clients"),
         (&["report"], "--out"),
         (&["nonsense"], "nonsense"),
     ] {

@@ -31,7 +31,7 @@ struct Case {
 }
 
 /// Programs at work in between, so that the beat finds its pace.
-const CALM: Duration = Duration::from_millis(200);
+pub(super) const CALM: Duration = Duration::from_millis(200);
 /// Longer than making the uncommitted creates takes; the longest that the server accepts.
 const COMMIT_INTERVAL_MS: &str = "60000";
 /// How long the recovery may take before the run ends with an error.
@@ -118,7 +118,7 @@ fn replayed(cluster: &Cluster) -> Option<f64> {
     status(cluster).lines().find_map(|line| line.strip_prefix("replayed_requests: ")?.trim().parse().ok())
 }
 
-fn wait_recovered(run: &Run, cluster: &Cluster) -> anyhow::Result<()> {
+pub(super) fn wait_recovered(run: &Run, cluster: &Cluster) -> anyhow::Result<()> {
     let start = std::time::Instant::now();
     while !status(cluster).contains("status: COMPLETE") {
         run.go_on()?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bench::results::Results;
 use bench::run::{Progress, Run};
-use bench::suites::{ceiling, meta, recovery, smallfile};
+use bench::suites::{ceiling, meta, millions, recovery, smallfile};
 use clap::{Args, Subcommand};
 
 use crate::{daemon, output};
@@ -81,6 +81,19 @@ enum Command {
         /// Creates that are answered and not on disk when the server dies
         #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=10_000_000))]
         uncommitted: Vec<u64>,
+    },
+    /// Millions of files: disk, memory, listing, restart, each beside what is wanted
+    ///
+    /// Example: adamant bench millions --files 10000000 --out results
+    Millions {
+        #[command(flatten)]
+        common: Common,
+        /// Files in all; from a million on one directory has exactly a million
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+        files: Option<u64>,
+        /// Clients that make them, each a process without a mount
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+        clients: u64,
     },
     /// One HTML page of all figures and charts in a directory
     ///
@@ -187,6 +200,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 uncommitted: or(uncommitted, quick, &[0, 100, 2_000], &[0, 100, 1_000, 10_000]),
             };
             measure(&common, |run, command| recovery::run(run, &size, command))
+        }
+        Command::Millions { common, files, clients } => {
+            let files = files.unwrap_or(if common.quick { 50_000 } else { 1_000_000 });
+            let size = millions::Size { files, clients, rounds: common.rounds(2, 3) };
+            measure(&common, |run, command| millions::run(run, &size, command))
         }
     }
 }

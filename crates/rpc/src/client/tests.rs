@@ -663,7 +663,7 @@ fn many_locks_are_replayed_in_one_request() {
     s.batches = true;
     s.connect(0, 77, 0);
     s.restarts(78);
-    s.give_locks(true, 0..20_000);
+    s.give_locks(true, 0..40_000);
     let sent: Vec<Frame> = s.out.drain(..).collect();
     assert_eq!(sent.len(), 4, "a window of them");
     assert!(sent.iter().all(|frame| (64 << 10..65 << 10).contains(&frame.body.len())));

@@ -1,8 +1,11 @@
 //! Faults on purpose in a running file system: sites set by `lctl`, a medium that takes nothing more, what is in flight.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Cluster, Outcome, Shape, Which, adamant};
+use crate::{Cluster, Outcome, Shape, Which, adamant, command};
 
 /// `fail_loc`: at most one hit.
 pub const ONCE: u32 = 0x8000_0000;
@@ -20,6 +23,23 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what}: not so after {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// chmod(1).
+#[track_caller]
+pub fn chmod(mode: u32, file: &Path) {
+    command("chmod").arg(format!("{mode:04o}")).arg(file).ok();
+}
+
+/// chmod(1), which nobody waits for here.
+pub fn begin_chmod(mode: u32, file: PathBuf) -> JoinHandle<()> {
+    std::thread::spawn(move || chmod(mode, &file))
+}
+
+/// The permissions of a file.
+#[track_caller]
+pub fn mode(file: &Path) -> u32 {
+    std::fs::metadata(file).expect("it is there").permissions().mode() & 0o7777
 }
 
 impl Shape {
@@ -85,6 +105,14 @@ impl Cluster {
     #[track_caller]
     pub fn open_files(&self) -> usize {
         self.get_on(Which::Mdt, "mdt.*.open_files").parse().expect("a number")
+    }
+
+    /// How many requests of a kind the metadata target has done, by its `stats`.
+    #[track_caller]
+    pub fn requests_done(&self, kind: &str) -> usize {
+        let text = self.get_on(Which::Mdt, "mdt.*.stats");
+        let mut words = text.lines().map(str::split_whitespace).find(|words| words.clone().next() == Some(kind));
+        words.as_mut().and_then(|words| words.nth(1)).map_or(0, |count| count.parse().expect("a number"))
     }
 
     /// Waits until all that the metadata target has done is on its disk.

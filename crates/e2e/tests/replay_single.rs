@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use e2e::faults::{ONCE, wait_for};
-use e2e::{Cluster, Shape, Story, needs_root};
+use e2e::{Cluster, Shape, Story, Which, needs_root};
 
 const REINT_NET: u32 = 0x107;
 const CLOSE_NET: u32 = 0x115;
@@ -143,4 +143,192 @@ fn replay_single_53g_create_reply_and_close_request_while_both_in_flight() {
 fn replay_single_53h_create_request_and_close_reply_while_two_requests_in_flight() {
     let (create, close) = (Some(ONCE | REINT_NET), Some(ONCE | CLOSE_NET_REP));
     play("replay-single 53h", Case { create, close, barrier: true });
+}
+
+const REINT_MULTI_NET: u32 = 0x159;
+const REINT_MULTI_NET_REP: u32 = 0x15a;
+const LDLM_REPLY_NET: u32 = 0x157;
+
+/// As many files as the client has slots, with the mode 0644.
+fn files_for_all_slots(cluster: &Cluster) -> Vec<PathBuf> {
+    let folder = cluster.mount(0).join("d");
+    std::fs::create_dir(&folder).unwrap();
+    let files: Vec<PathBuf> = (0..cluster.slots()).map(|at| folder.join(format!("f{at}"))).collect();
+    for file in &files {
+        std::fs::write(file, b"").unwrap();
+        e2e::faults::chmod(0o644, file);
+    }
+    wait_for("nothing is in flight", || cluster.in_flight() == 0);
+    cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
+    files
+}
+
+/// Begins to change the mode of all files, each in a process of its own, while this is lost.
+fn chmod_all(cluster: &Cluster, loc: u32, files: &[PathBuf]) -> Vec<JoinHandle<()>> {
+    cluster.fail_loc(loc);
+    let waiting = files.iter().map(|file| e2e::faults::begin_chmod(0o600, file.clone())).collect();
+    wait_for("all slots are taken", || cluster.in_flight() == files.len());
+    waiting
+}
+
+fn modes_are_changed(waiting: Vec<JoinHandle<()>>, files: &[PathBuf]) {
+    for process in waiting {
+        process.join().expect("chmod succeeds");
+    }
+    for file in files {
+        assert_eq!(e2e::faults::mode(file), 0o600, "{}", file.display());
+    }
+}
+
+#[test]
+fn replay_single_102a_resend_of_lost_requests_with_many_changes_in_flight() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("replay-single 102a", Duration::from_secs(90));
+    let cluster = Cluster::start(&story, Shape::with_faults());
+    let files = files_for_all_slots(&cluster);
+    let waiting = chmod_all(&cluster, REINT_MULTI_NET, &files);
+    assert_eq!(cluster.requests_done("mds_reint"), 0, "they were lost before they were done");
+    cluster.fail_loc(0);
+    modes_are_changed(waiting, &files);
+    assert_eq!(cluster.requests_done("mds_reint"), files.len());
+}
+
+#[test]
+fn replay_single_102b_resend_after_lost_replies_with_many_changes_in_flight() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("replay-single 102b", Duration::from_secs(90));
+    let cluster = Cluster::start(&story, Shape::with_faults());
+    let files = files_for_all_slots(&cluster);
+    let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
+    wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
+    cluster.fail_loc(0);
+    modes_are_changed(waiting, &files);
+    assert_eq!(cluster.requests_done("mds_reint"), files.len(), "none was done twice");
+    assert_eq!(cluster.requests_done("answered_again"), files.len(), "each was answered from memory");
+}
+
+#[test]
+fn replay_single_102c_replay_without_reconstruction_with_many_changes_in_flight() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("replay-single 102c", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::with_faults());
+    let files = files_for_all_slots(&cluster);
+    cluster.replay_barrier();
+    let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
+    wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
+    cluster.fail_loc(0);
+    cluster.fail_mdt();
+    modes_are_changed(waiting, &files);
+    assert_eq!(cluster.requests_done("mds_reint"), files.len(), "the server had no trace of them: each is done anew");
+    assert_eq!(cluster.requests_done("reconstructed"), 0);
+}
+
+#[test]
+fn replay_single_102d_replay_and_reconstruction_with_many_changes_in_flight() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("replay-single 102d", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::with_faults());
+    let files = files_for_all_slots(&cluster);
+    let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
+    wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
+    cluster.sync_mdt();
+    cluster.fail_loc(0);
+    cluster.fail_mdt();
+    modes_are_changed(waiting, &files);
+    assert_eq!(cluster.requests_done("reconstructed"), files.len(), "each is answered from its record on disk");
+    assert_eq!(cluster.requests_done("mds_reint"), files.len(), "and none is done");
+}
+
+/// A change that cannot be made twice: a second time it fails.
+type Once = (&'static str, fn(&Path) -> std::io::Result<()>);
+
+const ONLY_ONCE: &[Once] = &[
+    ("mknod", |d| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        Ok(rustix::fs::mknodat(rustix::fs::CWD, d.join("new"), rustix::fs::FileType::RegularFile, mode, 0)?)
+    }),
+    ("mkdir", |d| std::fs::create_dir(d.join("new"))),
+    ("rmdir", |d| std::fs::remove_dir(d.join("folder"))),
+    ("unlink", |d| std::fs::remove_file(d.join("file"))),
+    ("rename", |d| std::fs::rename(d.join("file"), d.join("new"))),
+    ("link", |d| std::fs::hard_link(d.join("file"), d.join("new"))),
+    ("symlink", |d| std::os::unix::fs::symlink("file", d.join("new"))),
+];
+
+/// Begins all of them, each in a directory of its own.
+fn begin_only_once(mount: &Path) -> Vec<(&'static str, JoinHandle<std::io::Result<()>>)> {
+    let begin = |(name, change): &Once| {
+        let (folder, change) = (mount.join(name), *change);
+        (*name, std::thread::spawn(move || change(&folder)))
+    };
+    ONLY_ONCE.iter().map(begin).collect()
+}
+
+/// What stands in a directory, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// 102d, in memory (102b) and on disk, with changes that fail when they are made a second time.
+#[test]
+fn replay_single_102d_variant_changes_that_cannot_be_made_twice() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("replay-single 102d, not idempotent", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::with_faults());
+    let mount = cluster.mount(0).to_path_buf();
+    assert!(ONLY_ONCE.len() <= cluster.slots());
+    for (name, _) in ONLY_ONCE {
+        std::fs::create_dir_all(mount.join(name).join("folder")).unwrap();
+        std::fs::write(mount.join(name).join("file"), b"").unwrap();
+    }
+    wait_for("nothing is in flight", || cluster.in_flight() == 0);
+    cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
+    cluster.fail_loc(REINT_MULTI_NET_REP);
+    let waiting = begin_only_once(&mount);
+    wait_for("all are done", || cluster.requests_done("mds_reint") == ONLY_ONCE.len());
+    cluster.sync_mdt();
+    cluster.fail_loc(0);
+    cluster.fail_mdt();
+    for (name, change) in waiting {
+        change.join().unwrap().unwrap_or_else(|error| panic!("{name} was done twice: {error}"));
+    }
+    assert_eq!(cluster.requests_done("reconstructed"), ONLY_ONCE.len());
+    assert_eq!(cluster.requests_done("mds_reint"), ONLY_ONCE.len(), "the reconstructed ones count here, too");
+    for (name, want) in [
+        ("mknod", &["file", "folder", "new"][..]),
+        ("mkdir", &["file", "folder", "new"]),
+        ("rmdir", &["file"]),
+        ("unlink", &["folder"]),
+        ("rename", &["folder", "new"]),
+        ("link", &["file", "folder", "new"]),
+        ("symlink", &["file", "folder", "new"]),
+    ] {
+        assert_eq!(names(&mount.join(name)), want, "{name}");
+    }
+
+    // An exclusive create through open, which is not among Lustre's changes.
+    cluster.fail_loc(LDLM_REPLY_NET);
+    let exclusive = mount.join("exclusive");
+    let waiting = std::thread::spawn(move || File::options().write(true).create_new(true).open(exclusive));
+    cluster.await_hit();
+    cluster.sync_mdt();
+    cluster.fail_loc(0);
+    cluster.fail_mdt();
+    let file = waiting.join().unwrap().expect("created once");
+    assert_eq!(cluster.open_files(), 1);
+    drop(file);
+    wait_for("it is closed", || cluster.open_files() == 0);
 }

@@ -245,10 +245,23 @@ impl Cluster {
 
     /// What it has used so far.
     pub fn usage(&self) -> Usage {
+        self.usage_of(&self.servers.iter().collect::<Vec<_>>())
+    }
+
+    /// The same but for the metadata server: if that is killed, what a new one uses comes on top of this.
+    pub fn usage_beside_mdt(&self) -> Usage {
+        let others: Vec<&Process> =
+            self.servers.iter().enumerate().filter(|(place, _)| *place != MDT).map(|(_, server)| server).collect();
+        self.usage_of(&others)
+    }
+
+    fn usage_of(&self, servers: &[&Process]) -> Usage {
+        let request = admin::Request::GetParam { pattern: "*.*.stats".to_owned() };
+        let stats = servers.iter().flat_map(|server| self.ask("server", server.child.id(), &request));
         Usage {
-            requests: self.server_params("*.*.stats").iter().map(|(_, text)| requests(text)).sum(),
+            requests: stats.map(|(_, text)| requests(&text)).sum(),
             client_cpu_us: self.mounts.iter().map(|(_, process)| process.cpu_us()).sum(),
-            server_cpu_us: self.servers.iter().map(Process::cpu_us).sum(),
+            server_cpu_us: servers.iter().map(|server| server.cpu_us()).sum(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Usage};
 use crate::figures::Figure;
 use crate::load::{Job, Pool};
 use crate::places::Spread;
@@ -28,6 +28,7 @@ struct Case {
     pause_ms: Vec<f64>,
     ready_ms: Vec<f64>,
     replayed: Vec<f64>,
+    used: Vec<Usage>,
 }
 
 /// Programs at work in between, so that the beat finds its pace.
@@ -88,8 +89,10 @@ fn measure(run: &Run, size: &Size, cases: &mut Vec<Case>) -> anyhow::Result<()> 
                 let (took, ready) = pool.beat(run, &beat, &stop_file, |pool| {
                     std::thread::sleep(CALM);
                     pool.phase(run, &load.tasks(Job::Create { size: 0 }, "u"), &mut || cluster.check())?;
+                    let before = cluster.usage_beside_mdt();
                     let ready = cluster.kill_mdt()?;
                     wait_recovered(run, &cluster)?;
+                    case.used.push(cluster.usage().since(before));
                     std::thread::sleep(CALM);
                     Ok(ready)
                 })?;
@@ -136,7 +139,17 @@ fn show(size: &Size, cases: &[Case], results: &mut Results) {
         let Some(pause) = Figure::of(&case.pause_ms) else { continue };
         let row = Row::new(label("pause"), "ms", pause).beside("start of the server", Figure::of(&case.ready_ms));
         results.rows.push(row);
-        results.rows.extend(Figure::of(&case.replayed).map(|figure| Row::new(label("replayed"), "requests", figure)));
+        let Some(replayed) = Figure::of(&case.replayed) else { continue };
+        let mut row = Row::new(label("replayed"), "requests", replayed);
+        if replayed.median > 0.0 {
+            let each = |of: fn(&Usage) -> f64| {
+                Figure::of(&case.used.iter().map(of).collect::<Vec<_>>()).map(|all| all.median / replayed.median)
+            };
+            row.requests = each(|used| used.requests as f64);
+            row.client_cpu_us = each(|used| used.client_cpu_us);
+            row.server_cpu_us = each(|used| used.server_cpu_us);
+        }
+        results.rows.push(row);
     }
     let find = |files, uncommitted| cases.iter().find(|case| case.files == files && case.uncommitted == uncommitted);
     let mut series: Vec<Series> = size
@@ -185,12 +198,21 @@ mod tests {
     #[test]
     fn a_run_that_ended_early_shows_what_it_has() {
         let size = Size { kills: 2, files: vec![0, 10], uncommitted: vec![0, 5] };
-        let case =
-            Case { pause_ms: vec![30.0, 10.0], ready_ms: vec![5.0, 4.0], replayed: vec![6.0, 8.0], ..Case::default() };
+        let used = Usage { requests: 14, client_cpu_us: 70.0, server_cpu_us: 700.0 };
+        let case = Case {
+            pause_ms: vec![30.0, 10.0],
+            ready_ms: vec![5.0, 4.0],
+            replayed: vec![6.0, 8.0],
+            used: vec![used; 2],
+            ..Case::default()
+        };
         let mut results = Results::default();
         show(&size, &[case], &mut results);
         assert_eq!(results.rows.len(), 2);
         assert_eq!((results.rows[0].figure.median, results.rows[0].yardsticks[0].ratio), (20.0, Some(20.0 / 4.5)));
+        let replayed = &results.rows[1];
+        let each = (replayed.requests, replayed.client_cpu_us, replayed.server_cpu_us);
+        assert_eq!(each, (Some(2.0), Some(10.0), Some(100.0)), "of one replayed request");
         assert_eq!(results.charts[0].series.len(), 3);
         let mut nothing = Results::default();
         show(&size, &[], &mut nothing);

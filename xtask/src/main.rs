@@ -1,8 +1,10 @@
-//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|bench|docs|deps`.
+//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|bench|compat|docs|deps`.
 //!
 //! The README's commands, `.ci/run` and the people use the same subcommands. What each step runs stands in [`steps`];
-//! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`].
+//! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`]; how older versions
+//! become peers of the tests stands in [`compat`].
 
+mod compat;
 mod deps;
 mod steps;
 mod tidy;
@@ -46,6 +48,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Builds the older versions that the tests with real processes run as peers, and says where they are
+    Compat,
     /// The API documentation without warnings and, where mdbook is installed, the user's guide
     Docs,
     /// Installs what is missing on this machine (Debian 12 and later), and says what it does
@@ -72,7 +76,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     sh.change_dir(root());
     match command {
         Command::Ci(selection) => steps::ci(&sh, &selection),
-        Command::Test => steps::run(&sh, &["unit", "build", "sim", "canary", "e2e"]),
+        Command::Test => steps::run(&sh, &["unit", "build", "sim", "canary", "compat", "e2e"]),
         Command::Tidy => tidy::run(&sh),
         Command::Sim { arguments } => {
             Ok(cmd!(sh, "cargo run --release --package adamant -- sim {arguments...}").run()?)
@@ -87,6 +91,10 @@ fn run(command: Command) -> anyhow::Result<()> {
                 cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
             }
             Ok(cmd!(sh, "cargo run --release --package adamant -- bench report --out {out}").run()?)
+        }
+        Command::Compat => {
+            println!("{}", compat::build_all(&sh)?.display());
+            Ok(())
         }
         Command::Docs => steps::run(&sh, &["rustdoc", "book"]),
         Command::Deps { run_only: true } => deps::check_run_time(),

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use xshell::{Shell, cmd};
 
-use crate::{deps, root, target_directory, tidy};
+use crate::{compat, deps, root, target_directory, tidy};
 
 /// Which of the steps to run.
 #[derive(Args)]
@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
         run: simulator_smoke,
     },
     Step { name: "canary", about: "the simulator finds a planted fault", run: simulator_canary },
+    Step { name: "compat", about: "older versions, built once, as peers of the tests with real processes", run: older },
     Step { name: "e2e", about: "real processes, real mounts", run: e2e },
     Step { name: "book", about: "the user's guide", run: book },
 ];
@@ -156,12 +157,17 @@ fn simulator_canary(sh: &Shell) -> anyhow::Result<()> {
     }
 }
 
+fn older(sh: &Shell) -> anyhow::Result<()> {
+    compat::build_all(sh).map(|_| ())
+}
+
 fn e2e(sh: &Shell) -> anyhow::Result<()> {
     real_processes(sh, &["--test-threads=1"])
 }
 
 fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
     let _binary = sh.push_env("ADAMANT", adamant(sh)?);
+    let _older = sh.push_env("ADAMANT_COMPAT", compat::build_all(sh)?);
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
     Ok(cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- {runner_arguments...}").run()?)
 }

@@ -27,11 +27,23 @@ pub struct Shape {
     pub serve_arguments: Vec<&'static str>,
     /// Where a target lives, if not in the story's folder.
     pub places: Vec<(Which, PathBuf)>,
+    /// The program of the servers, if not the binary under test.
+    pub server_program: Option<PathBuf>,
+    /// The program of the mounts, if not the binary under test.
+    pub mount_program: Option<PathBuf>,
 }
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { osts: 2, mounts: 1, mount_options: Vec::new(), serve_arguments: Vec::new(), places: Vec::new() }
+        Shape {
+            osts: 2,
+            mounts: 1,
+            mount_options: Vec::new(),
+            serve_arguments: Vec::new(),
+            places: Vec::new(),
+            server_program: None,
+            mount_program: None,
+        }
     }
 }
 
@@ -67,11 +79,13 @@ struct Server {
     which: Which,
     place: PathBuf,
     nid: String,
+    program: PathBuf,
     process: Option<Background>,
 }
 
 struct Mounted {
     place: PathBuf,
+    program: PathBuf,
     process: Option<Background>,
 }
 
@@ -123,6 +137,7 @@ impl Cluster {
                     .find(|(name, _)| *name == which)
                     .map_or_else(|| folder.join(which.to_string()), |(_, place)| place.clone()),
                 nid: free_nid(),
+                program: shape.server_program.clone().unwrap_or_else(crate::binary),
                 process: None,
             })
             .collect();
@@ -130,19 +145,22 @@ impl Cluster {
         for server in &servers {
             let place = server.place.display().to_string();
             let mgs = servers[0].nid.as_str();
-            match server.which {
-                Which::Mgt => adamant(["mkfs", "--mgs", &place]).ok(),
-                Which::Mdt => {
-                    adamant(["mkfs", "--fsname", &fsname, "--mdt", "--index", "0", "--mgsnode", mgs, &place]).ok()
-                }
+            let mkfs = crate::command(&server.program).arg("mkfs");
+            let mkfs = match server.which {
+                Which::Mgt => mkfs.arg("--mgs"),
+                Which::Mdt => mkfs.args(["--fsname", &fsname, "--mdt", "--index", "0", "--mgsnode", mgs]),
                 Which::Ost(index) => {
-                    let index = index.to_string();
-                    adamant(["mkfs", "--fsname", &fsname, "--ost", "--index", &index, "--mgsnode", mgs, &place]).ok()
+                    mkfs.args(["--fsname", &fsname, "--ost", "--index", &index.to_string(), "--mgsnode", mgs])
                 }
             };
+            mkfs.arg(&place).ok();
         }
         let mounts = (0..shape.mounts)
-            .map(|index| Mounted { place: folder.join(format!("mnt{index}")), process: None })
+            .map(|index| Mounted {
+                place: folder.join(format!("mnt{index}")),
+                program: shape.mount_program.clone().unwrap_or_else(crate::binary),
+                process: None,
+            })
             .collect();
         Cluster { fsname, folder, shape, servers, mounts, starts: 0 }
     }
@@ -206,7 +224,7 @@ impl Cluster {
         words.extend(self.shape.serve_arguments.iter().map(ToString::to_string));
         words.extend(more.iter().map(ToString::to_string));
         words.push(server.place.display().to_string());
-        let process = Background::start(&server.which.to_string(), &words, log);
+        let process = Background::start_program(&server.program, &server.which.to_string(), &words, log);
         self.servers[index].process = Some(process);
     }
 
@@ -271,7 +289,31 @@ impl Cluster {
     pub fn restart_fails(&self, which: Which, arguments: &[&str]) -> crate::Outcome {
         let server = self.server(which);
         let place = server.place.display().to_string();
-        adamant(["serve", "--listen", &server.nid]).args(arguments).arg(&place).within(Duration::from_secs(20)).run()
+        let serve = crate::command(&server.program).args(["serve", "--listen", &server.nid]);
+        serve.args(arguments).arg(&place).within(Duration::from_secs(20)).run()
+    }
+
+    /// From its next start on, every server is this program.
+    pub fn change_servers(&mut self, program: &Path) {
+        for server in &mut self.servers {
+            server.program = program.to_path_buf();
+        }
+    }
+
+    /// From its next start on, a mount is this program.
+    pub fn change_mount(&mut self, index: usize, program: &Path) {
+        self.mounts[index].program = program.to_path_buf();
+    }
+
+    /// Starts a server with these arguments too, once, and ends it as an administrator would when it serves.
+    #[track_caller]
+    pub fn serve_once(&mut self, which: Which, arguments: &[&'static str]) {
+        let usual = self.shape.serve_arguments.clone();
+        self.shape.serve_arguments.extend(arguments);
+        self.restart(which);
+        self.await_registration(self.index(which));
+        self.shape.serve_arguments = usual;
+        self.stop(which);
     }
 
     /// Whether a server's process lives.
@@ -307,7 +349,7 @@ impl Cluster {
             words.extend(["-o".to_owned(), self.shape.mount_options.join(",")]);
         }
         words.extend([source, mount.place.display().to_string()]);
-        let mut process = Background::start(&format!("mnt{index}"), &words, log);
+        let mut process = Background::start_program(&mount.program, &format!("mnt{index}"), &words, log);
         let start = Instant::now();
         while !is_mounted(&mount.place) {
             if let Some(status) = process.ended() {
@@ -354,6 +396,11 @@ impl Cluster {
                 self.kill9_mount(index);
             }
         }
+        self.kill9_servers();
+    }
+
+    /// Ends all servers as a power cut would.
+    pub fn kill9_servers(&mut self) {
         for server in &mut self.servers {
             if let Some(mut process) = server.process.take() {
                 process.kill9();

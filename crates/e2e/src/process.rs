@@ -30,8 +30,14 @@ impl Background {
     /// Starts the binary under test.
     #[track_caller]
     pub fn start(name: &str, arguments: &[String], log: PathBuf) -> Background {
+        Background::start_program(&crate::binary(), name, arguments, log)
+    }
+
+    /// Starts a program.
+    #[track_caller]
+    pub fn start_program(program: &Path, name: &str, arguments: &[String], log: PathBuf) -> Background {
         let file = File::options().create(true).append(true).open(&log).expect("its log");
-        let child = Command::new(crate::binary())
+        let child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("its log"))

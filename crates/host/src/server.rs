@@ -137,6 +137,12 @@ pub fn identify(place: &Place) -> Result<Header, String> {
     header_of(&engine, &directory.display().to_string())
 }
 
+/// What an administrator does before an older version can serve this target.
+pub fn ways_back(header: &Header) -> Vec<&'static str> {
+    let of = |(bit, way): &(u64, &'static str)| (header.incompat & bit != 0).then_some(*way);
+    target::format_features::WAYS_BACK.iter().filter_map(of).collect()
+}
+
 /// What to change of a target that is not running.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {

@@ -42,6 +42,10 @@ pub struct Header {
     /// Parameters that it sets at each start, `PATH=VALUE`.
     #[prost(string, repeated, tag = "12")]
     pub params: Vec<String>,
+    /// First recovery epoch whose replies say versions of objects as this version means them; 0 if there was none: what was
+    /// answered before is replayed without a look at versions.
+    #[prost(uint32, tag = "13")]
+    pub versions_epoch: u32,
 }
 
 impl Record for Header {

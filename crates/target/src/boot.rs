@@ -249,7 +249,7 @@ impl Machine {
         self.commits.set_progress(self.last_transno, progress.last_generation);
         self.window = Window::new(known, self.last_committed, self.soft_time(), self.options.recovery_hard);
         if !self.window.is_open() {
-            header.epoch = header.epoch.max(self.last_transno.epoch()) + 1;
+            begin_epoch(&mut header, self.last_transno);
             self.last_transno = Transno::start_of(header.epoch);
             header.incompat &= !format_features::MULTI_RPCS;
         }
@@ -257,5 +257,14 @@ impl Machine {
         self.name = name;
         self.header = header;
         Ok(())
+    }
+}
+
+/// The next recovery epoch: transnos from now on are above all those before. Version 0.1.0 drops `versions_epoch` whenever
+/// it serves the target, so what that version answered is always before it.
+pub(crate) fn begin_epoch(header: &mut Header, last: Transno) {
+    header.epoch = header.epoch.max(last.epoch()) + 1;
+    if header.versions_epoch == 0 {
+        header.versions_epoch = header.epoch;
     }
 }

@@ -213,10 +213,12 @@ impl Cx<'_> {
     /// A value with [`IDENTITY`] says which object it is, not what state it is in.
     pub fn pre_version(&mut self, index: usize, version: u64) -> Result<(), Stop> {
         self.note_version(index, version);
-        let Replay::Fresh(_) = self.op.replay else { return Ok(()) };
+        let Replay::Fresh(transno) = self.op.replay else { return Ok(()) };
         let first = self.op.asked.pre_versions.get(index).copied().unwrap_or(0);
-        // 0: nothing was noted. Version 0.1.0 did not note identities.
-        let by_older = version & IDENTITY != 0 && first & IDENTITY == 0;
+        // Version 0.1.0 noted no identities, and other versions of files that were closed.
+        let since = self.m.header.versions_epoch;
+        let by_older = since == 0 || transno.epoch() < since;
+        // 0: nothing was noted.
         if first == 0 || first == version || by_older {
             return Ok(());
         }

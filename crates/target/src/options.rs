@@ -16,6 +16,12 @@ pub mod format_features {
     pub const MULTI_RPCS: u64 = 0x400;
     /// Names for messages.
     pub const NAMES: &[(u64, &str)] = &[(MULTI_RPCS, "multi_rpcs")];
+    /// What an administrator does before an older version can serve a target with a feature.
+    pub const WAYS_BACK: &[(u64, &str)] = &[(
+        MULTI_RPCS,
+        "for a version without multi_rpcs (0.1.0): unmount the clients, stop the target, serve it once with \
+         `-o abort_recov`, stop it; then this feature is gone",
+    )];
     /// `incompat` bits that this version knows.
     pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS;
     /// `rocompat` bits that this version knows.
@@ -121,6 +127,7 @@ pub fn format(format: &Format) -> Batch {
         made_by: format.version.clone(),
         made_ns: format.wall_ns,
         params: format.params.clone(),
+        versions_epoch: 0,
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());

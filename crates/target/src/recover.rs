@@ -8,7 +8,7 @@ use rpc::RECONNECT_DELAY_MAX;
 use rpc::server::{Phase, Step};
 
 use crate::api::LogLevel;
-use crate::boot::Stage;
+use crate::boot::{Stage, begin_epoch};
 use crate::commit::Then;
 use crate::execute::reply_header;
 use crate::machine::{Machine, Target};
@@ -61,7 +61,7 @@ impl<S: Service> Target<S> {
         if m.exports.iter().all(|export| !export.is_multi()) {
             m.header.incompat &= !format_features::MULTI_RPCS;
         }
-        m.header.epoch = m.header.epoch.max(m.last_transno.epoch()) + 1;
+        begin_epoch(&mut m.header, m.last_transno);
         m.header_dirty();
         let group = m.newest_group();
         if let Some(then) = m.when_durable(group, Then::Epoch) {

@@ -47,7 +47,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     let header = header.map_err(anyhow::Error::msg)?;
     let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let rows = [
+    let mut rows = vec![
         ("name", header.name.clone()),
         ("uuid", uuid),
         ("mgsnode", header.mgs_nids.join(",")),
@@ -60,6 +60,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ("made_by", header.made_by.clone()),
         ("params", header.params.join(" ")),
     ];
+    rows.extend(server::ways_back(&header).into_iter().map(|way| ("way_back", way.to_owned())));
     if arguments.json {
         let map: serde_json::Map<String, serde_json::Value> =
             rows.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();

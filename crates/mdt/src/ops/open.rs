@@ -12,7 +12,7 @@ use crate::ops::{Change, data};
 use crate::tree::{self, Node};
 use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
-use proto::msg::{Attr, ObjectRep, OpenOp, bits, disposition};
+use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid};
 use schema::Inode;
 use schema::inode::S_IFREG;
@@ -88,7 +88,7 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
                 mode: S_IFREG | op.mode & 0o7777,
                 rdev: 0,
                 symlink: &Bytes::new(),
-                layout: op.layout.clone().filter(|_| cx.is_replay()),
+                layout: op.layout.clone().filter(|_| cx.is_replay()).map(first_layout),
             };
             let made = make(mdt, cx, change, parent, place, &new)?;
             let done = disposition::OPEN_CREATE | disposition::OPEN_OPEN;
@@ -99,6 +99,14 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
             Ok(reply)
         }
     }
+}
+
+/// The layout that a new file got the first time, as its replay says it. Version 0.1.0 says which one the file has by now:
+/// what changed it since is replayed, too, and wants to find it as it was.
+fn first_layout(said: Layout) -> Layout {
+    // Only a file whose data lies here has a layout that changes.
+    let later = said.generation > 0;
+    Layout { resident: said.resident || later, generation: 0, ..said }
 }
 
 /// Opens an object that is there.

@@ -4,7 +4,7 @@ use super::*;
 use crate::ops::open::flags as o;
 use proto::msg::{bits, disposition, valid};
 
-fn write(w: &mut World, at: usize, fid: Fid, offset: u64, data: &[u8], lock: u64) -> Result<Lvb, Errno> {
+pub(super) fn write(w: &mut World, at: usize, fid: Fid, offset: u64, data: &[u8], lock: u64) -> Result<Lvb, Errno> {
     w.time_ns += 1000;
     let lvb = Lvb { mtime_ns: w.time_ns, ctime_ns: w.time_ns, ..Lvb::default() };
     let object = ObjectId { fid, stripe: 0 };
@@ -18,7 +18,7 @@ fn read(w: &mut World, at: usize, fid: Fid, offset: u64, length: u32) -> Result<
     w.ask(at, Opcode::ObjRead, Tag(0), &request, Bytes::new()).map(|frame| frame.bulk)
 }
 
-fn enqueue(w: &mut World, at: usize, fid: Fid, mode: LockMode, wanted: u64) -> EnqueueRep {
+pub(super) fn enqueue(w: &mut World, at: usize, fid: Fid, mode: LockMode, wanted: u64) -> EnqueueRep {
     let cookie = w.cookie(at);
     let request = EnqueueReq {
         resource: Resource::inode(fid),
@@ -231,7 +231,7 @@ fn data_comes_only_under_a_lock_that_is_held() {
 }
 
 /// The target starts again and knows so many object targets.
-fn knows_osts(w: &mut World, count: u32) {
+pub(super) fn knows_osts(w: &mut World, count: u32) {
     w.sync();
     let config = Config {
         version: 1,

@@ -516,18 +516,24 @@ impl World {
 
     /// Changes an inode under the target's feet. It must be started anew to see it.
     pub fn edit_inode(&mut self, fid: Fid, change: impl FnOnce(&mut schema::Inode)) {
-        let formats = schema::formats();
-        let read = |key: &store::Key| {
-            let sealed = self.engine.get(key).expect("in memory").expect("a record");
-            formats.open(key, &sealed).expect("whole")
-        };
-        let ino = schema::Oi::decode_record(&read(&schema::Oi::key(&fid))).expect("an index record").ino;
-        let mut inode = schema::Inode::decode_record(&read(&schema::Inode::key(&ino))).expect("an inode");
-        change(&mut inode);
+        let ino = self.stored::<schema::Oi>(&fid).ino;
+        self.edit(&ino, change);
+    }
+
+    /// Changes a record under the target's feet. It must be started anew to see it.
+    pub fn edit<R: Record>(&mut self, id: &R::Id, change: impl FnOnce(&mut R)) {
+        let mut record: R = self.stored(id);
+        change(&mut record);
         let mut batch = store::Batch::new();
-        batch.put(schema::Inode::key(&ino), inode.encode_record());
+        batch.put(R::key(id), record.encode_record());
         let group = self.engine.last_group().expect("in memory") + 1;
-        self.engine.commit(group, &batch.seal(&formats)).expect("in memory");
+        self.engine.commit(group, &batch.seal(&schema::formats())).expect("in memory");
+    }
+
+    fn stored<R: Record>(&self, id: &R::Id) -> R {
+        let key = R::key(id);
+        let sealed = self.engine.get(&key).expect("in memory").expect("a record");
+        R::decode_record(&schema::formats().open(&key, &sealed).expect("whole")).expect("of its kind")
     }
 
     pub fn records<R: Record>(&mut self) -> usize {

@@ -1,7 +1,9 @@
 //! The server dies: what was answered is there once, open files stay open, what nobody wants any more goes.
 
+use super::data::{enqueue, knows_osts, write};
 use super::*;
 use crate::ops::open::flags as o;
+use proto::msg::bits;
 
 impl World {
     /// Sends what was answered and lost again, in order; the answers.
@@ -67,6 +69,39 @@ fn changes_that_were_answered_and_lost_are_done_again_the_same() {
     assert_eq!(w.target().service().open_count(), 1);
     w.close(0, opened, rep.handle).unwrap();
     assert_eq!(w.target().service().open_count(), 0);
+    w.check();
+}
+
+/// Version 0.1.0 replays a create with the layout that the file has by then.
+#[test]
+fn a_file_that_left_leaves_again_although_its_client_says_that_it_was_never_here() {
+    let mut w = World::new();
+    knows_osts(&mut w, 2);
+    w.sync();
+    w.commits = false;
+    let rep = w.open(0, Fid::ROOT, "file", o::CREAT | 2).unwrap();
+    let file = rep.attr.clone().unwrap().fid;
+    write(&mut w, 0, file, 0, b"data", 0).unwrap();
+    let create = w.clients[0].kept.len() - 2;
+    enqueue(&mut w, 0, file, LockMode::Ex, bits::DOM | bits::LAYOUT);
+    let layout = rep.attr.as_ref().unwrap().layout.clone().unwrap();
+    let (left, kind) = (Layout { resident: false, ..layout }, SetlayoutKind::Leave as i32);
+    let now = Lvb { size: 4, mtime_ns: 5, ctime_ns: i64::MAX, ..Lvb::default() };
+    let op = SetlayoutOp { fid: file, kind, layout: Some(left), lvb: Some(now) };
+    let later = w.reint(Reint::Setlayout(op)).unwrap();
+    let before = w.getattr(file).unwrap();
+    let mut kept = w.clients[0].kept.split_off(create + 1);
+    w.fix_open(0, &ObjectRep { handle: rep.handle, ..later });
+    w.clients[0].kept.append(&mut kept);
+
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    let answers = w.replay(0);
+    assert_eq!(statuses(&answers), [0; 3], "create, write, leave");
+    w.recovered(0);
+    assert_eq!(w.getattr(file).unwrap(), before);
+    assert_eq!(w.records::<schema::SmallData>(), 0);
     w.check();
 }
 
@@ -435,4 +470,30 @@ fn locks_are_replayed_many_at_once_each_by_itself() {
     assert_eq!(w.wait(0, xid).expect("an answer").header.status, -Errno::ENOTCONN.raw());
     let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), 0);
     assert_eq!(w.wait(0, xid).expect("an answer").header.status, -Errno::EPROTO.raw());
+}
+
+/// The versions that version 0.1.0 said are not those that this one finds: a close made one, for example.
+#[test]
+fn what_an_older_version_answered_is_replayed_without_a_look_at_versions() {
+    for (by_older, answers) in [(true, [0, 0]), (false, [0, -Errno::EOVERFLOW.raw()])] {
+        let mut w = World::new();
+        w.sync();
+        w.commits = false;
+        let file = w.mknod(Fid::ROOT, "file");
+        w.link(file, Fid::ROOT, "second").unwrap();
+        w.clients[0].kept[1].header.pre_versions[1] += 7;
+        w.commits = true;
+        if by_older {
+            w.edit::<schema::Header>(&(), |header| header.versions_epoch = 0);
+        }
+        w.crash();
+        w.reconnect(0);
+        assert_eq!(statuses(&w.replay(0)), answers);
+        if by_older {
+            w.recovered(0);
+            // What is answered from now on has versions that count.
+            assert!(w.stored::<schema::Header>(&()).versions_epoch > 0);
+            assert_eq!(w.names(Fid::ROOT), ["file", "second"]);
+        }
+    }
 }

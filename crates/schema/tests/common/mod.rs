@@ -132,6 +132,7 @@ pub fn for_each(v: &mut impl Visitor) {
             made_by: "version".into(),
             made_ns: negative(6),
             params: vec!["a.b=1".into(), "c.*.d=2".into()],
+            versions_epoch: 7,
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });

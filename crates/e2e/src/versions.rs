@@ -1,0 +1,22 @@
+//! Older versions of the program, which `cargo xtask compat` builds from the history.
+
+use std::path::PathBuf;
+
+use crate::{binary, skip};
+
+/// The program of an older version. Without one the test cannot run: that is said, and is a failure where the variable
+/// `ADAMANT_COMPAT` names the folder of older versions, as CI does.
+pub fn older(version: &str) -> Option<PathBuf> {
+    let name = format!("adamant-{version}");
+    let named = std::env::var_os("ADAMANT_COMPAT").map(PathBuf::from);
+    let usual = || binary().ancestors().nth(2).map(|target| target.join("compat/bin")).unwrap_or_default();
+    let path = named.clone().unwrap_or_else(usual).join(&name);
+    match std::fs::canonicalize(&path) {
+        Ok(program) => Some(program),
+        Err(error) if named.is_some() => panic!("{}: {error}; build it with `cargo xtask compat`", path.display()),
+        Err(_) => {
+            skip(&format!("needs version {version} of the program at {}; run `cargo xtask compat`", path.display()));
+            None
+        }
+    }
+}

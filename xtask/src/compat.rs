@@ -1,0 +1,109 @@
+//! Older versions of the program, built from this repository's history, as peers of the tests with real processes.
+//!
+//! `tests/compat/versions.toml` lists them. Each is taken out of git at its commit and built in a folder of its own
+//! (nothing is shared with this version's build), compiled fast rather than well, and kept as
+//! `target/compat/COMMIT/adamant-VERSION` until `cargo clean`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use xshell::{Shell, cmd};
+
+use crate::{root, target_directory};
+
+/// An older version that tests run as a peer.
+#[derive(Debug, Deserialize)]
+struct Version {
+    name: String,
+    /// The whole hash: what is kept is found by it.
+    commit: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Versions {
+    version: Vec<Version>,
+}
+
+/// Built once and run briefly.
+const FAST_BUILD: &[(&str, &str)] = &[
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+    ("CARGO_PROFILE_RELEASE_INCREMENTAL", "false"),
+];
+
+/// Builds what is not there yet; gives the folder in which the programs lie, `adamant-0.1.0` and so on.
+pub fn build_all(sh: &Shell) -> anyhow::Result<PathBuf> {
+    let folder = target_directory().join("compat");
+    let bin = folder.join("bin");
+    std::fs::create_dir_all(&bin)?;
+    for version in listed()? {
+        let kept = folder.join(format!("{}-{}", version.name, version.commit)).join("adamant");
+        if !kept.is_file() {
+            build(sh, &version, &folder, &kept)
+                .with_context(|| format!("version {} could not be built as a peer of the tests", version.name))?;
+        }
+        let link = bin.join(format!("adamant-{}", version.name));
+        // Another commit may have been listed before.
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&kept, &link)?;
+    }
+    Ok(bin)
+}
+
+fn listed() -> anyhow::Result<Vec<Version>> {
+    let path = root().join("tests/compat/versions.toml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read '{}'", path.display()))?;
+    let versions: Versions = toml::from_str(&text).with_context(|| format!("'{}' is wrong", path.display()))?;
+    Ok(versions.version)
+}
+
+/// Builds in scratch folders, which go; the program is moved to its place when it is whole.
+fn build(sh: &Shell, version: &Version, folder: &Path, kept: &Path) -> anyhow::Result<()> {
+    check_history(sh, version)?;
+    let Version { name, commit } = version;
+    eprintln!("building version {name} ({}), once: this takes some minutes", &commit[..commit.len().min(12)]);
+    let start = Instant::now();
+    let scratch = folder.join(format!("build-{name}"));
+    let (source, made) = (scratch.join("source"), scratch.join("target"));
+    let _ = std::fs::remove_dir_all(&source);
+    std::fs::create_dir_all(&source)?;
+    let archive = scratch.join("source.tar");
+    cmd!(sh, "git archive --output {archive} {commit}").run()?;
+    cmd!(sh, "tar --extract --file {archive} --directory {source}").run()?;
+    {
+        let _fast: Vec<_> = FAST_BUILD.iter().map(|(name, value)| sh.push_env(name, value)).collect();
+        let _target = sh.push_env("CARGO_TARGET_DIR", &made);
+        let _there = sh.push_dir(&source);
+        cmd!(sh, "cargo build --release --package adamant --locked --quiet").run()?;
+    }
+    let parent = kept.parent().context("a folder")?;
+    std::fs::create_dir_all(parent)?;
+    std::fs::rename(made.join("release/adamant"), kept)?;
+    std::fs::remove_dir_all(&scratch)?;
+    eprintln!("built version {name} in {:.0?}: {}", start.elapsed(), kept.display());
+    Ok(())
+}
+
+/// Fails with what to do if the commit is not in this checkout.
+fn check_history(sh: &Shell, version: &Version) -> anyhow::Result<()> {
+    let object = format!("{}^{{commit}}", version.commit);
+    if cmd!(sh, "git cat-file -e {object}").quiet().ignore_stderr().run().is_ok() {
+        return Ok(());
+    }
+    let commit = &version.commit;
+    match cmd!(sh, "git rev-parse --is-shallow-repository").quiet().ignore_stderr().read() {
+        Ok(answer) if answer.trim() == "true" => bail!(
+            "its commit {commit} is not in this shallow clone: fetch the history with `git fetch --unshallow` \
+             (and clone with full history in CI)"
+        ),
+        Ok(_) => bail!(
+            "its commit {commit} is not in this repository: fetch the main branch (`git fetch origin main`), or \
+             correct tests/compat/versions.toml"
+        ),
+        Err(_) => bail!("this folder is no git checkout, and older versions are built from its history: clone it"),
+    }
+}

@@ -41,7 +41,7 @@ pub struct Options {
     pub max_cached: u64,
     /// Largest read-ahead of one file, bytes.
     pub max_read_ahead: u64,
-    /// Most cached nodes without open files.
+    /// Most cached nodes without open files; see [`NODE_BYTES`].
     pub max_nodes: usize,
     /// Give up after a server was away for this long: calls fail with `EIO` (`-o soft`); `None` waits for ever.
     pub soft: Option<core::time::Duration>,
@@ -56,6 +56,11 @@ pub struct Options {
     /// The process's faults.
     pub faults: stdx::Faults,
 }
+
+/// Memory that a node takes, its locks and its name in a directory included, in bytes: about, and rather more.
+pub const NODE_BYTES: usize = 2048;
+/// Nodes that a client remembers if nothing else is said: a quarter of a GiB.
+pub const MAX_NODES_DEFAULT: usize = (256 << 20) / NODE_BYTES;
 
 /// What happened in the world.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use dlm::client::{LockCache, Settings};
 use prost::Message;
-use proto::msg::{BlCallback, CancelReq, GlCallback, GlReply, Layout, ObjectRep, OpenOp, Reint, ReintReq};
+use proto::msg::{BlCallback, CancelReq, GlCallback, GlReply, Layout, LruLimit, ObjectRep, OpenOp, Reint, ReintReq};
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
@@ -115,6 +115,11 @@ pub struct Imports {
 /// Locks that an import is given at once to replay: more than a request carries, and little memory.
 const REPLAYS_AT_ONCE: usize = 8192;
 
+/// Unused locks that are kept of each target, if nothing else is said: of a node there may be two.
+pub(crate) fn lru_size(max_nodes: usize) -> usize {
+    max_nodes.saturating_mul(2)
+}
+
 /// Bits of a [`ConnId`] that are the import's own number.
 const LINK_BITS: u32 = 40;
 
@@ -144,13 +149,13 @@ impl Imports {
             dest,
             name,
             instance,
-            locks: LockCache::new(Settings { lru_size: options.max_nodes.saturating_mul(2), ..Settings::default() }),
+            locks: LockCache::new(Settings { lru_size: lru_size(options.max_nodes), ..Settings::default() }),
             dom_size: 0,
             grant: 0,
             grant_epoch: 0,
             brw_size: proto::connect::BRW_SIZE_MAX,
             import,
-            lru_size: options.max_nodes.saturating_mul(2),
+            lru_size: lru_size(options.max_nodes),
             rpc_stats_since_ns: 0,
             pending: Map::default(),
             touched: false,
@@ -393,7 +398,11 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                 }
                 w.wake(WaitKey::Target(dest));
             }
-            ImportEffect::Away => prepare_replay(w, dest),
+            ImportEffect::Away => {
+                // The next connection says it again, if it still holds.
+                target.locks.set_limit(0);
+                prepare_replay(w, dest);
+            }
             ImportEffect::ReplayLocks { first } => {
                 if first {
                     target.locks.begin_replay();
@@ -448,6 +457,12 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
         }),
         Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| {
             glimpse(w, dest, &callback);
+        }),
+        Some(Opcode::LdlmLruLimit) => frame.decode::<LruLimit>().map(|limit| {
+            if let Some(target) = w.imports.get_mut(dest) {
+                target.locks.set_limit(limit.locks);
+            }
+            locks::pump(w, dest);
         }),
         Some(Opcode::MgsConfigChanged) => {
             w.spawn(Task::Config);

@@ -251,13 +251,11 @@ pub(crate) fn abandon_record(w: &mut World, dest: Dest, cookie: u64) {
 /// Bounds the locks that nothing uses; `clear`: gives them all back now.
 pub(crate) fn limit(w: &mut World, dest: Dest, size: usize, clear: bool) {
     let Some(target) = w.imports.get_mut(dest) else { return };
-    let usual = target.lru_size;
-    target.locks.set_settings(dlm::client::Settings { lru_size: size, ..Default::default() });
-    if !clear {
+    if clear {
+        target.locks.cancel_unused();
+    } else {
         target.lru_size = size;
+        target.locks.set_settings(dlm::client::Settings { lru_size: size, ..Default::default() });
     }
     pump(w, dest);
-    if clear && let Some(target) = w.imports.get_mut(dest) {
-        target.locks.set_settings(dlm::client::Settings { lru_size: usual, ..Default::default() });
-    }
 }

@@ -6,7 +6,8 @@ use rpc::client::ImportStatus;
 use std::fmt::Write;
 use stdx::Instant;
 
-use crate::imports::Dest;
+use crate::api::NODE_BYTES;
+use crate::imports::{Dest, lru_size};
 use crate::world::World;
 
 /// Whether `name` fits `pattern`, in which `*` stands for any run of characters.
@@ -104,6 +105,7 @@ fn all(w: &World) -> Vec<(String, String)> {
         (format!("llite.{fs}.max_dirty_mb"), (w.options.max_dirty >> 20).to_string()),
         (format!("llite.{fs}.max_read_ahead_mb"), (w.options.max_read_ahead >> 20).to_string()),
         (format!("llite.{fs}.max_nodes"), w.options.max_nodes.to_string()),
+        (format!("llite.{fs}.max_nodes_mb"), (w.options.max_nodes * NODE_BYTES).div_ceil(1 << 20).to_string()),
         (format!("llite.{fs}.nodes"), w.nodes.len().to_string()),
         (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
         (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
@@ -183,11 +185,22 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
         "max_cached_mb" => w.options.max_cached = bytes,
         "max_dirty_mb" if number > 0 => w.options.max_dirty = bytes,
         "max_read_ahead_mb" => w.options.max_read_ahead = bytes,
-        "max_nodes" if number >= 16 => w.options.max_nodes = usize::try_from(number).map_err(|_| Errno::ERANGE)?,
-        "max_dirty_mb" | "max_nodes" => return Err(Errno::ERANGE),
+        "max_nodes" if number >= 16 => set_max_nodes(w, usize::try_from(number).map_err(|_| Errno::ERANGE)?),
+        "max_nodes_mb" if number > 0 => {
+            set_max_nodes(w, usize::try_from(bytes).map_err(|_| Errno::ERANGE)? / NODE_BYTES)
+        }
+        "max_dirty_mb" | "max_nodes" | "max_nodes_mb" => return Err(Errno::ERANGE),
         _ => return Err(Errno::EPERM),
     }
     Ok(())
+}
+
+/// Nodes, and with them the locks that keep what is known of them.
+fn set_max_nodes(w: &mut World, number: usize) {
+    w.options.max_nodes = number;
+    for dest in w.imports.dests() {
+        crate::locks::limit(w, dest, lru_size(number), false);
+    }
 }
 
 /// The metadata target whose import's parameter this is.

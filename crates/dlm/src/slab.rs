@@ -1,56 +1,112 @@
 //! Values at stable small indices.
 
-/// A vector whose holes are filled again.
+/// Items that are allocated together.
+const CHUNK: usize = 256;
+
+/// A vector whose holes are filled again. It grows by chunks: nothing is moved, and no memory lies idle that was taken for
+/// twice as much.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    items: Vec<Option<T>>,
+    chunks: Vec<Vec<Option<T>>>,
     free: Vec<u32>,
+    len: usize,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slab { items: Vec::new(), free: Vec::new() }
+        Slab { chunks: Vec::new(), free: Vec::new(), len: 0 }
     }
 }
 
 impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, item: T) -> u32 {
+        self.len += 1;
         if let Some(i) = self.free.pop() {
-            self.items[i as usize] = Some(item);
+            *self.slot(i) = Some(item);
             return i;
         }
-        assert!(self.items.len() < u32::MAX as usize, "more than four thousand million locks");
-        self.items.push(Some(item));
-        (self.items.len() - 1) as u32
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            // The first one grows as it likes: most slabs are small.
+            self.chunks.push(if self.chunks.is_empty() { Vec::new() } else { Vec::with_capacity(CHUNK) });
+        }
+        let before = (self.chunks.len() - 1) * CHUNK;
+        let mut at = 0;
+        if let Some(chunk) = self.chunks.last_mut() {
+            at = chunk.len();
+            chunk.push(Some(item));
+        }
+        assert!(before + at < u32::MAX as usize, "more than four thousand million locks");
+        (before + at) as u32
+    }
+
+    fn slot(&mut self, i: u32) -> &mut Option<T> {
+        &mut self.chunks[i as usize / CHUNK][i as usize % CHUNK]
     }
 
     pub(crate) fn remove(&mut self, i: u32) -> T {
-        let item = self.items[i as usize].take().expect("an index of the slab is live until it is removed");
-        self.free.push(i);
+        let item = self.slot(i).take().expect("an index of the slab is live until it is removed");
+        self.len -= 1;
+        if self.len == 0 {
+            // Nothing refers to any place: what was taken for many is given back.
+            self.chunks = Vec::new();
+            self.free = Vec::new();
+        } else {
+            self.free.push(i);
+        }
         item
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.items.len() - self.free.len()
+        self.len
+    }
+
+    /// All items, to change.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.chunks.iter_mut().flatten().flatten()
     }
 
     /// All items, by index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.items.iter().enumerate().filter_map(|(i, item)| Some((i as u32, item.as_ref()?)))
+        let all = self.chunks.iter().flatten().enumerate();
+        all.filter_map(|(i, item)| Some((i as u32, item.as_ref()?)))
     }
 }
 
 impl<T> core::ops::Index<u32> for Slab<T> {
     type Output = T;
+
     #[inline]
     fn index(&self, i: u32) -> &T {
-        self.items[i as usize].as_ref().expect("an index of the slab is live until it is removed")
+        let item = &self.chunks[i as usize / CHUNK][i as usize % CHUNK];
+        item.as_ref().expect("an index of the slab is live until it is removed")
     }
 }
 
 impl<T> core::ops::IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, i: u32) -> &mut T {
-        self.items[i as usize].as_mut().expect("an index of the slab is live until it is removed")
+        self.slot(i).as_mut().expect("an index of the slab is live until it is removed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_stay_and_holes_are_filled() {
+        let mut slab = Slab::default();
+        let places: Vec<u32> = (0..1000_u32).map(|n| slab.insert(n)).collect();
+        assert!(places.iter().all(|&i| slab[i] == i));
+        assert_eq!((slab.remove(300), slab.remove(7)), (300, 7));
+        let mut again = [slab.insert(5001), slab.insert(5002)];
+        again.sort_unstable();
+        assert_eq!((again, slab.len()), ([7, 300], 1000));
+        assert_eq!(slab.iter().count(), 1000);
+        assert_eq!(slab.iter().map(|(i, _)| i).collect::<Vec<_>>(), places);
+        for i in places {
+            slab.remove(i);
+        }
+        assert_eq!((slab.len(), slab.insert(9), slab[0]), (0, 0, 9));
     }
 }

@@ -9,11 +9,17 @@ pub mod features {
     pub const VBR: u64 = 0x8000_0000;
     /// Many locks replayed in one request. The number is that of Lustre's `batch_rpc`, whose metadata batches it resembles.
     pub const BATCH_RPC: u64 = 0x0040_0000;
+    /// The server says how many unused locks a client may keep.
+    pub const LRU_RESIZE: u64 = 0x0200_0000;
     /// The bits that have a name, for `import`.
-    pub const NAMES: &[(u64, &str)] =
-        &[(MULTI_MOD_RPCS, "multi_mod_rpcs"), (VBR, "version_recovery"), (BATCH_RPC, "batch_rpc")];
+    pub const NAMES: &[(u64, &str)] = &[
+        (MULTI_MOD_RPCS, "multi_mod_rpcs"),
+        (VBR, "version_recovery"),
+        (BATCH_RPC, "batch_rpc"),
+        (LRU_RESIZE, "lru_resize"),
+    ];
     /// What this version offers and asks for.
-    pub const SUPPORTED: u64 = VBR | MULTI_MOD_RPCS | BATCH_RPC;
+    pub const SUPPORTED: u64 = VBR | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

@@ -71,6 +71,8 @@ opcodes! {
     LdlmGlReply = 107, "ldlm_gl_reply";
     /// Replay many locks ([`crate::msg::ReplayLocksReq`]), with the flag REPLAY.
     LdlmReplay = 108, "ldlm_replay";
+    /// Server to client: keep so many unused locks at most.
+    LdlmLruLimit = 109, "ldlm_lru_limit";
     /// Register a target.
     MgsRegister = 251, "mgs_target_reg";
     /// The configuration; also asks to be told of changes.
@@ -94,6 +96,9 @@ opcodes! {
 impl Opcode {
     /// Whether requests of this kind travel from server to client, without a reply.
     pub fn is_notice(self) -> bool {
-        matches!(self, Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::MgsConfigChanged)
+        matches!(
+            self,
+            Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::LdlmLruLimit | Opcode::MgsConfigChanged
+        )
     }
 }

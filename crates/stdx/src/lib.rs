@@ -36,6 +36,8 @@ impl core::hash::BuildHasher for FixedHash {
     }
 }
 
+/// A hash table whose user hashes, with [`FixedHash`], and compares: for keys that its items know.
+pub type Table<T> = hashbrown::HashTable<T>;
 /// A hash map with the fixed-seed hasher.
 pub type Map<K, V> = hashbrown::HashMap<K, V, FixedHash>;
 /// A hash set with the fixed-seed hasher.

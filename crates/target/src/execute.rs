@@ -304,6 +304,7 @@ impl<S: Service> Target<S> {
                     }
                 }
                 LockEvent::Ready { waiter } | LockEvent::GlimpseDone { waiter } => m.ready.push_back(waiter.0),
+                LockEvent::Limit { export, locks } => m.tell_lru_limit(export, locks),
                 LockEvent::Overdue { export } => {
                     let reason = format!(
                         "it did not give a lock back within {} s of being asked",

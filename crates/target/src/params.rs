@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use dlm::server::LOCK_BYTES;
 use proto::connect::TAG_MAX;
 use proto::msg::Param;
 use proto::{Errno, Handle, TargetKind};
@@ -97,6 +98,8 @@ impl Machine {
         let space = format!("ldlm.namespaces.{name}");
         all.push((format!("{space}.lock_count"), (locks.granted + locks.records).to_string()));
         all.push((format!("{space}.resource_count"), locks.resources.iter().sum::<u64>().to_string()));
+        let mb = (self.locks.settings().locks_max * LOCK_BYTES).div_ceil(1 << 20);
+        all.push((format!("{space}.lock_reclaim_threshold_mb"), mb.to_string()));
         all.push((format!("{space}.lock_timeout"), self.options.lock_timeout.as_secs().to_string()));
         for (other, status) in self.upstreams.status() {
             let text = format!(
@@ -155,6 +158,15 @@ impl<S: Service> Target<S> {
             && let Some(result) = self.set_own(own, value)
         {
             return result;
+        }
+        if path == format!("ldlm.namespaces.{}.lock_reclaim_threshold_mb", self.m.name) {
+            let mb: usize = number(value)?;
+            if !(1..=1 << 20).contains(&mb) {
+                return Err(Errno::ERANGE);
+            }
+            let locks_max = (mb << 20) / LOCK_BYTES;
+            self.m.locks.set_settings(dlm::server::Settings { locks_max, ..self.m.locks.settings() });
+            return Ok(());
         }
         if path == format!("ldlm.namespaces.{}.lock_timeout", self.m.name) {
             let seconds: u64 = number(value)?;

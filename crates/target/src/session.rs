@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use dlm::ExportId;
 use prost::Message;
+use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply};
+use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply, LruLimit};
 use proto::{Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
@@ -393,6 +394,14 @@ impl Machine {
     /// Tells a client something, if it is connected.
     pub(crate) fn notice(&mut self, export: ExportId, opcode: Opcode, body: &impl Message) {
         self.notice_bytes(export, opcode, body.encode_to_vec().into());
+    }
+
+    /// Clients that do not know of it keep what they like; see [`dlm::server`] for what holds them.
+    pub(crate) fn tell_lru_limit(&mut self, export: ExportId, locks: u32) {
+        let knows = |export: &rpc::server::Export| export.features & features::LRU_RESIZE != 0;
+        if self.exports.get(Handle(export.0)).is_some_and(knows) {
+            self.notice(export, Opcode::LdlmLruLimit, &LruLimit { locks });
+        }
     }
 
     pub(crate) fn notice_bytes(&mut self, export: ExportId, opcode: Opcode, body: bytes::Bytes) {

@@ -48,7 +48,7 @@ impl Client {
             max_dirty: 256 << 20,
             max_cached: 256 << 20,
             max_read_ahead: 8 << 20,
-            max_nodes: 1 << 20,
+            max_nodes: client::api::MAX_NODES_DEFAULT,
             soft: Some(Duration::from_secs(60)),
             request_timeout: Duration::from_secs(10),
             write_back_after: Duration::from_secs(2),

@@ -24,7 +24,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, allow_faults, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, allow_faults, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -111,7 +111,7 @@ impl MountRequest {
             max_dirty: 256 << 20,
             max_cached: 256 << 20,
             max_read_ahead: 8 << 20,
-            max_nodes: 1 << 20,
+            max_nodes: client::api::MAX_NODES_DEFAULT,
             soft: None,
             request_timeout: Duration::from_secs(10),
             write_back_after: Duration::from_secs(2),
@@ -143,6 +143,10 @@ impl MountRequest {
                 "max_dirty_mb" => options.max_dirty = number()? << 20,
                 "max_cached_mb" => options.max_cached = number()? << 20,
                 "max_read_ahead_mb" => options.max_read_ahead = number()? << 20,
+                "max_nodes_mb" => {
+                    let bytes = usize::try_from(number()?.max(1) << 20)?;
+                    options.max_nodes = bytes / client::api::NODE_BYTES;
+                }
                 "max_rpcs_in_flight" => options.max_rpcs_in_flight = between(number()?, 2, TAG_MAX)?,
                 "max_mod_rpcs_in_flight" => {
                     options.max_mod_rpcs_in_flight = between(number()?, 1, TAG_MAX - 1)?;

@@ -3,10 +3,17 @@
 //! [`bits_held`](LockCache::bits_held) is called on every stat and only leaves a mark on the resource. A lock whose
 //! resource is marked gets a second chance when its turn comes.
 
+use core::time::Duration;
+
 use stdx::Instant;
 
 use super::{Held, LockCache, Reason, State};
 use crate::slab::Slab;
+
+/// Locks that are given back in one go because they are too many, at least,
+const SHRINK_STEP: usize = 512;
+/// and how long the next ones wait then.
+const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 
 /// No index.
 pub(super) const NIL: u32 = u32::MAX;
@@ -76,7 +83,8 @@ impl LockCache {
 
     /// Whether the resource of the longest unused lock was used after all; then its locks go to the end of the list.
     fn second_chance(&mut self, i: u32) -> bool {
-        let Some(res) = self.by_resource.get(&self.held[i].resource) else { return false };
+        let Some(r) = self.locks_on(&self.held[i].resource) else { return false };
+        let res = &self.resources[r];
         if !res.used.take() {
             return false;
         }
@@ -86,10 +94,22 @@ impl LockCache {
         true
     }
 
-    /// Gives back what is too many. Every lock gets at most one second chance in one go.
+    /// Whether more locks are unused than may be kept.
+    fn too_many(&self) -> bool {
+        self.lru.len() > self.settings.lru_size.min(self.limit)
+    }
+
+    /// Gives back what is too many, so much at a time that the owner can do other things in between. Every lock gets at
+    /// most one second chance in one go.
     pub(super) fn shrink(&mut self) {
-        let mut chances = self.lru.len();
-        while self.lru.len() > self.settings.lru_size {
+        if self.now < self.shrink_at {
+            return;
+        }
+        let mut chances = self.lru.len().min(SHRINK_STEP);
+        for _ in 0..2 * SHRINK_STEP {
+            if !self.too_many() {
+                return;
+            }
             let i = self.lru.head;
             if chances > 0 && self.second_chance(i) {
                 chances -= 1;
@@ -97,11 +117,22 @@ impl LockCache {
             }
             self.start_cleanup(i, Reason::Unused);
         }
+        if self.too_many() {
+            stdx::mark!("dlm.shrink.goes-on");
+            self.shrink_at = self.now + SHRINK_PAUSE;
+        }
+    }
+
+    /// How many unused locks the server lets this client keep; 0: as many as it likes. Takes effect at the next
+    /// [`poll`](LockCache::poll).
+    pub fn set_limit(&mut self, locks: u32) {
+        self.limit = if locks == 0 { usize::MAX } else { locks as usize };
     }
 
     /// When [`tick`](LockCache::tick) has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.oldest_until().into_iter().chain(self.gather_until()).min()
+        let shrink = self.too_many().then_some(self.shrink_at);
+        self.oldest_until().into_iter().chain(self.gather_until()).chain(shrink).min()
     }
 
     fn oldest_until(&self) -> Option<Instant> {

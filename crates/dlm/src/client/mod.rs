@@ -52,6 +52,7 @@ use stdx::{Instant, Map};
 
 use self::lru::Lru;
 use self::records::RecordLocks;
+use crate::index::Index;
 use crate::mode::covers;
 use crate::part::Part;
 use crate::slab::Slab;
@@ -155,6 +156,31 @@ enum State {
     Cleaned,
 }
 
+/// A [`Reason`], small: most locks have none yet.
+enum Why {
+    Wanted(Box<(Option<Policy>, LockMode)>),
+    Unused,
+    Asked,
+}
+
+impl Why {
+    fn of(reason: Reason) -> Why {
+        match reason {
+            Reason::Wanted(policy, mode) => Why::Wanted(Box::new((policy, mode))),
+            Reason::Unused => Why::Unused,
+            Reason::Asked => Why::Asked,
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        match self {
+            Why::Wanted(wanted) => Reason::Wanted(wanted.0, wanted.1),
+            Why::Unused => Reason::Unused,
+            Why::Asked => Reason::Asked,
+        }
+    }
+}
+
 struct Held {
     cookie: Cookie,
     handle: u64,
@@ -165,7 +191,7 @@ struct Held {
     refs: u32,
     /// Sent for replay, and not answered: the handle is the old server's.
     replaying: bool,
-    reason: Reason,
+    reason: Why,
     last_used: Instant,
     prev: u32,
     next: u32,
@@ -184,13 +210,19 @@ impl Held {
 }
 
 /// What is held on a resource.
-#[derive(Default)]
 struct ResLocks {
+    key: Resource,
     list: SmallVec<[u32; 2]>,
     /// Bits that usable locks cover in PR or stronger.
     bits: u64,
     /// Looked at since the list of unused locks was last gone through.
     used: Cell<bool>,
+}
+
+impl ResLocks {
+    fn new(key: Resource) -> ResLocks {
+        ResLocks { key, list: SmallVec::new(), bits: 0, used: Cell::new(false) }
+    }
 }
 
 /// The locks of one import.
@@ -199,12 +231,17 @@ pub struct LockCache {
     now: Instant,
     cookie: Cookie,
     held: Slab<Held>,
-    by_cookie: Map<Cookie, u32>,
-    by_handle: Map<u64, u32>,
-    by_resource: Map<Resource, ResLocks>,
+    by_cookie: Index,
+    by_handle: Index,
+    by_resource: Index,
+    resources: Slab<ResLocks>,
     /// Requests under way; with what a callback that overtook the grant wants, and of which handle.
     expected: Map<Cookie, Option<(Reason, u64)>>,
     lru: Lru,
+    /// How many unused locks the server lets us keep.
+    limit: usize,
+    /// Those that are too many go on being given back then.
+    shrink_at: Instant,
     events: VecDeque<LockCacheEvent>,
     /// Handles to be cancelled.
     cancels: Vec<u64>,
@@ -227,11 +264,14 @@ impl LockCache {
             now: Instant::ZERO,
             cookie: 0,
             held: Slab::default(),
-            by_cookie: Map::default(),
-            by_handle: Map::default(),
-            by_resource: Map::default(),
+            by_cookie: Index::default(),
+            by_handle: Index::default(),
+            by_resource: Index::default(),
+            resources: Slab::default(),
             expected: Map::default(),
             lru: Lru::default(),
+            limit: usize::MAX,
+            shrink_at: Instant::ZERO,
             events: VecDeque::new(),
             cancels: Vec::new(),
             gathering: Instant::ZERO,
@@ -279,7 +319,7 @@ impl LockCache {
     pub fn granted(&mut self, grant: &LockGrant, now: Instant) -> GrantAction {
         self.now = self.now.max(now);
         let expected = self.expected.remove(&grant.cookie);
-        if let Some(&i) = self.by_cookie.get(&grant.cookie) {
+        if let Some(i) = self.place(grant.cookie) {
             // The reply came twice.
             self.new_handle(i, grant.handle);
             return match self.held[i].state {
@@ -302,14 +342,19 @@ impl LockCache {
             state: State::Usable,
             refs: 0,
             replaying: false,
-            reason: Reason::Asked,
+            reason: Why::Asked,
             last_used: self.now,
             prev: lru::NIL,
             next: lru::NIL,
         });
-        self.by_cookie.insert(grant.cookie, i);
-        self.by_handle.insert(grant.handle, i);
-        self.by_resource.entry(grant.resource).or_default().list.push(i);
+        self.by_cookie.insert(i, |i| self.held[i].cookie);
+        self.by_handle.insert(i, |i| self.held[i].handle);
+        let r = self.locks_on(&grant.resource).unwrap_or_else(|| {
+            let r = self.resources.insert(ResLocks::new(grant.resource));
+            self.by_resource.insert(r, |r| self.resources[r].key);
+            r
+        });
+        self.resources[r].list.push(i);
         self.lru.push(&mut self.held, i);
         self.refresh_bits(&grant.resource);
         match overtaken {
@@ -326,14 +371,27 @@ impl LockCache {
     fn new_handle(&mut self, i: u32, handle: u64) {
         let old = self.held[i].handle;
         if handle > old {
+            self.by_handle.remove(&old, |i| self.held[i].handle);
             self.held[i].handle = handle;
-            self.by_handle.remove(&old);
-            self.by_handle.insert(handle, i);
+            self.by_handle.insert(i, |i| self.held[i].handle);
         }
     }
 
+    /// The place of a lock that we have.
+    #[inline]
+    fn place(&self, cookie: Cookie) -> Option<u32> {
+        self.by_cookie.get(&cookie, |i| self.held[i].cookie)
+    }
+
+    /// The place of what is held on a resource.
+    #[inline]
+    fn locks_on(&self, resource: &Resource) -> Option<u32> {
+        self.by_resource.get(resource, |r| self.resources[r].key)
+    }
+
     fn refresh_bits(&mut self, resource: &Resource) {
-        let Some(res) = self.by_resource.get_mut(resource) else { return };
+        let Some(r) = self.locks_on(resource) else { return };
+        let res = &mut self.resources[r];
         res.bits = 0;
         for &i in &res.list {
             let lock = &self.held[i];
@@ -352,7 +410,7 @@ impl LockCache {
             let lock = &self.held[*i];
             (inflight || lock.state == State::Usable) && covers(lock.mode, mode) && lock.part.covers(&part)
         };
-        self.by_resource.get(resource)?.list.iter().copied().find(fits)
+        self.resources[self.locks_on(resource)?].list.iter().copied().find(fits)
     }
 
     /// A usable lock that does for this mode and part, and was now used.
@@ -374,9 +432,10 @@ impl LockCache {
     /// Bits of `resource` that usable locks cover in PR or stronger, all together.
     #[inline]
     pub fn bits_held(&self, resource: &Resource) -> u64 {
-        match self.by_resource.get(resource) {
+        match self.locks_on(resource) {
             None => 0,
-            Some(res) => {
+            Some(r) => {
+                let res = &self.resources[r];
                 res.used.set(true);
                 res.bits
             }
@@ -385,31 +444,30 @@ impl LockCache {
 
     /// A lock that we have, usable or not.
     pub fn get(&self, cookie: Cookie) -> Option<HeldLock> {
-        self.by_cookie.get(&cookie).map(|&i| self.held[i].lock())
+        self.place(cookie).map(|i| self.held[i].lock())
     }
 
     /// A lock that we have, by the server's number: for glimpses.
     pub fn by_handle(&self, handle: u64) -> Option<HeldLock> {
-        self.by_handle.get(&handle).map(|&i| self.held[i].lock())
+        self.by_handle.get(&handle, |i| self.held[i].handle).map(|i| self.held[i].lock())
     }
 
     /// Whether new operations may use it.
     pub fn is_usable(&self, cookie: Cookie) -> bool {
-        self.by_cookie.get(&cookie).is_some_and(|&i| self.held[i].state == State::Usable)
+        self.place(cookie).is_some_and(|i| self.held[i].state == State::Usable)
     }
 
     /// Whether somebody holds it.
     pub fn is_held(&self, cookie: Cookie) -> bool {
-        self.by_cookie.get(&cookie).is_some_and(|&i| self.held[i].refs > 0)
+        self.place(cookie).is_some_and(|i| self.held[i].refs > 0)
     }
 
     /// Every lock on a resource, by cookie; those that are being given back too.
     pub fn on_resource(&self, resource: &Resource) -> Vec<HeldLock> {
         let mut list: Vec<HeldLock> = self
-            .by_resource
-            .get(resource)
+            .locks_on(resource)
             .into_iter()
-            .flat_map(|res| &res.list)
+            .flat_map(|r| &self.resources[r].list)
             .map(|&i| self.held[i].lock())
             .collect();
         list.sort_by_key(|lock| lock.cookie);
@@ -418,7 +476,7 @@ impl LockCache {
 
     /// Keeps a lock from being given back until [`release`](LockCache::release). False if we do not have it.
     pub fn hold(&mut self, cookie: Cookie) -> bool {
-        let Some(&i) = self.by_cookie.get(&cookie) else { return false };
+        let Some(i) = self.place(cookie) else { return false };
         self.lru.remove(&mut self.held, i);
         self.held[i].refs += 1;
         true
@@ -426,7 +484,7 @@ impl LockCache {
 
     /// Ends one [`hold`](LockCache::hold). Nothing, for a lock that was lost meanwhile.
     pub fn release(&mut self, cookie: Cookie) {
-        let Some(&i) = self.by_cookie.get(&cookie) else { return };
+        let Some(i) = self.place(cookie) else { return };
         let lock = &mut self.held[i];
         debug_assert!(lock.refs > 0, "a lock is released as often as it is held");
         lock.refs = lock.refs.saturating_sub(1);
@@ -454,13 +512,13 @@ impl LockCache {
             *overtaken = Some((reason, callback.handle));
             return BlockingAction::Deferred(callback.cookie);
         }
-        let found = self.by_cookie.get(&callback.cookie).copied();
+        let found = self.place(callback.cookie);
         match found {
             // The callback may also overtake the answer to a replay: its handle is the new one then, and the lock goes
             // back when the answer has told it.
             Some(i) if self.held[i].handle == callback.handle || self.held[i].replaying => {
                 if self.held[i].state != State::Usable {
-                    self.held[i].reason = reason;
+                    self.held[i].reason = Why::of(reason);
                     return BlockingAction::AlreadyCancelling;
                 }
                 self.start_cleanup(i, reason);
@@ -475,7 +533,7 @@ impl LockCache {
 
     fn start_cleanup(&mut self, i: u32, reason: Reason) {
         self.lru.remove(&mut self.held, i);
-        self.held[i].reason = reason;
+        self.held[i].reason = Why::of(reason);
         let resource = self.held[i].resource;
         self.emit_cleanup(i);
         self.refresh_bits(&resource);
@@ -484,13 +542,13 @@ impl LockCache {
     fn emit_cleanup(&mut self, i: u32) {
         let held = &mut self.held[i];
         held.state = State::Cleaning;
-        self.events.push_back(LockCacheEvent::Cleanup { lock: held.lock(), reason: held.reason });
+        self.events.push_back(LockCacheEvent::Cleanup { lock: held.lock(), reason: held.reason.reason() });
     }
 
     /// What the lock protects was flushed and dropped. If nobody holds it, it goes back to the server; otherwise there
     /// will be another cleanup when the last holder lets go.
     pub fn cleanup_done(&mut self, cookie: Cookie) {
-        let Some(&i) = self.by_cookie.get(&cookie) else { return };
+        let Some(i) = self.place(cookie) else { return };
         let lock = &mut self.held[i];
         if lock.state != State::Cleaning {
             return;
@@ -498,21 +556,23 @@ impl LockCache {
         lock.state = State::Cleaned;
         if lock.refs == 0 && !lock.replaying {
             let lock = self.remove(i);
-            self.cancel(lock.handle, matches!(lock.reason, Reason::Wanted(..)));
+            self.cancel(lock.handle, matches!(lock.reason, Why::Wanted(_)));
         }
     }
 
     fn remove(&mut self, i: u32) -> Held {
         self.lru.remove(&mut self.held, i);
+        let Held { cookie, handle, resource, .. } = self.held[i];
+        self.by_cookie.remove(&cookie, |i| self.held[i].cookie);
+        self.by_handle.remove(&handle, |i| self.held[i].handle);
         let lock = self.held.remove(i);
-        self.by_cookie.remove(&lock.cookie);
-        self.by_handle.remove(&lock.handle);
-        if let Some(res) = self.by_resource.get_mut(&lock.resource) {
-            res.list.retain(|x| *x != i);
-            if res.list.is_empty() {
-                self.by_resource.remove(&lock.resource);
+        if let Some(r) = self.locks_on(&resource) {
+            self.resources[r].list.retain(|x| *x != i);
+            if self.resources[r].list.is_empty() {
+                self.by_resource.remove(&resource, |r| self.resources[r].key);
+                self.resources.remove(r);
             } else {
-                self.refresh_bits(&lock.resource);
+                self.refresh_bits(&resource);
             }
         }
         lock
@@ -547,7 +607,7 @@ impl LockCache {
     }
 
     fn begin_giving_back(&mut self, cookie: Cookie, reason: Reason) {
-        if let Some(&i) = self.by_cookie.get(&cookie)
+        if let Some(i) = self.place(cookie)
             && self.held[i].state == State::Usable
         {
             self.start_cleanup(i, reason);
@@ -566,7 +626,7 @@ impl LockCache {
     pub fn forget_resource(&mut self, resource: &Resource) {
         for lock in self.on_resource(resource) {
             stdx::mark!("dlm.forget.gone");
-            if let Some(&i) = self.by_cookie.get(&lock.cookie) {
+            if let Some(i) = self.place(lock.cookie) {
                 self.remove(i);
             }
             self.events.retain(|e| !matches!(e, LockCacheEvent::Cleanup { lock: l, .. } if l.cookie == lock.cookie));
@@ -576,11 +636,12 @@ impl LockCache {
     /// The server was restarted: everything held must be asked for again; [`next_replays`](LockCache::next_replays) says
     /// what. From now until its answer no lock is given back.
     pub fn begin_replay(&mut self) {
-        let mut cookies: Vec<Cookie> = self.by_cookie.keys().copied().collect();
-        cookies.sort_unstable();
-        for &i in self.by_cookie.values() {
-            self.held[i].replaying = true;
+        let mut cookies: Vec<Cookie> = Vec::with_capacity(self.held.len());
+        for lock in self.held.iter_mut() {
+            lock.replaying = true;
+            cookies.push(lock.cookie);
         }
+        cookies.sort_unstable();
         self.replays = cookies.into();
         // Handles of the old server mean nothing to the new one.
         self.cancels.clear();
@@ -595,7 +656,7 @@ impl LockCache {
         while requests.len() < max
             && let Some(cookie) = self.replays.pop_front()
         {
-            let Some(&i) = self.by_cookie.get(&cookie) else { continue };
+            let Some(i) = self.place(cookie) else { continue };
             let lock = &self.held[i];
             requests.push(EnqueueReq {
                 resource: lock.resource,
@@ -618,7 +679,7 @@ impl LockCache {
         if self.records.replayed(cookie) {
             return;
         }
-        let Some(&i) = self.by_cookie.get(&cookie) else {
+        let Some(i) = self.place(cookie) else {
             if handle != 0 {
                 self.cancel(handle, true);
             }
@@ -639,7 +700,7 @@ impl LockCache {
         if self.records.lost(cookie) {
             return None;
         }
-        let &i = self.by_cookie.get(&cookie)?;
+        let i = self.place(cookie)?;
         let lock = self.remove(i).lock();
         self.events.retain(|e| !matches!(e, LockCacheEvent::Cleanup { lock, .. } if lock.cookie == cookie));
         Some(lock)

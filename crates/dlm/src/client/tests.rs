@@ -417,3 +417,43 @@ fn record_locks_are_remembered_for_replay_and_close() {
     c.record_refused(upgrade);
     assert!(!c.any_records());
 }
+
+#[test]
+fn a_limit_of_the_server_counts_like_ones_own_and_many_go_in_parts() {
+    let mut c = LockCache::new(Settings::default());
+    let many = 2_000_u32;
+    for i in 1..=many {
+        let resource = Resource::inode(Fid::new(Fid::SEQ_FIRST, i));
+        have(&mut c, u64::from(i), resource, LockMode::Pr, Policy::Bits(bits::UPDATE));
+    }
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    c.set_limit(100);
+    let mut gone = 0;
+    let mut now = Instant::ZERO;
+    for part in 0..100 {
+        let cookies = wants(&mut c).0;
+        assert!(cookies.len() <= 1024, "{}", cookies.len());
+        gone += cookies.len();
+        assert_eq!(cookies.first().copied(), Some((gone - cookies.len()) as u64 + 1), "the longest unused first");
+        cookies.into_iter().for_each(|cookie| c.cleanup_done(cookie));
+        if gone == many as usize - 100 {
+            assert!(part > 0, "not all at once");
+            break;
+        }
+        now = c.deadline().expect("it goes on by itself");
+        c.tick(now);
+    }
+    assert!(now < at(1));
+    assert_eq!((gone, c.counts().1), (many as usize - 100, 100));
+    c.set_limit(0);
+    have(&mut c, 9999, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    assert_eq!((wants(&mut c).0, c.counts().1), (vec![], 101));
+    assert!(stdx::marks::count("dlm.shrink.goes-on") > 0);
+}
+
+#[test]
+fn a_lock_of_a_client_is_small() {
+    // The lock, its resource, and three places in indices that are half full.
+    let alone = size_of::<Option<Held>>() + size_of::<Option<ResLocks>>() + 3 * 10;
+    assert!(alone <= 300, "{alone} bytes");
+}

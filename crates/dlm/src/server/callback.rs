@@ -116,7 +116,7 @@ impl Locks {
         {
             return if state.pending > 0 { Glimpsed::Waiting } else { Glimpsed::Done(state.answers.clone()) };
         }
-        let Some(&r) = self.by_resource.get(&resource) else { return Glimpsed::Nothing };
+        let Some(r) = self.resource(&resource) else { return Glimpsed::Nothing };
         let holders = self.writers(r, exclude);
         if holders.is_empty() {
             return Glimpsed::Nothing;
@@ -170,7 +170,7 @@ impl Locks {
     /// A holder's answer. One that answers no open question is ignored.
     pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
         self.now = now;
-        let Some(&i) = self.by_handle.get(&reply.handle) else { return };
+        let Some(i) = self.by_handle(reply.handle) else { return };
         let lock = &mut self.locks[i];
         if lock.export != export || lock.asked.as_ref().is_none_or(|asked| asked.serial != reply.serial) {
             return;
@@ -218,6 +218,7 @@ impl Locks {
         self.now = now;
         let Some(state) = self.exports.get_mut(&export) else { return };
         state.overdue = false;
+        self.tell_limit_again(export);
         for i in self.extend(export) {
             self.emit_call(i);
             self.emit_glimpse(i);
@@ -238,7 +239,7 @@ impl Locks {
     /// Moves the deadlines of an export's callbacks; which locks those are.
     fn extend(&mut self, export: ExportId) -> Vec<u32> {
         let Some(state) = self.exports.get(&export) else { return Vec::new() };
-        let list: Vec<u32> = state.calls.iter().filter_map(|handle| self.by_handle.get(handle).copied()).collect();
+        let list: Vec<u32> = state.calls.iter().filter_map(|handle| self.by_handle(*handle)).collect();
         let timeout = self.settings.lock_timeout;
         let until = |first: Instant, now: Instant| (now + timeout).min(first + timeout * PATIENCE);
         for &i in &list {
@@ -269,7 +270,7 @@ impl Locks {
             && at <= now
         {
             self.timers.remove(&(at, handle, glimpse));
-            let Some(&i) = self.by_handle.get(&handle) else { continue };
+            let Some(i) = self.by_handle(handle) else { continue };
             let export = self.locks[i].export;
             if let Some(state) = self.exports.get_mut(&export)
                 && !core::mem::replace(&mut state.overdue, true)

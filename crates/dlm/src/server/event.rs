@@ -50,6 +50,13 @@ pub enum LockEvent {
         /// Which.
         waiter: WaiterId,
     },
+    /// Tell the export how many locks that it does not use it may keep; 0: as many as it likes.
+    Limit {
+        /// Which.
+        export: ExportId,
+        /// How many.
+        locks: u32,
+    },
     /// The export did not answer a callback in time: evict it. Said once.
     Overdue {
         /// Which.
@@ -138,10 +145,22 @@ pub struct Settings {
     pub lock_timeout: Duration,
     /// Locks and waiting enqueues that one export may have; more are refused with `ENOLCK`.
     pub locks_per_export_max: u32,
+    /// Granted locks of all exports beyond which they are asked to keep fewer.
+    pub locks_max: usize,
 }
+
+/// Memory that a granted lock takes, its resource included, in bytes: about, and rather more.
+pub const LOCK_BYTES: usize = 300;
+
+/// Memory for locks, in bytes.
+const LOCK_MEMORY: usize = 64 << 20;
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { lock_timeout: Duration::from_secs(20), locks_per_export_max: 1_000_000 }
+        Settings {
+            lock_timeout: Duration::from_secs(20),
+            locks_per_export_max: 1_000_000,
+            locks_max: LOCK_MEMORY / LOCK_BYTES,
+        }
     }
 }

@@ -31,6 +31,7 @@
 
 mod callback;
 mod event;
+mod limit;
 mod queue;
 #[cfg(test)]
 mod record_tests;
@@ -40,6 +41,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use event::LOCK_BYTES;
 pub use event::{Counters, Enqueued, Glimpsed, LockEvent, LockInfo, Revoked, Settings};
 use proto::Errno;
 use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Resource, ResourceKind};
@@ -48,6 +50,7 @@ use stdx::{Instant, Map};
 
 use self::callback::{Asked, Call, GlimpseState};
 use self::records::{Owner, Records};
+use crate::index::Index;
 use crate::mode::{ModeCounts, compatible};
 use crate::part::{Part, Wanted, check};
 use crate::slab::Slab;
@@ -118,6 +121,8 @@ struct Export {
     overdue: bool,
     /// When its deadlines were last extended.
     progress: Instant,
+    /// How many unused locks it was told to keep at most; 0: nothing.
+    limit: u32,
     /// Cookies of the record lock requests executed last: a resend of one is answered, not executed again.
     executed: VecDeque<u64>,
 }
@@ -143,8 +148,8 @@ pub struct Locks {
     next: u64,
     locks: Slab<Lock>,
     resources: Slab<Res>,
-    by_resource: Map<Resource, u32>,
-    by_handle: Map<u64, u32>,
+    by_resource: Index,
+    by_handle: Index,
     exports: Map<ExportId, Export>,
     internal: Map<WaiterId, Internal>,
     glimpses: Map<WaiterId, Vec<GlimpseState>>,
@@ -154,6 +159,7 @@ pub struct Locks {
     timers: BTreeSet<(Instant, u64, bool)>,
     events: VecDeque<LockEvent>,
     counters: Counters,
+    limit: limit::Limit,
 }
 
 impl Locks {
@@ -165,8 +171,8 @@ impl Locks {
             next: base,
             locks: Slab::default(),
             resources: Slab::default(),
-            by_resource: Map::default(),
-            by_handle: Map::default(),
+            by_resource: Index::default(),
+            by_handle: Index::default(),
             exports: Map::default(),
             internal: Map::default(),
             glimpses: Map::default(),
@@ -174,6 +180,7 @@ impl Locks {
             timers: BTreeSet::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            limit: limit::Limit::default(),
         }
     }
 
@@ -185,11 +192,24 @@ impl Locks {
     /// Changes the settings; deadlines that already run stay.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
+        self.lift_limits();
     }
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<LockEvent> {
         self.events.pop_front()
+    }
+
+    /// The place of a resource that has a lock or a waiter.
+    #[inline]
+    fn resource(&self, key: &Resource) -> Option<u32> {
+        self.by_resource.get(key, |r| self.resources[r].key)
+    }
+
+    /// The place of the lock with this handle.
+    #[inline]
+    fn by_handle(&self, handle: u64) -> Option<u32> {
+        self.by_handle.get(&handle, |i| self.locks[i].handle)
     }
 
     /// Handles, places and serials, in the order of time.
@@ -248,7 +268,7 @@ impl Locks {
         part: Part,
     ) -> Enqueued {
         let replay = req.granted_handle != 0;
-        let found = self.by_resource.get(&req.resource).copied();
+        let found = self.resource(&req.resource);
         if let Some(i) = self.granted_before(found, export, req.cookie) {
             return self.enqueue_again(i, req, mode, part);
         }
@@ -362,7 +382,7 @@ impl Locks {
         {
             return None;
         }
-        let found = self.by_resource.get(&resource).copied();
+        let found = self.resource(&resource);
         if let Some(i) = self.granted_before(found, export, cookie) {
             return Some(self.grant_message(i));
         }
@@ -388,7 +408,7 @@ impl Locks {
                 }
             }
         }
-        if bits == 0 || must_bits & !bits != 0 {
+        if bits == 0 || must_bits & !bits != 0 || self.is_full(export) {
             return None;
         }
         let r = found.unwrap_or_else(|| self.new_resource(resource));
@@ -402,7 +422,7 @@ impl Locks {
         self.now = now;
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
         for handle in &req.handles {
-            if let Some(&i) = self.by_handle.get(handle)
+            if let Some(i) = self.by_handle(*handle)
                 && self.locks[i].export == export
             {
                 touched.push(self.remove_lock(i));
@@ -420,7 +440,7 @@ impl Locks {
     /// The object is gone, by a change of this export's own: its locks go without a cancel. Record locks stay.
     pub fn drop_locks(&mut self, now: Instant, export: ExportId, resource: &Resource) {
         self.now = now;
-        let Some(&r) = self.by_resource.get(resource) else { return };
+        let Some(r) = self.resource(resource) else { return };
         let own = |i: &u32| self.locks[*i].export == export;
         let list: SmallVec<[u32; 4]> = self.resources[r].granted.iter().copied().filter(own).collect();
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
@@ -437,7 +457,8 @@ impl Locks {
         self.now = now;
         self.events.retain(|event| {
             !matches!(event, LockEvent::Blocking { export: e, .. } | LockEvent::Glimpse { export: e, .. }
-                | LockEvent::Granted { export: e, .. } | LockEvent::Overdue { export: e } if *e == export)
+                | LockEvent::Granted { export: e, .. } | LockEvent::Overdue { export: e }
+                | LockEvent::Limit { export: e, .. } if *e == export)
         });
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
         for i in self.locks_of(export) {
@@ -453,7 +474,9 @@ impl Locks {
             self.drop_records(r, export);
             touched.push(r);
         }
-        self.exports.remove(&export);
+        if let Some(state) = self.exports.remove(&export) {
+            self.limit_gone(state.limit);
+        }
         self.run_queues(touched);
     }
 
@@ -515,7 +538,7 @@ impl Locks {
 
     /// What is granted on a resource, by handle; record locks by owner and range.
     pub fn granted_on(&self, resource: &Resource) -> Vec<LockInfo> {
-        let Some(&r) = self.by_resource.get(resource) else { return Vec::new() };
+        let Some(r) = self.resource(resource) else { return Vec::new() };
         let mut list: Vec<LockInfo> = self.resources[r].granted.iter().map(|&i| self.info(i)).collect();
         list.sort_by_key(|l| l.handle);
         list.extend(self.record_infos(r));

@@ -21,7 +21,7 @@ impl Locks {
     pub(super) fn new_resource(&mut self, key: Resource) -> u32 {
         let res = Res { key, granted: SmallVec::new(), modes: ModeCounts::default(), queue: Vec::new(), records: None };
         let r = self.resources.insert(res);
-        self.by_resource.insert(key, r);
+        self.by_resource.insert(r, |r| self.resources[r].key);
         self.counters.resources[key.kind as usize % 3] += 1;
         r
     }
@@ -29,8 +29,8 @@ impl Locks {
     pub(super) fn drop_if_empty(&mut self, r: u32) {
         let res = &self.resources[r];
         if res.granted.is_empty() && res.queue.is_empty() && res.records.as_ref().is_none_or(|x| x.is_empty()) {
+            self.by_resource.remove(&self.resources[r].key, |r| self.resources[r].key);
             let res = self.resources.remove(r);
-            self.by_resource.remove(&res.key);
             self.counters.resources[res.key.kind as usize % 3] -= 1;
         }
     }
@@ -127,13 +127,15 @@ impl Locks {
         state.head = i + 1;
         state.granted += 1;
         state.cookie_max = state.cookie_max.max(cookie);
-        self.by_handle.insert(handle, i);
+        self.by_handle.insert(i, |i| self.locks[i].handle);
+        self.check_limit();
         i
     }
 
     /// Takes a lock away; its resource's queue has not been run yet, nor the resource dropped.
     pub(super) fn remove_lock(&mut self, i: u32) -> u32 {
         self.settle_callbacks(i);
+        self.by_handle.remove(&self.locks[i].handle, |i| self.locks[i].handle);
         let lock = self.locks.remove(i);
         let res = &mut self.resources[lock.res];
         res.granted.swap_remove(lock.pos as usize);
@@ -153,7 +155,6 @@ impl Locks {
             }
             state.granted -= 1;
         }
-        self.by_handle.remove(&lock.handle);
         lock.res
     }
 
@@ -275,7 +276,7 @@ impl Locks {
     /// Whether another export holds a lock that conflicts.
     pub fn conflicts(&self, export: ExportId, resource: &Resource, mode: LockMode, policy: &Policy) -> bool {
         let Some(part) = Part::from_policy(*policy) else { return false };
-        let Some(&r) = self.by_resource.get(resource) else { return false };
+        let Some(r) = self.resource(resource) else { return false };
         self.has_blocker(&self.resources[r], export, mode, part)
     }
 
@@ -295,7 +296,7 @@ impl Locks {
         mode: LockMode,
         policy: Policy,
     ) -> Revoked {
-        let Some(&r) = self.by_resource.get(&resource) else { return Revoked::Free };
+        let Some(r) = self.resource(&resource) else { return Revoked::Free };
         let Some(part) = Part::from_policy(policy) else { return Revoked::Free };
         let res = &self.resources[r];
         if !self.has_blocker(res, export, mode, part) {

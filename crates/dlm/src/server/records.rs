@@ -87,7 +87,7 @@ impl Locks {
         flock: Flock,
     ) -> Enqueued {
         let owner = (export, flock.owner);
-        let found = self.by_resource.get(&req.resource).copied();
+        let found = self.resource(&req.resource);
         if req.test {
             return self.test_record(found, owner, mode, &flock);
         }

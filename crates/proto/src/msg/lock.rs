@@ -324,6 +324,15 @@ pub struct BlCallback {
     pub wanted_mode: i32,
 }
 
+/// Body of `LdlmLruLimit`: how many locks that it does not use a client may keep on this target; the longest unused go.
+/// It holds until the next one, or the next connection.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct LruLimit {
+    /// How many; 0: as many as it likes.
+    #[prost(uint32, tag = "1")]
+    pub locks: u32,
+}
+
 /// Body of `LdlmGlCallback`: say what the object looks like now, in a `LdlmGlReply`.
 #[derive(Clone, PartialEq, Message)]
 pub struct GlCallback {

@@ -283,6 +283,7 @@ samples! {
     "BlCallback/bits" = bl_callback(Policy::Bits(big(7)));
     "BlCallback/extent" = bl_callback(Policy::Extent(extent(7)));
     "BlCallback/flock" = bl_callback(Policy::Flock(flock(7)));
+    "LruLimit" = LruLimit { locks: 1 << 20 };
     "GlCallback" = GlCallback { handle: big(1), cookie: big(2), resource: resource(3), serial: big(7) };
     "GlReply" = GlReply { handle: big(1), lvb: Some(lvb(2)), serial: big(7) };
 

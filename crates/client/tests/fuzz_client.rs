@@ -13,7 +13,7 @@ use attack::samples::{self, Body, Visitor};
 use bytes::Bytes;
 use client::api::{Answer, Call, CallId, FileHandle, RecordLock, RecordLockKind, SetStat, SetTime, Whence};
 use cluster::{Cluster, name};
-use proto::msg::{BlCallback, GlCallback, LockMode, Policy, Resource};
+use proto::msg::{BlCallback, GlCallback, LockMode, LruLimit, Policy, Resource};
 use proto::{Fid, Frame, Handle, Header, Opcode, Transno, Xid};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ impl Madness {
         };
         let header = |opcode: Opcode| Header { opcode: opcode as u16, conn_cnt: 1, ..Header::default() };
         let (handle, cookie) = (number(rng), rng.below(50));
-        match rng.below(4) {
+        match rng.below(5) {
             0 => {
                 let wanted = Some(Policy::Bits(number(rng)));
                 let body = BlCallback { handle, cookie, resource, wanted, wanted_mode: LockMode::Ex as i32 };
@@ -121,7 +121,11 @@ impl Madness {
                 let body = GlCallback { handle, cookie, resource, serial: number(rng) };
                 Frame::new(header(Opcode::LdlmGlCallback), &body, Bytes::new())
             }
-            2 => Frame { header: header(Opcode::MgsConfigChanged), body: random(rng, 30).into(), bulk: Bytes::new() },
+            2 => {
+                let body = LruLimit { locks: number(rng) as u32 };
+                Frame::new(header(Opcode::LdlmLruLimit), &body, Bytes::new())
+            }
+            3 => Frame { header: header(Opcode::MgsConfigChanged), body: random(rng, 30).into(), bulk: Bytes::new() },
             _ => {
                 let header = Header { opcode: number(rng) as u16, flags: rng.below(2) as u32, ..Header::default() };
                 Frame { header, body: random(rng, 60).into(), bulk: random(rng, 60).into() }

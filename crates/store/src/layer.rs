@@ -8,8 +8,9 @@ use core::hash::BuildHasher;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 
-/// What a record costs in memory besides its bytes: slot, table entry, allocation.
-pub(crate) const SLOT_COST: usize = size_of::<Slot>() + 32;
+/// What a record costs in memory besides its bytes: slot, table entry, the value's allocation and the one that counts its
+/// users, with what the allocator adds to both.
+pub(crate) const SLOT_COST: usize = size_of::<Slot>() + 96;
 
 /// How many empty slots are kept for the next group.
 const KEEP_SLOTS: usize = 1 << 17;

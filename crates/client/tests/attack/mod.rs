@@ -570,7 +570,9 @@ impl Values<'_> {
                 grant: self.n(),
             }
             .encode_to_vec(),
-            Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::MgsConfigChanged => mutate::random(self.rng, 60),
+            Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::LdlmLruLimit | Opcode::MgsConfigChanged => {
+                mutate::random(self.rng, 60)
+            }
             Opcode::Disconnect | Opcode::Ping | Opcode::SeqAlloc => Vec::new(),
         }
     }

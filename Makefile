@@ -28,5 +28,6 @@ install: BIN = $(abspath $(PREFIX))/bin
 install: build ## the binary and the names that it answers to
 	install -D -m 755 $(ADAMANT) $(BIN)/adamant
 	$(BIN)/adamant install-links $(BIN)
-	@if [ -w /sbin ]; then ln -sf $(BIN)/adamant /sbin/mount.adamant; \
-	else echo "for mount -t adamant, as root: ln -sf $(BIN)/adamant /sbin/mount.adamant"; fi
+	@for name in mount.adamant mount.fuse.adamant; do \
+	if [ -w /sbin ]; then ln -sf $(BIN)/adamant /sbin/$$name; \
+	else echo "for mount -t adamant and mount -o remount, as root: ln -sf $(BIN)/adamant /sbin/$$name"; fi; done

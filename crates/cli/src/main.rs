@@ -99,7 +99,8 @@ fn main() -> ExitCode {
         "lctl" => lctl::run(Lctl::parse().arguments),
         "lr_reader" => lr_reader::run(&called("lr_reader", words)),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
-        "mount.adamant" => mount::run(called("mount.adamant", words)),
+        // mount(8) calls it by the type that a mount has when it is to change.
+        "mount.adamant" | "mount.fuse.adamant" => mount::run(called("mount.adamant", words)),
         "mds-survey" => survey::run(called("mds-survey", words)),
         "mdtest" => mdtest::run(called("mdtest", words.clone()), &words[1..]),
         "createmany" => many::create(called("createmany", many::attached(words, 0))),

@@ -106,6 +106,7 @@ fn all(w: &World) -> Vec<(String, String)> {
         (format!("llite.{fs}.max_read_ahead_mb"), (w.options.max_read_ahead >> 20).to_string()),
         (format!("llite.{fs}.max_nodes"), w.options.max_nodes.to_string()),
         (format!("llite.{fs}.max_nodes_mb"), (w.options.max_nodes * NODE_BYTES).div_ceil(1 << 20).to_string()),
+        (format!("llite.{fs}.read_only"), u8::from(w.options.read_only).to_string()),
         (format!("llite.{fs}.nodes"), w.nodes.len().to_string()),
         (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
         (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),

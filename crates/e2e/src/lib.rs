@@ -26,4 +26,5 @@ pub mod versions;
 pub use cluster::{Cluster, Shape, Which};
 pub use command::{Outcome, adamant, binary, command};
 pub use story::{Story, needs_root, skip};
+pub use system::SbinLink;
 pub use versions::older;

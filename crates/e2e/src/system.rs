@@ -1,8 +1,9 @@
-//! System calls that the standard library and rustix lack a safe form of: record locks on ranges, shared mappings.
+//! What the standard library and rustix lack a safe form of: record locks on ranges, shared mappings; and names in `/sbin`.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
 /// A lock of `fcntl(2)` on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,5 +125,29 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nobody uses it any more.
         unsafe { libc::munmap(self.address, self.length) };
+    }
+}
+
+/// A name in `/sbin` under which mount(8) finds the binary under test; taken away again, unless it was there before.
+#[derive(Debug)]
+pub struct SbinLink(Option<PathBuf>);
+
+impl SbinLink {
+    /// Makes it. Needs root.
+    pub fn make(name: &str) -> SbinLink {
+        let path = Path::new("/sbin").join(name);
+        if path.exists() {
+            return SbinLink(None);
+        }
+        std::os::unix::fs::symlink(crate::binary(), &path).expect("root may write to /sbin");
+        SbinLink(Some(path))
+    }
+}
+
+impl Drop for SbinLink {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }

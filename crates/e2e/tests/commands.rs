@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, command, needs_root, skip, trees};
+use e2e::{Cluster, Outcome, SbinLink, Shape, Story, Which, adamant, binary, command, needs_root, skip, trees};
 
 fn lfs(words: &[&str]) -> Outcome {
     adamant(["lfs"]).args(words).run()
@@ -464,22 +464,7 @@ fn mount_and_umount_as_everybody_calls_them() {
         .arg(&place)
         .ok();
 
-    // mount(8) looks for helpers in /sbin only.
-    let helper = Path::new("/sbin/mount.adamant");
-    let ours = !helper.exists();
-    if ours {
-        std::os::unix::fs::symlink(binary(), helper).unwrap();
-    }
-    struct Remove<'a>(&'a Path, bool);
-    impl Drop for Remove<'_> {
-        fn drop(&mut self) {
-            if self.1 {
-                let _ = fs::remove_file(self.0);
-            }
-        }
-    }
-    let _remove = Remove(helper, ours);
-
+    let _helpers = [SbinLink::make("mount.adamant"), SbinLink::make("mount.fuse.adamant")];
     let mount = story.folder().join("a place");
     fs::create_dir(&mount).unwrap();
     for options in ["rw,nosuid,nodev,_netdev", "ro", "noatime,user_xattr_is_unknown"] {
@@ -500,7 +485,19 @@ fn mount_and_umount_as_everybody_calls_them() {
             let error = fs::write(mount.join("f"), "y").unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
             assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "x");
+            let stays = command("mount").args(["-o", "remount,rw"]).arg(&mount).run();
+            assert_ne!(stays.code, Some(0), "{stays}");
+            assert!(stays.stderr.contains("mounted with ro"), "{stays}");
         } else {
+            let open = fs::File::create(mount.join("f")).unwrap();
+            let busy = command("mount").args(["-o", "remount,ro"]).arg(&mount).within(Duration::from_secs(20)).run();
+            assert!(busy.code != Some(0) && busy.stderr.contains("open for writing"), "{busy}");
+            drop(open);
+            fs::write(mount.join("f"), "x").unwrap();
+            command("mount").args(["-o", "remount,ro"]).arg(&mount).within(Duration::from_secs(20)).ok();
+            let error = fs::write(mount.join("f"), "y").unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
+            command("mount").args(["-o", "remount,rw"]).arg(&mount).within(Duration::from_secs(20)).ok();
             fs::write(mount.join("f"), "x").unwrap();
         }
         // A program in it keeps it busy; umount says so and takes nothing away.

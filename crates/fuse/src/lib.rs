@@ -14,6 +14,6 @@ mod mount;
 mod process;
 mod session;
 
-pub use mount::{FuseMount, MountError, MountSettings, mount};
+pub use mount::{FuseMount, MountError, MountSettings, mount, remount};
 
 pub(crate) use client::api::Call;

@@ -202,6 +202,33 @@ fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
     Ok(ino)
 }
 
+/// What the kernel looks after by itself.
+fn kernel_flags(settings: &MountSettings) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, settings.read_only);
+    for option in &settings.kernel_options {
+        match option.as_str() {
+            "nosuid" => flags |= MountFlags::NOSUID,
+            "nodev" => flags |= MountFlags::NODEV,
+            "noexec" => flags |= MountFlags::NOEXEC,
+            "noatime" => flags |= MountFlags::NOATIME,
+            "sync" => flags |= MountFlags::SYNCHRONOUS,
+            "dirsync" => flags |= MountFlags::DIRSYNC,
+            // suid, dev, exec, atime and relatime are how it is anyway.
+            _ => {}
+        }
+    }
+    flags
+}
+
+/// Changes what the kernel looks after of a mount that there is: `ro`, `nosuid` and the like.
+///
+/// # Errors
+/// As mount(2) has them.
+pub fn remount(settings: &MountSettings, directory: &Path) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(directory, kernel_flags(settings), c"")?)
+}
+
 /// Mounts by the system call, with a type of our own that `findmnt` and `df` show. `None` without the right to: then
 /// fusermount3 does it.
 fn mount_directly(settings: &MountSettings, directory: &Path) -> io::Result<Option<OwnedFd>> {
@@ -219,20 +246,7 @@ fn mount_directly(settings: &MountSettings, directory: &Path) -> io::Result<Opti
     if settings.allow_other {
         data.push_str(",allow_other");
     }
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, settings.read_only);
-    for option in &settings.kernel_options {
-        match option.as_str() {
-            "nosuid" => flags |= MountFlags::NOSUID,
-            "nodev" => flags |= MountFlags::NODEV,
-            "noexec" => flags |= MountFlags::NOEXEC,
-            "noatime" => flags |= MountFlags::NOATIME,
-            "sync" => flags |= MountFlags::SYNCHRONOUS,
-            "dirsync" => flags |= MountFlags::DIRSYNC,
-            // suid, dev, exec, atime and relatime are how it is anyway.
-            _ => {}
-        }
-    }
+    let flags = kernel_flags(settings);
     let data = std::ffi::CString::new(data).map_err(io::Error::other)?;
     match rustix::mount::mount(settings.source.as_str(), directory, "fuse.adamant", flags, Some(data.as_c_str())) {
         Ok(()) => Ok(Some(device)),

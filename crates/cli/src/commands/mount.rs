@@ -12,7 +12,7 @@ use host::admin::{self, Description, Device, Request, Response};
 use proto::connect::TAG_MAX;
 use proto::{Errno, Nid};
 
-use crate::commands::serve;
+use crate::commands::{serve, status};
 use crate::daemon;
 
 /// Mount a file system
@@ -36,6 +36,9 @@ pub struct Arguments {
     /// As mount(8) passes it: no entry in mtab
     #[arg(short = 'n', hide = true)]
     pub no_mtab: bool,
+    /// As mount(8) passes it: the type
+    #[arg(short = 't', hide = true)]
+    pub kind: Option<String>,
     /// As mount(8) passes it: sloppy, unknown options are no error
     #[arg(short = 's', hide = true)]
     pub sloppy: bool,
@@ -48,6 +51,10 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let request = MountRequest::parse(&arguments.source, &arguments.options, arguments.sloppy)?;
     let directory = std::path::absolute(&arguments.directory)?;
+    if request.remount {
+        remount(&request.settings, &directory)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.foreground || arguments.background {
         if arguments.background {
             daemon::detach();
@@ -86,6 +93,8 @@ pub fn start_in_background(source: &str, directory: &std::path::Path, options: &
 pub struct MountRequest {
     options: Options,
     settings: MountSettings,
+    /// Change a mount that there is.
+    remount: bool,
 }
 
 impl MountRequest {
@@ -119,6 +128,7 @@ impl MountRequest {
             max_mod_rpcs_in_flight: 7,
             faults: stdx::Faults::none(),
         };
+        let mut remount = false;
         for word in words.iter().filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             let number = || {
@@ -136,7 +146,11 @@ impl MountRequest {
             };
             match key {
                 "ro" => (settings.read_only, options.read_only) = (true, true),
-                "rw" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser" => {}
+                "rw" => (settings.read_only, options.read_only) = (false, false),
+                "remount" => remount = true,
+                // The kernel's own, which mount(8) repeats when it changes a mount.
+                "user_id" | "group_id" | "default_permissions" | "blksize" | "max_read" => {}
+                "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser" => {}
                 "soft" => options.soft = Some(Duration::from_secs(if value.is_empty() { 30 } else { number()? })),
                 "allow_other" => settings.allow_other = true,
                 "no_allow_other" => settings.allow_other = false,
@@ -160,13 +174,40 @@ impl MountRequest {
                 _ => bail!("mount option '{key}' is unknown; see 'adamant mount --help'"),
             }
         }
-        Ok(MountRequest { options, settings })
+        Ok(MountRequest { options, settings, remount })
     }
 
     /// The same with another table of faults: that of the process, if it serves, too.
     pub fn with_faults(mut self, faults: stdx::Faults) -> MountRequest {
         self.options.faults = faults;
         self
+    }
+}
+
+/// Changes what the kernel looks after of a mount that there is.
+fn remount(settings: &MountSettings, directory: &std::path::Path) -> anyhow::Result<()> {
+    let shown = directory.display().to_string();
+    let same = |place: &String| std::fs::canonicalize(place).ok() == std::fs::canonicalize(directory).ok();
+    let mut processes = status::processes().into_iter();
+    let found = processes.find(|process| process.role == "mount" && process.description.places.iter().any(same));
+    let Some(process) = found else { bail!("no file system of ours is mounted at {shown}; see 'adamant status'") };
+    if !settings.read_only && process.params("llite.*.read_only").iter().any(|(_, value)| value == "1") {
+        bail!("{shown} was mounted with ro, and its servers know it: unmount it and mount it again with rw");
+    }
+    // The kernel lets go of a file that was removed a moment after the last program has closed it.
+    let start = std::time::Instant::now();
+    loop {
+        match fuse::remount(settings, directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                if start.elapsed() > Duration::from_secs(2) {
+                    bail!(
+                        "{shown} has files open for writing; end the programs that use it (see: fuser -vm {shown}), then try again"
+                    );
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other.with_context(|| format!("cannot remount {shown}")),
+        }
     }
 }
 
@@ -368,5 +409,16 @@ mod tests {
         assert!(error.to_string().contains("'bogus'"));
         assert!(MountRequest::parse("a:1:/fs", &["bogus".to_owned()], true).is_ok());
         assert!(MountRequest::parse("a:1:/fs", &["ro".to_owned(), "soft=5".to_owned()], false).is_ok());
+    }
+
+    #[test]
+    fn the_last_of_ro_and_rw_counts() {
+        let words = |line: &str| -> Vec<String> { line.split(',').map(str::to_owned).collect() };
+        let parse = |line: &str| MountRequest::parse("a:1:/fs", &words(line), false).unwrap();
+        let changed = parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro");
+        assert!(changed.remount && changed.settings.read_only && changed.options.read_only);
+        let back = parse("ro,remount,rw");
+        assert!(back.remount && !back.settings.read_only && !back.options.read_only);
+        assert!(!parse("ro").remount);
     }
 }

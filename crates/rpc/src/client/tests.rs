@@ -13,6 +13,9 @@ use stdx::Instant;
 use super::*;
 use crate::{Link, Slot};
 
+#[path = "table_tests.rs"]
+mod table;
+
 struct Story {
     import: Import,
     now: Instant,

@@ -18,6 +18,8 @@ mod exports;
 mod recovery;
 mod slots;
 #[cfg(test)]
+mod table_tests;
+#[cfg(test)]
 mod tests;
 
 pub use arrival::{Arrival, ArrivalFacts, Class, Found, arrive};

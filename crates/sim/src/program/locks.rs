@@ -3,9 +3,10 @@
 //! What each certainly holds, from the answer to the next call that could end it, may never conflict with what another
 //! certainly holds. What it possibly holds, while a call is under way too, is the only excuse for a refusal. Who waits
 //! is granted, or told of a deadlock, in bounded time: a deadlock that nobody notices ends the run as one in which not
-//! everything ends. A client that dies holds nothing for certain any more, and possibly until the end.
+//! everything ends. A client that dies holds nothing for certain any more, and possibly until the end. A client that a server
+//! gives up, because its changes hang on those of one that died, is told so (`EIO`): then nothing is judged any more.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -48,6 +49,8 @@ struct Process {
     number: usize,
     rng: Rng,
     table: Table,
+    /// A client was given up with its locks, because others died: nothing is certain any more.
+    over: Rc<Cell<bool>>,
     fd: Fd,
 }
 
@@ -57,6 +60,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
     let path = vec![name(&format!("l{number}"))];
     setting.sched.spawn(title.clone(), async move {
         let table: Table = Rc::default();
+        let over: Rc<Cell<bool>> = Rc::default();
         let count = rng.range(2, 4);
         for number in 0..count as usize {
             let Some(kernel) = rng.pick(&outer.mounts.living()).cloned() else { return };
@@ -75,6 +79,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
                 number: table.borrow().len() - 1,
                 rng: rng.fork(),
                 table: table.clone(),
+                over: over.clone(),
                 fd,
             };
             let calls = rng.range(5, 30);
@@ -101,7 +106,7 @@ fn conflict(one: u8, other: u8) -> bool {
 impl Process {
     async fn live(&mut self, calls: u64) -> Sys<()> {
         for _ in 0..calls {
-            if self.setting.sched.has_failed() {
+            if self.setting.sched.has_failed() || self.over.get() {
                 return Ok(());
             }
             let pause = Duration::from_micros(self.rng.below(2_000));
@@ -157,6 +162,10 @@ impl Process {
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
+            Err(Fail::Errno(Errno::EIO)) if self.setting.sched.first_death().is_some() => {
+                self.over.set(true);
+                return Ok(());
+            }
             Err(Fail::Errno(errno)) => Some(errno),
             // It holds what it may hold, for all that anybody knows, and waits until its server gives it up.
             Err(Fail::Dead) => return Err(Fail::Dead),
@@ -207,7 +216,7 @@ impl Process {
     }
 
     fn judge(&self, wrong: Option<String>) {
-        if let Some(wrong) = wrong {
+        if let Some(wrong) = wrong.filter(|_| !self.over.get()) {
             let sched = &self.setting.sched;
             sched.fail(format!("locks: {wrong}; the table: {:?}", self.table.borrow()));
         }

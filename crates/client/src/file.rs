@@ -87,6 +87,8 @@ pub struct Stream {
     pub end: bool,
     /// A listing from the start has used it.
     pub used: bool,
+    /// How many names of the directory had been changed from here.
+    pub changes: u32,
 }
 
 /// What a close needs to know when it is sent.

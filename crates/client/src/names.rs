@@ -43,6 +43,8 @@ pub struct Listed {
     pub kind: u32,
     /// The server's cookie.
     pub cookie: u64,
+    /// `lookup_epoch` of the object when the entry came.
+    pub child_epoch: u32,
 }
 
 /// The entries of a directory in the order of their cookies, whole.
@@ -72,6 +74,8 @@ pub struct Building {
 pub struct Directory {
     /// Known names.
     pub names: Map<Bytes, Entry>,
+    /// How many names were changed from here.
+    pub changes: u32,
     /// All names that exist are in `names`, if `update_epoch` is this one.
     pub complete_epoch: Option<u32>,
     /// The listing and the epoch under which it is exact.
@@ -205,6 +209,7 @@ impl World {
         let Some(node) = self.nodes.get_mut(parent) else { return };
         let same = node.update_epoch == epoch;
         let dir = node.dir_mut();
+        dir.changes = dir.changes.wrapping_add(1);
         // A reply that was rebuilt after a restart says less: nothing about its time either.
         if version == 0 {
             dir.names.remove(name);

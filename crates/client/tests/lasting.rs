@@ -266,3 +266,39 @@ fn of_many_names_of_an_object_none_stays_in_the_kernel() {
     let told = forgotten(&c, b);
     assert!(links.iter().all(|link| told.contains(&name(link))), "{told:?}");
 }
+
+/// A piece of a listing is given to the kernel bit by bit, and may be older than what the kernel knows by then: it must not
+/// bring a name back.
+#[test]
+fn a_listing_that_is_read_late_gives_no_attributes_of_names_that_may_be_gone() {
+    for own in [true, false] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(a, 1, "d").unwrap().ino;
+        for i in 0..10 {
+            let text = name(&format!("f{i}"));
+            let made = c.call(a, Call::Symlink { parent: dir, name: text.clone(), target: name("x") }).unwrap();
+            let Answer::Entry(link) = made else { panic!() };
+            c.call(a, Call::Link { ino: link.ino, new_parent: 1, new_name: text }).unwrap();
+        }
+        c.pass(Duration::from_secs(2));
+        let Ok(Answer::Opened { fh, .. }) = c.call(b, Call::Opendir { ino: dir }) else { panic!() };
+        let mut read =
+            |c: &mut Cluster, offset, max_bytes| match c.call(b, Call::Readdir { fh, offset, max_bytes, plus: true }) {
+                Ok(Answer::Entries(entries)) => entries,
+                other => panic!("{other:?}"),
+            };
+        let first = read(&mut c, 0, 700);
+        let gone = (0..10).map(|i| format!("f{i}")).find(|text| first.iter().all(|entry| entry.name != name(text)));
+        let gone = gone.expect("there is more");
+        c.call(if own { b } else { a }, Call::Unlink { parent: dir, name: name(&gone) }).unwrap();
+        // The directory's lock goes, and with it what is known of its names; the object is looked up by its other name.
+        let (_, made) = c.create(a, dir, "new").unwrap();
+        c.close(a, made).unwrap();
+        c.lookup(b, 1, &gone).unwrap();
+        let rest = read(&mut c, first.last().map_or(0, |entry| entry.offset), 65536);
+        let entry = rest.iter().find(|entry| entry.name == name(&gone)).expect("the listing is of before");
+        assert_eq!(entry.stat, None, "removed by {}", if own { "itself" } else { "another" });
+        assert!(rest.iter().any(|entry| entry.stat.is_some()), "of others there are attributes");
+    }
+}

@@ -83,13 +83,15 @@ pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
 /// Fills the kernel's buffer.
 struct Filler {
     entries: Vec<DirectoryEntry>,
+    /// Of each entry: its name leads to its object for certain, so the kernel may keep it.
+    sure: Vec<bool>,
     room: usize,
     plus: bool,
 }
 
 impl Filler {
     /// Appends an entry, or says that there is no room.
-    fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64) -> bool {
+    fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64, sure: bool) -> bool {
         let head = if self.plus { 152 } else { 24 };
         let size = (head + name.len()).next_multiple_of(8);
         if size > self.room {
@@ -97,15 +99,18 @@ impl Filler {
         }
         self.room -= size;
         self.entries.push(DirectoryEntry { name: name.clone(), ino, kind, offset, stat: None });
+        self.sure.push(sure);
         true
     }
 
-    /// Appends what follows `after`; the cookie of the last entry looked at, and whether there is room for more.
-    fn fill(&mut self, w: &World, parent: u64, list: &[Listed], after: u64) -> (u64, bool) {
+    /// Appends what follows `after`; the cookie of the last entry looked at, and whether there is room for more. `changes` is
+    /// how many names of the directory had been changed from here when the list was made.
+    fn fill(&mut self, w: &World, parent: u64, list: &[Listed], changes: u32, after: u64) -> (u64, bool) {
         let mut at = after;
+        let untouched = changes == changes_of(w, parent);
         let begin = list.partition_point(|listed| listed.cookie <= after);
         for listed in &list[begin..] {
-            let (fid, kind) = match w.known_name(parent, &listed.name) {
+            let (fid, kind, sure) = match w.known_name(parent, &listed.name) {
                 // Removed here since.
                 Found::Nothing => {
                     at = listed.cookie;
@@ -113,11 +118,13 @@ impl Filler {
                 }
                 Found::Child(fid) if fid != listed.fid => {
                     let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
-                    (fid, if kind == 0 { listed.kind } else { kind })
+                    (fid, if kind == 0 { listed.kind } else { kind }, true)
                 }
-                _ => (listed.fid, listed.kind),
+                Found::Child(fid) => (fid, listed.kind, true),
+                // Others change a name only when the lock of what it leads to has gone back; we ourselves keep it.
+                Found::Unknown => (listed.fid, listed.kind, untouched && still_locked(w, listed)),
             };
-            if !self.push(&listed.name, fid.ino(), kind, listed.cookie) {
+            if !self.push(&listed.name, fid.ino(), kind, listed.cookie, sure) {
                 return (at, false);
             }
             at = listed.cookie;
@@ -139,8 +146,8 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
             file.stream = None;
         }
     }
-    let mut filler = Filler { entries: Vec::new(), room: max_bytes as usize, plus };
-    if offset == 0 && !filler.push(&Bytes::from_static(b"."), ino, DT_DIR, 1) {
+    let mut filler = Filler { entries: Vec::new(), sure: Vec::new(), room: max_bytes as usize, plus };
+    if offset == 0 && !filler.push(&Bytes::from_static(b"."), ino, DT_DIR, 1, false) {
         return Err(Errno::EINVAL.into());
     }
     if offset < OFFSET_DOTS {
@@ -149,7 +156,7 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
             0 => ino,
             parent => parent,
         };
-        filler.push(&Bytes::from_static(b".."), parent, DT_DIR, OFFSET_DOTS);
+        filler.push(&Bytes::from_static(b".."), parent, DT_DIR, OFFSET_DOTS, false);
     }
     let dots = filler.entries.len();
     let mut after = if offset <= OFFSET_DOTS { 0 } else { offset };
@@ -158,7 +165,8 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
         if let Some(listing) = whole(cx.w, ino)
             && (!plus || has_attributes(cx.w, &listing, after))
         {
-            filler.fill(cx.w, ino, &listing.entries, after);
+            let changes = changes_of(cx.w, ino);
+            filler.fill(cx.w, ino, &listing.entries, changes, after);
             break;
         }
         let reaches = |s: &Stream| s.after <= after && (s.end || s.entries.last().is_some_and(|l| l.cookie > after));
@@ -178,7 +186,7 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
                 Box::new(Stream { used: true, ..stream })
             }
         };
-        let (at, room) = filler.fill(cx.w, ino, &stream.entries, after);
+        let (at, room) = filler.fill(cx.w, ino, &stream.entries, stream.changes, after);
         let end = stream.end;
         after = at;
         if let Some(file) = cx.w.files.get_mut(fh) {
@@ -190,17 +198,26 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
     }
     super::io::accessed(cx, ino);
     let mut entries = filler.entries;
-    if plus {
-        for entry in &mut entries {
-            if entry.name.as_ref() != b"."
-                && entry.name.as_ref() != b".."
-                && let Some(stat) = stat_cached(cx.w, entry.ino)
-            {
-                entry.stat = Some(referenced(cx.w, stat, ino, &entry.name));
-            }
+    for (entry, sure) in entries.iter_mut().zip(filler.sure) {
+        if plus
+            && sure
+            && let Some(stat) = stat_cached(cx.w, entry.ino)
+        {
+            entry.stat = Some(referenced(cx.w, stat, ino, &entry.name));
         }
     }
     Ok(Answer::Entries(entries))
+}
+
+/// How many names of a directory were changed from here.
+fn changes_of(w: &World, ino: u64) -> u32 {
+    w.nodes.get(ino).and_then(|node| node.dir.as_ref()).map_or(0, |dir| dir.changes)
+}
+
+/// Whether the lock that came with an entry has been here ever since.
+fn still_locked(w: &World, listed: &Listed) -> bool {
+    let child = w.nodes.get(listed.fid.ino());
+    child.is_some_and(|child| child.has(bits::LOOKUP) && child.lookup_epoch == listed.child_epoch)
 }
 
 /// The whole listing, if it is here and exact.
@@ -251,7 +268,13 @@ fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<S
     let entries: Vec<Listed> = rep
         .entries
         .iter()
-        .map(|entry| Listed { name: entry.name.clone(), fid: entry.fid, kind: entry.kind, cookie: entry.cookie })
+        .map(|entry| Listed {
+            name: entry.name.clone(),
+            fid: entry.fid,
+            kind: entry.kind,
+            cookie: entry.cookie,
+            child_epoch: cx.w.nodes.get(entry.fid.ino()).map_or(0, |child| child.lookup_epoch),
+        })
         .collect();
     if first {
         let brought = rep.locks.iter().any(|grant| grant.resource.fid == fid);
@@ -259,7 +282,7 @@ fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<S
             if brought { cx.w.directory_epoch(ino) } else { cx.memo(epoch_step).map_or(0, |epoch| epoch as u32) };
         build(cx.w, ino, epoch, after, &entries, &rep);
     }
-    Ok(Stream { entries, after, end: rep.end, used: false })
+    Ok(Stream { entries, after, end: rep.end, used: false, changes: changes_of(cx.w, ino) })
 }
 
 /// Puts a piece behind those before it; the last makes the listing whole.

@@ -102,6 +102,8 @@ impl Server {
     /// Starts its machine.
     pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
         let deaths = plan.profile == crate::plan::Profile::Clients;
+        let everybody_lives = plan.profile < crate::plan::Profile::Clients;
+        let usual = Options::default();
         let options = Options {
             name: Some(self.name.clone()),
             nids: vec![self.nid.clone()],
@@ -112,7 +114,9 @@ impl Server {
             commit: store::CommitPolicy { interval: plan.commit_interval, dirty_limit: plan.dirty_limit },
             // While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
             lock_timeout: if deaths { Duration::from_secs(20) } else { Duration::from_secs(120) },
-            ..Options::default()
+            recovery_soft: if everybody_lives { Duration::from_secs(300) } else { usual.recovery_soft },
+            recovery_hard: if everybody_lives { Duration::from_secs(900) } else { usual.recovery_hard },
+            ..usual
         };
         let last = self.engine.last_group().unwrap_or(0);
         self.life += 1;

@@ -283,7 +283,7 @@ fn a_listing_that_is_read_late_gives_no_attributes_of_names_that_may_be_gone() {
         }
         c.pass(Duration::from_secs(2));
         let Ok(Answer::Opened { fh, .. }) = c.call(b, Call::Opendir { ino: dir }) else { panic!() };
-        let mut read =
+        let read =
             |c: &mut Cluster, offset, max_bytes| match c.call(b, Call::Readdir { fh, offset, max_bytes, plus: true }) {
                 Ok(Answer::Entries(entries)) => entries,
                 other => panic!("{other:?}"),

@@ -87,7 +87,9 @@ fn run(command: Command) -> anyhow::Result<()> {
                 return Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?);
             }
             let out = target_directory().join("bench");
-            for suite in ["ceiling", "smallfile", "meta", "recovery"] {
+            // `slots` finds version 0.1.0 beside the program.
+            compat::build_all(&sh)?;
+            for suite in ["ceiling", "smallfile", "meta", "slots", "recovery"] {
                 cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
             }
             Ok(cmd!(sh, "cargo run --release --package adamant -- bench report --out {out}").run()?)

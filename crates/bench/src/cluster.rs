@@ -1,6 +1,7 @@
 //! Servers and mounts in processes of their own, over loopback TCP, in a scratch directory; what they used.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use host::admin;
+
+use crate::far::Far;
 
 /// A process of the cluster.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct Cluster {
     mounts: Vec<(PathBuf, Process)>,
     /// MGS, MDT, OSTs.
     servers: Vec<Process>,
+    /// Where they listen.
+    addresses: Vec<SocketAddr>,
     /// Where the MGS listens.
     mgs: String,
     scratch: PathBuf,
@@ -143,9 +148,20 @@ impl Cluster {
     /// # Errors
     /// What could not be started.
     pub fn start(scratch: &Path, osts: u32, mounts: usize) -> anyhow::Result<Cluster> {
-        let program = std::env::current_exe()?;
+        let mut cluster = Cluster::serve(&std::env::current_exe()?, scratch, osts)?;
+        for _ in 0..mounts {
+            cluster.mount(None)?;
+        }
+        Ok(cluster)
+    }
+
+    /// The servers, by this program, which may be of an older version.
+    ///
+    /// # Errors
+    /// What could not be started.
+    pub fn serve(program: &Path, scratch: &Path, osts: u32) -> anyhow::Result<Cluster> {
         let run = |words: &[&str]| -> anyhow::Result<()> {
-            let output = Command::new(&program).arg0("adamant").args(words).output()?;
+            let output = Command::new(program).arg0("adamant").args(words).output()?;
             if !output.status.success() {
                 bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
             }
@@ -162,9 +178,10 @@ impl Cluster {
             names.push(name);
         }
         let mut cluster = Cluster {
-            program: program.clone(),
+            program: program.to_owned(),
             mounts: Vec::new(),
             servers: Vec::new(),
+            addresses: Vec::new(),
             mgs: mgs.clone(),
             scratch: scratch.to_owned(),
         };
@@ -172,26 +189,57 @@ impl Cluster {
             let listen = if name == "mgt" { mgs.clone() } else { free_nid()? };
             let words = ["serve", "--listen", &listen, "--mgsnode", &mgs, &place(&name)].map(str::to_owned).to_vec();
             let log = scratch.join(format!("{name}.log"));
-            cluster.servers.push(Process::start(&program, &name, words, log)?);
-        }
-        for index in 0..mounts {
-            let name = format!("mount{index}");
-            let folder = scratch.join(&name);
-            std::fs::create_dir_all(&folder)?;
-            let words = ["mount", "--foreground", &format!("{mgs}:/adamant"), &folder.display().to_string()];
-            let log = scratch.join(format!("{name}.log"));
-            let process = Process::start(&program, &name, words.map(str::to_owned).to_vec(), log)?;
-            cluster.mounts.push((folder.clone(), process));
-            let start = Instant::now();
-            while !is_mounted(&folder) {
-                cluster.check()?;
-                if start.elapsed() > Duration::from_secs(20) {
-                    bail!("the mount does not come; see '{}'", scratch.join(format!("{name}.log")).display());
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            cluster.servers.push(Process::start(program, &name, words, log)?);
+            cluster.addresses.push(listen.parse()?);
         }
         Ok(cluster)
+    }
+
+    /// One more mount, here or in a network that is farther away (to which the servers must have relays). Gives where.
+    ///
+    /// # Errors
+    /// It does not come.
+    pub fn mount(&mut self, far: Option<&Far>) -> anyhow::Result<PathBuf> {
+        let name = format!("mount{}", self.mounts.len());
+        let folder = self.scratch.join(&name);
+        std::fs::create_dir_all(&folder)?;
+        let source = format!("{}:/adamant", self.mgs);
+        let words = ["mount", "--foreground", &source, &folder.display().to_string()].map(str::to_owned).to_vec();
+        let log = self.scratch.join(format!("{name}.log"));
+        let (program, given) = (self.program.clone(), log.clone());
+        let start = move || Process::start(&program, &name, words, given);
+        let process = match far {
+            Some(far) => far.call(start)?,
+            None => start()?,
+        };
+        self.mounts.push((folder.clone(), process));
+        let start = Instant::now();
+        while !is_mounted(&folder) {
+            self.check()?;
+            if start.elapsed() > Duration::from_secs(20) {
+                bail!("the mount does not come; see '{}'", log.display());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(folder)
+    }
+
+    /// Where the servers listen.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Sets a parameter of a mount.
+    ///
+    /// # Errors
+    /// It does not take it.
+    pub fn set_mount_param(&self, folder: &Path, pattern: &str, value: &str) -> anyhow::Result<()> {
+        let (_, process) = self.mounts.iter().find(|(place, _)| place == folder).context("no such mount")?;
+        let request = admin::Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
+        if self.ask("mount", process.child.id(), &request).is_empty() {
+            bail!("the mount does not take {pattern}={value}");
+        }
+        Ok(())
     }
 
     /// Where it is mounted.

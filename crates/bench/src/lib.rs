@@ -6,6 +6,7 @@
 //! - [`cluster`]: servers and mounts in processes of their own, and what they used.
 //! - [`nothing`]: a FUSE file system that does nothing: what the kernel allows.
 //! - [`echo`]: requests and replies over the protocol's framing: what the network allows.
+//! - [`far`]: a network that is farther away.
 //! - [`bare`]: the engine with the records of a create: what the store allows.
 //! - [`gather`], [`figures`], [`results`]: samples, medians, rows; [`chart`], [`page`]: what people look at.
 //! - [`many`], [`mdtest`], [`survey`]: the tools of the field; [`stop`]: the wish to end early.
@@ -17,6 +18,7 @@ pub mod bare;
 pub mod chart;
 pub mod cluster;
 pub mod echo;
+pub mod far;
 pub mod figures;
 pub mod filler;
 pub mod gather;

@@ -4,6 +4,7 @@ pub mod ceiling;
 pub mod meta;
 pub mod millions;
 pub mod recovery;
+pub mod slots;
 pub mod smallfile;
 
 use std::time::Instant;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Outcome, Story, adamant, binary, command, needs_root, skip};
+use e2e::{Outcome, Story, adamant, binary, command, needs_root, older, skip};
 use serde_json::Value;
 
 const BOUND: Duration = Duration::from_secs(120);
@@ -83,10 +83,22 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
     assert!(text.contains("ls -U, 300 entries") && text.contains("memory of client1"), "{text}");
     leaves_nothing(&story);
 
+    let words = ["slots", "--rounds", "1", "--files", "64", "--processes", "8", "--slots", "1,8", "--older"];
+    let program = older("0.1.0").unwrap_or_else(binary);
+    let text = bench(&story, &[&words[..], &[&program.display().to_string()]].concat()).ok();
+    for word in ["create, 8 slots, +200 us", "unlink, 8 slots over 0.1.0, loopback", "echo, +200 us"] {
+        assert!(text.contains(word), "'{word}' is missing:\n{text}");
+    }
+    let figures_of_slots = figures(&story, "slots");
+    let far = rows(&figures_of_slots).into_iter().find(|row| row["what"] == "echo, +200 us").expect("the longer way");
+    // What was added, at least; the machine may add more.
+    assert!(far["figure"]["median"].as_f64() > Some(190.0), "{far}");
+    leaves_nothing(&story);
+
     let page = adamant(["bench", "report", "--out", &out(&story)]).ok();
     let page = std::fs::read_to_string(page.trim()).expect("the page");
     let charts = |suite| figures(&story, suite)["charts"].as_array().expect("charts").len();
-    let all: usize = ["ceiling", "smallfile", "meta", "recovery"].into_iter().map(charts).sum();
+    let all: usize = ["ceiling", "smallfile", "meta", "slots", "recovery"].into_iter().map(charts).sum();
     assert!(all >= 10, "{all} charts");
     assert_eq!(page.matches("<svg ").count(), all);
 }
@@ -100,6 +112,7 @@ fn wrong_words_give_a_line_and_status_2() {
         (&["meta", "--processes", "0"], "--processes"),
         (&["recovery", "--mounts", "1"], "--mounts"),
         (&["millions", "--clients", "0"], "--clients"),
+        (&["slots", "--slots", "0"], "--slots"),
         (&["report"], "--out"),
         (&["nonsense"], "nonsense"),
     ] {

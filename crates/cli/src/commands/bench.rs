@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bench::results::Results;
 use bench::run::{Progress, Run};
-use bench::suites::{ceiling, meta, millions, recovery, smallfile};
+use bench::suites::{ceiling, meta, millions, recovery, slots, smallfile};
 use clap::{Args, Subcommand};
 
 use crate::{daemon, output};
@@ -95,6 +95,26 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
         clients: u64,
     },
+    /// One client with more and more changes in flight, over loopback and with a longer way, beside version 0.1.0
+    ///
+    /// Example: adamant bench slots --quick --older target/compat/bin/adamant-0.1.0
+    Slots {
+        #[command(flatten)]
+        common: Common,
+        /// Files of each phase, over all processes
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        files: Option<u64>,
+        /// Processes
+        #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1024))]
+        processes: u64,
+        /// Changes in flight
+        #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32],
+              value_parser = clap::value_parser!(u16).range(1..=511))]
+        slots: Vec<u16>,
+        /// The program of version 0.1.0, as `cargo xtask compat` builds it
+        #[arg(long, value_name = "FILE")]
+        older: Option<PathBuf>,
+    },
     /// One HTML page of all figures and charts in a directory
     ///
     /// Example: adamant bench report --out results
@@ -155,6 +175,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             bench::load::work(std::io::stdin().lock(), std::io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Slots { common, files, processes, mut slots, older } => {
+            slots.sort_unstable();
+            let size = slots::Size {
+                rounds: common.rounds(2, 5),
+                files: files.unwrap_or(if common.quick { 1_600 } else { 8_000 }),
+                processes: processes as usize,
+                slots,
+                older: older.or_else(built_from_history),
+            };
+            measure(&common, |run, command| slots::run(run, &size, command))
+        }
         Command::Report { out } => {
             println!("{}", bench::page::write(&out)?.display());
             Ok(ExitCode::SUCCESS)
@@ -207,6 +238,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             measure(&common, |run, command| millions::run(run, &size, command))
         }
     }
+}
+
+/// Version 0.1.0, if `cargo xtask compat` has built it beside this program.
+fn built_from_history() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.ancestors().nth(2)?.join("compat/bin/adamant-0.1.0");
+    path.is_file().then_some(path)
 }
 
 /// Progress as a bar on a terminal, as lines elsewhere.

@@ -181,9 +181,7 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
         node.update_losses = if now.since(node.update_lost).as_secs() > 2 { 1 } else { node.update_losses + 1 };
         node.update_lost = now;
         if let Some(dir) = &mut node.dir {
-            dir.listing = None;
-            dir.building = None;
-            dir.complete_epoch = None;
+            dir.lock_lost();
         }
     }
     if lost & bits::XATTR != 0 {

@@ -88,6 +88,8 @@ pub struct Directory {
     pub fetching: bool,
     /// The directory was too large to be listed, in this epoch.
     pub too_large: Option<u32>,
+    /// In the list of directories with many names.
+    pub crowded: bool,
     /// Until then a lookup makes sure that what it found lasts: somebody was told `ESTALE` here.
     pub hold_until: Option<Instant>,
 }
@@ -122,6 +124,56 @@ impl Directory {
             self.names.clear();
         }
         self.names.insert(name.clone(), entry);
+    }
+
+    /// What is known of names is forgotten, and its memory given back.
+    fn forget(&mut self) {
+        self.names = Map::default();
+        self.complete_epoch = None;
+        self.building = None;
+        self.listing = None;
+    }
+
+    /// Its lock is lost: of many names, most are worth nothing now.
+    pub(crate) fn lock_lost(&mut self) {
+        self.listing = None;
+        self.building = None;
+        self.complete_epoch = None;
+        if self.names.capacity() > 2 * LOOSE_NAMES_MAX {
+            self.names = Map::default();
+        }
+    }
+}
+
+/// How often the number of names is looked at.
+const LOOK: usize = 1024;
+
+impl World {
+    /// A directory has more names than one whose names are not all known may have: all such directories together have as
+    /// many as there may be nodes. Those that had so many first lose theirs.
+    fn bound_names(&mut self, ino: u64) {
+        let max = self.options.max_nodes;
+        let nodes = &self.nodes;
+        let dir = |ino: &u64| nodes.get(*ino).and_then(|node| node.dir.as_ref());
+        self.crowded.retain(|ino| dir(ino).is_some_and(|dir| dir.crowded));
+        if let Some(dir) = self.nodes.get_mut(ino).and_then(|node| node.dir.as_mut())
+            && !core::mem::replace(&mut dir.crowded, true)
+        {
+            self.crowded.push_back(ino);
+        }
+        let names =
+            |w: &World, ino: &u64| w.nodes.get(*ino).and_then(|node| node.dir.as_ref()).map_or(0, |d| d.names.len());
+        let mut total: usize = self.crowded.iter().map(|ino| names(self, ino)).sum();
+        while total > max
+            && let Some(first) = self.crowded.pop_front()
+        {
+            stdx::mark!("names_forgotten");
+            total -= names(self, &first);
+            if let Some(dir) = self.nodes.get_mut(first).and_then(|node| node.dir.as_mut()) {
+                dir.crowded = false;
+                dir.forget();
+            }
+        }
     }
 }
 
@@ -200,7 +252,11 @@ impl World {
         let Some(fid_parent) = Fid::from_ino(parent) else { return };
         let node = self.nodes.obtain(fid_parent);
         let current = node.update_epoch;
-        node.dir_mut().put(name, entry, current);
+        let dir = node.dir_mut();
+        dir.put(name, entry, current);
+        if dir.names.len() > LOOSE_NAMES_MAX && dir.names.len().is_multiple_of(LOOK) {
+            self.bound_names(parent);
+        }
     }
 
     /// An own change made (`attr`) or removed (`None`) a name. If the directory's lock was lost on the way, what it
@@ -262,6 +318,9 @@ impl World {
         dir.complete_epoch = Some(epoch);
         if !disturbed {
             dir.listing = Some((epoch, Arc::new(building.listing)));
+        }
+        if dir.names.len() > LOOSE_NAMES_MAX {
+            self.bound_names(ino);
         }
     }
 }

@@ -121,6 +121,8 @@ pub struct World {
     pub config_version: u64,
     /// Persistent parameters that were set.
     pub config_params: Vec<Param>,
+    /// Directories with many names.
+    pub(crate) crowded: VecDeque<u64>,
     /// No new calls.
     pub unmounting: bool,
     /// When `WaitKey::Timer` is to be woken.
@@ -170,6 +172,7 @@ impl World {
             mount_deadline: None,
             config_version: 0,
             config_params: Vec::new(),
+            crowded: VecDeque::new(),
             unmounting: false,
             timer: None,
             gates: Vec::new(),

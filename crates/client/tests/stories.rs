@@ -42,6 +42,28 @@ fn a_new_directory_answers_lookups_itself_and_a_create_is_one_request() {
 }
 
 #[test]
+fn names_take_no_more_memory_than_nodes_may() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(client::Options { max_nodes: 12_000, ..Cluster::options(1) });
+    c.until(|c| c.nodes[a].mounted);
+    let dirs: Vec<u64> = ["d", "e"].iter().map(|d| c.mkdir(a, 1, d).unwrap().ino).collect();
+    for dir in &dirs {
+        for i in 0..9_300 {
+            let call = Call::Mknod { parent: *dir, name: name(&format!("f{i}")), mode: 0o100_644, rdev: 0 };
+            c.call(a, call).unwrap();
+        }
+    }
+    // Of the second everything is known, of the first nothing, and it is asked for.
+    c.requests.clear();
+    assert_eq!(c.lookup(a, dirs[1], "nothing"), Err(Errno::ENOENT));
+    assert_eq!(c.sent(), 0);
+    assert_eq!(c.lookup(a, dirs[0], "nothing"), Err(Errno::ENOENT));
+    assert_eq!(c.requests.get("mds_getattr_name"), Some(&1));
+    assert!(c.lookup(a, dirs[0], "f7").is_ok());
+    assert_eq!(marks::count("names_forgotten"), 1);
+}
+
+#[test]
 fn names_and_attributes_are_coherent_between_two_clients() {
     let mut c = Cluster::new(1);
     let (a, b) = (c.mount(), c.mount());

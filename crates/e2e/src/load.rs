@@ -34,11 +34,25 @@ pub struct Worked {
     pub operations: u64,
     /// The longest that one of them took.
     pub longest: Duration,
+    /// Begin and end of those that took long.
+    pub slow: Vec<(Instant, Instant)>,
 }
+
+/// An operation that takes longer is noted by itself.
+const SLOW: Duration = Duration::from_millis(20);
 
 impl Load {
     /// Starts `per_mount` threads on each mount; their folders follow from `seed`.
     pub fn start(mounts: &[PathBuf], per_mount: usize, seed: u64) -> Load {
+        Load::of(mounts, per_mount, seed, false)
+    }
+
+    /// The same with nothing but creates, renames, links and unlinks: operations that fail if they are done twice.
+    pub fn of_names(mounts: &[PathBuf], per_mount: usize, seed: u64) -> Load {
+        Load::of(mounts, per_mount, seed, true)
+    }
+
+    fn of(mounts: &[PathBuf], per_mount: usize, seed: u64, names_alone: bool) -> Load {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
         for (index, mount) in mounts.iter().enumerate() {
@@ -50,6 +64,7 @@ impl Load {
                     model: Model::default(),
                     open: Vec::new(),
                     next: 0,
+                    names_alone,
                     last: String::new(),
                 };
                 let (stop, done) = (stop.clone(), done.clone());
@@ -129,6 +144,7 @@ struct Worker {
     /// Open files, by their number in the model.
     open: Vec<(usize, fs::File)>,
     next: u64,
+    names_alone: bool,
     /// The operation at hand, for messages.
     last: String,
 }
@@ -143,17 +159,21 @@ const LENGTH: u64 = 300_000;
 impl Worker {
     fn work(mut self, folder: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Worked, String> {
         fs::create_dir(&self.path).map_err(|error| format!("mkdir {}: {error}", self.path.display()))?;
-        let (mut operations, mut longest) = (0, Duration::ZERO);
+        let (mut operations, mut longest, mut slow) = (0, Duration::ZERO, Vec::new());
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             if let Err(error) = self.step() {
                 return Err(format!("{} in {}: {error}", self.last, self.path.display()));
             }
-            longest = longest.max(start.elapsed());
+            let end = Instant::now();
+            longest = longest.max(end - start);
+            if end - start > SLOW {
+                slow.push((start, end));
+            }
             operations += 1;
             done.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Worked { folder: folder.to_path_buf(), model: self.model, operations, longest })
+        Ok(Worked { folder: folder.to_path_buf(), model: self.model, operations, longest, slow })
     }
 
     fn fresh(&mut self) -> String {
@@ -183,6 +203,14 @@ impl Worker {
 
     fn step(&mut self) -> io::Result<()> {
         let crowded = self.model.names.len() >= NAMES;
+        if self.names_alone {
+            return match self.rng.below(8) {
+                0..3 if !crowded => self.create_empty(),
+                3 if !crowded => self.link(),
+                4..6 => self.rename(),
+                _ => self.remove(),
+            };
+        }
         match self.rng.below(16) {
             0..4 if !crowded => self.create(),
             4 if !crowded => self.folder(),
@@ -211,6 +239,15 @@ impl Worker {
         if self.open.len() < OPEN && self.rng.chance(1, 8) {
             self.open.push((number, file));
         }
+        Ok(())
+    }
+
+    fn create_empty(&mut self) -> io::Result<()> {
+        let name = self.fresh();
+        self.last = format!("create {name}");
+        OpenOptions::new().write(true).create_new(true).mode(0o640).open(self.path.join(&name))?;
+        self.model.files.push(File { content: Vec::new(), mode: 0o640, links: 1 });
+        self.model.names.insert(name, Entry::File(self.model.files.len() - 1));
         Ok(())
     }
 

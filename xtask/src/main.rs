@@ -1,4 +1,4 @@
-//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|bench|compat|docs|deps`.
+//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|bench|compat|results|docs|deps`.
 //!
 //! The README's commands, `.ci/run` and the people use the same subcommands. What each step runs stands in [`steps`];
 //! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`]; how older versions
@@ -6,6 +6,7 @@
 
 mod compat;
 mod deps;
+mod numbered;
 mod steps;
 mod tidy;
 
@@ -50,6 +51,8 @@ enum Command {
     },
     /// Builds the older versions that the tests with real processes run as peers, and says where they are
     Compat,
+    /// The tests by Lustre's numbers, and the guide's page of their results
+    Results,
     /// The API documentation without warnings and, where mdbook is installed, the user's guide
     Docs,
     /// Installs what is missing on this machine (Debian 12 and later), and says what it does
@@ -98,6 +101,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{}", compat::build_all(&sh)?.display());
             Ok(())
         }
+        Command::Results => steps::results(&sh),
         Command::Docs => steps::run(&sh, &["rustdoc", "book"]),
         Command::Deps { run_only: true } => deps::check_run_time(),
         Command::Deps { run_only: false } => deps::install(&sh),

@@ -183,6 +183,12 @@ fn book(sh: &Shell) -> anyhow::Result<()> {
     Ok(cmd!(sh, "mdbook build {book}").run()?)
 }
 
+/// The tests by number, and their page.
+pub fn results(sh: &Shell) -> anyhow::Result<()> {
+    let binary = adamant(sh)?;
+    crate::numbered::results(sh, &binary)
+}
+
 /// What takes longer than two minutes.
 pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     deps::install(sh)?;

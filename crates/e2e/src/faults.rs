@@ -87,10 +87,17 @@ impl Cluster {
         format!("mdc.{}-MDT0000-mdc*.{name}", self.fsname)
     }
 
+    /// A parameter of the first mount for the metadata target.
+    #[track_caller]
+    fn mdc_parameter(&self, name: &str) -> String {
+        let mount = self.mount(0).display().to_string();
+        adamant(["lctl", "--device", &mount, "get_param", "-n", &self.mdc(name)]).ok().trim_end().to_owned()
+    }
+
     /// Changes that the client waits for, closes among them.
     #[track_caller]
     pub fn in_flight(&self) -> usize {
-        let text = self.parameter(&self.mdc("rpc_stats"));
+        let text = self.mdc_parameter("rpc_stats");
         let line = text.lines().find_map(|line| line.strip_prefix("modify_RPCs_in_flight:")).expect("a number");
         line.trim().parse().expect("a number")
     }
@@ -98,7 +105,7 @@ impl Cluster {
     /// Changes that the client may have in flight.
     #[track_caller]
     pub fn slots(&self) -> usize {
-        self.parameter(&self.mdc("max_mod_rpcs_in_flight")).parse().expect("a number")
+        self.mdc_parameter("max_mod_rpcs_in_flight").parse().expect("a number")
     }
 
     /// Files that the metadata target knows as open.

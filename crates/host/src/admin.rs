@@ -201,8 +201,31 @@ pub fn sockets() -> Vec<PathBuf> {
 /// # Errors
 /// It does not answer.
 pub fn ask(socket: &Path, request: &Request) -> io::Result<Response> {
+    ask_within(socket, request, Duration::from_secs(120))
+}
+
+/// Asks processes side by side, so that one that hangs holds nobody up. Gives the answers as they come; who has not answered
+/// within `patience` is left out.
+pub fn ask_all(
+    sockets: &[PathBuf],
+    request: &Request,
+    patience: Duration,
+) -> impl Iterator<Item = (PathBuf, Response)> + use<> {
+    let (sender, answers) = std::sync::mpsc::channel();
+    for socket in sockets {
+        let (socket, request, sender) = (socket.clone(), request.clone(), sender.clone());
+        std::thread::spawn(move || {
+            if let Ok(response) = ask_within(&socket, &request, patience) {
+                let _ = sender.send((socket, response));
+            }
+        });
+    }
+    answers.into_iter()
+}
+
+fn ask_within(socket: &Path, request: &Request, patience: Duration) -> io::Result<Response> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+    stream.set_read_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;

@@ -4,7 +4,7 @@
 
 use crate::plan::Plan;
 use crate::run::{Report, run as run_plan};
-use crate::scenario::{STORIES, Story};
+use crate::scenario::{self, Story};
 use crate::trace::Keep;
 use crate::world::Canary;
 
@@ -138,9 +138,9 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
 }
 
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
-    let stories = || STORIES.iter().filter(|story| name == "all" || story.name == name);
+    let stories = || scenario::stories().filter(|story| name == "all" || story.name == name);
     if name == "list" {
-        for (name, what) in WORLDS.iter().map(|w| (w.name, w.what)).chain(STORIES.iter().map(|s| (s.name, s.what))) {
+        for (name, what) in WORLDS.iter().map(|w| (w.name, w.what)).chain(scenario::stories().map(|s| (s.name, s.what))) {
             say(format!("{name:<16} {what}"));
         }
         say(format!("{:<16} every story after 'first'", "all"));

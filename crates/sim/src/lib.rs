@@ -37,6 +37,6 @@ mod world;
 pub use entry::{Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
-pub use scenario::{STORIES, Story, Told, Wrong};
+pub use scenario::{Story, Told, Wrong, stories};
 pub use trace::Keep;
 pub use world::Canary;

@@ -16,6 +16,8 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::Instant;
 
+use crate::world::net::Node;
+
 /// Why a call gave nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fail {
@@ -45,7 +47,7 @@ pub struct Request {
 }
 
 /// What a program asks of the world itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// The trap counts from now on.
     Arm,
@@ -55,6 +57,14 @@ pub enum Command {
     Kill(usize),
     /// A client unmounts.
     Unmount(usize),
+    /// A server is killed, and comes back.
+    Crash(usize),
+    /// What a server does does not reach its disk any more.
+    Barrier(usize),
+    /// A parameter of a server is set.
+    Set(usize, &'static str, &'static str),
+    /// A parameter has this in it, or something is wrong.
+    Expect(Node, &'static str, String),
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;

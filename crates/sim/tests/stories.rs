@@ -7,7 +7,7 @@ const STRIDE: u64 = 9;
 fn tell(names: &[&str]) {
     for name in names {
         let story =
-            sim::STORIES.iter().find(|story| story.name == *name).unwrap_or_else(|| panic!("no story '{name}'"));
+            sim::stories().find(|story| story.name == *name).unwrap_or_else(|| panic!("no story '{name}'"));
         match story.tell(STRIDE) {
             Ok(told) => assert!(told.times > 1 || story.strikes.is_empty(), "no fault struck in '{name}'"),
             Err(wrong) => panic!("adamant sim --scenario {name}: {:?}: {}", wrong.trap, wrong.what),
@@ -34,10 +34,32 @@ fn nothing_stays_of_what_is_gone() {
     tell(GONE);
 }
 
+/// Cases of Lustre's replay-single.
+const NUMBERED: &[&str] = &[
+    "replay-single-53a",
+    "replay-single-53b",
+    "replay-single-53c",
+    "replay-single-53d",
+    "replay-single-53e",
+    "replay-single-53f",
+    "replay-single-53g",
+    "replay-single-53h",
+    "replay-single-102a",
+    "replay-single-102b",
+    "replay-single-102c",
+    "replay-single-102d",
+    "replay-single-102d-once",
+];
+
+#[test]
+fn requests_and_answers_that_are_lost_at_chosen_moments() {
+    tell(NUMBERED);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, DATA, GONE].concat();
-    for story in sim::STORIES {
+    let known = [NAMES, DATA, GONE, NUMBERED].concat();
+    for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Findings, Tree};
+use crate::numbered;
 
 const BOOK: &str = "docs/src/";
 const SUMMARY: &str = "docs/src/SUMMARY.md";
@@ -124,6 +125,18 @@ pub fn summary(tree: &Tree) -> Findings {
         .collect()
 }
 
+/// The page of the tests by number lists those that exist.
+pub fn tests_by_number(tree: &Tree) -> Findings {
+    let sources = tree.ending_in(".rs").filter(|(path, _)| path.starts_with(numbered::SOURCES)).map(|(_, text)| text);
+    let cases = numbered::cases(sources);
+    let page = tree.get(numbered::PAGE).unwrap_or_default();
+    let advice = "write it with `cargo xtask results`";
+    numbered::differences(page, &cases)
+        .into_iter()
+        .map(|what| format!("{}: {what}; {advice}", numbered::PAGE))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,5 +185,13 @@ mod tests {
             ("docs/decisions/0001-x.md", "# X\n"),
         ]);
         assert_eq!(summary(&tree), ["docs/src/b.md: is not listed in docs/src/SUMMARY.md"]);
+    }
+
+    #[test]
+    fn a_case_that_the_page_lacks_is_caught() {
+        let test = ("crates/e2e/tests/x.rs", "fn sanity_1_x() {\n");
+        assert!(tests_by_number(&Tree::of(&[test, (numbered::PAGE, "| sanity | test 1: x | PASS |\n")])).is_empty());
+        let findings = tests_by_number(&Tree::of(&[test]));
+        assert!(findings[0].contains("lacks the row") && findings[0].contains("cargo xtask results"), "{findings:?}");
     }
 }

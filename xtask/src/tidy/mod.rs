@@ -45,6 +45,7 @@ const RULES: &[Rule] = &[
     ("one-title", documents::one_title),
     ("links", documents::links),
     ("summary", documents::summary),
+    ("tests-by-number", documents::tests_by_number),
 ];
 
 impl Tree {

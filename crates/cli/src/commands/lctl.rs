@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -146,38 +147,37 @@ fn abort_recovery(wanted: Option<&str>) -> anyhow::Result<ExitCode> {
     set_param(&admin::sockets(), &[format!("{name}=1")], true)
 }
 
+/// A process that has not told its parameters after this long is left out.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// No such parameter, as Lustre's tool says it.
 const NOT_FOUND: u8 = 2;
 
 /// Sockets of the processes that are meant: all, or that of a device.
 fn asked(device: Option<&str>) -> anyhow::Result<Vec<PathBuf>> {
     let Some(device) = device else { return Ok(admin::sockets()) };
-    let by_number = device.parse::<usize>().ok();
-    let mut number = 0;
-    let mut found = Vec::new();
-    for process in status::processes() {
+    let has = |process: &status::Process| {
         let Description { devices, places, .. } = &process.description;
-        let numbers = number..number + devices.len();
-        number = numbers.end;
-        if devices.iter().any(|known| known.name == device)
-            || places.iter().any(|place| place == device)
-            || by_number.is_some_and(|wanted| numbers.contains(&wanted))
-        {
-            found.push(process.socket);
-        }
+        devices.iter().any(|known| known.name == device) || places.iter().any(|place| place == device)
+    };
+    // Who is meant has answered: nobody waits for the others.
+    let named = status::as_they_answer().find(has).map(|process| process.socket);
+    let found = named.or_else(|| {
+        let number = device.parse().ok()?;
+        let each = |process: status::Process| vec![process.socket; process.description.devices.len()];
+        status::processes().into_iter().flat_map(each).nth(number)
+    });
+    match found {
+        Some(socket) => Ok(vec![socket]),
+        None => bail!("no process here has a device '{device}'; see: adamant lctl dl"),
     }
-    if found.is_empty() {
-        bail!("no process here has a device '{device}'; see: adamant lctl dl");
-    }
-    Ok(found)
 }
 
 fn collect(sockets: &[PathBuf], pattern: &str) -> Vec<(String, String)> {
     let request = Request::GetParam { pattern: pattern.to_owned() };
-    let mut found: Vec<(String, String)> = sockets
-        .iter()
-        .filter_map(|socket| match admin::ask(socket, &request) {
-            Ok(Response::Params(params)) => Some(params),
+    let mut found: Vec<(String, String)> = admin::ask_all(sockets, &request, PATIENCE)
+        .filter_map(|(_, response)| match response {
+            Response::Params(params) => Some(params),
             _ => None,
         })
         .flatten()

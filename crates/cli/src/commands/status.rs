@@ -78,17 +78,22 @@ impl Process {
     }
 }
 
-/// All processes that run.
+/// A process that has not said what it runs after this long is left out.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All processes that run, as they answer.
+pub fn as_they_answer() -> impl Iterator<Item = Process> {
+    admin::ask_all(&admin::sockets(), &Request::Describe, PATIENCE).filter_map(|(socket, response)| match response {
+        Response::Description(description) => Some(Process { socket, role: description.role.clone(), description }),
+        _ => None,
+    })
+}
+
+/// All processes that run, in the order of their sockets.
 pub fn processes() -> Vec<Process> {
-    admin::sockets()
-        .into_iter()
-        .filter_map(|socket| match admin::ask(&socket, &Request::Describe) {
-            Ok(Response::Description(description)) => {
-                Some(Process { socket, role: description.role.clone(), description })
-            }
-            _ => None,
-        })
-        .collect()
+    let mut all: Vec<Process> = as_they_answer().collect();
+    all.sort_by(|a, b| a.socket.cmp(&b.socket));
+    all
 }
 
 /// Runs the command.

@@ -70,19 +70,19 @@ pub const STORIES: &[Story] = &[
     },
 ];
 
-fn path(text: &str) -> Path {
+pub(super) fn path(text: &str) -> Path {
     text.split('/').map(name).collect()
 }
 
-fn mkdir(client: usize, at: &str) -> Act {
+pub(super) fn mkdir(client: usize, at: &str) -> Act {
     Do(client, Op::Mkdir { path: path(at), mode: 0o755 })
 }
 
-fn mknod(client: usize, at: &str) -> Act {
+pub(super) fn mknod(client: usize, at: &str) -> Act {
     Do(client, Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 })
 }
 
-fn open(client: usize, at: &str, flags: u32, fd: u32) -> Act {
+pub(super) fn open(client: usize, at: &str, flags: u32, fd: u32) -> Act {
     Do(client, Op::Open { path: path(at), flags, mode: 0o644, fd })
 }
 
@@ -95,7 +95,7 @@ fn read(client: usize, fd: u32) -> Act {
     Do(client, Op::Read { fd, offset: 0, length: 1 << 20 })
 }
 
-fn stat(client: usize, at: &str) -> Act {
+pub(super) fn stat(client: usize, at: &str) -> Act {
     Do(client, Op::Stat { path: path(at) })
 }
 
@@ -107,7 +107,7 @@ fn fsync(client: usize, fd: u32) -> Act {
     Do(client, Op::Fsync { fd, data_only: false })
 }
 
-fn close_fd(client: usize, fd: u32) -> Act {
+pub(super) fn close_fd(client: usize, fd: u32) -> Act {
     Do(client, Op::Close { fd })
 }
 

@@ -274,6 +274,7 @@ impl World {
                 let delay = self.plan.load.draw(&mut self.rng);
                 self.after(delay, Happening::Load { server, life, load });
             }
+            Effect::Commit(_) if self.servers[server].withheld => {}
             Effect::Commit(group) => {
                 let delay = self.plan.commit.draw(&mut self.rng);
                 let at = (self.now + delay / 2).max(self.servers[server].committing);

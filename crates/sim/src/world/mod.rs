@@ -326,7 +326,39 @@ impl World {
                 }
                 Command::Kill(client) => self.kill_client(client),
                 Command::Unmount(client) => self.unmount(client),
+                other => self.obey_story(other),
             }
+        }
+    }
+
+    /// What stories ask beside that.
+    fn obey_story(&mut self, command: Command) {
+        match command {
+            Command::Crash(server) => self.kill(server),
+            Command::Barrier(server) => self.servers[server].withheld = true,
+            Command::Set(server, name, value) => {
+                let now = self.now;
+                if let Some(machine) = &mut self.servers[server].machine
+                    && let Err(errno) = machine.set_param(now, name, value)
+                {
+                    self.fail(format!("{name}={value}: {}", errno.name()));
+                }
+                self.pump(Node::Server(server));
+            }
+            Command::Expect(node, pattern, text) => {
+                let found = match node {
+                    Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
+                    Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
+                };
+                // Words with one blank between, and one behind the last: so a number is not taken for its beginning.
+                let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
+                let wanted = words(&text);
+                let found: Vec<String> = found.into_iter().flatten().map(|(_, value)| words(&value)).collect();
+                if !found.iter().any(|value| value.contains(&wanted)) {
+                    self.fail(format!("'{pattern}' of {node:?} should have '{text}', and is {found:?}"));
+                }
+            }
+            _ => {}
         }
     }
 

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use ost::mem_data::MemData;
-use proto::{Nid, TargetKind, TargetName};
-use stdx::Instant;
+use proto::{Errno, Nid, TargetKind, TargetName};
+use stdx::{Faults, Instant};
 use store::{Engine, MemEngine};
 use target::{Effect, Event, Format, Options, Service, Target};
 
@@ -20,6 +20,8 @@ pub trait Machine {
     fn deadline(&self) -> Option<Instant>;
     /// Parameters, for explanations.
     fn get_params(&self, pattern: &str) -> Vec<(String, String)>;
+    /// Sets those that match.
+    fn set_param(&mut self, now: Instant, pattern: &str, value: &str) -> Result<(), Errno>;
 }
 
 impl<S: Service> Machine for Target<S> {
@@ -34,6 +36,10 @@ impl<S: Service> Machine for Target<S> {
     }
     fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
         Target::get_params(self, pattern)
+    }
+    fn set_param(&mut self, now: Instant, pattern: &str, value: &str) -> Result<(), Errno> {
+        let found = Target::get_params(self, pattern);
+        found.iter().try_for_each(|(name, _)| Target::set_param(self, now, name, value))
     }
 }
 
@@ -63,6 +69,10 @@ pub struct Server {
     pub serving: bool,
     /// It is not started again.
     pub retired: bool,
+    /// Faults of its process.
+    pub faults: Faults,
+    /// Its groups do not reach the disk.
+    pub withheld: bool,
 }
 
 impl Server {
@@ -96,6 +106,8 @@ impl Server {
             timer_serial: 0,
             serving: false,
             retired: false,
+            faults: Faults::none(),
+            withheld: false,
         }
     }
 
@@ -116,10 +128,13 @@ impl Server {
             lock_timeout: if deaths { Duration::from_secs(20) } else { Duration::from_secs(120) },
             recovery_soft: if everybody_lives { Duration::from_secs(300) } else { usual.recovery_soft },
             recovery_hard: if everybody_lives { Duration::from_secs(900) } else { usual.recovery_hard },
+            faults: self.faults.clone(),
             ..usual
         };
         let last = self.engine.last_group().unwrap_or(0);
         self.life += 1;
+        self.faults.set_loc(0);
+        self.withheld = false;
         self.timer = None;
         self.timer_serial += 1;
         self.serving = false;

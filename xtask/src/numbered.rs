@@ -148,7 +148,8 @@ fn page(machine: &str, cases: &[Case], statuses: &BTreeMap<&str, &str>) -> anyho
         "# Tests by number\n\n\
          Cases of Lustre's test suites that Adamant passes, by Lustre's numbers. Each does what Lustre's case does, with \
          server processes and\na mount of their own; what differs stands in the comments of the sources, `crates/e2e/tests`. \
-         The cases that lose requests and answers\nuse the sites of [Faults on purpose](faults.md).\n\n\
+         The cases that lose requests and answers\nuse the sites of [Faults on purpose](faults.md); those of replay-single are stories of the simulator, too: `adamant sim --scenario \
+         replay-single-53a`.\n\n\
          This page is written by `cargo xtask results`, which runs the cases; `cargo xtask tidy` holds it against the \
          sources.\n\n## Test bed\n\n",
     );

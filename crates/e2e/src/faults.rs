@@ -89,9 +89,25 @@ impl Cluster {
 
     /// A parameter of the first mount for the metadata target.
     #[track_caller]
-    fn mdc_parameter(&self, name: &str) -> String {
+    pub fn mdc_parameter(&self, name: &str) -> String {
         let mount = self.mount(0).display().to_string();
-        adamant(["lctl", "--device", &mount, "get_param", "-n", &self.mdc(name)]).ok().trim_end().to_owned()
+        let ask = || adamant(["lctl", "--device", &mount, "get_param", "-n", &self.mdc(name)]).run();
+        // A mount is there a moment before its process can be asked.
+        let mut told = ask();
+        wait_for("the process of the mount answers", || {
+            if told.code != Some(0) {
+                told = ask();
+            }
+            told.code == Some(0)
+        });
+        told.ok().trim_end().to_owned()
+    }
+
+    /// Sets a parameter of the first mount.
+    #[track_caller]
+    pub fn set_on_mount(&self, name: &str, value: &str) {
+        let mount = self.mount(0).display().to_string();
+        adamant(["lctl", "--device", &mount, "set_param", &format!("{name}={value}")]).ok();
     }
 
     /// Changes that the client waits for, closes among them.

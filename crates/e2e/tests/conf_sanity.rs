@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use e2e::faults::{begin_chmod, chmod, mode, wait_for};
-use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
+use e2e::{Cluster, Shape, Story, Which, needs_root};
 
 const REINT_MULTI_NET: u32 = 0x159;
 
@@ -64,7 +64,7 @@ fn in_flight_is_enforced(cluster: &Cluster, name: &str, count: usize) {
 }
 
 fn set(cluster: &Cluster, name: &str, value: usize) {
-    adamant(["lctl", "set_param", &format!("{}={value}", cluster.mdc(name))]).ok();
+    cluster.set_on_mount(&cluster.mdc(name), &value.to_string());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn conf_sanity_86b_changes_in_flight_are_limited_after_an_update() {
 
 /// Gives unused locks back, which in Lustre sends a close that was delayed under a lock.
 fn cancel_locks(cluster: &Cluster) {
-    adamant(["lctl", "set_param", &format!("ldlm.namespaces.{}-MDT0000-mdc*.lru_size=clear", cluster.fsname)]).ok();
+    cluster.set_on_mount(&format!("ldlm.namespaces.{}-MDT0000-mdc*.lru_size", cluster.fsname), "clear");
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn without_permission_nothing_can_be_set() {
     }
     let story = Story::begin("no faults allowed", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::default() });
+    assert!(cluster.slots() > 0, "the mount can be asked");
     let mount = cluster.mount(0).display().to_string();
     for device in [cluster.target_name(Which::Mdt), mount] {
         let set = adamant(["lctl", "--device", &device, "set_param", "fail_loc=0x80000119"]).run();
@@ -42,6 +43,7 @@ fn each_process_has_its_own_table() {
     assert!(nonsense.code == Some(22) && nonsense.stderr.contains("'nonsense' is no number"), "{nonsense}");
     cluster.set_on(Which::Mdt, "fail_loc", "0").ok();
     // Without a device it is set in every process here that allows it, and those that do not are no failure.
+    assert!(cluster.slots() > 0, "the mount can be asked");
     let mount = cluster.mount(0).display().to_string();
     let on_mount = |name: &str| adamant(["lctl", "--device", &mount, "get_param", "-n", name]).ok().trim().to_owned();
     adamant(["lctl", "set_param", "fail_err=28"]).ok();
@@ -56,11 +58,9 @@ fn a_client_that_loses_what_it_sends_sends_it_again() {
     }
     let story = Story::begin("a client loses requests", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::with_faults());
+    assert!(cluster.slots() > 0, "the mount can be asked");
     let mount = cluster.mount(0).to_path_buf();
-    let set = |loc: u32| {
-        let setting = format!("fail_loc={loc:#x}");
-        adamant(["lctl", "--device", &mount.display().to_string(), "set_param", &setting]).ok();
-    };
+    let set = |loc: u32| cluster.set_on_mount("fail_loc", &format!("{loc:#x}"));
     std::fs::create_dir(mount.join("d")).unwrap();
     set(DROP_RPC);
     let folder = mount.join("d/e");
@@ -89,4 +89,25 @@ fn the_guide_has_every_site() {
     let known: BTreeMap<u16, String> =
         stdx::faults::sites::NAMES.iter().map(|(site, name)| (site.0, (*name).to_owned())).collect();
     assert_eq!(told, known);
+}
+
+/// A process that hangs holds nobody up who asks for others.
+#[test]
+fn a_process_that_hangs_does_not_hold_lctl_up() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lctl beside a process that hangs", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::with_faults());
+    assert!(cluster.slots() > 0, "the mount can be asked");
+    let pid = rustix::process::Pid::from_raw(cluster.mount_pid(0) as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let start = Instant::now();
+    let told = cluster.get_on(Which::Mdt, "fail_loc");
+    let took = start.elapsed();
+    let all = adamant(["lctl", "get_param", "-n", &format!("mdt.{}-MDT0000.num_exports", cluster.fsname)]).run();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert_eq!((told.as_str(), all.stdout.trim()), ("0x0", "1"));
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    story.note(&format!("one device after {took:.1?}, a parameter of any process after {:.1?}", all.took));
 }

@@ -140,7 +140,8 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
     let stories = || scenario::stories().filter(|story| name == "all" || story.name == name);
     if name == "list" {
-        for (name, what) in WORLDS.iter().map(|w| (w.name, w.what)).chain(scenario::stories().map(|s| (s.name, s.what))) {
+        for (name, what) in WORLDS.iter().map(|w| (w.name, w.what)).chain(scenario::stories().map(|s| (s.name, s.what)))
+        {
             say(format!("{name:<16} {what}"));
         }
         say(format!("{:<16} every story after 'first'", "all"));

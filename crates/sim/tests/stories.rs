@@ -6,8 +6,7 @@ const STRIDE: u64 = 9;
 
 fn tell(names: &[&str]) {
     for name in names {
-        let story =
-            sim::stories().find(|story| story.name == *name).unwrap_or_else(|| panic!("no story '{name}'"));
+        let story = sim::stories().find(|story| story.name == *name).unwrap_or_else(|| panic!("no story '{name}'"));
         match story.tell(STRIDE) {
             Ok(told) => assert!(told.times > 1 || story.strikes.is_empty(), "no fault struck in '{name}'"),
             Err(wrong) => panic!("adamant sim --scenario {name}: {:?}: {}", wrong.trap, wrong.what),

@@ -51,20 +51,50 @@ pub mod sites {
         MDS_CLOSE_NET = 0x115, "OBD_FAIL_MDS_CLOSE_NET";
         /// A metadata target drops the answer to a change that is not an open.
         MDS_REINT_NET_REP = 0x119, "OBD_FAIL_MDS_REINT_NET_REP";
+        /// A metadata target refuses closes (`ENOMEM`).
+        MDS_CLOSE_PACK = 0x116, "OBD_FAIL_MDS_CLOSE_PACK";
         /// A metadata target drops an answer, whatever to.
         MDS_ALL_REPLY_NET = 0x122, "OBD_FAIL_MDS_ALL_REPLY_NET";
         /// A metadata target drops a request, whatever for.
         MDS_ALL_REQUEST_NET = 0x123, "OBD_FAIL_MDS_ALL_REQUEST_NET";
+        /// A metadata target lets opens wait.
+        MDS_PAUSE_OPEN = 0x129, "OBD_FAIL_MDS_PAUSE_OPEN";
+        /// A metadata target has no room for a new client (`ENOSPC`).
+        MDS_CLIENT_ADD = 0x12f, "OBD_FAIL_MDS_CLIENT_ADD";
         /// A metadata target drops the answer to closes.
         MDS_CLOSE_NET_REP = 0x13b, "OBD_FAIL_MDS_CLOSE_NET_REP";
+        /// A metadata target lets changes that are not opens wait.
+        MDS_REINT_DELAY = 0x142, "OBD_FAIL_MDS_REINT_DELAY";
         /// A metadata target drops the answer to an open, a lookup or an enqueue.
         MDS_LDLM_REPLY_NET = 0x157, "OBD_FAIL_MDS_LDLM_REPLY_NET";
         /// A metadata target drops every change that is not an open, for as long as it is set.
         MDS_REINT_MULTI_NET = 0x159, "OBD_FAIL_MDS_REINT_MULTI_NET";
         /// A metadata target drops the answer to every change that is not an open, for as long as it is set.
         MDS_REINT_MULTI_NET_REP = 0x15a, "OBD_FAIL_MDS_REINT_MULTI_NET_REP";
+        /// A target that recovers takes the next replay that is there, whoever may still send an earlier one.
+        MDS_RECOVERY_ACCEPTS_GAPS = 0x185, "OBD_FAIL_MDS_RECOVERY_ACCEPTS_GAPS";
+        /// A target drops an enqueue (or an open or lookup).
+        LDLM_ENQUEUE_NET = 0x302, "OBD_FAIL_LDLM_ENQUEUE_NET";
+        /// A target drops the answer to an enqueue (or an open or lookup).
+        LDLM_REPLY = 0x30c, "OBD_FAIL_LDLM_REPLY";
         /// The sender drops a request, but for connects.
         PTLRPC_DROP_RPC = 0x505, "OBD_FAIL_PTLRPC_DROP_RPC";
+        /// A target drops requests with the opcode in `fail_val`.
+        PTLRPC_DROP_REQ_OPC = 0x513, "OBD_FAIL_PTLRPC_DROP_REQ_OPC";
+        /// A client waits before its next replay.
+        PTLRPC_REPLAY_PAUSE = 0x536, "OBD_FAIL_PTLRPC_REPLAY_PAUSE";
+        /// A target drops a sign of life.
+        OBD_PING_NET = 0x600, "OBD_FAIL_OBD_PING_NET";
+        /// A target drops an answer, whatever to.
+        TGT_REPLY_NET = 0x700, "OBD_FAIL_TGT_REPLY_NET";
+        /// A target lets the connect of a client that was here before wait.
+        TGT_DELAY_RECONNECT = 0x704, "OBD_FAIL_TGT_DELAY_RECONNECT";
+        /// A target that recovers drops replays.
+        TGT_REPLAY_DROP = 0x707, "OBD_FAIL_TGT_REPLAY_DROP";
+        /// A target has no room for a new client (`ENOSPC`).
+        TGT_CLIENT_ADD = 0x711, "OBD_FAIL_TGT_CLIENT_ADD";
+        /// A target keeps the record of a client that says good-bye.
+        TGT_CLIENT_DEL = 0x718, "OBD_FAIL_TGT_CLIENT_DEL";
     }
 }
 

@@ -4,14 +4,22 @@
 //! would be executed or answered from its record; replays are not lost here. An answer is lost after the change and its
 //! reply record are made. What Lustre sends as an enqueue with an intent (open, lookup) counts as one here: such a change is
 //! hit by the sites of opens and enqueues, not by those of changes.
+//!
+//! A request (or a connect) that a site delays is held by a timer, which looks every tenth of a second whether the site is
+//! still named: when it is not, the wait is over.
+
+use core::time::Duration;
 
 use proto::frame::flags;
-use proto::msg::{Reint, ReintReq};
-use proto::{Frame, Handle, Header, Opcode, TargetKind};
+use proto::msg::{ConnectReq, Reint, ReintReq};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, TargetKind};
+use rpc::server::Arrival;
 use stdx::faults::sites;
-use stdx::{Faults, Set, Site};
+use stdx::{Faults, Instant, Set, Site};
 
-use crate::machine::Machine;
+use crate::api::ConnId;
+use crate::machine::{Machine, Target, Timer};
+use crate::service::Service;
 
 /// What a site is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +36,8 @@ enum Whom {
     Close,
     /// Locks, opens, lookups.
     Enqueue,
+    /// Signs of life.
+    Ping,
 }
 
 /// How often a site strikes.
@@ -51,6 +61,24 @@ const MDS_REQUESTS: &[Row] = &[
     (sites::MDS_REINT_MULTI_NET, Whom::Reint, How::Each),
 ];
 
+/// Sites of all targets at which a request is lost.
+const REQUESTS: &[Row] =
+    &[(sites::LDLM_ENQUEUE_NET, Whom::Enqueue, How::Once), (sites::OBD_PING_NET, Whom::Ping, How::Once)];
+
+/// Sites of all targets at which an answer is lost.
+const REPLIES: &[Row] = &[(sites::LDLM_REPLY, Whom::Enqueue, How::Once), (sites::TGT_REPLY_NET, Whom::All, How::Once)];
+
+/// Sites of metadata targets at which a request waits, and for how long unless `fail_val` says otherwise.
+const DELAYS: &[(Site, Whom, Duration)] = &[
+    (sites::MDS_PAUSE_OPEN, Whom::Open, Duration::from_secs(25)),
+    (sites::MDS_REINT_DELAY, Whom::Reint, Duration::from_secs(10)),
+];
+
+/// How long a client that comes back waits at the site for that.
+const RECONNECT_DELAY: Duration = Duration::from_secs(200);
+/// How often what is held looks whether its site is still named.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Sites of metadata targets at which an answer is lost.
 const MDS_REPLIES: &[Row] = &[
     (sites::MDS_REINT_NET_REP, Whom::Reint, How::Once),
@@ -70,6 +98,7 @@ impl Whom {
             Whom::Open => opens,
             Whom::Reint => opcode == Some(MdsReint) && !opens,
             Whom::Close => opcode == Some(MdsClose),
+            Whom::Ping => opcode == Some(Ping),
             Whom::Enqueue => opens || matches!(opcode, Some(LdlmEnqueue | MdsLookup)),
         }
     }
@@ -97,9 +126,31 @@ impl Sites {
         })
     }
 
+    /// The error of a site that has one: `fail_err`, or its own.
+    fn errno(&self, own: Errno) -> Errno {
+        match self.faults.err() {
+            0 => own,
+            other => Errno::from_raw(i32::try_from(other).unwrap_or(own.raw())),
+        }
+    }
+
     pub(crate) fn forget(&mut self, handle: Handle) {
         self.opens.retain(|(whose, _)| *whose != handle.0);
     }
+}
+
+/// What a site holds.
+#[derive(Debug)]
+pub(crate) struct Held {
+    site: Site,
+    until: Instant,
+    what: Halted,
+}
+
+#[derive(Debug)]
+enum Halted {
+    Request(Arrival, Handle, Frame),
+    Connect(ConnId, Frame),
 }
 
 /// Whether a change is an open.
@@ -113,20 +164,83 @@ impl Machine {
         self.name.kind == TargetKind::Mdt
     }
 
-    /// A request is about to be executed: whether it is lost instead.
-    pub(crate) fn loses_request(&mut self, handle: Handle, frame: &Frame) -> bool {
-        if !self.sites.faults.is_allowed() {
+    /// A request is about to be executed, or answered from its record: whether something else becomes of it.
+    pub(crate) fn strikes_request(&mut self, what: Arrival, handle: Handle, frame: &Frame) -> bool {
+        if !self.sites.faults.is_allowed()
+            || !matches!(what, Arrival::Execute | Arrival::Reconstruct | Arrival::AnswerAgain)
+        {
             return false;
         }
         let (header, opens) = (&frame.header, opens(frame));
-        if self.is_mdt() && self.sites.strikes(MDS_REQUESTS, header.opcode, opens) {
+        if self.loses_request(header, opens) {
             self.done_with(handle, header);
+            return true;
+        }
+        if self.is_mdt() && Whom::Close.is(header.opcode, false) && self.sites.faults.hit(sites::MDS_CLOSE_PACK) {
+            self.refuse(handle, header, self.sites.errno(Errno::ENOMEM));
             return true;
         }
         if opens {
             self.sites.opens.insert((handle.0, header.xid.0));
         }
-        false
+        what == Arrival::Execute && self.holds_request(what, handle, frame, opens)
+    }
+
+    fn loses_request(&self, header: &Header, opens: bool) -> bool {
+        self.sites.strikes(REQUESTS, header.opcode, opens)
+            || self.is_mdt() && self.sites.strikes(MDS_REQUESTS, header.opcode, opens)
+            || self.sites.faults.hit_value(sites::PTLRPC_DROP_REQ_OPC, header.opcode.into())
+    }
+
+    fn holds_request(&mut self, what: Arrival, handle: Handle, frame: &Frame, opens: bool) -> bool {
+        let Some(armed) = self.sites.faults.armed().filter(|_| self.is_mdt()) else { return false };
+        let row = DELAYS.iter().find(|(site, whom, _)| *site == armed && whom.is(frame.header.opcode, opens));
+        let Some(time) = row.and_then(|(site, _, usual)| self.sites.faults.delay(*site, *usual)) else { return false };
+        self.patience_for(handle, &frame.header);
+        self.hold(armed, self.now + time, Halted::Request(what, handle, frame.clone()));
+        true
+    }
+
+    fn hold(&mut self, site: Site, until: Instant, what: Halted) {
+        let at = until.min(self.now + LOOK);
+        self.add_timer(at, Timer::Held(Box::new(Held { site, until, what })));
+    }
+
+    /// A connect request of a client that was here before: whether it waits.
+    pub(crate) fn holds_connect(&mut self, conn: ConnId, frame: &Frame) -> bool {
+        if !frame.header.has(flags::CONNECT_RECONNECT) {
+            return false;
+        }
+        let Some(time) = self.sites.faults.delay(sites::TGT_DELAY_RECONNECT, RECONNECT_DELAY) else { return false };
+        self.hold(sites::TGT_DELAY_RECONNECT, self.now + time, Halted::Connect(conn, frame.clone()));
+        true
+    }
+
+    /// A client wants in: why there is no room for it.
+    pub(crate) fn refuses_client(&self, request: &ConnectReq) -> Option<Errno> {
+        let armed = self.sites.faults.armed()?;
+        if armed != sites::TGT_CLIENT_ADD && (armed != sites::MDS_CLIENT_ADD || !self.is_mdt()) || request.lightweight {
+            return None;
+        }
+        let uuid = <[u8; 16]>::try_from(&request.client_uuid[..]).ok()?;
+        let known = self.exports.of_client(ClientUuid(u128::from_be_bytes(uuid))).is_some();
+        (!known && self.sites.faults.hit(armed)).then(|| self.sites.errno(Errno::ENOSPC))
+    }
+
+    /// A replay came in: whether it is lost.
+    pub(crate) fn loses_replay(&self) -> bool {
+        self.sites.faults.hit(sites::TGT_REPLAY_DROP)
+    }
+
+    /// The next replay, as the window has it, or as a site would have it.
+    pub(crate) fn next_replay(&mut self) -> Option<(Handle, Frame)> {
+        let faults = &self.sites.faults;
+        self.window.next_replay(|| faults.hit(sites::MDS_RECOVERY_ACCEPTS_GAPS))
+    }
+
+    /// A client says good-bye: whether its record stays all the same.
+    pub(crate) fn keeps_client(&self) -> bool {
+        self.sites.faults.hit(sites::TGT_CLIENT_DEL)
     }
 
     /// An answer is about to leave: whether it is lost instead. Early ones are not asked about.
@@ -135,6 +249,25 @@ impl Machine {
             return false;
         }
         let opens = self.sites.opens.remove(&(handle.0, header.xid.0));
-        !header.has(flags::REPLAY) && self.is_mdt() && self.sites.strikes(MDS_REPLIES, header.opcode, opens)
+        !header.has(flags::REPLAY)
+            && (self.sites.strikes(REPLIES, header.opcode, opens)
+                || self.is_mdt() && self.sites.strikes(MDS_REPLIES, header.opcode, opens))
+    }
+}
+
+impl<S: Service> Target<S> {
+    /// What was held goes on, if its time has come or its site is not named any more.
+    pub(crate) fn held(&mut self, held: Held) {
+        if held.until > self.m.now && self.m.sites.faults.names(held.site) {
+            self.m.hold(held.site, held.until, held.what);
+            return;
+        }
+        match held.what {
+            Halted::Connect(conn, frame) => self.connect(conn, &frame),
+            Halted::Request(what, handle, frame) if self.m.exports.get(handle).is_some() => {
+                self.begin_now(what, handle, frame);
+            }
+            Halted::Request(..) => {}
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::api::{ConnId, DataId, DataOp, DataSpace, Effect, Event, LogLevel, Pee
 use crate::boot::{Loaded, Stage};
 use crate::commit::Commits;
 use crate::cx::{Cx, ExportInfo};
-use crate::faults::Sites;
+use crate::faults::{Held, Sites};
 use crate::op::{Op, Out, Own, Replay, Work};
 use crate::options::Options;
 use crate::service::{Service, Task};
@@ -41,6 +41,8 @@ pub(crate) enum Timer {
     Wake(u64),
     /// Begin this task.
     Spawn(Task),
+    /// A site of fault injection holds this.
+    Held(Box<Held>),
 }
 
 /// Everything but the service.
@@ -365,6 +367,7 @@ impl<S: Service> Target<S> {
             match entry.remove() {
                 Timer::Wake(op) => self.m.ready.push_back(op),
                 Timer::Spawn(task) => self.m.tasks.push_back(task),
+                Timer::Held(held) => self.held(*held),
             }
         }
         self.m.early_replies();

@@ -39,7 +39,7 @@ impl<S: Service> Target<S> {
         }
         // What is open must be open again before a change asks whether it is: also while records for that are loaded.
         while !self.m.opens_again()
-            && let Some((handle, frame)) = self.m.window.next_replay()
+            && let Some((handle, frame)) = self.m.next_replay()
         {
             any = true;
             let transno = frame.header.transno;

@@ -40,7 +40,9 @@ impl<S: Service> Target<S> {
             return;
         }
         if frame.header.opcode == Opcode::Connect as u16 {
-            self.connect(conn, &frame);
+            if !self.m.holds_connect(conn, &frame) {
+                self.connect(conn, &frame);
+            }
             return;
         }
         let recovering = self.m.is_recovering();
@@ -54,7 +56,7 @@ impl<S: Service> Target<S> {
                 header.last_committed = self.m.last_committed;
                 self.m.effects.push_back(Effect::Send { conn, frame: Frame { header, ..Frame::default() } });
             }
-            Arrival::AnswerAgain if self.m.loses_request(handle, &frame) => {}
+            what @ Arrival::AnswerAgain if self.m.strikes_request(what, handle, &frame) => {}
             Arrival::AnswerAgain => {
                 stdx::mark!("target.answer_again");
                 if let Some(reply) = self.m.exports.first_answer(handle, &frame) {
@@ -81,8 +83,14 @@ impl<S: Service> Target<S> {
 
     /// A request that is to be executed in some way.
     fn begin(&mut self, what: Arrival, handle: Handle, frame: Frame) {
+        if !self.m.strikes_request(what, handle, &frame) {
+            self.begin_now(what, handle, frame);
+        }
+    }
+
+    /// The same past the sites of fault injection.
+    pub(crate) fn begin_now(&mut self, what: Arrival, handle: Handle, frame: Frame) {
         match what {
-            Arrival::Execute | Arrival::Reconstruct if self.m.loses_request(handle, &frame) => {}
             Arrival::Reconstruct => {
                 let record = self.m.exports.record(handle, frame.header.tag).copied().unwrap_or_default();
                 self.reconstruct(handle, frame, &record);
@@ -130,7 +138,7 @@ impl<S: Service> Target<S> {
 
     fn replay(&mut self, handle: Handle, frame: Frame) {
         let header = frame.header;
-        if !self.m.exports.in_sequence(handle, &header) {
+        if self.m.loses_replay() || !self.m.exports.in_sequence(handle, &header) {
             self.m.exports.end(handle, header.xid);
             return;
         }
@@ -196,7 +204,8 @@ impl<S: Service> Target<S> {
 
     fn disconnect(&mut self, handle: Handle, header: &Header) {
         let link = self.m.exports.get(handle).and_then(|export| export.link);
-        self.drop_export(handle);
+        let keeps = self.m.keeps_client();
+        self.drop_export(handle, keeps);
         let Some(link) = link else { return };
         let mut reply = reply_header(header);
         reply.last_committed = self.m.last_committed;
@@ -208,7 +217,7 @@ impl<S: Service> Target<S> {
         }
     }
 
-    fn connect(&mut self, conn: ConnId, frame: &Frame) {
+    pub(crate) fn connect(&mut self, conn: ConnId, frame: &Frame) {
         let asked = frame.header;
         let refuse = |m: &mut Machine, refusal: Refusal| {
             let mut header = reply_header(&asked);
@@ -232,6 +241,10 @@ impl<S: Service> Target<S> {
             refuse(&mut self.m, quiet(Errno::EPROTO, "the connect request cannot be read".to_owned()));
             return;
         };
+        if let Some(errno) = self.m.refuses_client(&request) {
+            refuse(&mut self.m, quiet(errno, "there is no room for another client (fault injection)".to_owned()));
+            return;
+        }
         let now = self.m.now;
         let mut offer =
             ConnectOffer::new(self.m.name.to_string(), self.m.header.mount_count, self.m.options.version.clone());
@@ -316,17 +329,18 @@ impl<S: Service> Target<S> {
         let line = format!("evicts {}: {reason}", self.m.client_name(handle));
         self.m.log(LogLevel::Warn, line);
         self.m.eviction_count += 1;
-        self.drop_export(handle);
+        self.drop_export(handle, false);
         // So it comes back at once and learns of it.
         if let Some(link) = link {
             self.m.effects.push_back(Effect::Hangup { conn: ConnId(link.0) });
         }
     }
 
-    /// Ends a session and forgets its client.
-    fn drop_export(&mut self, handle: Handle) {
+    /// Ends a session and forgets its client, unless its record stays.
+    fn drop_export(&mut self, handle: Handle, keeps: bool) {
         if let Some(export) = self.m.exports.remove(handle)
             && !export.lightweight
+            && !keeps
         {
             self.m.forget_client(export.uuid);
             self.m.forget_replies(&Gone::of(&export));

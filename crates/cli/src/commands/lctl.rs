@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -147,9 +146,6 @@ fn abort_recovery(wanted: Option<&str>) -> anyhow::Result<ExitCode> {
     set_param(&admin::sockets(), &[format!("{name}=1")], true)
 }
 
-/// A process that has not told its parameters after this long is left out.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// No such parameter, as Lustre's tool says it.
 const NOT_FOUND: u8 = 2;
 
@@ -175,7 +171,7 @@ fn asked(device: Option<&str>) -> anyhow::Result<Vec<PathBuf>> {
 
 fn collect(sockets: &[PathBuf], pattern: &str) -> Vec<(String, String)> {
     let request = Request::GetParam { pattern: pattern.to_owned() };
-    let mut found: Vec<(String, String)> = admin::ask_all(sockets, &request, PATIENCE)
+    let mut found: Vec<(String, String)> = admin::ask_all(sockets, &request, status::PATIENCE)
         .filter_map(|(_, response)| match response {
             Response::Params(params) => Some(params),
             _ => None,

@@ -78,7 +78,7 @@ impl Process {
     }
 }
 
-/// A process that has not said what it runs after this long is left out.
+/// A process that has not said what it runs, or what it was asked, after this long is left out: it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All processes that run, as they answer.

@@ -391,6 +391,7 @@ impl Import {
                 self.suspect();
             }
         }
+        self.replay_goes_on();
         if self.recovery.deadline() <= self.now {
             self.timeouts += 1;
             self.recovery.stop_clock();

@@ -10,6 +10,7 @@
 //! FULL
 //! ```
 
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use prost::Message;
@@ -18,6 +19,7 @@ use proto::frame::flags;
 use proto::msg::{Empty, EnqueueRep, EnqueueReq, Policy, ReplayLocksRep, ReplayLocksReq};
 use proto::{Errno, Frame, Opcode, Transno, Xid};
 use stdx::Instant;
+use stdx::faults::sites;
 
 use super::ImportEffect;
 use super::import::{Import, Purpose};
@@ -54,7 +56,20 @@ pub(crate) struct Recovery {
     locks_in_flight: usize,
     /// By when the next replay must be answered.
     deadline: Instant,
+    /// A site of fault injection lets the next replay wait.
+    pause: Option<Pause>,
 }
+
+/// A wait that ends when its time has come, or when its site is not named any more.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Instant,
+    look: Instant,
+}
+
+/// How long the site lets the next replay wait, unless `fail_val` says otherwise, and how often it is looked at.
+const PAUSE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Default for Recovery {
     fn default() -> Recovery {
@@ -69,13 +84,14 @@ impl Default for Recovery {
             locks_given: false,
             locks_in_flight: 0,
             deadline: Instant::FAR,
+            pause: None,
         }
     }
 }
 
 impl Recovery {
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.pause.map_or(self.deadline, |pause| self.deadline.min(pause.look))
     }
 
     pub(crate) fn stop_clock(&mut self) {
@@ -156,7 +172,30 @@ impl Import {
         }
     }
 
+    /// Time has passed: a replay that waited at a site may go on.
+    pub(crate) fn replay_goes_on(&mut self) {
+        match self.recovery.pause {
+            Some(_) if self.state != State::Replay => self.recovery.pause = None,
+            Some(pause) if pause.look <= self.now => self.replay_some(),
+            _ => {}
+        }
+    }
+
+    /// Whether the next replay waits.
+    fn replay_waits(&mut self) -> bool {
+        let (now, site) = (self.now, sites::PTLRPC_REPLAY_PAUSE);
+        let until = match self.recovery.pause {
+            Some(pause) => Some(pause.until).filter(|until| *until > now && self.config.faults.names(site)),
+            None => self.config.faults.delay(site, PAUSE).map(|time| now + time),
+        };
+        self.recovery.pause = until.map(|until| Pause { until, look: until.min(now + LOOK) });
+        until.is_some()
+    }
+
     fn replay_some(&mut self) {
+        if self.replay_waits() {
+            return;
+        }
         if self.recovery.replaying.is_empty() {
             self.recovery.bytes = 0;
         }

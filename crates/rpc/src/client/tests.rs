@@ -523,6 +523,24 @@ fn pings_fetch_what_is_durable() {
 }
 
 #[test]
+fn a_replay_waits_at_its_site() {
+    let faults = stdx::Faults::allowed(1);
+    let mut s = Story::new(|config| config.faults = faults.clone());
+    s.connect(0, 77, 0);
+    s.submit(Slot::Modify);
+    let change = s.sent();
+    s.answer(&change, 11, 0);
+    faults.set_val(2);
+    faults.set_loc(u32::from(stdx::faults::sites::PTLRPC_REPLAY_PAUSE.0) | stdx::faults::ONCE);
+    s.cut();
+    s.connect(flags::CONNECT_RECOVERING, 78, 0);
+    s.pass(1_900);
+    assert!(s.out.is_empty() && s.import.state() == State::Replay);
+    s.pass(200);
+    assert_eq!(s.sent().header.transno, Transno(11));
+}
+
+#[test]
 fn a_good_bye_waits_until_what_the_server_lost_is_replayed() {
     // The server is away when the good-bye is wanted, or dies over it.
     for away in [true, false] {

@@ -239,7 +239,8 @@ impl Window {
     }
 
     /// The next replay to execute, if it is clear which one that is. Call [`Window::executed`] when it is answered.
-    pub fn next_replay(&mut self) -> Option<(Handle, Frame)> {
+    /// Where it is not, `accepts_gap` may say that it is taken all the same.
+    pub fn next_replay(&mut self, accepts_gap: impl FnOnce() -> bool) -> Option<(Handle, Frame)> {
         if self.running || self.state != WindowState::Requests {
             return None;
         }
@@ -247,7 +248,7 @@ impl Window {
         let direct = transno.0 == self.last.0 + 1;
         let mut waiting = self.clients.iter().filter(|(_, stage)| **stage == Stage::Requests);
         let certain = waiting.all(|(client, _)| self.queued.get(client).is_some_and(|count| *count > 0 || direct));
-        if !certain {
+        if !certain && !accepts_gap() {
             return None;
         }
         let (_, (client, frame)) = self.queue.pop_first()?;

@@ -337,6 +337,14 @@ impl Cluster {
         self.mounts[index].process.as_ref().map_or(0, Background::pid)
     }
 
+    /// Mounts, unless it is mounted.
+    #[track_caller]
+    pub fn mount_if_missing(&mut self, index: usize) {
+        if self.mounts[index].process.is_none() {
+            self.mount_again(index);
+        }
+    }
+
     /// Mounts, where it is not mounted.
     #[track_caller]
     pub fn mount_again(&mut self, index: usize) {

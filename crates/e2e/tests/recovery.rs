@@ -1,12 +1,18 @@
 //! A recovery as an administrator sees it, shortens it and ends it; clients that die.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, needs_root};
+use e2e::load::{self, Load};
+use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, needs_root, trees};
 
 /// How long something that happens at once may take on a machine that is busy.
 const AT_ONCE: Duration = Duration::from_secs(10);
+/// How long clients may need until they are at work again.
+const BACK: Duration = Duration::from_secs(30);
 
 fn parameter(cluster: &Cluster, which: Which, name: &str) -> String {
     let kind = if matches!(which, Which::Ost(_)) { "obdfilter" } else { "mdt" };
@@ -228,4 +234,174 @@ fn the_mgs_brings_clients_back() {
         story.note(&format!("IR {word}: over after {took:.2?}"));
     }
     assert_eq!(parameter(&cluster, Which::Mdt, "ir_factor"), "5");
+}
+
+/// A client is killed while it holds locks, dirty data and an open file without a name, and while servers die, too. The
+/// others wait for it no longer than the window, and afterwards nothing of it is in their way.
+#[test]
+fn a_dead_client_costs_the_others_no_more_than_the_window() {
+    if !needs_root() {
+        return;
+    }
+    const SOFT: Duration = Duration::from_secs(4);
+    let story = Story::begin("a client dies", Duration::from_secs(240));
+    let serve_arguments = vec!["-o", "recovery_time_soft=4,recovery_time_hard=12"];
+    let mut cluster = Cluster::start(&story, Shape { serve_arguments, ..Shape::mounts(3) });
+    let mounts = cluster.mounts();
+    let shared = mounts[0].join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::write(shared.join("large"), vec![7; 900_000]).unwrap();
+    fs::write(shared.join("small"), "x").unwrap();
+    fs::File::open(&shared).unwrap().sync_all().unwrap();
+    let load = Load::start(&mounts[..2], 2, 1);
+    let dying = Load::start(&mounts[2..], 2, 2);
+    dying.await_progress(100, AT_ONCE);
+    // What the dying client holds: a lock on the whole of a file with bytes that only it has, a flock, an open file.
+    let at = |mount: usize, name: &str| mounts[mount].join("shared").join(name);
+    let open = |mount: usize, name: &str| fs::OpenOptions::new().read(true).write(true).open(at(mount, name)).unwrap();
+    let (large, small) = (open(2, "large"), open(2, "small"));
+    large.write_all_at(&[8; 500_000], 100_000).unwrap();
+    rustix::fs::flock(&small, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    fs::remove_file(at(2, "small")).unwrap();
+    fs::write(at(2, "small"), "another").unwrap();
+    let everything = [Which::Mdt, Which::Ost(0), Which::Ost(1)];
+    for which in everything {
+        cluster.kill9(which);
+    }
+    cluster.kill9_mount(2);
+    drop((large, small));
+    dying.abandon();
+    let start = Instant::now();
+    for which in everything {
+        cluster.restart(which);
+    }
+    load.await_progress(300, Duration::from_secs(60));
+    let back = start.elapsed();
+    let status = parameter(&cluster, Which::Mdt, "recovery_status");
+    assert_eq!(
+        (row(&status, "completed_clients"), row(&status, "evicted_clients")),
+        ("2/3".into(), "1".into()),
+        "{status}"
+    );
+    // Nothing of it is in the way: names, bytes, locks.
+    let start = Instant::now();
+    let file = open(0, "large");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    file.write_all_at(&[9; 900_000], 0).unwrap();
+    assert_eq!(fs::read(at(1, "large")).unwrap(), vec![9; 900_000]);
+    fs::write(at(0, "small"), "mine").unwrap();
+    assert_eq!(fs::read_to_string(at(1, "small")).unwrap(), "mine");
+    let after = start.elapsed();
+    let worked = load.stop();
+    let longest = load::longest(&worked);
+    story.note(&format!("at work again after {back:.2?}, longest pause {longest:.2?}, then {after:.2?}"));
+    load::verify(&worked, &mounts[0]);
+    // The window, the restart of three servers, and what a busy machine adds.
+    assert!(longest < SOFT + AT_ONCE, "{longest:?}");
+    assert!(after < Duration::from_secs(5), "{after:?}");
+}
+
+/// An object target is killed in the midst of large writes that it has answered and not committed: the client writes them
+/// again, and every byte is there.
+#[test]
+fn an_object_server_killed_in_the_midst_of_writes_loses_nothing() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("kill -9 of an OST that writes", Duration::from_secs(240));
+    let mut cluster = Cluster::start(&story, Shape { mount_options: vec!["max_dirty_mb=16"], ..Shape::mounts(2) });
+    let mounts = cluster.mounts();
+    // Nothing becomes durable by itself before the kill.
+    let interval = format!("obdfilter.{}-OST*.commit_interval_ms=60000", cluster.fsname);
+    let hold_back = || adamant(["lctl", "set_param", &interval]).ok();
+    hold_back();
+    let mut replays = 0;
+    let replayed = |cluster: &Cluster| -> u64 {
+        let stats = cluster.parameter(&format!("osc.{}-OST*.stats", cluster.fsname));
+        let writes = stats.lines().filter(|line| line.starts_with("ost_write "));
+        writes.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    };
+    const CHUNK: usize = 1 << 18;
+    const CHUNKS: usize = 96;
+    let content = trees::bytes(11, CHUNK * CHUNKS);
+    for (round, victims) in [&[Which::Ost(0)][..], &[Which::Ost(1)], &[Which::Ost(0), Which::Ost(1)]].iter().enumerate()
+    {
+        let name = format!("f{round}");
+        let path = mounts[0].join(&name);
+        adamant(["lfs", "setstripe", "-c", "2", "-S", "1M"]).arg(&path).ok();
+        let (bytes, from) = (content.clone(), replayed(&cluster));
+        let written = Arc::new(AtomicUsize::new(0));
+        let progress = written.clone();
+        let writer = std::thread::spawn(move || {
+            let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+            for (at, chunk) in bytes.chunks(CHUNK).enumerate() {
+                file.write_all_at(chunk, (at * CHUNK) as u64).unwrap();
+                progress.store(at + 1, Ordering::Relaxed);
+            }
+        });
+        for kill in [CHUNKS / 4, CHUNKS / 2] {
+            await_that("it writes", BACK, || written.load(Ordering::Relaxed) >= kill);
+            for victim in *victims {
+                cluster.kill9(*victim);
+            }
+            for victim in *victims {
+                cluster.restart(*victim);
+            }
+            hold_back();
+        }
+        writer.join().unwrap();
+        // The last word was answered, too, and is not durable.
+        for victim in *victims {
+            cluster.kill9(*victim);
+            cluster.restart(*victim);
+        }
+        for mount in &mounts {
+            let found = fs::read(mount.join(&name)).unwrap();
+            assert!(found == content, "{}", e2e::model::first_difference(&name, &found, &content));
+        }
+        let again = replayed(&cluster) - from;
+        story.note(&format!("{} MiB, {} kills, {again} writes replayed", content.len() >> 20, 3 * victims.len()));
+        replays += again;
+    }
+    assert!(replays > 0, "no kill met a write that was answered and not durable");
+}
+
+/// With `commit_on_sharing` a change of one client that hangs on another's is durable when it is answered; without, both
+/// may be lost together with the other client.
+#[test]
+fn commit_on_sharing_is_a_choice() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("commit_on_sharing", Duration::from_secs(180));
+    let serve_arguments = vec!["-o", "recovery_time_soft=2,recovery_time_hard=6"];
+    let mut cluster = Cluster::start(&story, Shape { serve_arguments, ..Shape::mounts(2) });
+    let mounts = cluster.mounts();
+    assert_eq!(parameter(&cluster, Which::Mdt, "commit_on_sharing"), "1");
+    for on in [true, false] {
+        cluster.mount_if_missing(0);
+        set(&cluster, "commit_interval_ms", "60000").ok();
+        set(&cluster, "commit_on_sharing", if on { "1" } else { "0" }).ok();
+        fs::read_dir(&mounts[1]).unwrap().count();
+        // Both see the root; whatever came before is on disk.
+        fs::File::open(&mounts[0]).unwrap().sync_all().unwrap();
+        let durable = || parameter(&cluster, Which::Mdt, "last_committed").parse::<u64>().unwrap();
+        let before = durable();
+        fs::create_dir(mounts[0].join("d")).unwrap();
+        assert_eq!(durable(), before, "a change of its own waits for the interval");
+        fs::create_dir(mounts[1].join("d/inside")).unwrap();
+        assert_eq!(durable() > before, on, "the other client's change hangs on it");
+        cluster.kill9(Which::Mdt);
+        cluster.kill9_mount(0);
+        cluster.restart(Which::Mdt);
+        await_that("it serves", BACK, || fs::metadata(&mounts[1]).is_ok());
+        await_that("recovery is over", BACK, || {
+            parameter(&cluster, Which::Mdt, "recovery_status").contains("COMPLETE")
+        });
+        assert_eq!(mounts[1].join("d/inside").is_dir(), on, "commit_on_sharing {on}");
+        let count = states(&cluster).matches("EVICTED").count();
+        assert_eq!(count, usize::from(!on), "{}", states(&cluster));
+        fs::create_dir_all(mounts[1].join("d/after")).unwrap();
+        fs::remove_dir_all(mounts[1].join("d")).unwrap();
+    }
 }

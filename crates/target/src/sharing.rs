@@ -41,9 +41,7 @@ impl Sharing {
 
     /// The request `by` of `export` changed `key` in `group`.
     pub(crate) fn changed(&mut self, key: ShareKey, export: ExportId, by: (Tag, Xid), group: u64) {
-        if self.off {
-            return;
-        }
+        // Also while it is off: it may be on again before the group is durable.
         let touched = self.keys.entry(key).or_insert(Touched { export: Some(export), by, group });
         if touched.export != Some(export) {
             touched.export = None;
@@ -75,7 +73,12 @@ mod tests {
         assert_eq!(sharing.depends(key, b, answered), 5);
         sharing.changed(key, b, by, 6);
         assert_eq!(sharing.depends(key, b, answered), 6, "b's change hangs on a's, and either may be lost");
-        sharing.durable(6);
+        sharing.off = true;
+        assert_eq!(sharing.depends(key, b, answered), 0);
+        sharing.changed(key, b, by, 7);
+        sharing.off = false;
+        assert_eq!(sharing.depends(key, a, answered), 7, "what was changed meanwhile can still be lost");
+        sharing.durable(7);
         assert_eq!(sharing.depends(key, b, answered), 0);
     }
 }

@@ -4,6 +4,8 @@
 //! [`crate::Client::poll`] until it gives `None`, and again when [`crate::Client::deadline`] has passed (with
 //! [`Event::Tick`]). Nodes are named by inode number ([`proto::Fid::ino`]).
 
+pub use rpc::at::Timeouts;
+
 use bytes::Bytes;
 use proto::msg::{Cred, Layout};
 use proto::{Errno, Fid, Frame, Nid};
@@ -45,8 +47,10 @@ pub struct Options {
     pub max_nodes: usize,
     /// Give up after a server was away for this long: calls fail with `EIO` (`-o soft`); `None` waits for ever.
     pub soft: Option<core::time::Duration>,
-    /// How long a request may take before the connection is suspected.
-    pub request_timeout: core::time::Duration,
+    /// How long requests may take before the connection is suspected, and when signs of life are due.
+    pub timeouts: Timeouts,
+    /// Give signs of life also where a server does not want them.
+    pub always_ping: bool,
     /// Dirty data is written at the latest after this long.
     pub write_back_after: core::time::Duration,
     /// Most requests in flight per metadata target that an administrator wants, as far as it limits the next.

@@ -131,7 +131,10 @@ impl Imports {
         config.description = options.description.clone();
         config.read_only = options.read_only;
         config.first_xid = (options.seed & 0xffff_ffff) << 20;
-        config.request_timeout = options.request_timeout;
+        config.timeouts = options.timeouts.clone();
+        if options.always_ping {
+            config.features &= !proto::connect::features::PINGLESS;
+        }
         config.soft = options.soft;
         config.faults = options.faults.clone();
         config.rpcs_in_flight_max = options.max_rpcs_in_flight;

@@ -1,5 +1,6 @@
 //! Parameters of a client, under Lustre's names.
 
+use core::time::Duration;
 use proto::Errno;
 use proto::connect::features;
 use rpc::client::ImportStatus;
@@ -31,6 +32,11 @@ fn state_text(ahead: i64, status: &ImportStatus) -> String {
         let _ = write!(text, "\n - [ {}, {state} ]", ahead.saturating_add_unsigned(at.0) / 1_000_000_000);
     }
     text
+}
+
+/// What is known of how long requests take.
+fn timeouts_text(status: &ImportStatus) -> String {
+    format!("network : {}\nservice : {}", status.network.text(), status.service.text())
 }
 
 fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
@@ -69,6 +75,10 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       queued: {}", status.queued);
     let _ = writeln!(text, "       timeouts: {}", status.timeouts);
     let _ = writeln!(text, "       avg_waittime: {} usec", status.mean_wait.as_micros());
+    let whole = |time: Duration| time.as_millis().div_ceil(1000);
+    let _ = writeln!(text, "    service_estimates:");
+    let _ = writeln!(text, "       services: {} sec", whole(status.service.worst()));
+    let _ = writeln!(text, "       network: {} sec", whole(status.network.worst()));
     let _ = writeln!(text, "    transactions:");
     let _ = writeln!(text, "       last_replay: {}", status.last_replay);
     let _ = write!(text, "       peer_committed: {}", status.last_committed);
@@ -111,6 +121,7 @@ fn all(w: &World) -> Vec<(String, String)> {
         (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
         (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
     ];
+    list.extend(w.options.timeouts.params());
     for target in w.imports.iter() {
         let kind = match target.dest {
             Dest::Mgs => "mgc",
@@ -121,6 +132,7 @@ fn all(w: &World) -> Vec<(String, String)> {
         let status = target.import.status();
         list.push((format!("{device}.import"), import_text(&format!("{}-{kind}", target.name), w.now, &status)));
         list.push((format!("{device}.state"), state_text(ahead(w), &status)));
+        list.push((format!("{device}.timeouts"), timeouts_text(&status)));
         if let Dest::Mdt(_) = target.dest {
             let import = &target.import;
             list.push((format!("{device}.max_rpcs_in_flight"), import.rpcs_in_flight().to_string()));
@@ -176,6 +188,16 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
             crate::locks::limit(w, dest, size, value == "clear");
         }
         return Ok(());
+    }
+    if let Some(result) = w.options.timeouts.set(name, value) {
+        let timeouts = w.options.timeouts.clone();
+        for dest in w.imports.dests() {
+            if let Some(target) = w.imports.get_mut(dest) {
+                target.import.set_timeouts(&timeouts);
+                w.imports.touch_dest(dest);
+            }
+        }
+        return result;
     }
     if let Some(dest) = import_of(w, name) {
         return set_import(w, dest, last, value);

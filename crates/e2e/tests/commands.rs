@@ -188,7 +188,8 @@ fn lctl_shows_and_sets_parameters() {
     let status = lctl(&["get_param", &format!("mdt.{mdt}.recovery_status")]).ok();
     assert!(status.contains("status: ") && status.starts_with(&format!("mdt.{mdt}.recovery_status=")), "{status}");
     let count = lctl(&["get_param", "-n", &format!("mdt.{fsname}-*.num_exports")]).ok();
-    assert!(count.trim().parse::<u32>().is_ok_and(|count| count >= 1), "{count}");
+    let named = lctl(&["get_param", &format!("mdt.{fsname}-*.num_exports")]).ok();
+    assert!(count.trim().parse::<u32>().is_ok_and(|count| count >= 1), "{count} {named}");
     let import = lctl(&["get_param", "-n", &format!("mdc.{fsname}-MDT0000*.import")]).ok();
     assert!(import.contains("FULL"), "{import}");
     let names = lctl(&["get_param", "-N", &format!("obdfilter.{fsname}-*.recovery_status")]).ok();
@@ -306,6 +307,15 @@ fn every_parameter_is_in_the_guide() {
         let all = lctl(&["list_param", "-R", "*"]).stdout;
         all.lines().filter(|name| name.contains(&cluster.fsname) || name.contains(".MGS")).map(pattern).collect()
     };
+    // Those of a process have no device.
+    let every = guide.split_once("## Every process").unwrap().1.split_once("\n## ").unwrap().0;
+    let rows = every.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once(" |")?.0));
+    let mut global: Vec<String> = rows
+        .flat_map(|row| row.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>())
+        .collect();
+    global.sort();
+    let everywhere = lctl(&["list_param", "*"]).ok();
+    assert_eq!(everywhere.lines().filter(|name| !name.contains('.')).collect::<Vec<_>>(), global);
     let start = std::time::Instant::now();
     while !listed().contains("osp.*.import") || !described.is_subset(&listed()) {
         assert!(

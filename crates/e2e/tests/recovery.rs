@@ -405,3 +405,69 @@ fn commit_on_sharing_is_a_choice() {
         fs::remove_dir_all(mounts[1].join("d")).unwrap();
     }
 }
+
+/// A client that neither speaks nor goes (its own signs of life come every 25 s only) is evicted after six intervals of its signs of life, unless nobody wants them.
+#[test]
+fn the_silent_are_evicted_unless_pings_are_suppressed() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a silent client", Duration::from_secs(120));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let mount = cluster.mount(0).to_path_buf();
+    fs::write(mount.join("f"), "x").unwrap();
+    let mdt = cluster.target_name(Which::Mdt);
+    let at_mdt = |setting: &str| adamant(["lctl", "--device", &mdt, "set_param", setting]).ok();
+    let evictions = || parameter(&cluster, Which::Mdt, "eviction_count");
+    let import = || cluster.parameter(&format!("mdc.{mdt}-mdc*.import"));
+    assert!(import().contains("adaptive_timeouts") && !import().contains("pingless"), "{}", import());
+    at_mdt("timeout=4");
+    assert_eq!(adamant(["lctl", "--device", &mdt, "get_param", "-n", "ping_interval"]).ok().trim(), "1");
+    let took = await_that("it is evicted", Duration::from_secs(20), || evictions() == "1");
+    await_that("it works again", BACK, || fs::write(mount.join("g"), "x").is_ok());
+    assert!(states(&cluster).contains("EVICTED"), "{}", states(&cluster));
+    story.note(&format!("evicted after {took:.1?}"));
+
+    at_mdt("suppress_pings=1");
+    let uuid = cluster.parameter(&format!("llite.{}.uuid", cluster.fsname));
+    set(&cluster, "evict_client", &uuid).ok();
+    await_that("it is told so", AT_ONCE, || import().contains("pingless"));
+    std::thread::sleep(Duration::from_secs(10));
+    assert_eq!(evictions(), "2", "nobody is missed");
+    fs::write(mount.join("h"), "x").unwrap();
+}
+
+/// A request that takes longer than its client would wait: the server asks for patience, so the connection stays. The
+/// client learns that requests may take long.
+#[test]
+fn a_slow_request_is_waited_for() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("early replies", Duration::from_secs(120));
+    let cluster = Cluster::start(&story, Shape { mount_options: vec!["allow_faults"], ..Shape::mounts(2) });
+    let mounts = cluster.mounts();
+    let mdt = cluster.target_name(Which::Mdt);
+    adamant(["lctl", "--device", &mdt, "set_param", "ldlm_timeout=13"]).ok();
+    let device = |index: usize| mounts[index].display().to_string();
+    fs::create_dir(mounts[1].join("d")).unwrap();
+    fs::write(mounts[1].join("d/f"), "x").unwrap();
+    assert_eq!(fs::read_dir(mounts[1].join("d")).unwrap().count(), 1);
+    // The other client holds locks on the directory, and what it sends is lost. It does not suspect its connection.
+    adamant(["lctl", "--device", &device(1), "set_param", "at_max=0", "timeout=100", "fail_loc=0x505"]).ok();
+    let start = Instant::now();
+    let made = fs::write(mounts[0].join("d/g"), "y");
+    let took = start.elapsed();
+    adamant(["lctl", "--device", &device(1), "set_param", "fail_loc=0"]).ok();
+    made.unwrap();
+    story.note(&format!("the request took {took:.1?}"));
+    assert!(took > Duration::from_millis(11_500), "longer than the 11.25 s that it would have: {took:?}");
+    let of_first = |name: &str| {
+        let name = format!("mdc.{mdt}-mdc.{name}");
+        adamant(["lctl", "--device", &device(0), "get_param", "-n", &name]).ok()
+    };
+    let import = of_first("import");
+    assert!(import.contains("timeouts: 0") && import.contains("connection_attempts: 1"), "{import}");
+    assert!(!import.contains("services: 5 sec"), "{import}");
+    assert!(of_first("timeouts").contains("service : cur   1"), "{}", of_first("timeouts"));
+}

@@ -544,6 +544,9 @@ fn collect(controls: &[mpsc::UnboundedSender<Control>], pattern: &str) -> Vec<(S
             found.extend(params);
         }
     }
+    // What belongs to the process every target tells.
+    found.sort();
+    found.dedup();
     found
 }
 
@@ -568,6 +571,8 @@ fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) 
             }
         }
     }
+    done.sort();
+    done.dedup();
     if done.is_empty() { Response::failed(Errno::ENOENT) } else { Response::Params(done) }
 }
 

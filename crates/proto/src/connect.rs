@@ -11,15 +11,24 @@ pub mod features {
     pub const BATCH_RPC: u64 = 0x0040_0000;
     /// The server says how many unused locks a client may keep.
     pub const LRU_RESIZE: u64 = 0x0200_0000;
+    /// Adaptive timeouts: replies say how long requests take.
+    pub const AT: u64 = 0x0100_0000;
+    /// The client hears of the target's starts from the MGS, and comes back at once.
+    pub const IMP_RECOV: u64 = 0x0100_0000_0000;
+    /// The client need not give signs of life while it has nothing to ask. Granted where pings are suppressed.
+    pub const PINGLESS: u64 = 0x0004_0000_0000_0000;
     /// The bits that have a name, for `import`.
     pub const NAMES: &[(u64, &str)] = &[
-        (MULTI_MOD_RPCS, "multi_mod_rpcs"),
+        (AT, "adaptive_timeouts"),
         (VBR, "version_recovery"),
+        (IMP_RECOV, "imp_recov"),
+        (PINGLESS, "pingless"),
+        (MULTI_MOD_RPCS, "multi_mod_rpcs"),
         (BATCH_RPC, "batch_rpc"),
         (LRU_RESIZE, "lru_resize"),
     ];
-    /// What this version offers and asks for.
-    pub const SUPPORTED: u64 = VBR | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE;
+    /// What this version asks for. It offers the same, but for what an administrator has turned off.
+    pub const SUPPORTED: u64 = AT | VBR | IMP_RECOV | PINGLESS | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

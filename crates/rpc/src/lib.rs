@@ -22,6 +22,7 @@
 //!       ◄─────────────────────────────────── transno 9, last_committed 8: the client keeps the request for replay
 //! ```
 
+pub mod at;
 pub mod client;
 pub mod server;
 

@@ -355,6 +355,7 @@ impl Machine {
         if asked.tag.0 != 0 && reply.header.status >= 0 {
             self.exports.keep_reply(handle, asked.tag, reply);
         }
+        self.learn_time(op, asked);
         self.stats.count(asked.opcode, self.now.since(op.started));
     }
 

@@ -14,6 +14,7 @@ use dlm::ExportId;
 use dlm::server::Locks;
 use proto::msg::Config;
 use proto::{ClientUuid, Frame, Handle, TargetName, Transno};
+use rpc::at::Estimate;
 use rpc::server::{Exports, Limits, Window};
 use schema::Header;
 use stdx::{Instant, Map};
@@ -86,7 +87,9 @@ pub(crate) struct Machine {
     pub(crate) next_timer: u64,
     /// Requests without a reply so far, by when their clients are told to be patient.
     pub(crate) early: BTreeSet<(Instant, u64, u64)>,
-    pub(crate) early_of: Map<(u64, u64), (Instant, proto::Header)>,
+    pub(crate) early_of: Map<(u64, u64), Early>,
+    /// How long requests take.
+    pub(crate) service_time: Estimate,
     /// Pings that are answered when a gate of recovery opens.
     pub(crate) held_pings: Vec<(Handle, proto::Header)>,
     /// Data operations in flight: whose, and which of its.
@@ -98,6 +101,15 @@ pub(crate) struct Machine {
     pub(crate) eviction_count: u64,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
+}
+
+/// A request whose client will be told to be patient.
+#[derive(Debug)]
+pub(crate) struct Early {
+    pub(crate) at: Instant,
+    pub(crate) asked: proto::Header,
+    /// When it came.
+    pub(crate) since: Instant,
 }
 
 /// How often exports are looked at for signs of life.
@@ -138,6 +150,7 @@ impl Machine {
             next_timer: 0,
             early: BTreeSet::new(),
             early_of: Map::default(),
+            service_time: Estimate::default(),
             held_pings: Vec::new(),
             data: Map::default(),
             next_data: 1,
@@ -374,7 +387,7 @@ impl<S: Service> Target<S> {
         self.m.upstreams_tick();
         if self.m.next_silence_check <= now {
             self.m.next_silence_check = now + SILENCE_CHECK;
-            let timeout = self.m.options.ping_timeout;
+            let timeout = self.m.options.timeouts.silence_max();
             if now.0 >= timeout.as_nanos() as u64 {
                 for handle in self.m.exports.silent(now - timeout) {
                     self.evict(handle, &format!("nothing was heard of it for {} s", timeout.as_secs()));

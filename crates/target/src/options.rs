@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use proto::{Nid, TargetKind, TargetName};
+use rpc::at::Timeouts;
 use schema::{Header, Record};
 use stdx::Faults;
 use store::{Batch, CommitPolicy};
@@ -57,10 +58,8 @@ pub struct Options {
     pub abort_recovery: bool,
     /// How long a client has to answer a lock callback.
     pub lock_timeout: Duration,
-    /// An export that was not heard of for so long is evicted.
-    pub ping_timeout: Duration,
-    /// How long an upstream request may take before its connection is suspected.
-    pub request_timeout: Duration,
+    /// How long requests may take, and how long an export may be silent.
+    pub timeouts: Timeouts,
     /// Version of the program, for messages and status.
     pub version: String,
     /// The process's faults.
@@ -83,8 +82,7 @@ impl Default for Options {
             noir: false,
             abort_recovery: false,
             lock_timeout: Duration::from_secs(20),
-            ping_timeout: Duration::from_secs(150),
-            request_timeout: Duration::from_secs(10),
+            timeouts: Timeouts::default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             faults: Faults::none(),
         }

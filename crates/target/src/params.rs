@@ -71,11 +71,15 @@ impl Machine {
             ("recovery_time_hard", self.options.recovery_hard.as_secs().to_string()),
             ("recovery_time_soft", self.options.recovery_soft.as_secs().to_string()),
             ("stats", self.stats.text()),
+            ("timeouts", format!("service : {}\n", self.service_time.text())),
             ("uuid", self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
         ]
         .into_iter()
         .map(|(path, value)| (format!("{base}.{path}"), value))
         .collect();
+        // Those of the process have no device.
+        all.extend(self.options.timeouts.params());
+        all.push(("ldlm_timeout".to_owned(), self.options.lock_timeout.as_secs().to_string()));
         for export in self.exports.iter() {
             let at = format!("{base}.exports.{}", export.uuid);
             all.push((format!("{at}.uuid"), export.uuid.to_string()));
@@ -168,7 +172,11 @@ impl<S: Service> Target<S> {
             self.m.locks.set_settings(dlm::server::Settings { locks_max, ..self.m.locks.settings() });
             return Ok(());
         }
-        if path == format!("ldlm.namespaces.{}.lock_timeout", self.m.name) {
+        if let Some(result) = self.m.options.timeouts.set(path, value) {
+            self.m.upstream_timeouts();
+            return result;
+        }
+        if path == "ldlm_timeout" || path == format!("ldlm.namespaces.{}.lock_timeout", self.m.name) {
             let seconds: u64 = number(value)?;
             if !(1..=3600).contains(&seconds) {
                 return Err(Errno::ERANGE);

@@ -10,12 +10,13 @@ use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply, LruLimit};
 use proto::{Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
+use stdx::Instant;
 
 use crate::api::{ConnId, Effect, LogLevel};
 use crate::boot::Stage;
 use crate::commit::Then;
 use crate::execute::reply_header;
-use crate::machine::{Machine, Target};
+use crate::machine::{Early, Machine, Target};
 use crate::op::{Op, Replay, Work};
 use crate::options::format_features;
 use crate::service::{Request, Service};
@@ -49,7 +50,12 @@ impl<S: Service> Target<S> {
         let handle = frame.header.export;
         match self.m.exports.arrive(self.m.now, Link(conn.0), &frame, recovering) {
             Arrival::Drop => stdx::mark!("target.dropped"),
-            Arrival::Attach => stdx::mark!("target.attached"),
+            Arrival::Attach => {
+                stdx::mark!("target.attached");
+                // Its sender waits anew, and not for as long as it was asked to before.
+                self.m.no_patience(handle, frame.header.xid.0);
+                self.m.patience_for(handle, &frame.header);
+            }
             Arrival::Refuse(errno) => {
                 let mut header = reply_header(&frame.header);
                 header.status = -errno.raw();
@@ -251,6 +257,7 @@ impl<S: Service> Target<S> {
         offer.max_mod_rpcs = if self.service.kind() == TargetKind::Mdt { self.m.options.max_mod_rpcs } else { 0 };
         offer.all_lightweight = self.service.kind() == TargetKind::Mgt;
         offer.recovering = self.m.window.time_left(now);
+        offer.features = self.m.offered_features();
         let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
         match self.m.exports.connect(now, Link(conn.0), &address, frame, &request, &offer) {
             Connected::No(refusal) => {
@@ -365,6 +372,16 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// What clients may have now.
+    fn offered_features(&self) -> u64 {
+        let off = |bit: u64, off: bool| if off { bit } else { 0 };
+        let timeouts = &self.options.timeouts;
+        features::SUPPORTED
+            & !off(features::PINGLESS, !timeouts.suppress_pings)
+            & !off(features::AT, timeouts.at_max.is_zero())
+            & !off(features::IMP_RECOV, self.options.noir)
+    }
+
     pub(crate) fn set_phase(&mut self, handle: Handle, phase: Phase) {
         if let Some(export) = self.exports.get_mut(handle) {
             export.phase = phase;
@@ -384,6 +401,7 @@ impl Machine {
         };
         frame.header.conn_cnt = export.conn_cnt();
         frame.header.last_committed = self.last_committed;
+        frame.header.timeout_ms = self.estimate_ms();
         self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
     }
 
@@ -434,6 +452,24 @@ impl Machine {
 
     // --- patience ---
 
+    /// How long requests take at worst, for clients: 0 if that is not estimated.
+    fn estimate_ms(&self) -> u32 {
+        let timeouts = &self.options.timeouts;
+        if timeouts.at_max.is_zero() {
+            return 0;
+        }
+        u32::try_from(timeouts.bounded(self.service_time.worst()).as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// A request took so long. What waits for a lock on purpose, or belongs to a recovery, says nothing of the target.
+    pub(crate) fn learn_time(&mut self, op: &Op, asked: &Header) {
+        let ordinary = op.replay == Replay::No && !asked.has(flags::RESENT);
+        if ordinary && asked.opcode != Opcode::LdlmEnqueue as u16 {
+            let history = self.options.timeouts.at_history;
+            self.service_time.measured(self.now, self.now.since(op.started), history);
+        }
+    }
+
     /// The operation waits: if it is a request, its client will be told to be patient.
     pub(crate) fn patience(&mut self, op: &Op) {
         if let Work::Request(request) | Work::Reconstruct(request, _) = &op.work {
@@ -443,22 +479,26 @@ impl Machine {
 
     /// The request is not answered yet: its client will be told to be patient, again and again, before its time is up.
     pub(crate) fn patience_for(&mut self, handle: Handle, asked: &Header) {
+        self.patience_again(handle, asked, self.now, Duration::from_millis(u64::from(asked.timeout_ms)));
+    }
+
+    /// The same; it came at `since`, and its client waits for so long from now on.
+    fn patience_again(&mut self, handle: Handle, asked: &Header, since: Instant, waits: Duration) {
         let key = (handle.0, asked.xid.0);
-        if self.early_of.contains_key(&key) || asked.timeout_ms == 0 {
+        if self.early_of.contains_key(&key) || waits.is_zero() {
             return;
         }
-        let half = Duration::from_millis(u64::from(asked.timeout_ms / 2)).max(PATIENCE_MIN);
-        let at = self.now + half;
+        let at = self.now + self.options.timeouts.early(waits).max(PATIENCE_MIN);
         self.early.insert((at, key.0, key.1));
-        self.early_of.insert(key, (at, *asked));
+        self.early_of.insert(key, Early { at, asked: *asked, since });
     }
 
     fn no_patience(&mut self, handle: Handle, xid: u64) {
         if self.early_of.is_empty() {
             return;
         }
-        if let Some((at, _)) = self.early_of.remove(&(handle.0, xid)) {
-            self.early.remove(&(at, handle.0, xid));
+        if let Some(early) = self.early_of.remove(&(handle.0, xid)) {
+            self.early.remove(&(early.at, handle.0, xid));
         }
     }
 
@@ -468,19 +508,21 @@ impl Machine {
                 break;
             }
             self.early.remove(&(at, handle, xid));
-            let Some((_, asked)) = self.early_of.remove(&(handle, xid)) else { continue };
+            let Some(Early { asked, since, .. }) = self.early_of.remove(&(handle, xid)) else { continue };
+            let waits = Duration::from_millis(u64::from(asked.timeout_ms));
+            let extra = self.options.timeouts.extra(self.now.since(since), waits);
             let Some(export) = self.exports.get(Handle(handle)) else { continue };
             if let Some(link) = export.link {
                 stdx::mark!("target.early_reply");
                 let mut header = reply_header(&asked);
                 header.flags |= flags::EARLY;
-                header.timeout_ms = asked.timeout_ms;
+                header.timeout_ms = u32::try_from(extra.as_millis()).unwrap_or(u32::MAX);
                 header.conn_cnt = export.conn_cnt();
                 header.last_committed = self.last_committed;
                 let frame = Frame { header, ..Frame::default() };
                 self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
             }
-            self.patience_for(Handle(handle), &asked);
+            self.patience_again(Handle(handle), &asked, since, extra);
         }
     }
 }

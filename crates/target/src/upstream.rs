@@ -106,7 +106,7 @@ impl Machine {
         let config = client::Config {
             description: self.name.to_string(),
             lightweight: true,
-            request_timeout: self.options.request_timeout,
+            timeouts: self.options.timeouts.clone(),
             faults: self.options.faults.clone(),
             ..client::Config::new(ClientUuid(uuid), name.to_string(), nids, seed)
         };
@@ -116,6 +116,13 @@ impl Machine {
         self.upstreams.by_name.insert(name, index);
         self.upstreams.active.push(index);
         index
+    }
+
+    /// How long requests may take has changed.
+    pub(crate) fn upstream_timeouts(&mut self) {
+        for up in &mut self.upstreams.list {
+            up.import.set_timeouts(&self.options.timeouts);
+        }
     }
 
     fn upstream_event(&mut self, conn: ConnId, event: impl FnOnce(Link) -> ImportEvent) {

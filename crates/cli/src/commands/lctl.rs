@@ -179,6 +179,8 @@ fn collect(sockets: &[PathBuf], pattern: &str) -> Vec<(String, String)> {
         .flatten()
         .collect();
     found.sort();
+    // What several processes have in common is told once.
+    found.dedup();
     found
 }
 
@@ -215,6 +217,8 @@ fn list_param(sockets: &[PathBuf], patterns: &[String], recursive: bool) -> Exit
             found.extend(collect(sockets, &format!("{pattern}.**")));
             found.sort();
         }
+        // Several processes may have one of a name, and its value may have changed between two looks.
+        found.dedup_by(|(name, _), (before, _)| name == before);
         if found.is_empty() {
             code = not_found("list_param", pattern);
         }
@@ -238,8 +242,14 @@ fn file_systems(pattern: &str) -> Vec<String> {
     let known = collect(&admin::sockets(), "mgs.*.live.*")
         .into_iter()
         .filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned()));
+    // A parameter of a process has no device: it is set in those of all file systems.
     known
-        .filter(|fsname| device == *fsname || device.starts_with(&format!("{fsname}-")) || device.contains(['*', '?']))
+        .filter(|fsname| {
+            !pattern.contains('.')
+                || device == *fsname
+                || device.starts_with(&format!("{fsname}-"))
+                || device.contains(['*', '?'])
+        })
         .collect()
 }
 

@@ -24,7 +24,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, allow_faults, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, always_ping, allow_faults, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -122,7 +122,8 @@ impl MountRequest {
             max_read_ahead: 8 << 20,
             max_nodes: client::api::MAX_NODES_DEFAULT,
             soft: None,
-            request_timeout: Duration::from_secs(10),
+            timeouts: client::api::Timeouts::default(),
+            always_ping: false,
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
@@ -166,6 +167,7 @@ impl MountRequest {
                     options.max_mod_rpcs_in_flight = between(number()?, 1, TAG_MAX - 1)?;
                     options.max_rpcs_in_flight = options.max_rpcs_in_flight.max(options.max_mod_rpcs_in_flight + 1);
                 }
+                "always_ping" => options.always_ping = true,
                 "allow_faults" => options.faults = serve::allowed_faults(true),
                 "threads" => settings.threads = number()? as usize,
                 "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" | "sync"

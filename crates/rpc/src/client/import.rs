@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use proto::connect::features;
 use proto::frame::flags;
 use proto::msg::ConnectRep;
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
@@ -16,6 +17,7 @@ use super::recover::Recovery;
 use super::replay::ReplayList;
 use super::slots::{Slots, Waiting};
 use super::{Config, ImportEffect, ImportEvent, Outgoing, RequestId, State};
+use crate::at::{Estimate, Timeouts};
 use crate::{Link, Slot};
 
 /// How long an import that is to end waits for its target to take back what it lost: as long as a recovery may last.
@@ -107,6 +109,10 @@ pub struct ImportStatus {
     pub mean_wait: Duration,
     /// When something was sent last.
     pub last_sent: Instant,
+    /// How long the server needs for a request, at worst.
+    pub service: Estimate,
+    /// How long the network needs.
+    pub network: Estimate,
     /// It takes part in recovery.
     pub replayable: bool,
     /// The highest transno kept for replay.
@@ -144,6 +150,10 @@ pub struct Import {
     pub(crate) grant: u64,
     pub(crate) timeouts: u64,
     pub(crate) history: History,
+    /// What the server says of how long requests take.
+    service: Estimate,
+    /// How long a sign of life takes.
+    network: Estimate,
     next_xid: u64,
     next_id: u64,
     announced: Xid,
@@ -185,6 +195,8 @@ impl Import {
             grant: 0,
             timeouts: 0,
             history: History::default(),
+            service: Estimate::default(),
+            network: Estimate::default(),
             next_xid: config.first_xid + 1,
             next_id: 1,
             announced: Xid(0),
@@ -386,6 +398,8 @@ impl Import {
             history: self.history.states(),
             mean_wait: self.history.mean_wait(),
             last_sent: self.last_sent,
+            service: self.service.clone(),
+            network: self.network.clone(),
             replayable: !self.config.lightweight,
             last_replay: self.replay.last(),
             last_committed: self.replay.last_committed(),
@@ -448,7 +462,7 @@ impl Import {
         let busy = self.slots.busy();
         let tag = self.slots.take(out.slot);
         let xid = self.take_xid();
-        let timeout = out.timeout.unwrap_or(self.config.request_timeout);
+        let timeout = out.timeout.unwrap_or(self.request_timeout());
         let frame = Frame {
             header: Header { opcode: out.opcode as u16, tag, xid, pre_versions: busy, ..Header::default() },
             body: out.body,
@@ -573,6 +587,7 @@ impl Import {
             _ => {}
         }
         let Some(sent) = self.sent.remove(&xid) else { return };
+        self.learn_times(&sent, &reply);
         match sent.purpose {
             Purpose::Owner(id) => {
                 self.history.answered(self.now.since(sent.at));
@@ -587,6 +602,26 @@ impl Import {
             Purpose::RequestsDone => self.requests_done(),
             Purpose::LocksDone => self.locks_done(),
             Purpose::Disconnect => self.close(),
+        }
+    }
+
+    /// How long a request may take that says nothing of it.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.config.timeouts.request_timeout(self.service.worst(), self.network.worst())
+    }
+
+    /// Changes how long requests may take, from the next on.
+    pub fn set_timeouts(&mut self, timeouts: &Timeouts) {
+        self.config.timeouts = timeouts.clone();
+    }
+
+    /// The server says how long requests take; a sign of life, for which it does nothing, tells of the network.
+    fn learn_times(&mut self, sent: &Sent, reply: &Frame) {
+        let history = self.config.timeouts.at_history;
+        let estimate = Duration::from_millis(u64::from(reply.header.timeout_ms));
+        self.service.measured(self.now, estimate, history);
+        if sent.purpose == Purpose::Ping {
+            self.network.measured(self.now, self.now.since(sent.at), history);
         }
     }
 
@@ -689,11 +724,12 @@ impl Import {
     }
 
     pub(crate) fn ping_at(&self) -> Instant {
-        let interval = match self.replay.len() {
-            (0, _) => self.config.ping_interval,
-            _ => self.config.commit_ping_interval.min(self.config.ping_interval),
-        };
-        self.last_sent + interval
+        let interval = self.config.timeouts.ping_interval();
+        match self.replay.len() {
+            (0, _) if self.granted.features & features::PINGLESS != 0 => Instant::FAR,
+            (0, _) => self.last_sent + interval,
+            _ => self.last_sent + self.config.commit_ping_interval.min(interval),
+        }
     }
 
     pub(crate) fn set_state(&mut self, state: State) {

@@ -404,7 +404,7 @@ impl Import {
         if self.state == State::Full {
             self.retry_busy();
             if self.ping_at() <= self.now {
-                let timeout = self.config.request_timeout;
+                let timeout = self.request_timeout();
                 self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), 0, Purpose::Ping, timeout);
             }
         }

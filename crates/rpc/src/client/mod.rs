@@ -35,6 +35,7 @@ use bytes::Bytes;
 use proto::msg::ConnectRep;
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode, Xid};
 
+use crate::at::Timeouts;
 use crate::{Link, Slot};
 
 /// Settings of an import.
@@ -59,13 +60,11 @@ pub struct Config {
     pub seed: u64,
     /// No xid at or below it is used. Must exceed every xid that this identity used before.
     pub first_xid: u64,
-    /// How long a request may take before the connection is suspected.
-    pub request_timeout: Duration,
+    /// How long requests may take before the connection is suspected, and when signs of life are due.
+    pub timeouts: Timeouts,
     /// How long a connect may take, without the dial.
     pub connect_timeout: Duration,
-    /// A sign of life after so long without a request.
-    pub ping_interval: Duration,
-    /// The same while something is kept for replay, so that `last_committed` arrives.
+    /// A sign of life after so long without a request while something is kept for replay, so that `last_committed` arrives.
     pub commit_ping_interval: Duration,
     /// Fail requests with `EIO` after the target was away for so long.
     pub soft: Option<Duration>,
@@ -94,9 +93,8 @@ impl Config {
             read_only: false,
             seed,
             first_xid: 0,
-            request_timeout: Duration::from_secs(10),
+            timeouts: Timeouts::fixed(Duration::from_secs(10)),
             connect_timeout: Duration::from_secs(5),
-            ping_interval: Duration::from_secs(25),
             commit_ping_interval: Duration::from_millis(1500),
             soft: None,
             rpcs_in_flight_max: 8,
@@ -129,7 +127,7 @@ pub struct Outgoing {
     pub during_recovery: bool,
     /// An open: see [`Import::open_closed`].
     pub keep_open: bool,
-    /// Instead of [`Config::request_timeout`].
+    /// Instead of what follows from [`Config::timeouts`].
     pub timeout: Option<Duration>,
 }
 

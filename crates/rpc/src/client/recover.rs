@@ -218,7 +218,7 @@ impl Import {
     fn send_replay(&mut self, mut frame: Frame, before: Transno) {
         frame.header.last_committed = before;
         self.count(frame.header.opcode).replayed += 1;
-        let timeout = self.config.request_timeout;
+        let timeout = self.request_timeout();
         self.recovery.deadline = self.now + timeout;
         self.put_on_wire(frame, timeout);
     }
@@ -231,7 +231,7 @@ impl Import {
         };
         let more = match reply.header.has(flags::EARLY) {
             true => core::time::Duration::from_millis(u64::from(reply.header.timeout_ms)),
-            false => self.config.request_timeout,
+            false => self.request_timeout(),
         };
         self.recovery.deadline = self.recovery.deadline.max(self.now + more);
         if reply.header.has(flags::EARLY) {
@@ -264,7 +264,7 @@ impl Import {
     }
 
     fn send_ping(&mut self, flag: u32, purpose: Purpose) {
-        let timeout = self.config.request_timeout;
+        let timeout = self.request_timeout();
         self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), flag, purpose, timeout);
     }
 
@@ -315,13 +315,13 @@ impl Import {
         {
             ReplayLocksReq::push(&mut locks, &lock);
         }
-        let (body, timeout) = (ReplayLocksReq { locks: locks.into() }.encode_to_vec(), self.config.request_timeout);
+        let (body, timeout) = (ReplayLocksReq { locks: locks.into() }.encode_to_vec(), self.request_timeout());
         self.transmit_new(Opcode::LdlmReplay, body.into(), flags::REPLAY, Purpose::Locks, timeout);
     }
 
     /// For a server that knows no batches.
     fn send_lock(&mut self, lock: &EnqueueReq) {
-        let (body, timeout) = (lock.encode_to_vec().into(), self.config.request_timeout);
+        let (body, timeout) = (lock.encode_to_vec().into(), self.request_timeout());
         self.transmit_new(Opcode::LdlmEnqueue, body, flags::REPLAY, Purpose::Lock(lock.cookie), timeout);
     }
 

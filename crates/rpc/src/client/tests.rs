@@ -11,6 +11,7 @@ use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, Tag, Transno,
 use stdx::Instant;
 
 use super::*;
+use crate::at::Timeouts;
 use crate::{Link, Slot};
 
 #[path = "table_tests.rs"]
@@ -29,6 +30,8 @@ struct Story {
     offer: u32,
     /// The server takes many locks at once.
     batches: bool,
+    /// Granted besides.
+    features: u64,
 }
 
 impl Story {
@@ -47,6 +50,7 @@ impl Story {
             dials: 0,
             offer: 0,
             batches: false,
+            features: 0,
         };
         story.drain();
         story
@@ -113,7 +117,8 @@ impl Story {
         let reply = ConnectRep {
             version: PROTOCOL_VERSION,
             instance: 1,
-            features: if self.offer == 0 { 0 } else { features::MULTI_MOD_RPCS }
+            features: self.features
+                | if self.offer == 0 { 0 } else { features::MULTI_MOD_RPCS }
                 | if self.batches { features::BATCH_RPC } else { 0 },
             max_mod_rpcs: self.offer,
             ..ConnectRep::default()
@@ -134,6 +139,7 @@ impl Story {
         let mut header = Header { flags: flags::REPLY, ..request.header };
         header.transno = Transno(0);
         header.last_committed = Transno(0);
+        header.timeout_ms = 0;
         change(&mut header);
         self.event(ImportEvent::Frame(self.link, Frame { header, body, bulk: Bytes::new() }));
     }
@@ -728,4 +734,62 @@ fn many_locks_are_replayed_in_one_request() {
     assert!(done.header.has(flags::LOCK_REPLAY_DONE));
     s.answer(&done, 0, 0);
     assert_eq!(s.import.state(), State::Full);
+}
+
+/// Pings, too: what the server says of its times, and what the network adds.
+#[test]
+fn requests_may_take_as_long_as_the_server_says() {
+    let mut s = Story::new(|config| config.timeouts = Timeouts::default());
+    s.connect(0, 77, 0);
+    let waits = |s: &mut Story| {
+        s.submit(Slot::None);
+        let request = s.sent();
+        (request.header.timeout_ms, request)
+    };
+    let (ms, request) = waits(&mut s);
+    assert_eq!(ms, 11_250, "at rest");
+    s.answer_with(&request, |h| h.timeout_ms = 40_000, Bytes::new());
+    let (ms, request) = waits(&mut s);
+    assert_eq!(ms, 55_000);
+    s.answer(&request, 0, 0);
+    s.pass(25_000);
+    let ping = s.sent();
+    assert_eq!((ping.header.opcode, ping.header.timeout_ms), (Opcode::Ping as u16, 55_000));
+    s.pass(2_000);
+    s.answer(&ping, 0, 0);
+    let (ms, request) = waits(&mut s);
+    assert_eq!(ms, 57_000, "the network takes 2 s");
+    let status = s.import.status();
+    assert_eq!((status.service.worst().as_secs(), status.network.worst().as_secs()), (40, 2));
+    // A request that was sent before does not hear of it; without an answer it is suspected after its own time.
+    let hangups = s.hangups;
+    s.pass(56_000);
+    assert_eq!(s.hangups, hangups);
+    s.pass(1_000);
+    assert_eq!((s.hangups, s.import.status().timeouts), (hangups + 1, 1));
+    drop(request);
+    s.import.set_timeouts(&Timeouts { at_max: Duration::ZERO, ..Timeouts::default() });
+    s.out.clear();
+    s.connect(flags::CONNECT_RECONNECT, 77, 0);
+    s.out.clear();
+    assert_eq!(waits(&mut s).0, 100_000, "nothing is estimated any more");
+}
+
+#[test]
+fn no_signs_of_life_where_they_are_not_wanted() {
+    let mut s = Story::new(|_| {});
+    s.features = features::PINGLESS;
+    s.connect(0, 77, 0);
+    s.pass(1_000_000);
+    assert!(s.out.is_empty() && s.import.state() == State::Full);
+    // But it fetches what is durable while it keeps something for replay.
+    s.submit(Slot::Modify);
+    let request = s.sent();
+    s.answer(&request, 5, 0);
+    s.pass(1_600);
+    let ping = s.sent();
+    assert_eq!(ping.header.opcode, Opcode::Ping as u16);
+    s.answer(&ping, 0, 5);
+    s.pass(1_000_000);
+    assert!(s.out.is_empty());
 }

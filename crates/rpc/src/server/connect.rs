@@ -36,7 +36,7 @@ impl ConnectOffer {
             target,
             instance,
             server_version,
-            features: features::SUPPORTED,
+            features: features::SUPPORTED & !features::PINGLESS,
             max_mod_rpcs: 8,
             all_lightweight: false,
             recovering: None,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use proto::connect::features;
 use proto::frame::flags;
 use proto::{ClientUuid, Frame, Handle, Opcode, Tag, Transno, Xid};
 use stdx::{Instant, Map};
@@ -400,9 +401,10 @@ impl Exports {
         Some(&self.table.get(&handle.0)?.slots.get(tag)?.record)
     }
 
-    /// Sessions of which nothing was heard since `since`, except those that recovery waits for.
+    /// Sessions of which nothing was heard since `since`, except those that recovery waits for or that may be silent.
     pub fn silent(&self, since: Instant) -> Vec<Handle> {
-        self.iter().filter(|e| e.phase == Phase::Normal && e.heard < since).map(|e| e.handle).collect()
+        let talks = |export: &&Export| export.features & features::PINGLESS == 0;
+        self.iter().filter(|e| e.phase == Phase::Normal && e.heard < since).filter(talks).map(|e| e.handle).collect()
     }
 
     /// Forgets a table of replay answers: recovery is over.

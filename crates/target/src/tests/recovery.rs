@@ -1,5 +1,6 @@
 //! Stories of a recovery as an administrator sees it, shortens it and ends it.
 
+use proto::connect::features;
 use proto::frame::flags;
 use proto::msg::{ConnectRep, RegisterRep};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind};
@@ -187,4 +188,82 @@ fn the_window_is_as_long_as_it_was_said_last() {
     assert!(s.status().contains("time_remaining: 3\n"), "{}", s.status());
     s.pass(3_000);
     assert_eq!(s.param("mdt.*.eviction_count"), "1");
+}
+
+/// A request that waits for a lock: its client is told to be patient 5 s before its time is up, for 30 s and what it
+/// took; one that asks again over another connection waits anew.
+#[test]
+fn a_client_hears_in_time_that_it_is_to_wait() {
+    let early = |s: &mut Story<Ledger>, conn: u64, after: u64, more: u32| {
+        s.pass(after - 1);
+        assert!(s.try_reply(conn).is_none(), "not before {after} ms");
+        s.pass(1);
+        let reply = s.reply(conn);
+        assert!(reply.header.has(flags::EARLY), "{reply:?}");
+        assert_eq!(reply.header.timeout_ms, more);
+    };
+    // Client 2 is missing, so what client 1 asks waits.
+    let mut s = restarted(options());
+    let export = s.connect(1, 1);
+    let header = s.header(1, export, Opcode::Ping, 0);
+    let header = Header { flags: flags::REQ_REPLAY_DONE, timeout_ms: 11_250, ..header };
+    s.frame(1, Frame { header, ..Frame::default() });
+    early(&mut s, 1, 6_250, 36_250);
+    s.connect_with(3, 1, false, 0);
+    let reply = s.reply(3);
+    let again = Header { flags: header.flags | flags::RESENT, conn_cnt: 3, export: reply.header.export, ..header };
+    assert_eq!(reply.header.status, 0);
+    s.frame(3, Frame { header: again, ..Frame::default() });
+    early(&mut s, 3, 6_250, 36_250);
+    // Without estimates at half of what the client waits, for as long again.
+    assert_eq!(s.t.set_param(s.now, "at_max", "0"), Ok(()));
+    let mut s = restarted(Options { timeouts: s.t.m.options.timeouts.clone(), ..options() });
+    let export = s.connect(1, 1);
+    let header = s.header(1, export, Opcode::Ping, 0);
+    s.frame(1, Frame { header: Header { flags: flags::REQ_REPLAY_DONE, ..header }, ..Frame::default() });
+    early(&mut s, 1, 5_000, 10_000);
+    early(&mut s, 1, 5_000, 10_000);
+}
+
+#[test]
+fn replies_say_how_long_requests_take() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.timeout_ms, 5_000, "at_min");
+    // A request waits 9 s for a lock of a client that does not answer.
+    assert_eq!(s.t.set_param(s.now, "ldlm_timeout", "9"), Ok(()));
+    let other = s.connect(2, 2);
+    super::story::lock(&mut s, 2, other, 5);
+    s.append(1, export, 5);
+    s.pass(9_001);
+    while s.try_reply(1).is_some() {}
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.timeout_ms, 9_000);
+    assert_eq!(s.param("mdt.*.timeouts"), "service : cur    9  worst    9    9   0   0   0\n");
+    assert_eq!(s.t.set_param(s.now, "at_max", "0"), Ok(()));
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.timeout_ms, 0, "nothing is estimated");
+}
+
+/// `timeout` sets the pace of signs of life, and who may do without them is not missed.
+#[test]
+fn the_silent_are_evicted_after_six_intervals_or_never() {
+    let mut s = ledger();
+    assert_eq!(s.t.set_param(s.now, "timeout", "20"), Ok(()));
+    assert_eq!(s.param("ping_interval"), "5");
+    s.connect_with(1, 1, false, features::PINGLESS);
+    assert_eq!(s.reply(1).decode::<ConnectRep>().unwrap().features, 0, "signs of life are wanted");
+    s.pass(29_000);
+    assert_eq!(s.param("mdt.*.num_exports"), "1");
+    s.pass(3_000);
+    assert_eq!(s.param("mdt.*.num_exports"), "0");
+    assert_eq!(s.t.set_param(s.now, "suppress_pings", "1"), Ok(()));
+    s.connect_with(2, 1, false, features::PINGLESS);
+    s.connect_with(3, 2, false, 0);
+    assert_eq!(s.reply(2).decode::<ConnectRep>().unwrap().features, features::PINGLESS);
+    s.pass(40_000);
+    assert_eq!(s.param("mdt.*.num_exports"), "1", "the one that knows nothing of it is evicted");
+    assert_eq!((s.param("suppress_pings"), s.param("ldlm_timeout")), ("1".into(), "20".into()));
+    assert_eq!(s.t.set_param(s.now, "timeout", "0"), Err(Errno::ERANGE));
 }

@@ -379,7 +379,7 @@ fn a_good_bye_is_answered_when_everything_is_durable_and_leaves_nothing() {
     assert!(s.restart(Ledger::default(), options()).t.is_serving());
 }
 
-fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
+pub fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
     let body = EnqueueReq {
         resource: Ask::resource(key),
         mode: LockMode::Pr as i32,
@@ -685,12 +685,14 @@ fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
         version: 1,
         fsname: "fs".into(),
         targets: vec![TargetEntry { target: "fs-MDT0001".into(), nids: vec!["unix:mdt1".into()], instance: 1 }],
-        params: vec![Param { path: "obdfilter.*.recovery_time_soft".into(), value: "11".into() }],
+        params: [("at_min", "9"), ("obdfilter.*.recovery_time_soft", "11")]
+            .map(|(path, value)| Param { path: path.into(), value: value.into() })
+            .into(),
     };
     s.say(conn, &get, 0, Handle(5), config.encode_to_vec().into());
     assert!(s.serving);
     assert_eq!(s.t.service().done, ["configured"]);
-    assert_eq!(s.param("obdfilter.*.recovery_time_soft"), "11");
+    assert_eq!((s.param("obdfilter.*.recovery_time_soft"), s.param("at_min")), ("11".into(), "9".into()));
     // A task asks the other target, waits out a lost connection, sleeps, and is done.
     let export = s.connect(1, 1);
     s.request(1, export, Opcode::ObjGetattr, 0, Bytes::new());

@@ -7,6 +7,7 @@ use proto::connect::features;
 use proto::frame::flags;
 use proto::msg::{BlCallback, CancelReq, EnqueueRep, EnqueueReq, LockMode, Policy, bits};
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode, TargetIndex, TargetKind, TargetName, Transno, Xid};
+use rpc::at::Timeouts;
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
 use stdx::{Instant, Rng};
@@ -174,9 +175,11 @@ impl World {
                 mod_rpcs_in_flight_max: slots.max(1),
                 features: if slots == 0 { features::VBR } else { features::SUPPORTED },
                 description: format!("client {i}"),
-                request_timeout: Duration::from_millis(400),
+                timeouts: Timeouts {
+                    ping_interval: Some(Duration::from_millis(700)),
+                    ..Timeouts::fixed(Duration::from_millis(400))
+                },
                 connect_timeout: Duration::from_millis(300),
-                ping_interval: Duration::from_millis(700),
                 ..Config::new(ClientUuid(u128::from(i) + 1), "t-MDT0000".into(), vec![Nid::Unix("s".into())], seed + i)
             };
             world.clients.push(Client {
@@ -399,6 +402,7 @@ impl World {
                     c.locks.clear();
                     c.called.clear();
                 }
+                ImportEffect::Refused { errno: Errno::EBUSY, .. } => {}
                 ImportEffect::Refused { reason, .. } => panic!("refused: {reason}"),
                 ImportEffect::Log(line) => {
                     if self.trace {

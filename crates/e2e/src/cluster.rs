@@ -305,6 +305,16 @@ impl Cluster {
         self.mounts[index].program = program.to_path_buf();
     }
 
+    /// One more mount, by this program. Gives its number.
+    #[track_caller]
+    pub fn add_mount(&mut self, program: &Path) -> usize {
+        let index = self.mounts.len();
+        let place = self.folder.join(format!("mnt{index}"));
+        self.mounts.push(Mounted { place, program: program.to_path_buf(), process: None });
+        self.mount_again(index);
+        index
+    }
+
     /// Starts a server with these arguments too, once, and ends it as an administrator would when it serves.
     #[track_caller]
     pub fn serve_once(&mut self, which: Which, arguments: &[&'static str]) {
@@ -330,6 +340,11 @@ impl Cluster {
     /// What a mount said since it was started last.
     pub fn mount_log(&self, index: usize) -> String {
         self.mounts[index].process.as_ref().map(Background::log_text).unwrap_or_default()
+    }
+
+    /// The number of a server's process.
+    pub fn server_pid(&self, which: Which) -> u32 {
+        self.server(which).process.as_ref().map_or(0, Background::pid)
     }
 
     /// The number of a mount's process.

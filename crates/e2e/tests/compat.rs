@@ -192,10 +192,8 @@ fn a_client_of_this_version_and_servers_of_0_1_0() {
 fn clients_of_both_versions_beside_each_other() {
     let Some(old) = first_version() else { return };
     let story = Story::begin("clients of both versions", Duration::from_secs(180));
-    let mut cluster = Cluster::start(&story, Shape::mounts(2));
-    cluster.unmount(1);
-    cluster.change_mount(1, &old);
-    cluster.mount_again(1);
+    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    cluster.add_mount(&old);
     let mut trees = Trees::new(&story, cluster.mount(0));
     trees.operate();
     trees.there = cluster.mount(1).to_path_buf();
@@ -341,15 +339,9 @@ fn a_crash_between_the_versions() {
     let Some(old) = first_version() else { return };
     let story = Story::begin("a crash between the versions", Duration::from_secs(180));
     let programs = (Some(old.clone()), Some(old.clone()));
-    let shape = Shape { server_program: programs.0, mount_program: programs.1, ..Shape::mounts(2) };
+    let shape = Shape { server_program: programs.0, mount_program: programs.1, ..Shape::mounts(1) };
     let mut cluster = Cluster::start(&story, shape);
-    // It says good-bye to servers that it is connected to, and version 0.1.0 not to those that have not answered yet.
-    adamant(["lfs", "df"]).arg(cluster.mount(1)).ok();
-    cluster.unmount(1);
-    cluster.change_mount(1, &binary());
-    cluster.mount_again(1);
-    // On disk within a group's second: nobody else is to be waited for.
-    std::thread::sleep(Duration::from_secs(2));
+    cluster.add_mount(&binary());
     let load = Load::start(&cluster.mounts(), 2, 7);
     load.await_progress(300, BACK);
     cluster.kill9_servers();

@@ -62,6 +62,8 @@ pub struct Mdt {
     fetching: bool,
     /// Grants of clients that are gone will be looked for.
     forgetting: bool,
+    /// And objects of files that were lost with them: a recovery is just over.
+    seek_strays: bool,
 }
 
 impl Mdt {
@@ -76,6 +78,7 @@ impl Mdt {
             destroys: Destroys::default(),
             fetching: false,
             forgetting: false,
+            seek_strays: false,
         }
     }
 

@@ -10,15 +10,18 @@
 //! - **Owners.** Objects on object targets have the owner of their file; a change of it is passed on.
 //! - **Sequences.** A range is fetched from the MGS before the last one is used up. What a client was granted is forgotten
 //!   when the client is: nobody else gets it, and one that comes back has a new one granted.
+//! - **Strays.** A client that did not come back after a restart may have written to objects of files whose creation was lost
+//!   with it. So a sequence that nobody has after a recovery is not forgotten before the object targets have removed the
+//!   objects of all its files that are not there.
 
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
 use crate::{Mdt, tree};
 use bytes::Bytes;
 use core::time::Duration;
-use proto::msg::{DestroyReq, ObjSetattrReq, ObjectId};
+use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StrayObjects};
 use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
-use schema::{DestroyLog, Inode, MdtState, Orphan, Record, SeqGrant};
+use schema::{DestroyLog, Inode, MdtState, Oi, Orphan, Record, SeqGrant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::KeyRange;
 use target::{Cx, ExportId, LogLevel, Stop, Task};
@@ -29,6 +32,8 @@ const STEP: usize = 256;
 const DESTROYS_STEP: usize = 256;
 /// How long grants of clients that are gone are kept at least.
 const FORGET_AFTER: Duration = Duration::from_secs(5);
+/// Files of a sequence that are looked at in one step of the removal of strays.
+const STRAYS_STEP: usize = 1024;
 /// Destroy tasks at a time: some may wait for a target that is away.
 const DESTROYS_IN_FLIGHT_MAX: usize = 64;
 
@@ -80,6 +85,8 @@ struct TellOwner(Fid);
 struct Fetch;
 /// Forgets sequences of clients that are gone, after this one.
 struct ForgetGrants(Option<u64>);
+/// Removes objects of files that are not there, of a sequence that nobody has, from this number on.
+struct Strays(u64, u32);
 
 /// What must be there before a metadata target serves.
 pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
@@ -97,6 +104,7 @@ pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
 pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
+    mdt.seek_strays = true;
     mdt.prefetch_sequences(cx);
     mdt.forget_grants_later(cx);
 }
@@ -165,6 +173,9 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     }
     if let Some(ForgetGrants(after)) = task.get() {
         return forget_grants(mdt, cx, *after);
+    }
+    if let Some(Strays(seq, first)) = task.get() {
+        return strays(mdt, cx, *seq, *first);
     }
     Ok(())
 }
@@ -265,7 +276,7 @@ fn ask_targets(cx: &mut Cx<'_>, fids: &[Fid]) -> Result<Option<(TargetName, Errn
     let mut failed = None;
     for (ost, objects) in of_target {
         let name = TargetName { fsname: fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(ost) };
-        match cx.upstream(&name, Opcode::ObjDestroy, &DestroyReq { objects }, Bytes::new()) {
+        match cx.upstream(&name, Opcode::ObjDestroy, &DestroyReq { objects, strays: None }, Bytes::new()) {
             Ok(frame) => failed = failed.or(Errno::from_status(frame.header.status).err().map(|errno| (name, errno))),
             Err(Stop::Wait) => waits = true,
             Err(Stop::Errno(errno)) => failed = Some((name, errno)),
@@ -335,17 +346,77 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
     };
     let found = cx.scan::<SeqGrant>(&range, STEP)?;
     for (seq, grant) in &found {
-        if !grant.owner().is_some_and(|uuid| cx.knows_client(uuid)) {
-            cx.delete::<SeqGrant>(seq);
+        match grant.owner() {
+            Some(uuid) if cx.knows_client(uuid) => {}
+            // Nobody's from here on, whoever comes back.
+            _ if mdt.seek_strays => {
+                cx.put(seq, &SeqGrant { client: Bytes::new(), ..grant.clone() });
+                cx.spawn(Task::new("strays", Strays(*seq, 0)));
+            }
+            Some(_) => cx.delete::<SeqGrant>(seq),
+            // Its strays are being removed.
+            None => {}
         }
     }
     // Whoever goes from here on asks for another look.
     mdt.forgetting = false;
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("grants", ForgetGrants(Some(*last)))),
-        _ => {}
+        _ => mdt.seek_strays = false,
     }
     Ok(())
+}
+
+/// One step of the removal of strays. Files whose objects are to be destroyed as soon as their removal is durable are not
+/// strays yet.
+fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), Stop> {
+    let (from, to) = (Fid::new(seq, first), Fid::new(seq, Fid::OID_MAX));
+    let files = cx.scan::<Oi>(&KeyRange::new(Oi::key(&from), Oi::key(&to).successor()), STRAYS_STEP)?;
+    let last = match files.last() {
+        Some((fid, _)) if files.len() == STRAYS_STEP => fid.oid,
+        _ => Fid::OID_MAX,
+    };
+    let to = Fid::new(seq, last);
+    let doomed =
+        cx.scan::<DestroyLog>(&KeyRange::new(DestroyLog::key(&from), DestroyLog::key(&to).successor()), STRAYS_STEP)?;
+    if doomed.len() == STRAYS_STEP {
+        cx.spawn_after(FORGET_AFTER, Task::new("strays", Strays(seq, first)));
+        return Ok(());
+    }
+    let keep = files.iter().map(|(fid, _)| fid.oid).chain(doomed.iter().map(|(fid, _)| fid.oid)).collect();
+    let request = DestroyReq { objects: Vec::new(), strays: Some(StrayObjects { seq, first, last, keep }) };
+    match ask_all(mdt, cx, &request) {
+        Ok(true) => cx.spawn(Task::new("strays", Strays(seq, first))),
+        Ok(false) if last == Fid::OID_MAX => cx.delete::<SeqGrant>(&seq),
+        Ok(false) => cx.spawn(Task::new("strays", Strays(seq, last + 1))),
+        Err(Stop::Wait) => return Err(Stop::Wait),
+        // The grant stays: the next start tries again.
+        Err(Stop::Errno(errno)) => {
+            cx.log(LogLevel::Warn, format!("objects of files of sequence {seq:#x} that are not there stay: {errno}"));
+        }
+    }
+    Ok(())
+}
+
+/// Asks every object target; whether one has more to remove.
+fn ask_all(mdt: &Mdt, cx: &mut Cx<'_>, request: &DestroyReq) -> Result<bool, Stop> {
+    let fsname = cx.name().fsname.clone();
+    let (mut more, mut stop) = (false, None);
+    for &ost in &mdt.osts {
+        let name = TargetName { fsname: fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(ost) };
+        match cx.upstream(&name, Opcode::ObjDestroy, request, Bytes::new()) {
+            Ok(frame) => {
+                Errno::from_status(frame.header.status)?;
+                more |= frame.decode::<DestroyRep>().is_ok_and(|rep| rep.more);
+            }
+            Err(Stop::Errno(errno)) => return Err(errno.into()),
+            Err(Stop::Wait) => stop = Some(Stop::Wait),
+        }
+    }
+    match stop {
+        Some(stop) => Err(stop),
+        None => Ok(more),
+    }
 }
 
 fn fetch(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {

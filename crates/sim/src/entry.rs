@@ -87,6 +87,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "lost-file",
+        what: "a file is lost with its client in a crash of the metadata target, and its object goes",
+        plan: || Plan::narrow(21_437),
+        canary: Canary::None,
+    },
+    World {
         name: "looked-up",
         what: "a client that may keep few nodes looks up a file whose object target restarts",
         plan: || Plan { groups: 0, ..Plan::narrow(20_015) },

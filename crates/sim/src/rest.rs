@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use lfsck::{Inconsistency, Snapshot};
 use proto::TargetKind;
-use schema::{DestroyLog, DoomedFile, Object, Orphan, Record};
+use schema::{DestroyLog, DoomedFile, Object, Oi, Orphan, Record};
 use target::{DataOp, DataResult};
 
 use crate::world::World;
@@ -78,11 +78,14 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
         wrong.push(format!("objects are still to be destroyed: {:?}", DestroyLog::parse_key(key)));
     }
     let osts: Vec<(u32, &Snapshot)> = osts.iter().map(|(index, snapshot)| (*index, snapshot)).collect();
-    // A known defect: objects of a file whose creation was lost with all clients and the metadata target's memory stay.
-    let lost = world.faults.counts.power > 0;
-    let found = lfsck::check(&mdt, &osts).into_iter();
-    let found = found.filter(|found| !(lost && matches!(found, Inconsistency::OrphanObject { .. })));
-    wrong.extend(found.map(|found| found.to_string()));
+    // A known defect: of a resident file whose move was lost with its client, objects may stay that the file does not know of.
+    let lost = world.faults.counts.deaths > 0;
+    let unknown = |found: &Inconsistency| match found {
+        Inconsistency::OrphanObject { fid, .. } => mdt.get(&Oi::key(fid)).is_some(),
+        _ => false,
+    };
+    let found = lfsck::check(&mdt, &osts);
+    wrong.extend(found.iter().filter(|found| !(lost && unknown(found))).map(ToString::to_string));
     Ok(wrong)
 }
 

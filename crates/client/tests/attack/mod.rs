@@ -411,7 +411,14 @@ impl Values<'_> {
             }
             Opcode::ObjDestroy => {
                 let count = self.usually(&[0, 1, 3], 5000);
-                DestroyReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
+                let objects = (0..count).map(|_| self.object()).collect();
+                let strays = self.bool().then(|| StrayObjects {
+                    seq: self.object().fid.seq,
+                    first: self.u(),
+                    last: self.u(),
+                    keep: (0..self.usually(&[0, 1, 3], 5000)).map(|_| self.u()).collect(),
+                });
+                DestroyReq { objects, strays }.encode_to_vec()
             }
             Opcode::ObjPunch => PunchReq {
                 object: self.object(),

@@ -3,12 +3,16 @@
 //! Locks on the objects are called back first, so no client writes any more; late writes are refused, because the object
 //! is remembered as destroyed. The record goes and its file is doomed in one group, and the answer comes when that is durable:
 //! after a crash either both are there or neither comes back. Objects that are not there are done already.
+//!
+//! Strays are objects of files that a crash of the metadata target undid together with the death of their client: of a
+//! sequence that nobody has any more, the objects of all files that are not there.
 
 use std::collections::BTreeSet;
 
-use proto::Errno;
-use proto::msg::{DestroyReq, Extent, LockMode, Policy};
-use schema::{DoomedFile, Object, ObjectKey};
+use proto::msg::{DestroyRep, DestroyReq, Extent, LockMode, Policy, StrayObjects};
+use proto::{Errno, Fid, StripeIndex};
+use schema::{DoomedFile, Object, ObjectKey, Record};
+use store::KeyRange;
 use target::{Cx, Reply, Request, Stop};
 
 use super::{key_of, resource, state};
@@ -16,6 +20,10 @@ use crate::Ost;
 
 /// Objects in one request.
 const OBJECTS_MAX: usize = 4096;
+/// Strays that one request removes.
+const STRAYS_MAX: usize = 1024;
+/// Records in one look for them.
+const LOOK: usize = 1024;
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
@@ -26,7 +34,11 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     if req.objects.len() > OBJECTS_MAX {
         return Err(Errno::E2BIG.into());
     }
-    let keys = req.objects.iter().map(key_of).collect::<Result<BTreeSet<ObjectKey>, Stop>>()?;
+    let mut keys = req.objects.iter().map(key_of).collect::<Result<BTreeSet<ObjectKey>, Stop>>()?;
+    let more = match &req.strays {
+        Some(strays) => find_strays(cx, strays, &mut keys)?,
+        None => false,
+    };
     let mut found = Vec::new();
     let mut missing = None;
     for key in keys {
@@ -59,5 +71,31 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         cx.put(&(), &ost.files.state(ost.objects));
     }
     ost.stats.destroys += gone;
-    Ok(Reply::empty())
+    Ok(Reply::new(&DestroyRep { more }))
+}
+
+/// Adds strays to `keys`; whether there are more.
+fn find_strays(cx: &mut Cx<'_>, strays: &StrayObjects, keys: &mut BTreeSet<ObjectKey>) -> Result<bool, Stop> {
+    let (first, last) = (Fid::new(strays.seq, strays.first), Fid::new(strays.seq, strays.last));
+    if strays.seq < Fid::SEQ_FIRST || strays.first > strays.last || strays.keep.len() > OBJECTS_MAX {
+        return Err(Errno::EINVAL.into());
+    }
+    let keep: BTreeSet<u32> = strays.keep.iter().copied().collect();
+    let key = |fid| Object::key(&ObjectKey { fid, stripe: StripeIndex(0) });
+    let mut range = KeyRange::new(key(first), Object::of_file(last).end);
+    let mut count = 0;
+    loop {
+        let found = cx.scan::<Object>(&range, LOOK)?;
+        for (object, _) in found.iter().filter(|(object, _)| !keep.contains(&object.fid.oid)) {
+            if count == STRAYS_MAX {
+                return Ok(true);
+            }
+            keys.insert(*object);
+            count += 1;
+        }
+        match found.last() {
+            Some((last, _)) if found.len() == LOOK => range.start = Object::key(last).successor(),
+            _ => return Ok(false),
+        }
+    }
 }

@@ -129,7 +129,7 @@ impl Run {
         let crash = self.rng.chance(1, 4);
         if crash {
             self.world.slow_medium = true;
-            let req = proto::msg::DestroyReq { objects: vec![super::world::object(oid)] };
+            let req = proto::msg::DestroyReq { objects: vec![super::world::object(oid)], strays: None };
             let out = rpc::client::Outgoing::new(proto::Opcode::ObjDestroy, &req);
             let id = self.world.send(self.mdt, out);
             self.world.step();

@@ -236,7 +236,7 @@ fn a_destroy_is_answered_when_it_is_durable() {
     world.write(a, 1, 0, b"x").unwrap();
     world.sync(a);
     world.slow_medium = true;
-    let req = proto::msg::DestroyReq { objects: vec![object(1)] };
+    let req = proto::msg::DestroyReq { objects: vec![object(1)], strays: None };
     let destroy = world.send(mdt, rpc::client::Outgoing::new(Opcode::ObjDestroy, &req));
     for _ in 0..3 {
         world.step();
@@ -247,6 +247,34 @@ fn a_destroy_is_answered_when_it_is_durable() {
     world.answer(mdt, destroy).unwrap();
     world.settle();
     assert!(world.data.files().is_empty());
+}
+
+#[test]
+fn strays_go_and_what_is_kept_stays() {
+    let mut world = World::new(1);
+    let (a, mdt) = (world.client(), world.mdt());
+    for oid in 1..=6 {
+        world.write(a, oid, 0, b"x").unwrap();
+    }
+    world.sync(a);
+    let seq = object(1).fid.seq;
+    let strays = |first, last, keep: &[u32]| proto::msg::DestroyReq {
+        objects: Vec::new(),
+        strays: Some(proto::msg::StrayObjects { seq, first, last, keep: keep.to_vec() }),
+    };
+    assert_eq!(world.call(a, Opcode::ObjDestroy, &strays(0, 6, &[])).err(), Some(Errno::EPERM), "a client may not");
+    assert_eq!(world.call(mdt, Opcode::ObjDestroy, &strays(6, 0, &[])).err(), Some(Errno::EINVAL));
+    let other = proto::msg::StrayObjects { seq: seq + 1, first: 0, last: 9, keep: Vec::new() };
+    let other = proto::msg::DestroyReq { objects: Vec::new(), strays: Some(other) };
+    world.call(mdt, Opcode::ObjDestroy, &other).unwrap();
+    assert_eq!(world.data.files().len(), 6, "another sequence");
+    let reply = world.call(mdt, Opcode::ObjDestroy, &strays(2, 5, &[3])).unwrap();
+    assert!(!reply.decode::<proto::msg::DestroyRep>().unwrap().more);
+    world.settle();
+    assert_eq!(world.data.files().len(), 3);
+    for oid in [1, 3, 6] {
+        assert_eq!(&world.read(a, oid, 0, 9).unwrap()[..], b"x", "{oid}");
+    }
 }
 
 #[test]

@@ -520,7 +520,7 @@ impl World {
     }
 
     pub fn destroy(&mut self, mdt: usize, oids: &[u32]) -> Result<(), Errno> {
-        let req = DestroyReq { objects: oids.iter().map(|&oid| object(oid)).collect() };
+        let req = DestroyReq { objects: oids.iter().map(|&oid| object(oid)).collect(), strays: None };
         self.call(mdt, Opcode::ObjDestroy, &req).map(drop)
     }
 

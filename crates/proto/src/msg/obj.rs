@@ -191,6 +191,34 @@ pub struct DestroyReq {
     /// The objects.
     #[prost(message, repeated, tag = "1")]
     pub objects: Vec<ObjectId>,
+    /// And objects of files that are not there.
+    #[prost(message, optional, tag = "2")]
+    pub strays: Option<StrayObjects>,
+}
+
+/// Objects of files of one sequence that a crash of the metadata target and the death of their client have undone.
+#[derive(Clone, PartialEq, Message)]
+pub struct StrayObjects {
+    /// The sequence. Its client is gone, so no file of it is made any more.
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// Files with this number,
+    #[prost(uint32, tag = "2")]
+    pub first: u32,
+    /// to this one,
+    #[prost(uint32, tag = "3")]
+    pub last: u32,
+    /// except these, which are there.
+    #[prost(uint32, repeated, tag = "4")]
+    pub keep: Vec<u32>,
+}
+
+/// Body of the reply to `ObjDestroy`.
+#[derive(Clone, PartialEq, Message)]
+pub struct DestroyRep {
+    /// There are more strays than one request removes: ask again.
+    #[prost(bool, tag = "1")]
+    pub more: bool,
 }
 
 /// Body of `ObjStatfs` and `MdsStatfs`.

@@ -420,6 +420,11 @@ samples! {
     "SeekReq" = SeekReq { object: object(1), offset: big(5), hole: true };
     "SeekRep" = SeekRep { offset: big(1) };
     "ObjSyncReq" = ObjSyncReq { objects: vec![object(1), object(5)] };
-    "DestroyReq" = DestroyReq { objects: vec![object(1), object(5)] };
+    "DestroyReq" = DestroyReq {
+        objects: vec![object(1), object(5)],
+        strays: Some(StrayObjects { seq: big(9), first: 10, last: 11, keep: vec![12, 13] }),
+    };
+    "StrayObjects" = StrayObjects { seq: big(1), first: 2, last: 3, keep: vec![4, 5] };
+    "DestroyRep" = DestroyRep { more: true };
     "StatfsReq" = StatfsReq { want_grant: big(1) };
 }

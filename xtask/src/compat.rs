@@ -107,3 +107,17 @@ fn check_history(sh: &Shell, version: &Version) -> anyhow::Result<()> {
         Err(_) => bail!("this folder is no git checkout, and older versions are built from its history: clone it"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn versions_are_named_by_whole_commits_and_once() {
+        let versions = super::listed().unwrap();
+        assert!(!versions.is_empty());
+        for (at, version) in versions.iter().enumerate() {
+            let whole = version.commit.len() == 40 && version.commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(whole, "{version:?}");
+            assert!(versions[..at].iter().all(|other| other.name != version.name), "{version:?}");
+        }
+    }
+}

@@ -14,7 +14,8 @@ fn tell(names: &[&str]) {
     }
 }
 
-const NAMES: &[&str] = &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "rename-recalled"];
+const NAMES: &[&str] =
+    &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
 const DATA: &[&str] = &["close", "grow", "unlink"];
 const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
 

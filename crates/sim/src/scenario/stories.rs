@@ -3,7 +3,7 @@
 use client::api::SetTime;
 use proto::Bytes;
 
-use super::Act::{Arm, Begin, Die, Do, Join, Unmount, Wait};
+use super::Act::{Arm, Begin, Crash, Die, Do, Join, Unmount, Wait};
 use super::{Act, MDT, MGT, OST, Story};
 use crate::model::{Op, Path, S_IFREG, Way};
 use crate::program::draw::pattern;
@@ -61,6 +61,12 @@ pub const STORIES: &[Story] = &[
         what: "the management target restarts while clients work",
         acts: create,
         strikes: &[Strike::Crash(MGT), Strike::LoseAndCrash(MGT)],
+    },
+    Story {
+        name: "lock-replay",
+        what: "servers die and come back, and something happens while clients replay their locks: who has one keeps it",
+        acts: lock_replay,
+        strikes: DATA,
     },
     Story {
         name: "rename-recalled",
@@ -298,6 +304,33 @@ fn unmount() -> Vec<Act> {
         stat(0, "f"),
         stat(0, "g"),
     ]
+}
+
+fn lock_replay() -> Vec<Act> {
+    let mut acts = vec![mkdir(0, "d"), open(0, "d/open", CREATE, 1), write(0, 1, 0, 100_000)];
+    for at in ["d/a", "d/b", "d/c"] {
+        acts.extend([mknod(0, at), stat(0, at), stat(1, at)]);
+    }
+    // Both clients hold locks on the same names, one of them data, too.
+    acts.extend([
+        list(0, path("d")),
+        Arm,
+        Crash(MDT),
+        Crash(OST),
+        Wait(1500),
+        // Each change must reach the other's cache, through the lock that was replayed.
+        Do(1, Op::Chmod { path: path("d/a"), mode: 0o600 }),
+        stat(0, "d/a"),
+        Do(0, Op::Rename { from: path("d/b"), to: path("d/e"), flags: 0 }),
+        stat(1, "d/b"),
+        stat(1, "d/e"),
+        stat(1, "d/open"),
+        write(0, 1, 50_000, 60_000),
+        stat(1, "d/open"),
+        close_fd(0, 1),
+        list(1, path("d")),
+    ]);
+    acts
 }
 
 fn rename_recalled() -> Vec<Act> {

@@ -145,12 +145,12 @@ impl Directory {
     }
 }
 
-/// How often the number of names is looked at.
+/// So many names are many, and the number of names is looked at again after so many more.
 const LOOK: usize = 1024;
 
 impl World {
-    /// A directory has more names than one whose names are not all known may have: all such directories together have as
-    /// many as there may be nodes. Those that had so many first lose theirs.
+    /// A directory has many names: all such directories together have as many as there may be nodes. Those that had many
+    /// first lose theirs.
     fn bound_names(&mut self, ino: u64) {
         let max = self.options.max_nodes;
         let nodes = &self.nodes;
@@ -254,7 +254,7 @@ impl World {
         let current = node.update_epoch;
         let dir = node.dir_mut();
         dir.put(name, entry, current);
-        if dir.names.len() > LOOSE_NAMES_MAX && dir.names.len().is_multiple_of(LOOK) {
+        if dir.names.len() >= LOOK && dir.names.len().is_multiple_of(LOOK) {
             self.bound_names(parent);
         }
     }
@@ -319,7 +319,7 @@ impl World {
         if !disturbed {
             dir.listing = Some((epoch, Arc::new(building.listing)));
         }
-        if dir.names.len() > LOOSE_NAMES_MAX {
+        if dir.names.len() >= LOOK {
             self.bound_names(ino);
         }
     }

@@ -70,8 +70,15 @@ impl Client {
             Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
             Event::Closed { conn } => imports::closed(&mut self.w, conn),
             Event::Invalidated { token } => self.invalidated(token),
-            Event::WallClock(ns) => (self.w.wall_ns, self.w.wall_at) = (ns, now),
-            Event::Tick => {}
+            Event::WallClock(ns) => {
+                (self.w.wall_ns, self.w.wall_at) = (ns, now);
+                return;
+            }
+            Event::Tick => {
+                if self.deadline().is_some_and(|deadline| deadline <= now) {
+                    self.tick();
+                }
+            }
             Event::Unmount => {
                 if !self.w.unmounting {
                     self.w.unmounting = true;
@@ -85,9 +92,6 @@ impl Client {
                 }
             }
         }
-        if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.tick();
-        }
         self.run();
     }
 
@@ -96,7 +100,7 @@ impl Client {
         self.w.effects.pop_front()
     }
 
-    /// When [`Event::Tick`] is due.
+    /// When [`Event::Tick`] is due: other events do not look at the time.
     pub fn deadline(&self) -> Option<Instant> {
         let w = &self.w;
         [imports::deadline(w), data::deadline(w), closes::deadline(w), w.timer, w.mount_deadline]

@@ -67,6 +67,24 @@ impl Cluster {
         text.trim_end().to_owned()
     }
 
+    /// Lets the first mount send again what had no answer for this long: instead of what it has learnt of the servers, by
+    /// which a request at rest takes 11 s.
+    #[track_caller]
+    pub fn resend_after(&self, time: Duration) {
+        self.await_mount();
+        self.set_on_mount("at_max", "0");
+        self.set_on_mount("timeout", &time.as_secs().to_string());
+    }
+
+    /// Waits until the process of the first mount can be asked: it is so a moment after the mount is there.
+    #[track_caller]
+    pub fn await_mount(&self) {
+        let mount = self.mount(0).display().to_string();
+        wait_for("the process of the mount answers", || {
+            adamant(["lctl", "--device", &mount, "get_param", "fail_loc"]).run().code == Some(0)
+        });
+    }
+
     /// Arms a site of the metadata server.
     #[track_caller]
     pub fn fail_loc(&self, loc: u32) {
@@ -91,16 +109,7 @@ impl Cluster {
     #[track_caller]
     pub fn mdc_parameter(&self, name: &str) -> String {
         let mount = self.mount(0).display().to_string();
-        let ask = || adamant(["lctl", "--device", &mount, "get_param", "-n", &self.mdc(name)]).run();
-        // A mount is there a moment before its process can be asked.
-        let mut told = ask();
-        wait_for("the process of the mount answers", || {
-            if told.code != Some(0) {
-                told = ask();
-            }
-            told.code == Some(0)
-        });
-        told.ok().trim_end().to_owned()
+        adamant(["lctl", "--device", &mount, "get_param", "-n", &self.mdc(name)]).ok().trim_end().to_owned()
     }
 
     /// Sets a parameter of the first mount.

@@ -9,8 +9,10 @@ use e2e::{Cluster, Shape, Story, Which, needs_root};
 
 const REINT_MULTI_NET: u32 = 0x159;
 
-/// Long enough for a change to be made if it could leave, and much shorter than the time after which what was lost is sent
-/// again.
+/// What was lost is sent again after this: shorter than it would be otherwise, so that the cases need not wait for long, and
+/// longer than everything that has to happen before, even on a loaded machine.
+const RESEND: Duration = Duration::from_secs(5);
+/// Long enough for a change to be made if it could leave, and much shorter than [`RESEND`].
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// So many files in a new directory.
@@ -74,6 +76,7 @@ fn conf_sanity_86a_changes_in_flight_are_limited() {
     }
     let story = Story::begin("conf-sanity 86a", Duration::from_secs(120));
     let cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.resend_after(RESEND);
     in_flight_is_enforced(&cluster, "d", cluster.slots());
 }
 
@@ -84,6 +87,7 @@ fn conf_sanity_86b_changes_in_flight_are_limited_after_an_update() {
     }
     let story = Story::begin("conf-sanity 86b", Duration::from_secs(240));
     let mut cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.resend_after(RESEND);
     for count in [1, 5] {
         set(&cluster, "max_mod_rpcs_in_flight", count);
         in_flight_is_enforced(&cluster, &format!("d{count}"), count);
@@ -93,6 +97,7 @@ fn conf_sanity_86b_changes_in_flight_are_limited_after_an_update() {
     cluster.unmount(0);
     cluster.set_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight", "16").ok();
     cluster.mount_again(0);
+    cluster.resend_after(RESEND);
     set(&cluster, "max_rpcs_in_flight", 17);
     set(&cluster, "max_mod_rpcs_in_flight", 16);
     in_flight_is_enforced(&cluster, "d16", 16);
@@ -111,6 +116,7 @@ fn conf_sanity_86d_one_close_is_allowed_above_the_limit() {
     }
     let story = Story::begin("conf-sanity 86d", Duration::from_secs(120));
     let cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.resend_after(RESEND);
     let files = files(&cluster, "d", cluster.slots());
     let open = |path: &Path| std::fs::File::create(path).unwrap();
     let file = open(&cluster.mount(0).join("file-close"));

@@ -15,7 +15,7 @@ fn without_permission_nothing_can_be_set() {
     }
     let story = Story::begin("no faults allowed", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::default() });
-    assert!(cluster.slots() > 0, "the mount can be asked");
+    cluster.await_mount();
     let mount = cluster.mount(0).display().to_string();
     for device in [cluster.target_name(Which::Mdt), mount] {
         let set = adamant(["lctl", "--device", &device, "set_param", "fail_loc=0x80000119"]).run();
@@ -43,7 +43,7 @@ fn each_process_has_its_own_table() {
     assert!(nonsense.code == Some(22) && nonsense.stderr.contains("'nonsense' is no number"), "{nonsense}");
     cluster.set_on(Which::Mdt, "fail_loc", "0").ok();
     // Without a device it is set in every process here that allows it, and those that do not are no failure.
-    assert!(cluster.slots() > 0, "the mount can be asked");
+    cluster.await_mount();
     let mount = cluster.mount(0).display().to_string();
     let on_mount = |name: &str| adamant(["lctl", "--device", &mount, "get_param", "-n", name]).ok().trim().to_owned();
     adamant(["lctl", "set_param", "fail_err=28"]).ok();
@@ -58,8 +58,9 @@ fn a_client_that_loses_what_it_sends_sends_it_again() {
     }
     let story = Story::begin("a client loses requests", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::with_faults());
-    assert!(cluster.slots() > 0, "the mount can be asked");
+    cluster.await_mount();
     let mount = cluster.mount(0).to_path_buf();
+    cluster.resend_after(Duration::from_secs(2));
     let set = |loc: u32| cluster.set_on_mount("fail_loc", &format!("{loc:#x}"));
     std::fs::create_dir(mount.join("d")).unwrap();
     set(DROP_RPC);
@@ -99,7 +100,7 @@ fn a_process_that_hangs_does_not_hold_lctl_up() {
     }
     let story = Story::begin("lctl beside a process that hangs", Duration::from_secs(60));
     let cluster = Cluster::start(&story, Shape::with_faults());
-    assert!(cluster.slots() > 0, "the mount can be asked");
+    cluster.await_mount();
     let pid = rustix::process::Pid::from_raw(cluster.mount_pid(0) as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let start = Instant::now();

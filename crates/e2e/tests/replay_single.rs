@@ -19,8 +19,10 @@ const CLOSE_NET: u32 = 0x115;
 const REINT_NET_REP: u32 = 0x119;
 const CLOSE_NET_REP: u32 = 0x13b;
 
-/// A request that is lost is sent again after 10 seconds: what took less did not wait for that.
+/// A request that is lost is sent again after 11 seconds: what took less did not wait for that.
 const AT_ONCE: Duration = Duration::from_secs(6);
+/// Where nothing is killed, what was lost is sent again after this.
+const RESEND: Duration = Duration::from_secs(5);
 
 /// What is lost.
 #[derive(Clone, Copy)]
@@ -50,6 +52,7 @@ fn play(name: &str, case: Case) {
     }
     let story = Story::begin(name, Duration::from_secs(60));
     let mut cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.await_mount();
     let (d1, d2) = (cluster.mount(0).join("d1"), cluster.mount(0).join("d2"));
     std::fs::create_dir(&d1).unwrap();
     std::fs::create_dir(&d2).unwrap();
@@ -151,6 +154,7 @@ const LDLM_REPLY_NET: u32 = 0x157;
 
 /// As many files as the client has slots, with the mode 0644.
 fn files_for_all_slots(cluster: &Cluster) -> Vec<PathBuf> {
+    cluster.await_mount();
     let folder = cluster.mount(0).join("d");
     std::fs::create_dir(&folder).unwrap();
     let files: Vec<PathBuf> = (0..cluster.slots()).map(|at| folder.join(format!("f{at}"))).collect();
@@ -187,6 +191,7 @@ fn replay_single_102a_resend_of_lost_requests_with_many_changes_in_flight() {
     }
     let story = Story::begin("replay-single 102a", Duration::from_secs(90));
     let cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.resend_after(RESEND);
     let files = files_for_all_slots(&cluster);
     let waiting = chmod_all(&cluster, REINT_MULTI_NET, &files);
     assert_eq!(cluster.requests_done("mds_reint"), 0, "they were lost before they were done");
@@ -202,6 +207,7 @@ fn replay_single_102b_resend_after_lost_replies_with_many_changes_in_flight() {
     }
     let story = Story::begin("replay-single 102b", Duration::from_secs(90));
     let cluster = Cluster::start(&story, Shape::with_faults());
+    cluster.resend_after(RESEND);
     let files = files_for_all_slots(&cluster);
     let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
     wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
@@ -289,6 +295,7 @@ fn replay_single_102d_variant_changes_that_cannot_be_made_twice() {
     let story = Story::begin("replay-single 102d, not idempotent", Duration::from_secs(90));
     let mut cluster = Cluster::start(&story, Shape::with_faults());
     let mount = cluster.mount(0).to_path_buf();
+    cluster.await_mount();
     assert!(ONLY_ONCE.len() <= cluster.slots());
     for (name, _) in ONLY_ONCE {
         std::fs::create_dir_all(mount.join(name).join("folder")).unwrap();

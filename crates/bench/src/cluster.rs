@@ -214,7 +214,8 @@ impl Cluster {
         };
         self.mounts.push((folder.clone(), process));
         let start = Instant::now();
-        while !is_mounted(&folder) {
+        // Its parameters come a moment after the mount itself.
+        while !is_mounted(&folder) || !self.has_params(self.mounts.len() - 1) {
             self.check()?;
             if start.elapsed() > Duration::from_secs(20) {
                 bail!("the mount does not come; see '{}'", log.display());
@@ -222,6 +223,11 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(folder)
+    }
+
+    fn has_params(&self, mount: usize) -> bool {
+        let request = admin::Request::GetParam { pattern: "mdc.*.import".to_owned() };
+        !self.ask("mount", self.mounts[mount].1.child.id(), &request).is_empty()
     }
 
     /// Where the servers listen.

@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use rpc::at::Timeouts;
 use stdx::Rng;
 
 /// What kinds of faults a run has.
@@ -147,6 +148,8 @@ pub struct Plan {
     pub max_mod_rpcs: u16,
     /// Clients, in turn: changes in flight; 0: a client of version 0.1.0.
     pub slots: [u16; CLIENTS_MAX],
+    /// How long requests may take follows from how long they took; otherwise it is fixed.
+    pub adaptive: bool,
     /// Clients: nodes.
     pub max_nodes: usize,
     /// Clients: dirty data is written at the latest after this.
@@ -221,13 +224,14 @@ impl Plan {
             max_read_ahead: pick(rng, &[(1, 0), (1, 64 << 10), (1, 4 << 20)]),
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
+            adaptive: false,
             max_nodes: pick(rng, &[(1, 16), (1, 50), (2, 10_000)]),
             write_back_after: Duration::from_millis(pick(rng, &[(1, 1), (2, 50), (2, 5_000)])),
             forgetful: pick(rng, &[(2, 0), (2, 10), (1, 300)]),
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
         };
-        plan.with_faults(rng).with_slots()
+        plan.with_faults(rng).with_slots().with_times()
     }
 
     /// Slots are drawn from another stream, so that a seed's other choices are those of earlier versions.
@@ -238,6 +242,17 @@ impl Plan {
             *slots = pick(&mut rng, &[(2, 0), (1, 1), (2, 2), (3, 7), (4, 32)]);
         }
         self
+    }
+
+    /// From a stream of its own, too.
+    fn with_times(mut self) -> Plan {
+        self.adaptive = Rng::new(self.seed ^ 0xada7_ada7).chance(1, 3);
+        self
+    }
+
+    /// How long requests may take, for servers and clients.
+    pub fn timeouts(&self) -> Timeouts {
+        if self.adaptive { Timeouts::default() } else { Timeouts::fixed(Duration::from_secs(10)) }
     }
 
     /// Many clients, many calls at once, crashes of recoveries and of several servers: in some runs, from a stream of their own.
@@ -290,6 +305,7 @@ impl Plan {
             max_read_ahead: 64 << 10,
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
+            adaptive: false,
             max_nodes: 10_000,
             write_back_after: Duration::from_millis(50),
             forgetful: 0,

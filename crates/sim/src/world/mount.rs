@@ -2,7 +2,6 @@
 
 use client::Client;
 use client::api::Options;
-use core::time::Duration;
 use proto::{ClientUuid, TargetKind};
 use stdx::Instant;
 
@@ -43,7 +42,7 @@ impl Mount {
             max_read_ahead: plan.max_read_ahead,
             max_nodes: plan.max_nodes,
             soft: None,
-            timeouts: client::api::Timeouts::fixed(Duration::from_secs(10)),
+            timeouts: plan.timeouts(),
             always_ping: false,
             write_back_after: plan.write_back_after,
             max_rpcs_in_flight: 512,

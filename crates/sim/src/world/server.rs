@@ -129,7 +129,7 @@ impl Server {
             recovery_soft: if everybody_lives { Duration::from_secs(300) } else { usual.recovery_soft },
             recovery_hard: if everybody_lives { Duration::from_secs(900) } else { usual.recovery_hard },
             faults: self.faults.clone(),
-            timeouts: rpc::at::Timeouts::fixed(Duration::from_secs(10)),
+            timeouts: plan.timeouts(),
             ..usual
         };
         let last = self.engine.last_group().unwrap_or(0);

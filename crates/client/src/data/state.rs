@@ -656,13 +656,15 @@ impl Object {
         self.locks.push(*lock);
         let covered = lock_range(lock);
         match lvb {
+            // It tells what was before a change that we know of: the size has to be asked for.
+            Some(lvb) if fresh && lvb.ctime_ns < self.ctime_ns => self.size_exact = false,
             Some(lvb) if fresh || (!knew && covered.end == u64::MAX && covered.start <= lvb.size) => {
                 self.set_size(lvb);
             }
             Some(lvb) => {
                 // Answers of changes may wait on the server, and one that comes late tells what was before our last cut. Who
-                // had the end locked already knows better.
-                if !knew {
+                // had the end locked already, and knows of a later change, knows better.
+                if !knew || lvb.ctime_ns >= self.ctime_ns {
                     self.size = self.size.max(lvb.size);
                 }
                 self.news(lvb);
@@ -712,11 +714,17 @@ mod tests {
 
     #[test]
     fn a_late_answer_does_not_bring_an_old_size_back() {
+        let lvb = |size, ctime_ns| Lvb { size, ctime_ns, ..Lvb::default() };
         let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
-        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&Lvb { size: 93, ..Lvb::default() }));
-        object.set_size(&Lvb { size: 10, ..Lvb::default() });
-        object.locked(&lock(2, LockMode::Pr, 0, u64::MAX), Some(&Lvb { size: 93, ..Lvb::default() }));
+        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(93, 5)));
+        object.set_size(&lvb(10, 9));
+        object.locked(&lock(2, LockMode::Pr, 0, u64::MAX), Some(&lvb(93, 5)));
         assert_eq!((object.size, object.knows_end()), (10, true));
+        object.locked(&lock(3, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 9)));
+        assert_eq!(object.size, 20, "not older than what is known");
+        object.locks.clear();
+        object.locked(&lock(4, LockMode::Pr, 0, u64::MAX), Some(&lvb(0, 5)));
+        assert!(!object.knows_end(), "nor does the first lock after a while");
     }
 
     #[test]

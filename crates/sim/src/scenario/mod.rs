@@ -5,7 +5,7 @@
 //! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
-//! [`stories`] has the stories; a defect that was fixed leaves one there. [`numbered`] has cases of Lustre's suites, in which
+//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`].
 
 mod numbered;

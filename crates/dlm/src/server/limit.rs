@@ -1,6 +1,6 @@
 //! How many locks a target holds in all, and who is asked to keep fewer.
 //!
-//! Memory is bounded by a setting, not by what clients cache. Beyond [`Settings::locks_max`] each export that holds more
+//! Memory is bounded by a setting, not by what clients cache. Beyond [`super::Settings::locks_max`] each export that holds more
 //! than its share is told how many unused locks to keep ([`LockEvent::Limit`]): its longest unused ones go, gathered, and
 //! nobody waits for them. The share of an export is the greater of an equal part and what it holds now, in proportion: who
 //! holds little is left alone, and a client that is alone may have everything.
@@ -12,7 +12,7 @@
 //!
 //! Clients that do not listen are held by [`Locks::is_full`]: well beyond the limit an intent of an export that has its
 //! share gets no lock. It works all the same, and caches nothing. A lock that is asked for by itself is granted up to
-//! [`Settings::locks_per_export_max`]: an operation needs it.
+//! [`super::Settings::locks_per_export_max`]: an operation needs it.
 
 use super::{LockEvent, Locks};
 use crate::ExportId;

@@ -49,10 +49,10 @@ pub mod sites {
         MDS_OPEN_NET = 0x113, "OBD_FAIL_MDS_OPEN_NET";
         /// A metadata target drops a request with closes.
         MDS_CLOSE_NET = 0x115, "OBD_FAIL_MDS_CLOSE_NET";
-        /// A metadata target drops the answer to a change that is not an open.
-        MDS_REINT_NET_REP = 0x119, "OBD_FAIL_MDS_REINT_NET_REP";
         /// A metadata target refuses closes (`ENOMEM`).
         MDS_CLOSE_PACK = 0x116, "OBD_FAIL_MDS_CLOSE_PACK";
+        /// A metadata target drops the answer to a change that is not an open.
+        MDS_REINT_NET_REP = 0x119, "OBD_FAIL_MDS_REINT_NET_REP";
         /// A metadata target drops an answer, whatever to.
         MDS_ALL_REPLY_NET = 0x122, "OBD_FAIL_MDS_ALL_REPLY_NET";
         /// A metadata target drops a request, whatever for.

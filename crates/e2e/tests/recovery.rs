@@ -186,7 +186,10 @@ fn the_import_and_its_states() {
         text.lines().skip(2).map(|line| line.split(['[', ',']).nth(1).unwrap().trim().parse().unwrap()).collect();
     assert!(times.is_sorted() && times.iter().all(|at| now.abs_diff(*at) < 120), "{now}: {text}");
 
-    let import = cluster.parameter(&format!("mdc.{}-MDT0000-mdc*.import", cluster.fsname));
+    let import = || cluster.parameter(&format!("mdc.{}-MDT0000-mdc*.import", cluster.fsname));
+    // The close of the file goes on behind the program's back.
+    await_that("the import is at rest", AT_ONCE, || import().contains("inflight: 0"));
+    let import = import();
     let nid = cluster.nid(Which::Mdt);
     for wanted in [
         format!("name: {}-MDT0000-mdc", cluster.fsname),

@@ -31,6 +31,17 @@ pub fn chmod(mode: u32, file: &Path) {
     command("chmod").arg(format!("{mode:04o}")).arg(file).ok();
 }
 
+/// Waits for processes that change modes, and looks at what they did.
+#[track_caller]
+pub fn finish_chmods(processes: Vec<JoinHandle<()>>, to: u32, files: &[PathBuf]) {
+    for process in processes {
+        process.join().expect("chmod succeeds");
+    }
+    for file in files {
+        assert_eq!(mode(file), to, "{}", file.display());
+    }
+}
+
 /// chmod(1), which nobody waits for here.
 pub fn begin_chmod(mode: u32, file: PathBuf) -> JoinHandle<()> {
     std::thread::spawn(move || chmod(mode, &file))
@@ -89,6 +100,30 @@ impl Cluster {
     #[track_caller]
     pub fn fail_loc(&self, loc: u32) {
         self.set_on(Which::Mdt, "fail_loc", &format!("{loc:#x}")).ok();
+    }
+
+    /// So many files in a new directory of the first mount, with the mode 0644.
+    #[track_caller]
+    pub fn make_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
+        let folder = self.mount(0).join(folder);
+        std::fs::create_dir(&folder).expect("it is new");
+        let files: Vec<PathBuf> = (0..count).map(|at| folder.join(format!("f{at}"))).collect();
+        for file in &files {
+            std::fs::write(file, b"").expect("it can be made");
+            chmod(0o644, file);
+        }
+        wait_for("nothing is in flight", || self.in_flight() == 0);
+        files
+    }
+
+    /// Arms a site and begins to change the mode of files, each in a process of its own: each holds a slot until it is
+    /// answered.
+    #[track_caller]
+    pub fn begin_chmods(&self, loc: u32, to: u32, files: &[PathBuf]) -> Vec<JoinHandle<()>> {
+        self.fail_loc(loc);
+        let processes = files.iter().map(|file| begin_chmod(to, file.clone())).collect();
+        wait_for("they hold their slots", || self.in_flight() == files.len());
+        processes
     }
 
     /// Waits until the site that was armed was hit.

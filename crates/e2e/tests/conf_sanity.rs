@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use e2e::faults::{begin_chmod, chmod, mode, wait_for};
+use e2e::faults::{begin_chmod, chmod, finish_chmods, mode, wait_for};
 use e2e::{Cluster, Shape, Story, Which, needs_root};
 
 const REINT_MULTI_NET: u32 = 0x159;
@@ -15,54 +15,30 @@ const RESEND: Duration = Duration::from_secs(5);
 /// Long enough for a change to be made if it could leave, and much shorter than [`RESEND`].
 const A_WHILE: Duration = Duration::from_secs(1);
 
-/// So many files in a new directory.
-fn files(cluster: &Cluster, name: &str, count: usize) -> Vec<PathBuf> {
-    let folder = cluster.mount(0).join(name);
-    std::fs::create_dir(&folder).unwrap();
-    let files: Vec<PathBuf> = (1..=count).map(|at| folder.join(format!("file-{at}"))).collect();
-    for file in &files {
-        std::fs::write(file, b"").unwrap();
-        chmod(0o644, file);
-    }
-    wait_for("nothing is in flight", || cluster.in_flight() == 0);
-    files
-}
-
 /// Processes that change modes and whose requests are lost: each holds a slot until it sends again.
 fn stuck(cluster: &Cluster, to: u32, files: &[PathBuf]) -> Vec<JoinHandle<()>> {
-    cluster.fail_loc(REINT_MULTI_NET);
-    let stuck = files.iter().map(|file| begin_chmod(to, file.clone())).collect();
-    wait_for("they hold their slots", || cluster.in_flight() == files.len());
+    let stuck = cluster.begin_chmods(REINT_MULTI_NET, to, files);
     cluster.fail_loc(0);
     stuck
 }
 
-fn wait_for_all(processes: Vec<JoinHandle<()>>, to: u32, files: &[PathBuf]) {
-    for process in processes {
-        process.join().expect("chmod succeeds");
-    }
-    for file in files {
-        assert_eq!(mode(file), to, "{}", file.display());
-    }
-}
-
 /// Exactly `count` changes are in flight at most.
 fn in_flight_is_enforced(cluster: &Cluster, name: &str, count: usize) {
-    let files = files(cluster, name, count + 1);
+    let files = cluster.make_files(name, count + 1);
     let (last, beyond) = (&files[count - 1], &files[count]);
 
     let waiting = stuck(cluster, 0o600, &files[..count - 1]);
     chmod(0o600, last);
     assert_eq!(mode(last), 0o600);
     assert_eq!(cluster.in_flight(), count - 1, "the others are still in flight: the last slot was free");
-    wait_for_all(waiting, 0o600, &files[..count]);
+    finish_chmods(waiting, 0o600, &files[..count]);
 
     let mut waiting = stuck(cluster, 0o666, &files[..count]);
     waiting.push(begin_chmod(0o666, beyond.clone()));
     std::thread::sleep(A_WHILE);
     assert_eq!(mode(beyond), 0o644, "there is no slot for it");
     assert_eq!(cluster.in_flight(), count);
-    wait_for_all(waiting, 0o666, &files);
+    finish_chmods(waiting, 0o666, &files);
 }
 
 fn set(cluster: &Cluster, name: &str, value: usize) {
@@ -117,7 +93,7 @@ fn conf_sanity_86d_one_close_is_allowed_above_the_limit() {
     let story = Story::begin("conf-sanity 86d", Duration::from_secs(120));
     let cluster = Cluster::start(&story, Shape::with_faults());
     cluster.resend_after(RESEND);
-    let files = files(&cluster, "d", cluster.slots());
+    let files = cluster.make_files("d", cluster.slots());
     let open = |path: &Path| std::fs::File::create(path).unwrap();
     let file = open(&cluster.mount(0).join("file-close"));
     wait_for("one file is open", || cluster.open_files() == 1 && cluster.in_flight() == 0);
@@ -127,5 +103,5 @@ fn conf_sanity_86d_one_close_is_allowed_above_the_limit() {
     wait_for("the close has passed", || cluster.open_files() == 0);
     wait_for("and has its answer", || cluster.in_flight() == files.len());
     assert!(waiting.iter().all(|process| !process.is_finished()), "all slots were taken meanwhile");
-    wait_for_all(waiting, 0o600, &files);
+    finish_chmods(waiting, 0o600, &files);
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use e2e::faults::{ONCE, wait_for};
+use e2e::faults::{ONCE, finish_chmods, wait_for};
 use e2e::{Cluster, Shape, Story, Which, needs_root};
 
 const REINT_NET: u32 = 0x107;
@@ -155,33 +155,9 @@ const LDLM_REPLY_NET: u32 = 0x157;
 /// As many files as the client has slots, with the mode 0644.
 fn files_for_all_slots(cluster: &Cluster) -> Vec<PathBuf> {
     cluster.await_mount();
-    let folder = cluster.mount(0).join("d");
-    std::fs::create_dir(&folder).unwrap();
-    let files: Vec<PathBuf> = (0..cluster.slots()).map(|at| folder.join(format!("f{at}"))).collect();
-    for file in &files {
-        std::fs::write(file, b"").unwrap();
-        e2e::faults::chmod(0o644, file);
-    }
-    wait_for("nothing is in flight", || cluster.in_flight() == 0);
+    let files = cluster.make_files("d", cluster.slots());
     cluster.set_on(Which::Mdt, "mdt.*.stats", "clear").ok();
     files
-}
-
-/// Begins to change the mode of all files, each in a process of its own, while this is lost.
-fn chmod_all(cluster: &Cluster, loc: u32, files: &[PathBuf]) -> Vec<JoinHandle<()>> {
-    cluster.fail_loc(loc);
-    let waiting = files.iter().map(|file| e2e::faults::begin_chmod(0o600, file.clone())).collect();
-    wait_for("all slots are taken", || cluster.in_flight() == files.len());
-    waiting
-}
-
-fn modes_are_changed(waiting: Vec<JoinHandle<()>>, files: &[PathBuf]) {
-    for process in waiting {
-        process.join().expect("chmod succeeds");
-    }
-    for file in files {
-        assert_eq!(e2e::faults::mode(file), 0o600, "{}", file.display());
-    }
 }
 
 #[test]
@@ -193,10 +169,10 @@ fn replay_single_102a_resend_of_lost_requests_with_many_changes_in_flight() {
     let cluster = Cluster::start(&story, Shape::with_faults());
     cluster.resend_after(RESEND);
     let files = files_for_all_slots(&cluster);
-    let waiting = chmod_all(&cluster, REINT_MULTI_NET, &files);
+    let waiting = cluster.begin_chmods(REINT_MULTI_NET, 0o600, &files);
     assert_eq!(cluster.requests_done("mds_reint"), 0, "they were lost before they were done");
     cluster.fail_loc(0);
-    modes_are_changed(waiting, &files);
+    finish_chmods(waiting, 0o600, &files);
     assert_eq!(cluster.requests_done("mds_reint"), files.len());
 }
 
@@ -209,10 +185,10 @@ fn replay_single_102b_resend_after_lost_replies_with_many_changes_in_flight() {
     let cluster = Cluster::start(&story, Shape::with_faults());
     cluster.resend_after(RESEND);
     let files = files_for_all_slots(&cluster);
-    let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
+    let waiting = cluster.begin_chmods(REINT_MULTI_NET_REP, 0o600, &files);
     wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
     cluster.fail_loc(0);
-    modes_are_changed(waiting, &files);
+    finish_chmods(waiting, 0o600, &files);
     assert_eq!(cluster.requests_done("mds_reint"), files.len(), "none was done twice");
     assert_eq!(cluster.requests_done("answered_again"), files.len(), "each was answered from memory");
 }
@@ -226,11 +202,11 @@ fn replay_single_102c_replay_without_reconstruction_with_many_changes_in_flight(
     let mut cluster = Cluster::start(&story, Shape::with_faults());
     let files = files_for_all_slots(&cluster);
     cluster.replay_barrier();
-    let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
+    let waiting = cluster.begin_chmods(REINT_MULTI_NET_REP, 0o600, &files);
     wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
     cluster.fail_loc(0);
     cluster.fail_mdt();
-    modes_are_changed(waiting, &files);
+    finish_chmods(waiting, 0o600, &files);
     assert_eq!(cluster.requests_done("mds_reint"), files.len(), "the server had no trace of them: each is done anew");
     assert_eq!(cluster.requests_done("reconstructed"), 0);
 }
@@ -243,12 +219,12 @@ fn replay_single_102d_replay_and_reconstruction_with_many_changes_in_flight() {
     let story = Story::begin("replay-single 102d", Duration::from_secs(90));
     let mut cluster = Cluster::start(&story, Shape::with_faults());
     let files = files_for_all_slots(&cluster);
-    let waiting = chmod_all(&cluster, REINT_MULTI_NET_REP, &files);
+    let waiting = cluster.begin_chmods(REINT_MULTI_NET_REP, 0o600, &files);
     wait_for("all are done", || cluster.requests_done("mds_reint") == files.len());
     cluster.sync_mdt();
     cluster.fail_loc(0);
     cluster.fail_mdt();
-    modes_are_changed(waiting, &files);
+    finish_chmods(waiting, 0o600, &files);
     assert_eq!(cluster.requests_done("reconstructed"), files.len(), "each is answered from its record on disk");
     assert_eq!(cluster.requests_done("mds_reint"), files.len(), "and none is done");
 }

@@ -135,7 +135,7 @@ impl Workers {
         match op {
             DataOp::Sync { files } => self.sync(files, Box::new(done)),
             op => {
-                let thread = self.thread_of(file_of(&op));
+                let thread = self.thread_of(op.files().first().copied().unwrap_or(0));
                 let _ = self.data[thread].send(DataJob { op, done: Box::new(done) });
             }
         }
@@ -209,19 +209,6 @@ fn make_durable(queue: mpsc::Receiver<(SyncJob, Option<Done>)>) {
         if let Some(done) = done {
             done(if failed { DataResult::Failed(Errno::EIO) } else { DataResult::Done });
         }
-    }
-}
-
-fn file_of(op: &DataOp) -> u64 {
-    match op {
-        DataOp::Read { file, .. }
-        | DataOp::Write { file, .. }
-        | DataOp::Truncate { file, .. }
-        | DataOp::Fallocate { file, .. }
-        | DataOp::Seek { file, .. }
-        | DataOp::Remove { file }
-        | DataOp::Stat { file } => *file,
-        _ => 0,
     }
 }
 

@@ -53,6 +53,23 @@ pub enum DataOp {
     List { from: u64, limit: u32 },
 }
 
+impl DataOp {
+    /// The files that it names.
+    pub fn files(&self) -> &[u64] {
+        match self {
+            DataOp::Read { file, .. }
+            | DataOp::Write { file, .. }
+            | DataOp::Truncate { file, .. }
+            | DataOp::Fallocate { file, .. }
+            | DataOp::Seek { file, .. }
+            | DataOp::Remove { file }
+            | DataOp::Stat { file } => core::slice::from_ref(file),
+            DataOp::Sync { files } => files,
+            DataOp::List { .. } => &[],
+        }
+    }
+}
+
 /// What a [`DataOp`] gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DataResult {

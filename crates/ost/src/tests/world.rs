@@ -71,20 +71,6 @@ pub fn object(oid: u32) -> ObjectId {
     ObjectId { fid: fid(oid), stripe: 0 }
 }
 
-fn files_of(op: &DataOp) -> Vec<u64> {
-    match op {
-        DataOp::Read { file, .. }
-        | DataOp::Write { file, .. }
-        | DataOp::Truncate { file, .. }
-        | DataOp::Fallocate { file, .. }
-        | DataOp::Seek { file, .. }
-        | DataOp::Remove { file }
-        | DataOp::Stat { file } => vec![*file],
-        DataOp::Sync { files } => files.clone(),
-        DataOp::List { .. } => Vec::new(),
-    }
-}
-
 impl World {
     pub fn new(seed: u64) -> World {
         let engine = MemEngine::new();
@@ -258,8 +244,8 @@ impl World {
 
     fn one_data_operation(&mut self) {
         let picked = self.rng.below(self.data_queue.len() as u64) as usize;
-        let files = files_of(&self.data_queue[picked].1);
-        let clash = |(_, op): &(DataId, DataOp)| files_of(op).iter().any(|file| files.contains(file));
+        let files = self.data_queue[picked].1.files();
+        let clash = |(_, op): &(DataId, DataOp)| op.files().iter().any(|file| files.contains(file));
         let first = self.data_queue.iter().position(clash).unwrap_or(picked);
         // A sync of many files may clash with an older one that clashes with yet another.
         let first = if matches!(self.data_queue[first].1, DataOp::Sync { .. }) { 0 } else { first };
@@ -323,7 +309,7 @@ impl World {
                 self.in_flight.push_back(group.number());
             }
             Effect::Data { id, op } if self.slow_data => self.data_queue.push((id, op)),
-            Effect::Data { op, .. } if self.stalled.is_some_and(|file| files_of(&op).contains(&file)) => {
+            Effect::Data { op, .. } if self.stalled.is_some_and(|file| op.files().contains(&file)) => {
                 self.data.run(&op);
             }
             Effect::Data { id, op } => {

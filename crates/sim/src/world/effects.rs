@@ -283,14 +283,13 @@ impl World {
             }
             Effect::Data { id, op } => {
                 let delay = self.plan.data.draw(&mut self.rng);
-                let files = files_of(&op);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
-                for file in &files {
+                for file in op.files() {
                     at = at.max(own.busy.get(file).copied().unwrap_or(Instant::ZERO) + Duration::from_nanos(1));
                 }
-                for file in files {
-                    own.busy.insert(file, at);
+                for file in op.files() {
+                    own.busy.insert(*file, at);
                 }
                 self.push(at, Happening::Data { server, life, id, op });
             }
@@ -577,20 +576,6 @@ impl World {
         end.last = at;
         self.push(at, Happening::Frame { conn, side: 1 - side, frame: reply });
         true
-    }
-}
-
-fn files_of(op: &DataOp) -> Vec<u64> {
-    match op {
-        DataOp::Read { file, .. }
-        | DataOp::Write { file, .. }
-        | DataOp::Truncate { file, .. }
-        | DataOp::Fallocate { file, .. }
-        | DataOp::Seek { file, .. }
-        | DataOp::Remove { file }
-        | DataOp::Stat { file } => vec![*file],
-        DataOp::Sync { files } => files.clone(),
-        DataOp::List { .. } => Vec::new(),
     }
 }
 

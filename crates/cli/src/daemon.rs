@@ -131,6 +131,9 @@ pub fn start_log() {
         .try_init();
 }
 
+/// Signals this close together are one request: `timeout` and shells tell the process and then its whole group.
+const SAME_WORD: std::time::Duration = std::time::Duration::from_millis(200);
+
 /// A tool that is told to end (SIGINT, SIGTERM) ends after the operation under way, and still tells its figures. With `at_once`, a
 /// second signal ends it at once.
 ///
@@ -144,13 +147,15 @@ pub fn end_tools_on_signal(at_once: bool) -> anyhow::Result<()> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     let watch = async move {
-        for told in 0.. {
+        let mut told: Option<std::time::Instant> = None;
+        loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
             bench::stop::request();
-            if told > 0 && at_once {
+            let first = told.get_or_insert_with(std::time::Instant::now);
+            if at_once && first.elapsed() > SAME_WORD {
                 std::process::exit(1);
             }
         }

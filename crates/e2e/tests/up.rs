@@ -139,18 +139,20 @@ fn in_the_foreground_until_it_is_told_to_stop() {
     let fs = Up::new(story.folder());
     let mut arguments = fs.arguments("up");
     arguments.push("--foreground".to_owned());
-    for round in 0..2 {
+    for round in 0..20 {
         let log = story.folder().join(format!("up.{round}"));
         let mut process = e2e::process::Background::start("up", &arguments, log);
         let start = std::time::Instant::now();
         while !e2e::story::is_mounted(&fs.mount) {
             assert!(process.ended().is_none() && start.elapsed() < Duration::from_secs(20), "{}", process.log_text());
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_micros(50));
         }
-        if round == 1 {
-            assert_eq!(fs::read_to_string(fs.mount.join("kept")).unwrap(), "yes");
+        // Also the moment it can be seen is late enough to be told.
+        match round {
+            0 => fs::write(fs.mount.join("kept"), "yes").unwrap(),
+            19 => assert_eq!(fs::read_to_string(fs.mount.join("kept")).unwrap(), "yes"),
+            _ => {}
         }
-        fs::write(fs.mount.join("kept"), "yes").unwrap();
         process.terminate();
         let status = process.wait(Duration::from_secs(20)).expect("it ends");
         assert!(status.success(), "{}", process.log_text());

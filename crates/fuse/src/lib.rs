@@ -1,6 +1,6 @@
 //! The kernel's requests to the client's calls, nothing else.
 //!
-//! [`mount()`] puts a client's mount under a directory. Each request of the kernel becomes one [`Call`]; its answer goes
+//! [`connect`] brings a client up, [`Connected::mount`] puts it under its directory. Each request of the kernel becomes one [`Call`]; its answer goes
 //! back from whichever thread has it, so no thread of the session waits for a server while another reads. What
 //! files, locks and caches mean is the client's business.
 //!
@@ -14,6 +14,6 @@ mod mount;
 mod process;
 mod session;
 
-pub use mount::{FuseMount, MountError, MountSettings, mount, remount};
+pub use mount::{Connected, FuseMount, MountError, MountSettings, connect, remount};
 
 pub(crate) use client::api::Call;

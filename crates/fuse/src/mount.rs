@@ -87,26 +87,76 @@ impl FuseMount {
     }
 }
 
-/// Connects the client and mounts it under `directory`.
+/// A client that is connected and not yet seen under its directory.
+pub struct Connected {
+    client: Mount,
+    root: u64,
+    identity: String,
+    notifier: Arc<OnceLock<Notifier>>,
+    directory: PathBuf,
+}
+
+/// Connects the client of a mount under `directory`. It waits for servers that are away.
 ///
 /// # Errors
-/// The directory, the servers or the kernel refuse: a sentence.
-pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Result<FuseMount, MountError> {
+/// The directory or the servers refuse: a sentence.
+pub fn connect(options: Options, settings: &MountSettings, directory: &Path) -> Result<Connected, MountError> {
     check_directory(directory)?;
     let notifier: Arc<OnceLock<Notifier>> = Arc::default();
     let root_known: Arc<OnceLock<u64>> = Arc::default();
     let kernel = Arc::new(KernelCaches { notifier: notifier.clone(), root: root_known.clone() });
-    let fsname = options.fsname.clone();
-    let identity = format!("{fsname}\n{}\n", options.uuid);
+    let identity = format!("{}\n{}\n", options.fsname, options.uuid);
     let client = Mount::start(options, kernel).map_err(MountError)?;
-    let root_ino = match find_subtree(&client, &settings.subtree) {
-        Ok(ino) => ino,
+    let root = match find_subtree(&client, &settings.subtree) {
+        Ok(root) => root,
         Err(reason) => {
             let _ = client.unmount(Duration::from_secs(5));
             return Err(MountError(reason));
         }
     };
-    let _ = root_known.set(root_ino);
+    let _ = root_known.set(root);
+    Ok(Connected { client, root, identity, notifier, directory: directory.to_path_buf() })
+}
+
+impl Connected {
+    /// Puts it under its directory.
+    ///
+    /// # Errors
+    /// The kernel refuses: a sentence.
+    pub fn mount(self, settings: &MountSettings) -> Result<FuseMount, MountError> {
+        let Connected { client, root, identity, notifier, directory } = self;
+        let config = config(settings);
+        let filesystem = Adapter { client: client.clone(), identity, root };
+        let failed = |error: io::Error| {
+            let _ = client.unmount(Duration::from_secs(5));
+            MountError(match error.kind() {
+                io::ErrorKind::NotFound => {
+                    "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse"
+                        .to_owned()
+                }
+                io::ErrorKind::PermissionDenied => format!(
+                    "mounting {} is not permitted: {error}; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
+                    directory.display()
+                ),
+                _ => format!("cannot mount {}: {error}", directory.display()),
+            })
+        };
+        let session = match mount_directly(settings, &directory).map_err(failed)? {
+            Some(device) => {
+                let acl = config.acl;
+                fuser::Session::from_fd(filesystem, device, acl, config)
+            }
+            None => fuser::Session::new(filesystem, &directory, &config),
+        };
+        let session = session.map_err(failed)?;
+        let _ = notifier.set(session.notifier());
+        let session = session.spawn().map_err(failed)?;
+        Ok(FuseMount { client, session: Mutex::new(Some(session)), directory })
+    }
+}
+
+/// What the kernel and the session with it are told.
+fn config(settings: &MountSettings) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(settings.source.clone()),
@@ -141,32 +191,7 @@ pub fn mount(options: Options, settings: &MountSettings, directory: &Path) -> Re
     config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(if settings.threads == 0 { THREADS } else { settings.threads });
     config.clone_fd = true;
-    let filesystem = Adapter { client: client.clone(), identity, root: root_ino };
-    let failed = |error: io::Error| {
-        let _ = client.unmount(Duration::from_secs(5));
-        MountError(match error.kind() {
-            io::ErrorKind::NotFound => {
-                "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse"
-                    .to_owned()
-            }
-            io::ErrorKind::PermissionDenied => format!(
-                "mounting {} is not permitted: {error}; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
-                directory.display()
-            ),
-            _ => format!("cannot mount {}: {error}", directory.display()),
-        })
-    };
-    let session = match mount_directly(settings, directory).map_err(failed)? {
-        Some(device) => {
-            let acl = config.acl;
-            fuser::Session::from_fd(filesystem, device, acl, config)
-        }
-        None => fuser::Session::new(filesystem, directory, &config),
-    };
-    let session = session.map_err(failed)?;
-    let _ = notifier.set(session.notifier());
-    let session = session.spawn().map_err(failed)?;
-    Ok(FuseMount { client, session: Mutex::new(Some(session)), directory: directory.to_path_buf() })
+    config
 }
 
 /// The node of a subtree's directory. It stays open as long as the client lives: so it is never taken for a name that has

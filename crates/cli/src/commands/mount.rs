@@ -259,6 +259,7 @@ pub fn parse_source(source: &str) -> anyhow::Result<Source> {
 /// A mount that runs in this process.
 pub struct Mounted {
     mount: std::sync::Arc<FuseMount>,
+    signals: daemon::Signals,
     _admin: Option<admin::AdminSocket>,
 }
 
@@ -269,22 +270,24 @@ impl Mounted {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         options.description = format!("{host}:{}", directory.display());
         let (fsname, uuid) = (options.fsname.clone(), options.uuid.to_string());
-        let mount =
-            std::sync::Arc::new(fuse::mount(options, &request.settings, &directory).map_err(anyhow::Error::new)?);
+        let connected = fuse::connect(options, &request.settings, &directory).map_err(anyhow::Error::new)?;
+        // Until here a signal may end the process as it likes; whoever sees the mount may ask for its orderly end.
+        let signals = daemon::Signals::catch()?;
+        let mount = std::sync::Arc::new(connected.mount(&request.settings).map_err(anyhow::Error::new)?);
         let for_admin = mount.clone();
         let faults = request.options.faults.clone();
         let place = directory.display().to_string();
         let admin = admin::serve("mount", move |request| answer(&for_admin, &faults, &fsname, &uuid, &place, request));
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
-        Ok(Mounted { mount, _admin: admin })
+        Ok(Mounted { mount, signals, _admin: admin })
     }
 
     /// Serves the mount until it is unmounted or the process is told to stop.
     pub fn run(self) -> anyhow::Result<()> {
-        let signals = daemon::Signals::catch()?;
+        let Mounted { mount, signals, _admin } = self;
         let (sender, ended) = std::sync::mpsc::channel();
-        let waiting = self.mount.clone();
+        let waiting = mount.clone();
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {
             let _ = sender.send(waiting.wait());
         })?;
@@ -294,16 +297,10 @@ impl Mounted {
             result.is_some()
         });
         if result.is_none() {
-            self.unmount_directory()?;
+            unmount(mount.directory())?;
             result = ended.recv_timeout(Duration::from_secs(60)).ok();
         }
         result.unwrap_or(Ok(())).context("the session with the kernel broke")
-    }
-
-    /// Takes the mount away under its directory.
-    pub fn unmount_directory(&self) -> anyhow::Result<()> {
-        let directory = self.mount.directory();
-        unmount(directory)
     }
 }
 

@@ -45,6 +45,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         daemon::detach();
     }
     daemon::start_log();
+    let signals = daemon::Signals::catch()?;
     let started = options(&arguments).and_then(|options| {
         let places = arguments.targets.iter().map(|target| target.parse()).collect::<Result<Vec<Place>, _>>()?;
         Server::start(&places, &options)
@@ -58,7 +59,6 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             anyhow::bail!(message);
         }
     };
-    let signals = daemon::Signals::catch()?;
     for (name, nid) in server.targets() {
         eprintln!("{name} serves at {nid}");
     }

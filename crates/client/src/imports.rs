@@ -2,7 +2,7 @@
 //! when a session is interrupted, replayed or lost.
 
 use bytes::Bytes;
-use dlm::client::{LockCache, Settings};
+use dlm::client::{BlockingAction, LockCache, Settings};
 use prost::Message;
 use proto::msg::{BlCallback, CancelReq, GlCallback, GlReply, Layout, LruLimit, ObjectRep, OpenOp, Reint, ReintReq};
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
@@ -454,7 +454,11 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
     let result = match Opcode::from_raw(frame.header.opcode) {
         Some(Opcode::LdlmBlCallback) => frame.decode::<BlCallback>().map(|callback| {
             if let Some(target) = w.imports.get_mut(dest) {
-                target.locks.blocking(&callback);
+                let action = target.locks.blocking(&callback);
+                if action == BlockingAction::AlreadyCancelling {
+                    // What had time has it no longer.
+                    w.wake(WaitKey::Gates);
+                }
             }
             locks::pump(w, dest);
         }),

@@ -573,6 +573,29 @@ fn a_callback_waits_for_names_but_not_for_long() {
     assert!(marks::count("names_not_waited_for") > 0);
 }
 
+/// A lock goes back because there are too many: nobody waits for it, so the kernel has all the time that it needs, and no
+/// program hears of it. Once another client wants the lock it is as with any callback.
+#[test]
+fn a_lock_that_nobody_wants_waits_for_names_however_long() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.nodes[a].slow_names = true;
+    let now = c.now;
+    c.nodes[a].machine.set_param(now, "ldlm.namespaces.*MDT*.lru_size", "clear").unwrap();
+    c.pass(std::time::Duration::from_millis(100));
+    assert!(marks::count("names_have_time") > 0);
+    let again = c.open(a, f.ino, 0).expect("the name is what it was");
+    c.close(a, again).unwrap();
+    let unlink = c.send(b, Call::Unlink { parent: 1, name: name("f") });
+    c.run();
+    assert!(!c.answered(b, unlink));
+    c.pass(std::time::Duration::from_millis(25));
+    assert!(c.answered(b, unlink));
+    assert_eq!(c.open(a, f.ino, 0), Err(Errno::ESTALE));
+}
+
 #[test]
 fn a_program_that_may_not_be_read_can_be_opened_for_execution() {
     let mut c = Cluster::new(1);

@@ -33,7 +33,8 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
             && held & (bits::UPDATE | bits::LOOKUP | bits::PERM) != 0
         {
             let ino = lock.resource.fid.ino();
-            let names = if held & bits::LOOKUP != 0 { super::kernel::forget_names(cx, ino) } else { Ok(()) };
+            let wanted = cx.w.imports.get(dest).is_some_and(|target| target.locks.is_wanted(cookie));
+            let names = if held & bits::LOOKUP != 0 { super::kernel::forget_names(cx, ino, wanted) } else { Ok(()) };
             cx.invalidate_kernel(step::MAIN, ino, 0, 0)?;
             names?;
         }

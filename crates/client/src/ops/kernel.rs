@@ -117,17 +117,17 @@ pub(crate) fn names_lost(w: &mut World, ino: u64) {
     }
 }
 
-/// The kernel drops the names of a node, for their lock is about to go back.
-pub(super) fn forget_names(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// The kernel drops the names of a node, for their lock is about to go back. `wanted`: the server asked for it, and somebody
+/// waits there. A lock that goes back for reasons of our own has time, whatever the kernel is doing: until it is gone
+/// nobody can change the names.
+pub(super) fn forget_names(cx: &mut Cx<'_>, ino: u64, wanted: bool) -> Run<()> {
     if cx.memo(step::NAMES).is_none() {
-        let now = cx.now();
         let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(()) };
         if ino == 1 || node.has(bits::LOOKUP) {
             return Ok(());
         }
         let names = core::mem::take(&mut node.kernel_names);
         cx.set_memo(step::NAMES, names.len() as u64);
-        cx.set_memo(step::NAMES_UNTIL, (now + PATIENCE).0);
         for ((parent, name), number) in names.into_iter().zip(0..) {
             let token = cx.w.token(cx.op.id, step::MANY + number);
             cx.op.set_memo(step::MANY + number, Memo::Token);
@@ -142,7 +142,12 @@ pub(super) fn forget_names(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if parents.is_empty() {
         return Ok(());
     }
-    let until = Instant(cx.memo(step::NAMES_UNTIL).unwrap_or(0));
+    if !wanted && !cx.w.unmounting {
+        stdx::mark!("names_have_time");
+        return Err(cx.wait(WaitKey::Gates));
+    }
+    let until = Instant(cx.memo(step::NAMES_UNTIL).unwrap_or((cx.now() + PATIENCE).0));
+    cx.set_memo(step::NAMES_UNTIL, until.0);
     let stuck = cx.w.gates.iter().any(|gate| gate.removes && gate.directories.iter().any(|d| parents.contains(d)));
     if stuck || cx.now() >= until {
         stdx::mark!("names_not_waited_for");

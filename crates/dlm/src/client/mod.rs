@@ -457,6 +457,13 @@ impl LockCache {
         self.place(cookie).is_some_and(|i| self.held[i].state == State::Usable)
     }
 
+    /// Whether it is being given back because the server asked for it.
+    pub fn is_wanted(&self, cookie: Cookie) -> bool {
+        self.place(cookie)
+            .map(|i| &self.held[i])
+            .is_some_and(|held| held.state != State::Usable && matches!(held.reason, Why::Wanted(_)))
+    }
+
     /// Whether somebody holds it.
     pub fn is_held(&self, cookie: Cookie) -> bool {
         self.place(cookie).is_some_and(|i| self.held[i].refs > 0)

@@ -50,6 +50,17 @@ pub fn set(faults: &Faults, name: &str, value: &str) -> Option<Response> {
     Some(Response::Params(vec![((*name).to_owned(), value.to_owned())]))
 }
 
+/// Sets one before anything runs.
+///
+/// # Errors
+/// A sentence: faults are not allowed, or the value is no number.
+pub fn set_at_start(faults: &Faults, name: &str, value: &str) -> Result<(), String> {
+    match set(faults, name, value) {
+        Some(Response::Failed(_, message)) => Err(format!("option '{name}={value}': {message}")),
+        _ => Ok(()),
+    }
+}
+
 /// Decimal, or hexadecimal with `0x`; -1 is all ones.
 fn number(value: &str) -> Option<u32> {
     let value = value.trim();
@@ -77,6 +88,9 @@ mod tests {
             assert_eq!(get(&faults, name), [(name.to_owned(), shown.to_owned())]);
         }
         assert!(matches!(set(&faults, "fail_loc", "0x100000000"), Some(Response::Failed(22, _))));
+        assert!(set_at_start(&Faults::none(), "fail_loc", "0x720").is_err_and(|line| line.contains("--allow-faults")));
+        assert_eq!(set_at_start(&faults, "fail_loc", "0x720"), Ok(()));
+        assert_eq!(faults.loc(), 0x720);
         assert_eq!(get(&faults, "fail_*").len(), 3);
     }
 }

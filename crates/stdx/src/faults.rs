@@ -61,6 +61,8 @@ pub mod sites {
         MDS_PAUSE_OPEN = 0x129, "OBD_FAIL_MDS_PAUSE_OPEN";
         /// A metadata target has no room for a new client (`ENOSPC`).
         MDS_CLIENT_ADD = 0x12f, "OBD_FAIL_MDS_CLIENT_ADD";
+        /// A metadata target drops the answer to what comes for the first time.
+        MDS_RESEND = 0x136, "OBD_FAIL_MDS_RESEND";
         /// A metadata target drops the answer to closes.
         MDS_CLOSE_NET_REP = 0x13b, "OBD_FAIL_MDS_CLOSE_NET_REP";
         /// A metadata target lets changes that are not opens wait.
@@ -81,6 +83,8 @@ pub mod sites {
         PTLRPC_DROP_RPC = 0x505, "OBD_FAIL_PTLRPC_DROP_RPC";
         /// A target drops requests with the opcode in `fail_val`.
         PTLRPC_DROP_REQ_OPC = 0x513, "OBD_FAIL_PTLRPC_DROP_REQ_OPC";
+        /// A target holds a request until it comes a second time.
+        PTLRPC_RESEND_RACE = 0x525, "OBD_FAIL_PTLRPC_RESEND_RACE";
         /// A client waits before its next replay.
         PTLRPC_REPLAY_PAUSE = 0x536, "OBD_FAIL_PTLRPC_REPLAY_PAUSE";
         /// A target drops a sign of life.
@@ -95,6 +99,8 @@ pub mod sites {
         TGT_CLIENT_ADD = 0x711, "OBD_FAIL_TGT_CLIENT_ADD";
         /// A target keeps the record of a client that says good-bye.
         TGT_CLIENT_DEL = 0x718, "OBD_FAIL_TGT_CLIENT_DEL";
+        /// A target that starts cannot read its clients' records (`EIO`).
+        TGT_RCVD_EIO = 0x720, "OBD_FAIL_TGT_RCVD_EIO";
     }
 }
 

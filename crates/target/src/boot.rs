@@ -13,6 +13,7 @@ use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
 use schema::Record;
 use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
+use stdx::faults::sites;
 
 use crate::ExportId;
 use crate::api::{Effect, LogLevel};
@@ -69,6 +70,9 @@ impl Cx<'_> {
         let header = self.get::<Header>(&());
         let progress = self.get::<Progress>(&());
         let config = self.get::<KnownConfig>(&());
+        if self.m.sites.faults.hit(sites::TGT_RCVD_EIO) {
+            return Err(self.m.sites.errno(Errno::EIO).into());
+        }
         let clients = self.scan::<ClientRec>(&ClientRec::all(), usize::MAX);
         let replies = self.scan::<ReplyRec>(&ReplyRec::all(), usize::MAX);
         self.m.loaded = Some(Loaded {

@@ -74,6 +74,8 @@ const DELAYS: &[(Site, Whom, Duration)] = &[
     (sites::MDS_REINT_DELAY, Whom::Reint, Duration::from_secs(10)),
 ];
 
+/// How long a request waits for its second copy.
+const RACE: Duration = Duration::from_secs(5);
 /// How long a client that comes back waits at the site for that.
 const RECONNECT_DELAY: Duration = Duration::from_secs(200);
 /// How often what is held looks whether its site is still named.
@@ -110,11 +112,15 @@ pub(crate) struct Sites {
     pub(crate) faults: Faults,
     /// Opens in execution, by export and xid: their answers do not tell what they are.
     opens: Set<(u64, u64)>,
+    /// Requests that came for the second time, by export and xid: their answers may leave.
+    again: Set<(u64, u64)>,
+    /// Requests that wait for their second copy.
+    races: Set<(u64, u64)>,
 }
 
 impl Sites {
     pub(crate) fn new(faults: Faults) -> Sites {
-        Sites { faults, opens: Set::default() }
+        Sites { faults, ..Sites::default() }
     }
 
     /// Whether one of the rows strikes.
@@ -127,7 +133,7 @@ impl Sites {
     }
 
     /// The error of a site that has one: `fail_err`, or its own.
-    fn errno(&self, own: Errno) -> Errno {
+    pub(crate) fn errno(&self, own: Errno) -> Errno {
         match self.faults.err() {
             0 => own,
             other => Errno::from_raw(i32::try_from(other).unwrap_or(own.raw())),
@@ -135,7 +141,9 @@ impl Sites {
     }
 
     pub(crate) fn forget(&mut self, handle: Handle) {
-        self.opens.retain(|(whose, _)| *whose != handle.0);
+        for list in [&mut self.opens, &mut self.again, &mut self.races] {
+            list.retain(|(whose, _)| *whose != handle.0);
+        }
     }
 }
 
@@ -180,8 +188,12 @@ impl Machine {
             self.refuse(handle, header, self.sites.errno(Errno::ENOMEM));
             return true;
         }
+        let key = (handle.0, header.xid.0);
         if opens {
-            self.sites.opens.insert((handle.0, header.xid.0));
+            self.sites.opens.insert(key);
+        }
+        if header.has(flags::RESENT) && self.sites.faults.armed() == Some(sites::MDS_RESEND) {
+            self.sites.again.insert(key);
         }
         what == Arrival::Execute && self.holds_request(what, handle, frame, opens)
     }
@@ -193,12 +205,35 @@ impl Machine {
     }
 
     fn holds_request(&mut self, what: Arrival, handle: Handle, frame: &Frame, opens: bool) -> bool {
-        let Some(armed) = self.sites.faults.armed().filter(|_| self.is_mdt()) else { return false };
+        let Some(armed) = self.sites.faults.armed() else { return false };
+        if armed == sites::PTLRPC_RESEND_RACE && !Whom::Ping.is(frame.header.opcode, false) {
+            return self.races(what, handle, frame);
+        }
+        if !self.is_mdt() {
+            return false;
+        }
         let row = DELAYS.iter().find(|(site, whom, _)| *site == armed && whom.is(frame.header.opcode, opens));
         let Some(time) = row.and_then(|(site, _, usual)| self.sites.faults.delay(*site, *usual)) else { return false };
         self.patience_for(handle, &frame.header);
         self.hold(armed, self.now + time, Halted::Request(what, handle, frame.clone()));
         true
+    }
+
+    /// A request that waits until it comes a second time.
+    fn races(&mut self, what: Arrival, handle: Handle, frame: &Frame) -> bool {
+        let Some(time) = self.sites.faults.delay(sites::PTLRPC_RESEND_RACE, RACE) else { return false };
+        self.sites.races.insert((handle.0, frame.header.xid.0));
+        self.hold(sites::PTLRPC_RESEND_RACE, self.now + time, Halted::Request(what, handle, frame.clone()));
+        true
+    }
+
+    /// A request that is at work came a second time.
+    pub(crate) fn came_again(&mut self, handle: Handle, header: &Header) {
+        let key = (handle.0, header.xid.0);
+        self.sites.races.remove(&key);
+        if self.sites.faults.armed() == Some(sites::MDS_RESEND) {
+            self.sites.again.insert(key);
+        }
     }
 
     fn hold(&mut self, site: Site, until: Instant, what: Halted) {
@@ -248,9 +283,11 @@ impl Machine {
         if !self.sites.faults.is_allowed() {
             return false;
         }
-        let opens = self.sites.opens.remove(&(handle.0, header.xid.0));
+        let key = (handle.0, header.xid.0);
+        let (opens, again) = (self.sites.opens.remove(&key), self.sites.again.remove(&key));
         !header.has(flags::REPLAY)
-            && (self.sites.strikes(REPLIES, header.opcode, opens)
+            && (self.is_mdt() && !again && self.sites.faults.hit(sites::MDS_RESEND)
+                || self.sites.strikes(REPLIES, header.opcode, opens)
                 || self.is_mdt() && self.sites.strikes(MDS_REPLIES, header.opcode, opens))
     }
 }
@@ -258,13 +295,20 @@ impl Machine {
 impl<S: Service> Target<S> {
     /// What was held goes on, if its time has come or its site is not named any more.
     pub(crate) fn held(&mut self, held: Held) {
-        if held.until > self.m.now && self.m.sites.faults.names(held.site) {
+        let raced = match &held.what {
+            Halted::Request(_, handle, frame) if held.site == sites::PTLRPC_RESEND_RACE => {
+                !self.m.sites.races.contains(&(handle.0, frame.header.xid.0))
+            }
+            _ => false,
+        };
+        if held.until > self.m.now && !raced && self.m.sites.faults.names(held.site) {
             self.m.hold(held.site, held.until, held.what);
             return;
         }
         match held.what {
             Halted::Connect(conn, frame) => self.connect(conn, &frame),
             Halted::Request(what, handle, frame) if self.m.exports.get(handle).is_some() => {
+                self.m.sites.races.remove(&(handle.0, frame.header.xid.0));
                 self.begin_now(what, handle, frame);
             }
             Halted::Request(..) => {}

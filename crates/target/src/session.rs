@@ -52,6 +52,7 @@ impl<S: Service> Target<S> {
             Arrival::Drop => stdx::mark!("target.dropped"),
             Arrival::Attach => {
                 stdx::mark!("target.attached");
+                self.m.came_again(handle, &frame.header);
                 // Its sender waits anew, and not for as long as it was asked to before.
                 self.m.no_patience(handle, frame.header.xid.0);
                 self.m.patience_for(handle, &frame.header);

@@ -19,7 +19,8 @@ pub struct Arguments {
     /// Where the MGS is, instead of what the targets remember
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
-    /// abort_recov, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N
+    /// abort_recov, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N;
+    /// with --allow-faults also fail_loc=N, fail_val=N, fail_err=N
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Listen where other machines can reach it, without any check of who they are
@@ -114,9 +115,11 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
                     .ok_or_else(|| format!("option '{option}' needs a number of MiB"))?
                     << 20;
             }
+            _ if host::faults::is_one(key) => host::faults::set_at_start(&options.faults, key, value)?,
             _ => {
                 return Err(format!(
-                    "option '{key}' is unknown; known are abort_recov, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N"
+                    "option '{key}' is unknown; known are abort_recov, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N, \
+                     fail_loc=N, fail_val=N, fail_err=N"
                 ));
             }
         }

@@ -205,3 +205,53 @@ fn a_replay_that_is_lost_is_missed_by_those_that_follow() {
         assert_eq!(s.try_reply(1).is_some(), round == 1);
     }
 }
+
+#[test]
+fn what_comes_for_the_first_time_gets_no_answer_at_its_site() {
+    let (mut s, faults) = armed(sites::MDS_RESEND, 0);
+    let export = s.connect(1, 1);
+    for _ in 0..2 {
+        let xid = s.append(1, export, 5);
+        assert!(s.try_reply(1).is_none());
+        s.again(1, export, xid);
+        assert_eq!(s.reply(1).header.xid, xid, "sent again it is answered");
+    }
+    faults.set_loc(0);
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, 0);
+    assert!(s.param("mdt.*.stats").contains("mds_reint                 3 samples"), "each is done once");
+}
+
+#[test]
+fn a_request_waits_for_its_second_copy() {
+    let (mut s, faults) = armed(sites::PTLRPC_RESEND_RACE, 0);
+    let export = s.connect(1, 1);
+    let xid = s.append(1, export, 5);
+    s.pass(2_000);
+    assert!(s.try_reply(1).is_none());
+    s.again(1, export, xid);
+    s.pass(200);
+    assert_eq!(s.reply(1).header.xid, xid, "both are there");
+    assert!(s.try_reply(1).is_none(), "and have one answer");
+    // Without a second copy its time runs out.
+    faults.set_val(3);
+    let xid = s.append(1, export, 5);
+    s.pass(2_900);
+    assert!(s.try_reply(1).is_none());
+    s.pass(200);
+    assert_eq!(s.reply(1).header.xid, xid);
+    assert!(s.param("mdt.*.stats").contains("mds_reint                 2 samples"));
+}
+
+#[test]
+fn a_target_that_cannot_read_its_clients_does_not_start() {
+    let faults = Faults::allowed(1);
+    let options = Options { faults: faults.clone(), ..options() };
+    let s = ledger();
+    faults.set_loc(u32::from(sites::TGT_RCVD_EIO.0) | ONCE);
+    let s = s.restart(Ledger::default(), options.clone());
+    let said = s.stopped.clone().unwrap_or_default();
+    assert!(said.contains("cannot read its first records") && !s.serving, "{said}");
+    let mut s = s.restart(Ledger::default(), options);
+    s.connect(1, 1);
+}

@@ -98,6 +98,8 @@ pub(crate) struct Machine {
     pub(crate) data_space: Option<DataSpace>,
     pub(crate) peers: Map<ConnId, Peer>,
     pub(crate) next_silence_check: Instant,
+    /// How often clients were refused that are not in yet, by their uuid (`None`: it was none).
+    pub(crate) refused: Map<Option<[u8; 16]>, u64>,
     pub(crate) eviction_count: u64,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
@@ -159,6 +161,7 @@ impl Machine {
             next_silence_check: now,
             eviction_count: 0,
             evict_later: Vec::new(),
+            refused: Map::default(),
             loaded: None,
             options,
         }

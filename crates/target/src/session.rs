@@ -27,6 +27,9 @@ fn writes_back(header: &Header) -> bool {
     matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint))
 }
 
+/// Of how many clients it is known at most that they were refused.
+const REFUSED_MAX: usize = 1024;
+
 /// Shortest time after which a client is told to be patient.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
@@ -266,12 +269,12 @@ impl<S: Service> Target<S> {
                     self.m.window.knocked(now);
                 }
                 if refusal.tell {
-                    let line = format!("refused {} from {address}: {}", request.description, refusal.reason);
-                    self.m.log(LogLevel::Warn, line);
+                    self.m.tell_refusal(&request, &address, &refusal.reason);
                 }
                 refuse(&mut self.m, refusal);
             }
             Connected::Yes(mut accepted) => {
+                self.m.tell_admission(&request);
                 let handle = accepted.handle;
                 if let Some(old) = accepted.replaced {
                     self.m.forget_replies(&old);
@@ -373,6 +376,32 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// A client was refused: a line for the first time and for each tenth, hundredth, thousandth … after.
+    fn tell_refusal(&mut self, request: &ConnectReq, address: &str, reason: &str) {
+        let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();
+        if self.refused.len() >= REFUSED_MAX && !self.refused.contains_key(&client) {
+            self.refused.clear();
+        }
+        let count = self.refused.entry(client).or_default();
+        *count += 1;
+        let times = match *count {
+            1 => String::new(),
+            count if count == 10_u64.pow(count.ilog10()) => format!(" ({count} times)"),
+            _ => return,
+        };
+        let line = format!("refused {} from {address}{times}: {reason}", request.description);
+        self.log(LogLevel::Warn, line);
+    }
+
+    /// A client is in that may have been refused before.
+    fn tell_admission(&mut self, request: &ConnectReq) {
+        let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();
+        if let Some(count) = self.refused.remove(&client) {
+            let line = format!("{} is in, after it was refused {count} times", request.description);
+            self.log(LogLevel::Info, line);
+        }
+    }
+
     /// What clients may have now.
     fn offered_features(&self) -> u64 {
         let off = |bit: u64, off: bool| if off { bit } else { 0 };

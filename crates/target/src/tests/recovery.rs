@@ -267,3 +267,27 @@ fn the_silent_are_evicted_after_six_intervals_or_never() {
     assert_eq!((s.param("suppress_pings"), s.param("ldlm_timeout")), ("1".into(), "20".into()));
     assert_eq!(s.t.set_param(s.now, "timeout", "0"), Err(Errno::ERANGE));
 }
+
+#[test]
+fn a_client_that_is_refused_again_and_again_is_told_of_once() {
+    let mut s = ledger();
+    s.connect(1, 1);
+    s.pass(2_000);
+    let mut s = s.restart(Ledger::default(), options());
+    let told = |s: &Story<Ledger>| -> Vec<String> {
+        let lines = s.logs.iter().map(|(_, line)| line.clone());
+        lines.filter(|line| line.contains("refused client 2") || line.contains("client 2 is in")).collect()
+    };
+    for n in 0..25 {
+        assert_eq!(s.connect_as(10 + n, 2, false).header.status, -Errno::EBUSY.raw());
+    }
+    let lines = told(&s);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(!lines[0].contains("times") && lines[1].contains("(10 times)"), "{lines:?}");
+    assert_eq!(s.connect_as(50, 3, false).header.status, -Errno::EBUSY.raw());
+    assert!(s.logs.iter().any(|(_, line)| line.contains("refused client 3")), "each client by itself");
+    s.pass(60_000);
+    s.connect(60, 2);
+    let lines = told(&s);
+    assert!(lines.len() == 3 && lines[2].contains("refused 25 times"), "{lines:?}");
+}

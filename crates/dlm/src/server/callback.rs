@@ -15,6 +15,8 @@ use crate::{ExportId, WaiterId};
 
 /// However busy a holder shows itself, so many times-out are the longest that it may keep a lock.
 const PATIENCE: u32 = 30;
+/// And so many if it only connects again and again.
+const PATIENCE_IDLE: u32 = 3;
 
 /// A blocking callback without an answer.
 pub(super) struct Call {
@@ -213,13 +215,14 @@ impl Locks {
         Some(list.into_iter().flat_map(|state| state.answers).collect())
     }
 
-    /// After a reconnect: sends what is unanswered again, and begins to count from now.
+    /// After a reconnect: sends what is unanswered again. Its holder gets time anew, as the first sending may never have
+    /// reached it, but the time since then counts: who does nothing but connect again loses its locks.
     pub fn resend_callbacks(&mut self, now: Instant, export: ExportId) {
         self.now = now;
         let Some(state) = self.exports.get_mut(&export) else { return };
         state.overdue = false;
         self.tell_limit_again(export);
-        for i in self.extend(export) {
+        for i in self.extend(export, PATIENCE_IDLE) {
             self.emit_call(i);
             self.emit_glimpse(i);
         }
@@ -233,25 +236,27 @@ impl Locks {
         }
         state.progress = now;
         self.now = now;
-        self.extend(export);
+        self.extend(export, PATIENCE);
     }
 
-    /// Moves the deadlines of an export's callbacks; which locks those are.
-    fn extend(&mut self, export: ExportId) -> Vec<u32> {
+    /// Moves the deadlines of an export's callbacks, to `patience` times-out after their first sending at the latest; which
+    /// locks those are.
+    fn extend(&mut self, export: ExportId, patience: u32) -> Vec<u32> {
         let Some(state) = self.exports.get(&export) else { return Vec::new() };
         let list: Vec<u32> = state.calls.iter().filter_map(|handle| self.by_handle(*handle)).collect();
         let timeout = self.settings.lock_timeout;
-        let until = |first: Instant, now: Instant| (now + timeout).min(first + timeout * PATIENCE);
+        let now = self.now;
+        let until = |first: Instant, before: Instant| before.max((now + timeout).min(first + timeout * patience));
         for &i in &list {
             let lock = &mut self.locks[i];
             if let Some(call) = &mut lock.call {
                 self.timers.remove(&(call.deadline, lock.handle, false));
-                call.deadline = until(call.first, self.now);
+                call.deadline = until(call.first, call.deadline);
                 self.timers.insert((call.deadline, lock.handle, false));
             }
             if let Some(asked) = &mut lock.asked {
                 self.timers.remove(&(asked.deadline, lock.handle, true));
-                asked.deadline = until(asked.first, self.now);
+                asked.deadline = until(asked.first, asked.deadline);
                 self.timers.insert((asked.deadline, lock.handle, true));
             }
         }

@@ -409,6 +409,35 @@ fn patience_ends() {
 }
 
 #[test]
+fn who_only_connects_again_and_again_gets_no_more_time() {
+    let mut t = Target::new();
+    t.bits(A, LockMode::Pw, bits::UPDATE, 1);
+    t.waits(B, &request(dir(), LockMode::Pr, Policy::Bits(bits::UPDATE), 1));
+    let seconds = |s: u64| Instant::ZERO + Duration::from_secs(s);
+    for s in (5..60).step_by(5) {
+        t.locks.resend_callbacks(seconds(s), A);
+        assert_eq!(t.locks.deadline(), Some(seconds((s + 20).min(60))), "the first sending counts");
+        t.locks.tick(seconds(s));
+    }
+    t.said();
+    t.locks.tick(seconds(60));
+    assert_eq!(t.said(), ["overdue 1"]);
+}
+
+#[test]
+fn a_reconnect_takes_no_time_away_that_work_has_brought() {
+    let mut t = Target::new();
+    t.bits(A, LockMode::Pw, bits::UPDATE, 1);
+    t.waits(B, &request(dir(), LockMode::Pr, Policy::Bits(bits::UPDATE), 1));
+    let seconds = |s: u64| Instant::ZERO + Duration::from_secs(s);
+    for s in (5..=100).step_by(5) {
+        t.locks.progress(seconds(s), A);
+    }
+    t.locks.resend_callbacks(seconds(101), A);
+    assert_eq!(t.locks.deadline(), Some(seconds(120)));
+}
+
+#[test]
 fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     let mut t = Target::new();
     let lvb = |size| Lvb { size, ..Lvb::default() };

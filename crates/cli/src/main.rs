@@ -3,6 +3,7 @@
 //! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
 //! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
 
+mod audience;
 mod commands;
 mod daemon;
 mod output;

@@ -107,8 +107,27 @@ fn a_process_that_hangs_does_not_hold_lctl_up() {
     let told = cluster.get_on(Which::Mdt, "fail_loc");
     let took = start.elapsed();
     let all = adamant(["lctl", "get_param", "-n", &format!("mdt.{}-MDT0000.num_exports", cluster.fsname)]).run();
+    let pattern = format!("mdt.{}-MDT0000.commit_on_sharing", cluster.fsname);
+    let set = adamant(["lctl", "set_param", &format!("{pattern}=1")]).run();
+    let stays = cluster.get_on(Which::Mdt, &pattern);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    let warning = format!("process {} (mount) has not answered", cluster.mount_pid(0));
+    assert!(all.stderr.contains(&warning) && set.stderr.contains(&warning), "{all}\n{set}");
+    assert_eq!((set.code, stays.as_str()), (Some(1), "1"), "{set}");
+    assert!(set.took < Duration::from_secs(30), "{set}");
     assert_eq!((told.as_str(), all.stdout.trim()), ("0x0", "1"));
     assert!(took < Duration::from_secs(4), "{took:?}");
     story.note(&format!("one device after {took:.1?}, a parameter of any process after {:.1?}", all.took));
+}
+
+/// A site that is passed before anybody could set it is set with the process.
+#[test]
+fn a_target_that_cannot_read_its_clients_says_so_and_does_not_start() {
+    let story = Story::begin("a target without its clients", Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, Shape { osts: 0, mounts: 0, ..Shape::default() });
+    cluster.stop(Which::Mdt);
+    let faulty = cluster.restart_fails(Which::Mdt, &["--allow-faults", "-o", "fail_loc=0x80000720"]);
+    faulty.refused_with(&["MDT0000", "cannot read its first records"]);
+    cluster.restart_fails(Which::Mdt, &["-o", "fail_loc=0x720"]).refused_with(&["--allow-faults"]);
+    cluster.restart(Which::Mdt);
 }

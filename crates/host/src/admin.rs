@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::Errno;
 use serde::{Deserialize, Serialize};
@@ -181,8 +181,10 @@ pub fn sockets() -> Vec<PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .filter(|path| match UnixStream::connect(path) {
+        .filter(|path| match dial(path) {
             Ok(_) => true,
+            // It takes nobody in, but it is there.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
             Err(error) => {
                 // Left over from a process that was killed.
                 if error.kind() == io::ErrorKind::ConnectionRefused {
@@ -204,34 +206,63 @@ pub fn ask(socket: &Path, request: &Request) -> io::Result<Response> {
     ask_within(socket, request, Duration::from_secs(120))
 }
 
-/// Asks processes side by side, so that one that hangs holds nobody up. Gives the answers as they come; who has not answered
-/// within `patience` is left out.
+/// Asks processes side by side, so that one that hangs holds nobody up. Gives the answers as they come; `TimedOut` for those
+/// that have not answered within `patience`.
 pub fn ask_all(
     sockets: &[PathBuf],
     request: &Request,
     patience: Duration,
-) -> impl Iterator<Item = (PathBuf, Response)> + use<> {
+) -> impl Iterator<Item = (PathBuf, io::Result<Response>)> + use<> {
     let (sender, answers) = std::sync::mpsc::channel();
     for socket in sockets {
         let (socket, request, sender) = (socket.clone(), request.clone(), sender.clone());
         std::thread::spawn(move || {
-            if let Ok(response) = ask_within(&socket, &request, patience) {
-                let _ = sender.send((socket, response));
-            }
+            let answer = ask_within(&socket, &request, patience);
+            let _ = sender.send((socket, answer));
         });
     }
     answers.into_iter()
 }
 
-fn ask_within(socket: &Path, request: &Request, patience: Duration) -> io::Result<Response> {
-    let stream = UnixStream::connect(socket)?;
+/// Connects, without waiting: `WouldBlock` if too many wait there already.
+fn dial(socket: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let kind = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let ours = socket_with(AddressFamily::UNIX, SocketType::STREAM, kind, None)?;
+    connect(&ours, &SocketAddrUnix::new(socket)?)?;
+    Ok(UnixStream::from(ours))
+}
+
+/// How often somebody who waits for a place tries again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Asks one process that may hang.
+///
+/// # Errors
+/// `TimedOut` if it has not answered within `patience`; others if it does not answer at all.
+pub fn ask_within(socket: &Path, request: &Request, patience: Duration) -> io::Result<Response> {
+    let deadline = Instant::now() + patience;
+    let stream = loop {
+        match dial(socket) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                std::thread::sleep(AGAIN);
+            }
+            other => break other.map_err(as_timeout)?,
+        }
+    };
+    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
     let mut answer = String::new();
-    BufReader::new(&stream).read_line(&mut answer)?;
+    BufReader::new(&stream).read_line(&mut answer).map_err(as_timeout)?;
     serde_json::from_str(&answer).map_err(io::Error::from)
+}
+
+/// The kernel says of a read that took too long that it would block.
+fn as_timeout(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
 /// Whether `path` matches a pattern with `*` (any characters but a dot in place of a whole part, or within one) and `?`.
@@ -254,6 +285,31 @@ pub fn matches(pattern: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_hangs_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let [answers, hangs, full] = ["answers", "hangs", "full"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&answers).unwrap();
+        let _silent = UnixListener::bind(&hangs).unwrap();
+        let _crowded = UnixListener::bind(&full).unwrap();
+        // Nobody is let in there, and no more can wait.
+        let _queue: Vec<UnixStream> = std::iter::from_fn(|| dial(&full).ok()).collect();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = converse(&stream, &|_| Response::Done);
+            }
+        });
+        let patience = Duration::from_millis(300);
+        let sockets = [hangs.clone(), full.clone(), answers.clone(), folder.path().join("absent")];
+        let all: Vec<_> = ask_all(&sockets, &Request::Describe, patience).collect();
+        let of = |socket: &Path| all.iter().find(|(path, _)| path == socket).map(|(_, answer)| answer);
+        assert!(matches!(of(&answers), Some(Ok(Response::Done))), "{all:?}");
+        for silent in [&hangs, &full] {
+            assert!(matches!(of(silent), Some(Err(error)) if error.kind() == io::ErrorKind::TimedOut), "{all:?}");
+        }
+        assert!(matches!(of(&sockets[3]), Some(Err(error)) if error.kind() == io::ErrorKind::NotFound), "{all:?}");
+    }
 
     #[test]
     fn patterns_match_part_by_part() {

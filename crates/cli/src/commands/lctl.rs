@@ -1,16 +1,16 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use host::admin::{self, Description, Device, Request, Response};
+use host::admin::{Description, Device, Request, Response};
 use host::ask;
 use host::stream::Stream;
 use proto::msg::{Param, SetParamReq};
 use proto::{Errno, Nid, Opcode};
 
+use crate::audience::Audience;
 use crate::commands::status;
 
 /// Parameters and control of running servers and mounts, by Lustre's words
@@ -92,9 +92,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let device = arguments.device.as_deref();
     match arguments.command {
         Command::AbortRecovery => abort_recovery(device),
-        Command::GetParam { values, names, patterns } => Ok(get_param(&asked(device)?, &patterns, values, names)),
-        Command::SetParam { quiet, settings, persistent: false, .. } => set_param(&asked(device)?, &settings, quiet),
-        Command::ListParam { recursive, patterns } => Ok(list_param(&asked(device)?, &patterns, recursive)),
+        Command::GetParam { values, names, patterns } => Ok(get_param(&mut asked(device)?, &patterns, values, names)),
+        Command::SetParam { quiet, settings, persistent: false, .. } => {
+            set_param(&mut asked(device)?, &settings, quiet).map(ExitCode::from)
+        }
+        Command::ListParam { recursive, patterns } => Ok(list_param(&mut asked(device)?, &patterns, recursive)),
         _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
         Command::SetParam { quiet, delete, settings, .. } => set_persistent(&settings, delete, quiet),
         Command::Dl => {
@@ -119,9 +121,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Mark { text } => {
             let value = text.join(" ");
-            for socket in admin::sockets() {
-                let _ = admin::ask(&socket, &Request::SetParam { pattern: "mark".to_owned(), value: value.clone() });
-            }
+            Audience::all().ask(&Request::SetParam { pattern: "mark".to_owned(), value });
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -143,15 +143,15 @@ fn abort_recovery(wanted: Option<&str>) -> anyhow::Result<ExitCode> {
         bail!("no target '{wanted}' is served on this node; 'lctl dl' lists those that are");
     };
     let name = format!("{}.{}.abort_recovery", device.kind, device.name);
-    set_param(&admin::sockets(), &[format!("{name}=1")], true)
+    set_param(&mut Audience::all(), &[format!("{name}=1")], true).map(ExitCode::from)
 }
 
 /// No such parameter, as Lustre's tool says it.
 const NOT_FOUND: u8 = 2;
 
-/// Sockets of the processes that are meant: all, or that of a device.
-fn asked(device: Option<&str>) -> anyhow::Result<Vec<PathBuf>> {
-    let Some(device) = device else { return Ok(admin::sockets()) };
+/// The processes that are meant: all, or that of a device.
+fn asked(device: Option<&str>) -> anyhow::Result<Audience> {
+    let Some(device) = device else { return Ok(Audience::all()) };
     let has = |process: &status::Process| {
         let Description { devices, places, .. } = &process.description;
         devices.iter().any(|known| known.name == device) || places.iter().any(|place| place == device)
@@ -164,20 +164,18 @@ fn asked(device: Option<&str>) -> anyhow::Result<Vec<PathBuf>> {
         status::processes().into_iter().flat_map(each).nth(number)
     });
     match found {
-        Some(socket) => Ok(vec![socket]),
+        Some(socket) => Ok(Audience::one(socket)),
         None => bail!("no process here has a device '{device}'; see: adamant lctl dl"),
     }
 }
 
-fn collect(sockets: &[PathBuf], pattern: &str) -> Vec<(String, String)> {
+fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
     let request = Request::GetParam { pattern: pattern.to_owned() };
-    let mut found: Vec<(String, String)> = admin::ask_all(sockets, &request, status::PATIENCE)
-        .filter_map(|(_, response)| match response {
-            Response::Params(params) => Some(params),
-            _ => None,
-        })
-        .flatten()
-        .collect();
+    let params = audience.ask(&request).into_iter().filter_map(|response| match response {
+        Response::Params(params) => Some(params),
+        _ => None,
+    });
+    let mut found: Vec<(String, String)> = params.flatten().collect();
     found.sort();
     // What several processes have in common is told once.
     found.dedup();
@@ -189,10 +187,10 @@ fn not_found(verb: &str, pattern: &str) -> u8 {
     NOT_FOUND
 }
 
-fn get_param(sockets: &[PathBuf], patterns: &[String], values: bool, names: bool) -> ExitCode {
+fn get_param(audience: &mut Audience, patterns: &[String], values: bool, names: bool) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let found = collect(sockets, pattern);
+        let found = collect(audience, pattern);
         if found.is_empty() {
             code = not_found("get_param", pattern);
         }
@@ -209,12 +207,12 @@ fn get_param(sockets: &[PathBuf], patterns: &[String], values: bool, names: bool
     ExitCode::from(code)
 }
 
-fn list_param(sockets: &[PathBuf], patterns: &[String], recursive: bool) -> ExitCode {
+fn list_param(audience: &mut Audience, patterns: &[String], recursive: bool) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let mut found = collect(sockets, pattern);
+        let mut found = collect(audience, pattern);
         if recursive {
-            found.extend(collect(sockets, &format!("{pattern}.**")));
+            found.extend(collect(audience, &format!("{pattern}.**")));
             found.sort();
         }
         // Several processes may have one of a name, and its value may have changed between two looks.
@@ -239,7 +237,7 @@ fn mgs_here() -> Vec<Nid> {
 /// The file systems that a pattern is about: the one whose name its device begins with, or all that the MGSes here know.
 fn file_systems(pattern: &str) -> Vec<String> {
     let device = pattern.split('.').nth(1).unwrap_or_default();
-    let known = collect(&admin::sockets(), "mgs.*.live.*")
+    let known = collect(&mut Audience::all(), "mgs.*.live.*")
         .into_iter()
         .filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned()));
     // A parameter of a process has no device: it is set in those of all file systems.
@@ -295,7 +293,7 @@ fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Res
     Ok(ExitCode::from(code))
 }
 
-fn set_param(sockets: &[PathBuf], settings: &[String], quiet: bool) -> anyhow::Result<ExitCode> {
+fn set_param(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow::Result<u8> {
     let mut code = 0;
     for setting in settings {
         let Some((pattern, value)) = setting.split_once('=') else {
@@ -304,20 +302,20 @@ fn set_param(sockets: &[PathBuf], settings: &[String], quiet: bool) -> anyhow::R
         let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
         let mut found = false;
         let mut refused = None;
-        for socket in sockets {
-            match admin::ask(socket, &request) {
-                Ok(Response::Params(params)) => {
+        for response in audience.ask(&request) {
+            match response {
+                Response::Params(params) => {
                     found = true;
                     for (name, value) in params.iter().filter(|_| !quiet) {
                         println!("{name}={value}");
                     }
                 }
-                Ok(Response::Failed(2, _)) => {}
+                Response::Failed(2, _) => {}
                 // Each process has faults of its own: those that allow none do not matter if another does.
-                Ok(Response::Failed(number, message)) if host::faults::is_one(pattern) => {
+                Response::Failed(number, message) if host::faults::is_one(pattern) => {
                     refused = Some((number, message));
                 }
-                Ok(Response::Failed(number, message)) => {
+                Response::Failed(number, message) => {
                     found = true;
                     eprintln!("error: set_param: setting {pattern}={value}: {message}");
                     code = u8::try_from(number).unwrap_or(1);
@@ -334,5 +332,41 @@ fn set_param(sockets: &[PathBuf], settings: &[String], quiet: bool) -> anyhow::R
             _ => {}
         }
     }
-    Ok(ExitCode::from(code))
+    // Nobody knows what it would have answered.
+    if code == 0 && audience.is_incomplete() {
+        code = 1;
+    }
+    Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A process that answers everything with success, and one that hangs.
+    #[test]
+    fn a_process_that_hangs_is_named_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let [good, silent] = ["server-1.sock", "mount-2.sock"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&good).unwrap();
+        let _hangs = UnixListener::bind(&silent).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = BufReader::new(&stream).read_line(&mut String::new());
+                let answer = Response::Params(vec![("x".to_owned(), "1".to_owned())]);
+                let _ = writeln!(stream, "{}", serde_json::to_string(&answer).unwrap());
+            }
+        });
+        let settings = ["x=1".to_owned(), "y=1".to_owned()];
+        let patience = Duration::from_secs(1);
+        assert_eq!(set_param(&mut Audience::of(vec![good.clone()], patience), &settings, true).unwrap(), 0);
+        let mut both = Audience::of(vec![silent, good], patience);
+        assert_eq!(set_param(&mut both, &settings[..1], true).unwrap(), 1);
+        assert_eq!(collect(&mut both, "x"), [("x".to_owned(), "1".to_owned())]);
+        assert_eq!(both.len(), 1, "it is not asked again");
+    }
 }

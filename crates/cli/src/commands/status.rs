@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use host::admin::{self, Description, Request, Response};
 
+use crate::audience;
 use crate::output;
 
 /// Targets, clients, recovery and space of what runs on this machine
@@ -71,20 +72,23 @@ impl Process {
 
     /// Parameters of it that match.
     pub fn params(&self, pattern: &str) -> Vec<(String, String)> {
-        match admin::ask(&self.socket, &Request::GetParam { pattern: pattern.to_owned() }) {
+        let request = Request::GetParam { pattern: pattern.to_owned() };
+        match admin::ask_within(&self.socket, &request, audience::PATIENCE) {
             Ok(Response::Params(params)) => params,
             _ => Vec::new(),
         }
     }
 }
 
-/// A process that has not said what it runs, or what it was asked, after this long is left out: it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-
-/// All processes that run, as they answer.
+/// All processes that run, as they answer; those that hang are left out, with a warning.
 pub fn as_they_answer() -> impl Iterator<Item = Process> {
-    admin::ask_all(&admin::sockets(), &Request::Describe, PATIENCE).filter_map(|(socket, response)| match response {
-        Response::Description(description) => Some(Process { socket, role: description.role.clone(), description }),
+    let answers = admin::ask_all(&admin::sockets(), &Request::Describe, audience::PATIENCE);
+    answers.filter_map(|(socket, answer)| match answer {
+        Ok(Response::Description(description)) => Some(Process { socket, role: description.role.clone(), description }),
+        Err(error) if audience::hangs(&error) => {
+            audience::warn(&socket, audience::PATIENCE);
+            None
+        }
         _ => None,
     })
 }

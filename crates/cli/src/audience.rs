@@ -1,0 +1,79 @@
+//! The processes of this machine that a command asks: side by side, and those that hang for a few seconds only.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use host::admin::{self, Request, Response};
+
+/// A process that has not answered after this long is left out: it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for one that was asked for by name.
+const PATIENCE_FOR_ONE: Duration = Duration::from_secs(120);
+
+/// Some processes.
+#[derive(Debug)]
+pub struct Audience {
+    sockets: Vec<PathBuf>,
+    patience: Duration,
+    incomplete: bool,
+}
+
+impl Audience {
+    /// All that run.
+    pub fn all() -> Audience {
+        Audience::of(admin::sockets(), PATIENCE)
+    }
+
+    /// The one that was asked for.
+    pub fn one(socket: PathBuf) -> Audience {
+        Audience::of(vec![socket], PATIENCE_FOR_ONE)
+    }
+
+    /// Those at these sockets.
+    pub fn of(sockets: Vec<PathBuf>, patience: Duration) -> Audience {
+        Audience { sockets, patience, incomplete: false }
+    }
+
+    /// Asks each of them. One that hangs is told of, and left out from then on.
+    pub fn ask(&mut self, request: &Request) -> Vec<Response> {
+        let mut answers = Vec::new();
+        for (socket, answer) in admin::ask_all(&self.sockets, request, self.patience) {
+            match answer {
+                Ok(response) => answers.push((socket, response)),
+                Err(error) if hangs(&error) => {
+                    warn(&socket, self.patience);
+                    self.incomplete = true;
+                    self.sockets.retain(|other| *other != socket);
+                }
+                // It has ended meanwhile.
+                Err(_) => {}
+            }
+        }
+        answers.sort_by(|(a, _), (b, _)| a.cmp(b));
+        answers.into_iter().map(|(_, response)| response).collect()
+    }
+
+    /// Whether one was left out.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete
+    }
+
+    /// How many are asked.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.sockets.len()
+    }
+}
+
+/// Whether a process that was asked hangs.
+pub fn hangs(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
+}
+
+/// Says that a process is left out.
+pub fn warn(socket: &Path, patience: Duration) {
+    let name = socket.file_stem().unwrap_or_default().to_string_lossy();
+    let (role, pid) = name.split_once('-').unwrap_or((&name, "?"));
+    eprintln!("warning: process {pid} ({role}) has not answered within {} s and is left out", patience.as_secs());
+}

@@ -200,6 +200,12 @@ impl Cx<'_> {
         }
     }
 
+    /// A request that could have changed something changes nothing: it is no change, so its client keeps nothing for replay. What
+    /// it has only seen may be lost with another client, and then there would be nothing to do again.
+    pub fn changes_nothing(&mut self) {
+        self.m.out.nothing = true;
+    }
+
     /// Notes the version that object `index` (0 to 3) had before the change, for the reply. Nothing depends on it.
     pub fn note_version(&mut self, index: usize, version: u64) {
         if let Some(slot) = self.m.out.pre_versions.get_mut(index) {

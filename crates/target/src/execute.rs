@@ -207,7 +207,10 @@ impl<S: Service> Target<S> {
                 let lightweight = self.m.exports.get(handle).is_none_or(|export| export.lightweight);
                 let mut header = reply_header(asked);
                 header.pre_versions = pre_versions;
-                let change = !only_memory && (asked.tag.0 != 0 || self.m.out.wants_transno || group.is_some());
+                // A version that answered it as a change gets it done again as one.
+                let nothing = self.m.out.nothing && op.replay == Replay::No;
+                let change =
+                    !only_memory && !nothing && (asked.tag.0 != 0 || self.m.out.wants_transno || group.is_some());
                 if change {
                     let transno = self.m.take_transno(op.replay);
                     let record =

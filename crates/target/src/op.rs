@@ -141,6 +141,7 @@ impl Op {
 pub(crate) struct Out {
     pub(crate) writes: u32,
     pub(crate) wants_transno: bool,
+    pub(crate) nothing: bool,
     pub(crate) pre_versions: [u64; 4],
     pub(crate) hold: bool,
     pub(crate) hold_for: u64,
@@ -154,6 +155,7 @@ impl Out {
     pub(crate) fn clear(&mut self) {
         self.writes = 0;
         self.wants_transno = false;
+        self.nothing = false;
         self.pre_versions = [0; 4];
         self.hold = false;
         self.hold_for = 0;

@@ -50,6 +50,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     let mut found = resolve(mdt, cx, change, op)?;
     if found.other.as_ref().is_some_and(|other| other.fid() == found.moved.fid()) {
         // Two names of one object: nothing happens, as POSIX has it.
+        cx.changes_nothing();
         return Ok(reply(cx, change, &found, Gone::No));
     }
     check(change, op, &found)?;

@@ -337,8 +337,13 @@ impl World {
                 let mut kept = kept;
                 kept.header.transno = reply.header.transno;
                 kept.header.pre_versions = reply.header.pre_versions;
-                assert!(kept.header.transno > Transno(0), "a change without a transno");
-                self.clients[at].kept.push(kept);
+                if kept.header.transno > Transno(0) {
+                    self.clients[at].kept.push(kept);
+                } else {
+                    let rep: ObjectRep = reply.decode().expect("a body");
+                    let fid = |attr: &Option<Attr>| attr.as_ref().map(|attr| attr.fid);
+                    assert_eq!(fid(&rep.attr), fid(&rep.replaced_attr), "a change without a transno");
+                }
             }
         }
         Errno::from_status(reply.header.status).map(|()| reply)

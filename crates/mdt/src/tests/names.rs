@@ -141,10 +141,12 @@ fn a_rename_refuses_what_makes_no_tree() {
     w.mkdir(Fid::ROOT, "empty");
     assert_eq!(w.rename((Fid::ROOT, "empty"), (Fid::ROOT, "full"), 0), Err(Errno::ENOTEMPTY));
     assert!(w.rename((Fid::ROOT, "full"), (Fid::ROOT, "empty"), 0).is_ok());
-    // Two names of one object: nothing happens.
+    // Two names of one object: nothing happens, and there is nothing to do again after a crash.
     let file = w.lookup(Fid::ROOT, "file").unwrap().fid;
     w.link(file, Fid::ROOT, "file2").unwrap();
+    let kept = w.clients[0].kept.len();
     assert!(w.rename((Fid::ROOT, "file"), (Fid::ROOT, "file2"), 0).is_ok());
+    assert_eq!(w.clients[0].kept.len(), kept);
     assert_eq!(w.names(Fid::ROOT), ["a", "empty", "file", "file2"]);
     w.check();
 }

@@ -85,7 +85,7 @@ impl History {
     fn replayed_without(&self, lost: &[usize]) -> Vec<Model> {
         let mut model = self.start.clone();
         // What was refused changed nothing, also where nothing would refuse it now.
-        let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at);
+        let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at) && !self.was_idle(*at);
         for (_, step) in self.steps.iter().enumerate().filter(happened) {
             let result = model.apply(&step.op, &step.cred, step.when);
             // What goes through an open file that is lost goes nowhere, and what was only looked at promises nothing; a
@@ -102,6 +102,13 @@ impl History {
             }
         }
         found
+    }
+
+    /// A rename between two names of one object: it changed nothing, and stands on what it saw no more than a look does.
+    fn was_idle(&self, at: usize) -> bool {
+        let Step { op: Op::Rename { from, to, .. }, cred, .. } = &self.steps[at] else { return false };
+        let id = |path| self.state(at).walk(cred, path).ok();
+        id(from).is_some() && id(from) == id(to)
     }
 
     /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync.
@@ -195,6 +202,22 @@ fn changed(before: &Model, after: &Model) -> Vec<(Id, Vec<u8>)> {
 mod tests {
     use super::*;
     use proto::Bytes;
+
+    #[test]
+    fn a_rename_that_did_nothing_stands_on_nothing() {
+        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let mut model = history.start.clone();
+        let path = vec![Bytes::from_static(b"b")];
+        let mkdir = Op::Mkdir { path: path.clone(), mode: 0o755 };
+        let rename = Op::Rename { from: path.clone(), to: path, flags: 0 };
+        for (client, op) in [(0, mkdir), (1, rename)] {
+            assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
+            let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
+            history.steps.push(Step { op, cred, when, client, succeeded: true, after });
+        }
+        let names: Vec<usize> = history.without(&[0], true).iter().map(|model| model.paths().len()).collect();
+        assert_eq!(names, [1, 2], "the directory may be lost with the client that made it");
+    }
 
     #[test]
     fn what_was_refused_is_not_done_where_its_obstacle_is_lost() {

@@ -14,6 +14,8 @@ use crate::run::Run;
 pub const ADAMANT: &str = "Adamant";
 /// The name of the do-nothing FUSE file system.
 pub const NOTHING: &str = "do-nothing FUSE";
+/// The same over `/dev/fuse`, where FUSE goes over io_uring otherwise.
+pub const NOTHING_DEVICE: &str = "do-nothing over /dev/fuse";
 /// The name of the file system in memory.
 pub const TMPFS: &str = "tmpfs";
 /// The name of the local file system.
@@ -26,7 +28,7 @@ pub struct Local {
     /// Where files may be made.
     pub root: PathBuf,
     is_mount: bool,
-    session: Option<fuser::BackgroundSession>,
+    session: Option<nothing::NothingMount>,
 }
 
 impl Drop for Local {
@@ -40,14 +42,27 @@ impl Drop for Local {
     }
 }
 
-/// The do-nothing FUSE file system.
+/// The do-nothing FUSE file system, over the transport that Adamant's own mounts take here.
 ///
 /// # Errors
 /// The kernel refuses.
 pub fn do_nothing(run: &Run, name: &str, data: Data) -> anyhow::Result<Local> {
     let root = run.folder(name)?;
-    let session = nothing::mount(&root, data, 8)?;
+    let session = nothing::mount(&root, data, 8, true)?;
     Ok(Local { name: NOTHING, root, is_mount: false, session: Some(session) })
+}
+
+/// The same over `/dev/fuse`, where [`do_nothing`] is over io_uring; `None` where both would be the same.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn do_nothing_over_device(run: &Run, name: &str) -> anyhow::Result<Option<Local>> {
+    let root = run.folder(name)?;
+    if !nothing::mount(&root, Data::Memory, 8, true)?.is_over_uring() {
+        return Ok(None);
+    }
+    let session = nothing::mount(&root, Data::Memory, 8, false)?;
+    Ok(Some(Local { name: NOTHING_DEVICE, root, is_mount: false, session: Some(session) }))
 }
 
 /// The file system in memory.

@@ -23,6 +23,8 @@ pub struct Shape {
     pub mounts: usize,
     /// Options of each mount, `max_dirty_mb=1`.
     pub mount_options: Vec<&'static str>,
+    /// Those of the mounts that take requests over `/dev/fuse`, also where the kernel has io_uring for it.
+    pub over_device: Vec<usize>,
     /// Options of each server, `-o`, `recovery_time_soft=5`.
     pub serve_arguments: Vec<&'static str>,
     /// Where a target lives, if not in the story's folder.
@@ -39,6 +41,7 @@ impl Default for Shape {
             osts: 2,
             mounts: 1,
             mount_options: Vec::new(),
+            over_device: Vec::new(),
             serve_arguments: Vec::new(),
             places: Vec::new(),
             server_program: None,
@@ -368,8 +371,10 @@ impl Cluster {
         let mount = &mut self.mounts[index];
         std::fs::create_dir_all(&mount.place).expect("a folder");
         let mut words = vec!["mount".to_owned(), "--foreground".to_owned()];
-        if !self.shape.mount_options.is_empty() {
-            words.extend(["-o".to_owned(), self.shape.mount_options.join(",")]);
+        let mut options = self.shape.mount_options.clone();
+        options.extend(self.shape.over_device.contains(&index).then_some("nouring"));
+        if !options.is_empty() {
+            words.extend(["-o".to_owned(), options.join(",")]);
         }
         words.extend([source, mount.place.display().to_string()]);
         let mut process = Background::start_program(&mount.program, &format!("mnt{index}"), &words, log);

@@ -9,6 +9,7 @@
 //! valid for no time. The kernel gets no negative entries and its own write-back cache stays off.
 
 mod convert;
+mod interrupts;
 pub mod ioctl;
 mod mount;
 mod process;

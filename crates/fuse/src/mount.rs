@@ -1,23 +1,21 @@
 //! Putting a mount under a directory and taking it away.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use client::api::{Answer, Options};
-use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
+use fusewire::abi::flags;
+use fusewire::{Mountpoint, Notifier, Session, Transport};
 use host::client::{Kernel, Mount};
 use parking_lot::Mutex;
 use proto::Errno;
 use proto::msg::Cred;
-use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
 use crate::Call;
+use crate::interrupts::Interrupts;
 use crate::session::Adapter;
 
 /// Threads that take requests from the kernel.
@@ -37,8 +35,10 @@ pub struct MountSettings {
     pub read_only: bool,
     /// `nosuid`, `nodev`, `noexec`, `noatime`, ... as the kernel knows them.
     pub kernel_options: Vec<String>,
-    /// Threads that take requests from the kernel; 0 for the default.
+    /// Threads that take requests from the kernel over `/dev/fuse`; 0 for the default.
     pub threads: usize,
+    /// Requests come over io_uring if the kernel has it; `/dev/fuse` otherwise.
+    pub uring: bool,
 }
 
 /// Why a mount cannot be: a sentence that says what to do.
@@ -56,7 +56,8 @@ impl std::error::Error for MountError {}
 /// A mount under a directory.
 pub struct FuseMount {
     client: Mount,
-    session: Mutex<Option<fuser::BackgroundSession>>,
+    transport: Transport,
+    session: Mutex<Option<Session>>,
     directory: PathBuf,
 }
 
@@ -72,6 +73,11 @@ impl FuseMount {
         &self.client
     }
 
+    /// The way that the kernel's requests take.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// Where it is mounted.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -83,7 +89,7 @@ impl FuseMount {
     /// The session broke.
     pub fn wait(&self) -> io::Result<()> {
         let session = self.session.lock().take();
-        session.map_or(Ok(()), fuser::BackgroundSession::join)
+        session.map_or(Ok(()), Session::join)
     }
 }
 
@@ -119,14 +125,19 @@ pub fn connect(options: Options, settings: &MountSettings, directory: &Path) -> 
 }
 
 impl Connected {
+    /// The client.
+    pub fn client(&self) -> &Mount {
+        &self.client
+    }
+
     /// Puts it under its directory.
     ///
     /// # Errors
     /// The kernel refuses: a sentence.
     pub fn mount(self, settings: &MountSettings) -> Result<FuseMount, MountError> {
         let Connected { client, root, identity, notifier, directory } = self;
-        let config = config(settings);
-        let filesystem = Adapter { client: client.clone(), identity, root };
+        let interrupts = Interrupts::default();
+        let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts });
         let failed = |error: io::Error| {
             let _ = client.unmount(Duration::from_secs(5));
             MountError(match error.kind() {
@@ -141,63 +152,47 @@ impl Connected {
                 _ => format!("cannot mount {}: {error}", directory.display()),
             })
         };
-        let session = match mount_directly(settings, &directory).map_err(failed)? {
-            Some(device) => {
-                let acl = config.acl;
-                fuser::Session::from_fd(filesystem, device, acl, config)
-            }
-            None => fuser::Session::new(filesystem, &directory, &config),
+        let place = Mountpoint {
+            directory: &directory,
+            source: &settings.source,
+            kind: "adamant",
+            flags: kernel_flags(settings),
+            allow_other: settings.allow_other,
         };
-        let session = session.map_err(failed)?;
+        let session = Session::mount(&place, &session_options(settings), adapter).map_err(failed)?;
+        tracing::info!("{} is served over {}", directory.display(), session.transport());
         let _ = notifier.set(session.notifier());
-        let session = session.spawn().map_err(failed)?;
-        Ok(FuseMount { client, session: Mutex::new(Some(session)), directory })
+        Ok(FuseMount { client, transport: session.transport(), session: Mutex::new(Some(session)), directory })
     }
 }
 
-/// What the kernel and the session with it are told.
-fn config(settings: &MountSettings) -> Config {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(settings.source.clone()),
-        MountOption::Subtype("adamant".to_owned()),
-        MountOption::DefaultPermissions,
-    ];
-    if settings.read_only {
-        config.mount_options.push(MountOption::RO);
+/// What the session with the kernel is told.
+fn session_options(settings: &MountSettings) -> fusewire::Options {
+    fusewire::Options {
+        flags: flags::POSIX_LOCKS
+            | flags::FLOCK_LOCKS
+            | flags::ATOMIC_O_TRUNC
+            | flags::DONT_MASK
+            | flags::DO_READDIRPLUS
+            | flags::READDIRPLUS_AUTO
+            | flags::ASYNC_DIO
+            | flags::PARALLEL_DIROPS
+            | flags::POSIX_ACL
+            | flags::CACHE_SYMLINKS
+            | flags::EXPLICIT_INVAL_DATA
+            | flags::HANDLE_KILLPRIV_V2
+            | flags::DIRECT_IO_ALLOW_MMAP
+            | flags::HAS_IOCTL_DIR,
+        threads: if settings.threads == 0 { THREADS } else { settings.threads },
+        uring: settings.uring,
+        ..fusewire::Options::default()
     }
-    for option in &settings.kernel_options {
-        config.mount_options.push(match option.as_str() {
-            "nodev" => MountOption::NoDev,
-            "dev" => MountOption::Dev,
-            "nosuid" => MountOption::NoSuid,
-            "suid" => MountOption::Suid,
-            "noexec" => MountOption::NoExec,
-            "exec" => MountOption::Exec,
-            "noatime" => MountOption::NoAtime,
-            "atime" | "relatime" => MountOption::Atime,
-            "sync" => MountOption::Sync,
-            "dirsync" => MountOption::DirSync,
-            other => MountOption::CUSTOM(other.to_owned()),
-        });
-    }
-    let root = rustix::process::geteuid().is_root();
-    if root && !settings.kernel_options.iter().any(|o| matches!(o.as_str(), "nodev" | "dev")) {
-        config.mount_options.push(MountOption::Dev);
-    }
-    if root && !settings.kernel_options.iter().any(|o| matches!(o.as_str(), "nosuid" | "suid")) {
-        config.mount_options.push(MountOption::Suid);
-    }
-    config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(if settings.threads == 0 { THREADS } else { settings.threads });
-    config.clone_fd = true;
-    config
 }
 
 /// The node of a subtree's directory. It stays open as long as the client lives: so it is never taken for a name that has
 /// to be looked up again, whoever renames or changes it.
 fn find_subtree(client: &Mount, names: &[String]) -> Result<u64, String> {
-    let mut ino = INodeNo::ROOT.0;
+    let mut ino = fusewire::abi::ROOT;
     if names.is_empty() {
         return Ok(ino);
     }
@@ -254,33 +249,6 @@ pub fn remount(settings: &MountSettings, directory: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(directory, kernel_flags(settings), c"")?)
 }
 
-/// Mounts by the system call, with a type of our own that `findmnt` and `df` show. `None` without the right to: then
-/// fusermount3 does it.
-fn mount_directly(settings: &MountSettings, directory: &Path) -> io::Result<Option<OwnedFd>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw()
-    );
-    if settings.allow_other {
-        data.push_str(",allow_other");
-    }
-    let flags = kernel_flags(settings);
-    let data = std::ffi::CString::new(data).map_err(io::Error::other)?;
-    match rustix::mount::mount(settings.source.as_str(), directory, "fuse.adamant", flags, Some(data.as_c_str())) {
-        Ok(()) => Ok(Some(device)),
-        // Root of a container that may not mount.
-        Err(rustix::io::Errno::PERM) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 fn check_directory(directory: &Path) -> Result<(), MountError> {
     let shown = directory.display();
     match std::fs::metadata(directory) {
@@ -321,8 +289,8 @@ struct KernelCaches {
 
 impl KernelCaches {
     /// The kernel's number of a node.
-    fn node(&self, ino: u64) -> INodeNo {
-        if self.root.get() == Some(&ino) { INodeNo::ROOT } else { INodeNo(ino) }
+    fn node(&self, ino: u64) -> u64 {
+        if self.root.get() == Some(&ino) { fusewire::abi::ROOT } else { ino }
     }
 }
 
@@ -341,7 +309,7 @@ impl Kernel for KernelCaches {
 
     fn forget_entry(&self, parent: u64, name: &[u8]) {
         if let Some(notifier) = self.notifier.get() {
-            let _ = notifier.inval_entry(self.node(parent), OsStr::from_bytes(name));
+            let _ = notifier.inval_entry(self.node(parent), name);
         }
     }
 }

@@ -1,31 +1,23 @@
-//! The session with the kernel: one method per request.
+//! The session with the kernel: each request becomes one call, each answer one reply.
 
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use client::api::{Answer, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
-use fuser::{
-    BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
-};
-use host::client::Mount;
+use fusewire::abi::open;
+use fusewire::{Attend, Entry, FileLock, Handler, Listing, Operation, Reply, Request, SetAttr, Space};
+use host::client::{Attention, Mount};
 use proto::{Errno, Fid};
 
 use crate::Call;
-use crate::convert::{attributes, errno, kind, set_time, user_device, validity};
+use crate::convert::{attributes, entry, set_time, user_device, validity};
+use crate::interrupts::Interrupts;
 use crate::ioctl::{self, Verb};
 use crate::process;
 
-/// Largest read or write that the kernel sends.
-const IO_SIZE: u32 = 1 << 20;
-/// How often a call that may wait for long is checked for a signal of its program.
-const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+/// About what the kernel's buffer for directory entries holds.
+const READDIR_BYTES: u32 = 32 << 10;
 
 pub(crate) struct Adapter {
     pub(crate) client: Mount,
@@ -33,133 +25,365 @@ pub(crate) struct Adapter {
     pub(crate) identity: String,
     /// The node that the kernel calls the root.
     pub(crate) root: u64,
+    pub(crate) interrupts: Interrupts,
 }
 
-/// An answer that this call cannot have: a bug, but the program gets an error, not a hang.
-fn unexpected() -> fuser::Errno {
-    fuser::Errno::EIO
+type Outcome = Result<Answer, Errno>;
+
+/// Answers with an error; also for an answer that the call cannot have: a bug, but the program gets an error, not a hang.
+fn refuse(reply: Reply, outcome: Outcome) {
+    reply.error(outcome.err().unwrap_or(Errno::EIO).raw());
 }
 
-fn name(name: &OsStr) -> Bytes {
-    Bytes::copy_from_slice(name.as_bytes())
-}
-
-fn entry_validity(stat: &Stat) -> (Duration, Duration) {
-    (validity(stat.entry_cacheable), validity(stat.cacheable))
-}
-
-fn reply_entry(reply: ReplyEntry, result: Result<Answer, Errno>) {
-    match result {
+fn reply_entry(reply: Reply, outcome: Outcome) {
+    match outcome {
         Ok(Answer::Entry(stat)) => {
-            let (entry, attr) = entry_validity(&stat);
-            reply.entry_with_ttls(&attr, &entry, &attributes(&stat), Generation(0));
+            reply.entry(&entry(&stat, validity(stat.entry_cacheable), validity(stat.cacheable)));
         }
-        Ok(_) => reply.error(unexpected()),
-        Err(error) => reply.error(errno(error)),
+        other => refuse(reply, other),
     }
 }
 
-fn reply_empty(reply: ReplyEmpty, result: Result<Answer, Errno>) {
-    match result {
+pub(crate) fn reply_empty(reply: Reply, outcome: Outcome) {
+    match outcome {
         Ok(_) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
+        Err(error) => reply.error(error.raw()),
     }
 }
 
-fn reply_attr(reply: ReplyAttr, result: Result<Answer, Errno>) {
-    match result {
-        Ok(Answer::Attr(stat)) => reply.attr(&validity(stat.cacheable), &attributes(&stat)),
-        Ok(_) => reply.error(unexpected()),
-        Err(error) => reply.error(errno(error)),
+fn reply_attr(reply: Reply, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Attr(stat)) => reply.attr(&attributes(&stat), validity(stat.cacheable)),
+        other => refuse(reply, other),
     }
 }
 
-fn open_flags(keep_cache: bool, direct_io: bool, no_flush: bool) -> FopenFlags {
-    let mut flags = FopenFlags::empty();
-    flags.set(FopenFlags::FOPEN_KEEP_CACHE, keep_cache);
-    flags.set(FopenFlags::FOPEN_DIRECT_IO, direct_io);
-    flags.set(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES, direct_io);
-    flags.set(FopenFlags::FOPEN_NOFLUSH, no_flush);
-    flags
+fn reply_data(reply: Reply, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Data(data)) => reply.data(&data),
+        other => refuse(reply, other),
+    }
 }
 
-fn reply_open(reply: ReplyOpen, result: Result<Answer, Errno>) {
-    match result {
+fn open_flags(keep_cache: bool, direct_io: bool, no_flush: bool) -> u32 {
+    let choices = [
+        (keep_cache, open::KEEP_CACHE),
+        (direct_io, open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES),
+        (no_flush, open::NOFLUSH),
+    ];
+    choices.into_iter().filter(|(chosen, _)| *chosen).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+fn reply_open(reply: Reply, outcome: Outcome) {
+    match outcome {
         Ok(Answer::Opened { fh, keep_cache, direct_io, no_flush }) => {
-            reply.opened(FileHandle(fh.0), open_flags(keep_cache, direct_io, no_flush));
+            reply.opened(fh.0, open_flags(keep_cache, direct_io, no_flush));
         }
-        Ok(_) => reply.error(unexpected()),
-        Err(error) => reply.error(errno(error)),
+        other => refuse(reply, other),
     }
 }
 
-fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Answer, Errno>) {
-    match result {
-        Ok(Answer::Data(value)) if size == 0 => reply.size(value.len() as u32),
-        Ok(Answer::Data(value)) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(Answer::Data(value)) => reply.data(&value),
-        Ok(_) => reply.error(unexpected()),
-        Err(error) => reply.error(errno(error)),
+fn reply_created(reply: Reply, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Created { stat, fh, direct_io, no_flush }) => {
+            let valid = validity(stat.cacheable && stat.entry_cacheable);
+            reply.created(&entry(&stat, valid, valid), fh.0, open_flags(false, direct_io, no_flush));
+        }
+        other => refuse(reply, other),
     }
 }
 
-fn record_lock(start: u64, end: u64, typ: i32, pid: u32) -> RecordLock {
-    let kind = match typ {
+fn reply_xattr(reply: Reply, size: u32, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Data(value)) if size == 0 => reply.xattr_size(value.len() as u32),
+        Ok(Answer::Data(value)) if value.len() > size as usize => reply.error(libc::ERANGE),
+        other => reply_data(reply, other),
+    }
+}
+
+fn reply_lock(reply: Reply, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Lock(lock)) => {
+            let kind = match lock.kind {
+                RecordLockKind::Shared => libc::F_RDLCK,
+                RecordLockKind::Exclusive => libc::F_WRLCK,
+                RecordLockKind::Unlock => libc::F_UNLCK,
+            };
+            reply.lock(&FileLock { start: lock.start, end: lock.end.min(i64::MAX as u64), kind, pid: lock.pid });
+        }
+        other => refuse(reply, other),
+    }
+}
+
+fn reply_space(reply: Reply, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Space { block_size, blocks, free, available, files, files_free }) => {
+            reply.space(&Space { blocks, free, available, files, files_free, block_size, name_length: 255 });
+        }
+        other => refuse(reply, other),
+    }
+}
+
+fn reply_listing(reply: Reply, size: u32, outcome: Outcome) {
+    match outcome {
+        Ok(Answer::Entries(entries)) => {
+            let mut listing = Listing::new(size);
+            for entry in entries {
+                if !listing.add(entry.ino, entry.offset, entry.kind, &entry.name) {
+                    break;
+                }
+            }
+            reply.listing(&listing);
+        }
+        other => refuse(reply, other),
+    }
+}
+
+fn record_lock(lock: &FileLock) -> RecordLock {
+    let kind = match lock.kind {
         libc::F_RDLCK => RecordLockKind::Shared,
         libc::F_WRLCK => RecordLockKind::Exclusive,
         _ => RecordLockKind::Unlock,
     };
-    RecordLock { start, end: if end >= i64::MAX as u64 { u64::MAX } else { end }, kind, pid }
+    let end = if lock.end >= i64::MAX as u64 { u64::MAX } else { lock.end };
+    RecordLock { start: lock.start, end, kind, pid: lock.pid }
+}
+
+fn set_stat(set: &SetAttr) -> SetStat {
+    SetStat {
+        mode: set.mode.map(|mode| mode & 0o7777),
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: set.atime.map(set_time),
+        mtime: set.mtime.map(set_time),
+        fh: set.fh.map(Fh),
+    }
+}
+
+fn bytes(name: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(name)
+}
+
+/// What becomes of an operation.
+enum Plan {
+    /// A call of the client, whose outcome is answered so. The umask counts for what makes a file.
+    Call { umask: u32, call: Call, answer: fn(Reply, Outcome) },
+    /// The same, with the room that the program has for the answer.
+    Sized { call: Call, size: u32, answer: fn(Reply, u32, Outcome) },
+    /// Anything else.
+    Special,
+}
+
+fn plain(call: Call, answer: fn(Reply, Outcome)) -> Plan {
+    Plan::Call { umask: 0, call, answer }
 }
 
 impl Adapter {
     /// The client's number of a node.
-    fn node(&self, ino: INodeNo) -> u64 {
-        if ino == INodeNo::ROOT { self.root } else { ino.0 }
+    fn node(&self, ino: u64) -> u64 {
+        if ino == fusewire::abi::ROOT { self.root } else { ino }
     }
 
-    fn submit(&self, request: &Request, call: Call, done: impl FnOnce(Result<Answer, Errno>) + Send + 'static) {
-        self.client.submit(process::cred(request, 0), call, Box::new(done));
-    }
-
-    fn create_like(&self, request: &Request, umask: u32, call: Call, reply: ReplyEntry) {
-        self.client.submit(process::cred(request, umask), call, Box::new(move |result| reply_entry(reply, result)));
-    }
-
-    /// Waits for a lock on a thread of its own and watches whether the program was interrupted meanwhile.
-    fn wait_for_lock(&self, request: &Request, call: Call, reply: ReplyEmpty) {
-        let (client, cred, pid) = (self.client.clone(), process::cred(request, 0), request.pid());
-        let watch = move || {
-            let (sender, done) = std::sync::mpsc::channel();
-            let id = client.submit(
-                cred,
-                call,
-                Box::new(move |result| {
-                    reply_empty(reply, result);
-                    let _ = sender.send(());
-                }),
-            );
-            while done.recv_timeout(SIGNAL_CHECK) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                if process::has_signal(pid) {
-                    client.interrupt(id);
-                }
+    /// Operations on names.
+    fn plan(&self, request: &Request<'_>) -> Plan {
+        let ino = self.node(request.node);
+        match &request.operation {
+            Operation::Lookup { name } => plain(Call::Lookup { parent: ino, name: bytes(name) }, reply_entry),
+            Operation::Mknod { name, mode, rdev, umask } => {
+                let call = Call::Mknod { parent: ino, name: bytes(name), mode: *mode, rdev: user_device(*rdev) };
+                Plan::Call { umask: *umask, call, answer: reply_entry }
             }
-        };
-        if let Err(error) = std::thread::Builder::new().name("lock-wait".to_owned()).spawn(watch) {
-            tracing::warn!("no thread to wait for a lock: {error}");
+            Operation::Mkdir { name, mode, umask } => {
+                let call = Call::Mkdir { parent: ino, name: bytes(name), mode: *mode };
+                Plan::Call { umask: *umask, call, answer: reply_entry }
+            }
+            Operation::Create { name, mode, umask, flags } => {
+                let call = Call::Create { parent: ino, name: bytes(name), mode: *mode, flags: *flags };
+                Plan::Call { umask: *umask, call, answer: reply_created }
+            }
+            Operation::Symlink { name, target } => {
+                plain(Call::Symlink { parent: ino, name: bytes(name), target: bytes(target) }, reply_entry)
+            }
+            Operation::Unlink { name } => plain(Call::Unlink { parent: ino, name: bytes(name) }, reply_empty),
+            Operation::Rmdir { name } => plain(Call::Rmdir { parent: ino, name: bytes(name) }, reply_empty),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let call = Call::Rename {
+                    parent: ino,
+                    name: bytes(name),
+                    new_parent: self.node(*new_parent),
+                    new_name: bytes(new_name),
+                    flags: *flags,
+                };
+                plain(call, reply_empty)
+            }
+            Operation::Link { node, new_name } => {
+                let call = Call::Link { ino: self.node(*node), new_parent: ino, new_name: bytes(new_name) };
+                plain(call, reply_entry)
+            }
+            Operation::Readlink => plain(Call::Readlink { ino }, reply_data),
+            Operation::Statfs => plain(Call::Statfs { ino }, reply_space),
+            Operation::Opendir { .. } => plain(Call::Opendir { ino }, reply_open),
+            Operation::Open { flags } => plain(Call::Open { ino, flags: *flags }, reply_open),
+            _ => self.plan_attributes(ino, &request.operation),
         }
     }
 
-    fn answer_ioctl(&self, request: &Request, ino: u64, block: &[u8], reply: ReplyIoctl) {
-        let Some((verb, input)) = ioctl::parse_request(block) else {
-            reply.error(fuser::Errno::EINVAL);
-            return;
-        };
-        let call = match verb {
-            Verb::Identity => {
-                reply.ioctl(0, &ioctl::answer(Ok(self.identity.as_bytes())));
-                return;
+    /// Operations on attributes, extended ones too.
+    fn plan_attributes(&self, ino: u64, operation: &Operation<'_>) -> Plan {
+        match operation {
+            Operation::Getattr { fh } => plain(Call::Getattr { ino, fh: fh.map(Fh) }, reply_attr),
+            Operation::Setattr { set } => plain(Call::Setattr { ino, set: set_stat(set) }, reply_attr),
+            Operation::Setxattr { name, value, flags } => {
+                let call = Call::Setxattr { ino, name: bytes(name), value: bytes(value), flags: *flags };
+                plain(call, reply_empty)
             }
+            Operation::Getxattr { name, size } => {
+                Plan::Sized { call: Call::Getxattr { ino, name: bytes(name) }, size: *size, answer: reply_xattr }
+            }
+            Operation::Listxattr { size } => {
+                Plan::Sized { call: Call::Listxattr { ino }, size: *size, answer: reply_xattr }
+            }
+            Operation::Removexattr { name } => plain(Call::Removexattr { ino, name: bytes(name) }, reply_empty),
+            _ => self.plan_open_file(ino, operation),
+        }
+    }
+
+    /// Operations on what is open.
+    fn plan_open_file(&self, ino: u64, operation: &Operation<'_>) -> Plan {
+        match operation {
+            Operation::Read { fh, offset, size } => {
+                plain(Call::Read { fh: Fh(*fh), offset: *offset, length: *size }, reply_data)
+            }
+            Operation::Write { fh, offset, data, cached, kill_priv } => {
+                let call = Call::Write {
+                    fh: Fh(*fh),
+                    ino,
+                    offset: *offset,
+                    data: bytes(data),
+                    write_back: *cached,
+                    kill_priv: *kill_priv,
+                };
+                plain(call, |reply, outcome| match outcome {
+                    Ok(Answer::Written(count)) => reply.written(count),
+                    other => refuse(reply, other),
+                })
+            }
+            Operation::Flush { fh, lock_owner } => {
+                plain(Call::Flush { fh: Fh(*fh), lock_owner: *lock_owner }, reply_empty)
+            }
+            Operation::Release { fh, flock_owner } => {
+                plain(Call::Release { fh: Fh(*fh), flock_owner: *flock_owner }, reply_empty)
+            }
+            Operation::Fsync { fh, data_only } => {
+                plain(Call::Fsync { fh: Fh(*fh), data_only: *data_only }, reply_empty)
+            }
+            Operation::Releasedir { fh } => plain(Call::Releasedir { fh: Fh(*fh) }, reply_empty),
+            Operation::Fsyncdir { fh, .. } => plain(Call::Fsyncdir { fh: Fh(*fh) }, reply_empty),
+            Operation::Readdir { fh, offset, size, plus: false } => {
+                let call = Call::Readdir { fh: Fh(*fh), offset: *offset, max_bytes: READDIR_BYTES, plus: false };
+                Plan::Sized { call, size: *size, answer: reply_listing }
+            }
+            Operation::Getlk { fh, owner, lock } => {
+                plain(Call::Getlk { fh: Fh(*fh), owner: *owner, lock: record_lock(lock) }, reply_lock)
+            }
+            Operation::Fallocate { fh, offset, length, mode } => {
+                let call = Call::Fallocate { fh: Fh(*fh), mode: *mode, offset: *offset, length: *length };
+                plain(call, reply_empty)
+            }
+            _ => Plan::Special,
+        }
+    }
+
+    fn special(&self, request: &Request<'_>, reply: Reply) {
+        match &request.operation {
+            Operation::Forget { lookups } => self.forget(request, &[(request.node, *lookups)]),
+            Operation::BatchForget { nodes } => self.forget(request, nodes),
+            Operation::Interrupt { unique } => self.interrupts.interrupt(&self.client, *unique),
+            Operation::Readdir { fh, offset, size, .. } => {
+                self.list_with_attributes(request, Fh(*fh), *offset, *size, reply);
+            }
+            Operation::Setlk { fh, owner, lock, flock, wait } => {
+                let (lock, wait) = (record_lock(lock), *wait && lock.kind != libc::F_UNLCK);
+                let call = Call::Setlk { fh: Fh(*fh), owner: *owner, lock, wait, flock: *flock };
+                self.interrupts.submit(&self.client, request.unique, process::cred(request, 0), call, wait, reply);
+            }
+            Operation::Lseek { fh, offset, whence } => self.seek(request, Fh(*fh), *offset, *whence, reply),
+            Operation::Ioctl { command, input, .. } if *command == ioctl::COMMAND => {
+                self.answer_ioctl(request, input, reply);
+            }
+            Operation::Ioctl { .. } => reply.error(libc::ENOTTY),
+            Operation::Destroy => reply.ok(),
+            _ => reply.error(libc::ENOSYS),
+        }
+    }
+
+    fn submit(&self, request: &Request<'_>, call: Call, done: impl FnOnce(Outcome) + Send + 'static) {
+        self.client.submit(process::cred(request, 0), call, Box::new(done));
+    }
+
+    fn forget(&self, request: &Request<'_>, nodes: &[(u64, u64)]) {
+        for (ino, count) in nodes {
+            self.submit(request, Call::Forget { ino: *ino, count: *count }, |_| ());
+        }
+    }
+
+    fn seek(&self, request: &Request<'_>, fh: Fh, offset: u64, whence: u32, reply: Reply) {
+        let whence = match whence as i32 {
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            _ => return reply.error(libc::EINVAL),
+        };
+        if i64::try_from(offset).is_err() {
+            return reply.error(libc::ENXIO);
+        }
+        self.submit(request, Call::Lseek { fh, offset, whence }, move |outcome| match outcome {
+            Ok(Answer::Offset(found)) => reply.offset(found),
+            other => refuse(reply, other),
+        });
+    }
+
+    fn list_with_attributes(&self, request: &Request<'_>, fh: Fh, offset: u64, size: u32, reply: Reply) {
+        let call = Call::Readdir { fh, offset, max_bytes: READDIR_BYTES, plus: true };
+        let client = self.client.clone();
+        let cred = process::cred(request, 0);
+        self.submit(request, call, move |outcome| {
+            let entries = match outcome {
+                Ok(Answer::Entries(entries)) => entries,
+                other => return refuse(reply, other),
+            };
+            let mut listing = Listing::new(size);
+            let mut unsent = Vec::new();
+            for listed in entries {
+                let dot = &*listed.name == b"." || &*listed.name == b"..";
+                let unknown = || Stat { ino: listed.ino, mode: listed.kind << 12, ..Stat::default() };
+                let stat = listed.stat.unwrap_or_else(unknown);
+                let valid = validity(!dot && stat.cacheable && stat.entry_cacheable);
+                let shown: Entry = entry(&Stat { ino: listed.ino, ..stat }, valid, valid);
+                let full = !unsent.is_empty() || !listing.add_plus(&shown, listed.offset, &listed.name);
+                if full && !dot {
+                    unsent.push(listed.ino);
+                }
+            }
+            reply.listing(&listing);
+            if !unsent.is_empty() {
+                // What did not fit was counted as looked up: give the references back, from a thread that may call.
+                std::thread::spawn(move || {
+                    for ino in unsent {
+                        client.submit(cred.clone(), Call::Forget { ino, count: 1 }, Box::new(|_| ()));
+                    }
+                });
+            }
+        });
+    }
+
+    fn answer_ioctl(&self, request: &Request<'_>, block: &[u8], reply: Reply) {
+        let Some((verb, input)) = ioctl::parse_request(block) else {
+            return reply.error(libc::EINVAL);
+        };
+        let ino = self.node(request.node);
+        let call = match verb {
+            Verb::Identity => return reply.ioctl(0, &ioctl::answer(Ok(self.identity.as_bytes()))),
             Verb::PathToFid => Some(Call::PathToFid { ino }),
             Verb::FidToPath => {
                 std::str::from_utf8(input).ok().and_then(|t| t.parse::<Fid>().ok()).map(|fid| Call::FidToPath { fid })
@@ -174,13 +398,11 @@ impl Adapter {
             Verb::TargetSpace => Some(Call::TargetSpace),
         };
         let Some(call) = call else {
-            reply.ioctl(0, &ioctl::answer(Err(Errno::EINVAL)));
-            return;
+            return reply.ioctl(0, &ioctl::answer(Err(Errno::EINVAL)));
         };
-        self.submit(request, call, move |result| {
-            let bytes = result.map(|answer| ioctl_bytes(&answer));
-            let block = ioctl::answer(bytes.as_deref().map_err(|error| *error));
-            reply.ioctl(0, &block);
+        self.submit(request, call, move |outcome| {
+            let bytes = outcome.map(|answer| ioctl_bytes(&answer));
+            reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
         });
     }
 }
@@ -207,486 +429,35 @@ fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
     }
 }
 
-impl Filesystem for Adapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_POSIX_LOCKS,
-            InitFlags::FUSE_FLOCK_LOCKS,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_DONT_MASK,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_HAS_IOCTL_DIR,
-        ];
-        for flag in wanted {
-            // An older kernel without one of them works with less.
-            let _ = config.add_capabilities(flag);
+impl Handler for Adapter {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        match self.plan(request) {
+            Plan::Call { umask, call, answer } => {
+                let done = Box::new(move |outcome| answer(reply, outcome));
+                self.client.submit(process::cred(request, umask), call, done);
+            }
+            Plan::Sized { call, size, answer } => {
+                self.submit(request, call, move |outcome| answer(reply, size, outcome));
+            }
+            Plan::Special => self.special(request, reply),
         }
-        let _ = config.set_max_write(IO_SIZE);
-        let _ = config.set_max_readahead(IO_SIZE);
-        let _ = config.set_max_background(128);
-        let _ = config.set_congestion_threshold(96);
-        Ok(())
     }
 
-    fn destroy(&mut self) {
+    fn companion(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.client.sockets())
+    }
+
+    fn attend(&self, attending: bool) -> Attend {
+        match self.client.attend(attending) {
+            Attention::Unneeded => Attend::No,
+            Attention::Wait => Attend::Wait,
+            Attention::Again => Attend::Again,
+        }
+    }
+
+    fn ended(&self) {
         if let Err(reason) = self.client.unmount(Duration::from_secs(60)) {
             tracing::error!("unmount: {reason}");
         }
     }
-
-    fn lookup(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
-        let call = Call::Lookup { parent: self.node(parent), name: name(child) };
-        self.submit(request, call, move |result| reply_entry(reply, result));
-    }
-
-    fn forget(&self, request: &Request, ino: INodeNo, count: u64) {
-        self.submit(request, Call::Forget { ino: ino.0, count }, |_| ());
-    }
-
-    fn getattr(&self, request: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let call = Call::Getattr { ino: self.node(ino), fh: fh.map(|fh| Fh(fh.0)) };
-        self.submit(request, call, move |result| reply_attr(reply, result));
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let set = SetStat {
-            mode: mode.map(|mode| mode & 0o7777),
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-            fh: fh.map(|fh| Fh(fh.0)),
-        };
-        self.submit(request, Call::Setattr { ino: self.node(ino), set }, move |result| reply_attr(reply, result));
-    }
-
-    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.submit(request, Call::Readlink { ino: self.node(ino) }, move |result| match result {
-            Ok(Answer::Data(target)) => reply.data(&target),
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        child: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let call = Call::Mknod { parent: self.node(parent), name: name(child), mode, rdev: user_device(rdev) };
-        self.create_like(request, umask, call, reply);
-    }
-
-    fn mkdir(&self, request: &Request, parent: INodeNo, child: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.create_like(request, umask, Call::Mkdir { parent: self.node(parent), name: name(child), mode }, reply);
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        let call = Call::Unlink { parent: self.node(parent), name: name(child) };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        let call = Call::Rmdir { parent: self.node(parent), name: name(child) };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, child: &OsStr, target: &Path, reply: ReplyEntry) {
-        let call = Call::Symlink { parent: self.node(parent), name: name(child), target: name(target.as_os_str()) };
-        self.create_like(request, 0, call, reply);
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        child: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let call = Call::Rename {
-            parent: self.node(parent),
-            name: name(child),
-            new_parent: self.node(new_parent),
-            new_name: name(new_name),
-            flags: flags.bits(),
-        };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn link(&self, request: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        let call = Call::Link { ino: self.node(ino), new_parent: self.node(new_parent), new_name: name(new_name) };
-        self.create_like(request, 0, call, reply);
-    }
-
-    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let call = Call::Open { ino: self.node(ino), flags: flags.0 as u32 };
-        self.submit(request, call, move |result| reply_open(reply, result));
-    }
-
-    fn read(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.submit(request, Call::Read { fh: Fh(fh.0), offset, length: size }, move |result| match result {
-            Ok(Answer::Data(data)) => reply.data(&data),
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let call = Call::Write {
-            fh: Fh(fh.0),
-            ino: self.node(ino),
-            offset,
-            data: Bytes::copy_from_slice(data),
-            write_back: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
-            kill_priv: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-        };
-        self.submit(request, call, move |result| match result {
-            Ok(Answer::Written(count)) => reply.written(count),
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn flush(&self, request: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
-        let call = Call::Flush { fh: Fh(fh.0), lock_owner: lock_owner.0 };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn release(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        let call = Call::Release { fh: Fh(fh.0), flock_owner: lock_owner.map(|owner| owner.0) };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn fsync(&self, request: &Request, _ino: INodeNo, fh: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        self.submit(request, Call::Fsync { fh: Fh(fh.0), data_only }, move |result| reply_empty(reply, result));
-    }
-
-    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.submit(request, Call::Opendir { ino: self.node(ino) }, move |result| reply_open(reply, result));
-    }
-
-    fn readdir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let call = Call::Readdir { fh: Fh(fh.0), offset, max_bytes: READDIR_BYTES, plus: false };
-        self.submit(request, call, move |result| match result {
-            Ok(Answer::Entries(entries)) => {
-                for entry in entries {
-                    let full =
-                        reply.add(INodeNo(entry.ino), entry.offset, kind(entry.kind), OsStr::from_bytes(&entry.name));
-                    if full {
-                        break;
-                    }
-                }
-                reply.ok();
-            }
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn readdirplus(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let call = Call::Readdir { fh: Fh(fh.0), offset, max_bytes: READDIR_BYTES, plus: true };
-        let client = self.client.clone();
-        let cred = process::cred(request, 0);
-        self.client.submit(
-            cred.clone(),
-            call,
-            Box::new(move |result| match result {
-                Ok(Answer::Entries(entries)) => {
-                    let mut unsent = Vec::new();
-                    let mut full = false;
-                    for entry in entries {
-                        let dot = &*entry.name == b"." || &*entry.name == b"..";
-                        let stat = entry.stat.unwrap_or_else(|| Stat {
-                            ino: entry.ino,
-                            mode: entry.kind << 12,
-                            ..Stat::default()
-                        });
-                        let covered = !dot && stat.cacheable && stat.entry_cacheable;
-                        full = full
-                            || reply.add(
-                                INodeNo(entry.ino),
-                                entry.offset,
-                                OsStr::from_bytes(&entry.name),
-                                &validity(covered),
-                                &attributes(&stat),
-                                Generation(0),
-                            );
-                        if full && !dot {
-                            unsent.push(entry.ino);
-                        }
-                    }
-                    reply.ok();
-                    if !unsent.is_empty() {
-                        // What did not fit was counted as looked up: give the references back, from a thread that may call.
-                        std::thread::spawn(move || {
-                            for ino in unsent {
-                                client.submit(cred.clone(), Call::Forget { ino, count: 1 }, Box::new(|_| ()));
-                            }
-                        });
-                    }
-                }
-                Ok(_) => reply.error(unexpected()),
-                Err(error) => reply.error(errno(error)),
-            }),
-        );
-    }
-
-    fn releasedir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.submit(request, Call::Releasedir { fh: Fh(fh.0) }, move |result| reply_empty(reply, result));
-    }
-
-    fn fsyncdir(&self, request: &Request, _ino: INodeNo, fh: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.submit(request, Call::Fsyncdir { fh: Fh(fh.0) }, move |result| reply_empty(reply, result));
-    }
-
-    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.submit(request, Call::Statfs { ino: self.node(ino) }, move |result| match result {
-            Ok(Answer::Space { block_size, blocks, free, available, files, files_free }) => {
-                reply.statfs(blocks, free, available, files, files_free, block_size, 255, block_size);
-            }
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        attribute: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let call = Call::Setxattr {
-            ino: self.node(ino),
-            name: name(attribute),
-            value: Bytes::copy_from_slice(value),
-            flags: flags as u32,
-        };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn getxattr(&self, request: &Request, ino: INodeNo, attribute: &OsStr, size: u32, reply: ReplyXattr) {
-        let call = Call::Getxattr { ino: self.node(ino), name: name(attribute) };
-        self.submit(request, call, move |result| reply_xattr(reply, size, result));
-    }
-
-    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.submit(request, Call::Listxattr { ino: self.node(ino) }, move |result| reply_xattr(reply, size, result));
-    }
-
-    fn removexattr(&self, request: &Request, ino: INodeNo, attribute: &OsStr, reply: ReplyEmpty) {
-        let call = Call::Removexattr { ino: self.node(ino), name: name(attribute) };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        child: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let call = Call::Create { parent: self.node(parent), name: name(child), mode, flags: flags as u32 };
-        self.client.submit(
-            process::cred(request, umask),
-            call,
-            Box::new(move |result| match result {
-                Ok(Answer::Created { stat, fh, direct_io, no_flush }) => {
-                    let covered = stat.cacheable && stat.entry_cacheable;
-                    reply.created(
-                        &validity(covered),
-                        &attributes(&stat),
-                        Generation(0),
-                        FileHandle(fh.0),
-                        open_flags(false, direct_io, no_flush),
-                    );
-                }
-                Ok(_) => reply.error(unexpected()),
-                Err(error) => reply.error(errno(error)),
-            }),
-        );
-    }
-
-    fn getlk(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        typ: i32,
-        pid: u32,
-        reply: ReplyLock,
-    ) {
-        let call = Call::Getlk { fh: Fh(fh.0), owner: owner.0, lock: record_lock(start, end, typ, pid) };
-        self.submit(request, call, move |result| match result {
-            Ok(Answer::Lock(lock)) => {
-                let typ = match lock.kind {
-                    RecordLockKind::Shared => libc::F_RDLCK,
-                    RecordLockKind::Exclusive => libc::F_WRLCK,
-                    RecordLockKind::Unlock => libc::F_UNLCK,
-                };
-                reply.locked(lock.start, lock.end.min(i64::MAX as u64), typ, lock.pid);
-            }
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn setlk(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        typ: i32,
-        pid: u32,
-        wait: bool,
-        reply: ReplyEmpty,
-    ) {
-        let lock = record_lock(start, end, typ, pid);
-        let whole = start == 0 && lock.end == u64::MAX;
-        let flock = whole && process::is_in_flock(request.pid());
-        let call = Call::Setlk { fh: Fh(fh.0), owner: owner.0, lock, wait, flock };
-        if wait && lock.kind != RecordLockKind::Unlock {
-            self.wait_for_lock(request, call, reply);
-        } else {
-            self.submit(request, call, move |result| reply_empty(reply, result));
-        }
-    }
-
-    fn ioctl(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        command: u32,
-        input: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        if command == ioctl::COMMAND {
-            self.answer_ioctl(request, self.node(ino), input, reply);
-        } else {
-            reply.error(fuser::Errno::ENOTTY);
-        }
-    }
-
-    fn fallocate(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let call = Call::Fallocate { fh: Fh(fh.0), mode: mode as u32, offset, length };
-        self.submit(request, call, move |result| reply_empty(reply, result));
-    }
-
-    fn lseek(&self, request: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let whence = match whence {
-            libc::SEEK_DATA => Whence::Data,
-            libc::SEEK_HOLE => Whence::Hole,
-            _ => {
-                reply.error(fuser::Errno::EINVAL);
-                return;
-            }
-        };
-        let Ok(offset) = u64::try_from(offset) else {
-            reply.error(fuser::Errno::ENXIO);
-            return;
-        };
-        self.submit(request, Call::Lseek { fh: Fh(fh.0), offset, whence }, move |result| match result {
-            Ok(Answer::Offset(found)) => reply.offset(found as i64),
-            Ok(_) => reply.error(unexpected()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
 }
-
-/// About what the kernel's buffer for directory entries holds.
-const READDIR_BYTES: u32 = 32 << 10;

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -80,6 +80,17 @@ struct Shared {
     pause: AtomicU32,
     /// Calls answered, for statistics.
     answered: AtomicU64,
+}
+
+/// What a thread that submits calls does about the sockets: see [`Mount::attend`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attention {
+    /// Nothing: no call waits, or another thread attends.
+    Unneeded,
+    /// It attends again when [`Mount::sockets`] can be read or after a while.
+    Wait,
+    /// It attends again soon: answers come.
+    Again,
 }
 
 /// Who reads the sockets.
@@ -219,9 +230,25 @@ impl Mount {
         }
     }
 
-    /// Makes a call; `completion` runs when it is done, perhaps before this returns, perhaps on another thread.
+    /// Makes a call; `completion` runs when it is done, perhaps before this returns, perhaps on another thread. Whoever
+    /// submits calls [`Mount::attend`] afterwards.
     pub fn submit(&self, cred: Cred, call: Call, completion: Completion) -> CallId {
-        self.shared.submit(cred, call, completion, false)
+        let mut state = self.shared.state.lock();
+        self.shared.submit(&mut state, cred, call, completion)
+    }
+
+    /// Looks after the sockets as long as calls wait for answers and nobody else does: see [`Attention`]. It takes a
+    /// moment, but does not sleep.
+    pub fn attend(&self, attending: bool) -> Attention {
+        if !attending && !self.shared.take_over() {
+            return Attention::Unneeded;
+        }
+        self.shared.attend()
+    }
+
+    /// Can be read when [`Mount::attend`] has something to do.
+    pub fn sockets(&self) -> BorrowedFd<'_> {
+        self.shared.poller.as_fd()
     }
 
     /// Interrupts a call.
@@ -236,15 +263,14 @@ impl Mount {
     pub fn call(&self, cred: Cred, call: Call) -> Result<Answer, Errno> {
         let slot = Arc::new((Mutex::new(None), Condvar::new()));
         let for_completion = slot.clone();
-        self.shared.submit(
-            cred,
-            call,
-            Box::new(move |result| {
-                *for_completion.0.lock() = Some(result);
-                for_completion.1.notify_one();
-            }),
-            true,
-        );
+        let completion = Box::new(move |result| {
+            *for_completion.0.lock() = Some(result);
+            for_completion.1.notify_one();
+        });
+        let id = self.shared.submit(&mut self.shared.state.lock(), cred, call, completion);
+        if self.shared.take_over() {
+            self.shared.read_for(id);
+        }
         let mut answer = slot.0.lock();
         loop {
             if let Some(result) = answer.take() {
@@ -307,8 +333,13 @@ fn forgotten(shared: &Weak<Shared>, token: u64) {
 }
 
 impl Shared {
-    fn submit(self: &Arc<Self>, cred: Cred, call: Call, completion: Completion, own_only: bool) -> CallId {
-        let mut state = self.state.lock();
+    fn submit(
+        self: &Arc<Self>,
+        state: &mut MutexGuard<'_, State>,
+        cred: Cred,
+        call: Call,
+        completion: Completion,
+    ) -> CallId {
         let id = CallId(state.next_call);
         state.next_call += 1;
         state.completions.insert(id, completion);
@@ -316,29 +347,40 @@ impl Shared {
         let now = self.clock.now();
         state.machine.handle(now, Event::WallClock(clock::wall_ns()));
         state.machine.handle(now, Event::Call { id, cred, call });
-        self.pump(&mut state);
-        let must_read = match state.reader {
-            _ if state.completions.is_empty() => false,
-            Reader::Caller => false,
-            Reader::Nobody => true,
-            Reader::Caretaker => {
-                // The first call after a quiet time: take the sockets over. The caretaker sees it and steps back.
-                let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
-                true
-            }
-        };
-        if must_read {
-            state.reader = Reader::Caller;
-        }
-        drop(state);
-        if must_read {
-            self.read_for_calls(own_only.then_some(id));
-        }
+        self.pump(state);
         id
     }
 
-    /// Reads until no call waits, or until `own` is done: then the caretaker goes on for the others.
-    fn read_for_calls(self: &Arc<Self>, own: Option<CallId>) {
+    /// Whether calls wait and no other caller reads for them: then this thread does from now on.
+    fn take_over(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.completions.is_empty() || state.reader == Reader::Caller {
+            return false;
+        }
+        if state.reader == Reader::Caretaker {
+            // The first call after a quiet time: take the sockets over. The caretaker sees it and steps back.
+            let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        }
+        state.reader = Reader::Caller;
+        true
+    }
+
+    /// One look at the sockets by the caller that reads.
+    fn attend(self: &Arc<Self>) -> Attention {
+        let ready = self.look_sockets();
+        let mut state = self.state.lock();
+        self.take_in(&mut state, &ready);
+        if self.stop_reading(&mut state, |state| state.completions.is_empty()) {
+            Attention::Unneeded
+        } else if ready.is_empty() {
+            Attention::Wait
+        } else {
+            Attention::Again
+        }
+    }
+
+    /// Reads until a call is done: then the caretaker goes on for the others.
+    fn read_for(self: &Arc<Self>, own: CallId) {
         loop {
             let ready = match self.look_sockets() {
                 ready if ready.is_empty() => self.wait_sockets(Some(GLANCE)),
@@ -346,15 +388,22 @@ impl Shared {
             };
             let mut state = self.state.lock();
             self.take_in(&mut state, &ready);
-            let done = own.is_some_and(|id| !state.completions.contains_key(&id));
-            if done || state.completions.is_empty() || state.phase == Phase::Gone {
-                state.reader = Reader::Nobody;
-                if !state.completions.is_empty() || state.dozing {
-                    self.caretaker.notify_one();
-                }
+            if self.stop_reading(&mut state, |state| !state.completions.contains_key(&own)) {
                 return;
             }
         }
+    }
+
+    /// Gives reading up if the caller has no more use for it.
+    fn stop_reading(&self, state: &mut State, done: impl Fn(&State) -> bool) -> bool {
+        let stops = done(state) || state.phase == Phase::Gone;
+        if stops {
+            state.reader = Reader::Nobody;
+            if !state.completions.is_empty() || state.dozing {
+                self.caretaker.notify_one();
+            }
+        }
+        stops
     }
 
     /// The caretaker's life.

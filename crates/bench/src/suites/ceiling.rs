@@ -8,7 +8,7 @@ use crate::figures::Figure;
 use crate::gather::{Gathered, Measure};
 use crate::load::{self, Job, Pool};
 use crate::nothing::Data;
-use crate::places::{self, ADAMANT, Local, NOTHING, Spread, TMPFS, XFS, phase};
+use crate::places::{self, ADAMANT, Local, NOTHING, NOTHING_DEVICE, Spread, TMPFS, XFS, phase};
 use crate::results::{Bound, Chart, Results, Row, Series, Shape};
 use crate::run::Run;
 
@@ -35,7 +35,7 @@ const PHASES: [(&str, &str, Job); 5] = [
     ("4 KiB file: create, write, close", "s", Job::Create { size: 4096 }),
     ("unlink of 4 KiB files", "s", Job::Remove),
 ];
-const YARDSTICKS: [&str; 3] = [NOTHING, TMPFS, XFS];
+const YARDSTICKS: [&str; 4] = [NOTHING, NOTHING_DEVICE, TMPFS, XFS];
 
 #[derive(Default)]
 struct Samples {
@@ -52,10 +52,6 @@ pub fn run(run: &Run, size: Size, command: &str) -> Results {
     let about = "One program at work on a mount over loopback TCP, beside a FUSE file system that does nothing, echoes \
                  over the protocol's framing, the bare engine, and local file systems.";
     super::finish("ceiling", about, command, |results| {
-        results.not_available.push((
-            "do-nothing FUSE over io_uring".to_owned(),
-            "the FUSE library that Adamant uses speaks /dev/fuse only".to_owned(),
-        ));
         let mut samples = Samples::default();
         let ended = measure(run, size, &mut samples, results);
         results.rows = rows(&samples);
@@ -79,6 +75,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     let server = EchoServer::start()?;
     let mut echo = Echo::connect(server.port)?;
     let mut pool = Pool::start(1)?;
+    let mut over_uring = true;
     for round in 0..size.rounds {
         run.step(round, size.rounds, "echo")?;
         let echoes = u32::try_from(size.files)?;
@@ -90,6 +87,17 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
             run.step(round, size.rounds, NOTHING)?;
             let nothing = places::do_nothing(run, "nothing", Data::Memory)?;
             small(run, &mut pool, size, &nothing.root, NOTHING, None, samples)?;
+        }
+        if over_uring {
+            run.step(round, size.rounds, NOTHING_DEVICE)?;
+            match places::do_nothing_over_device(run, "nothing")? {
+                Some(nothing) => small(run, &mut pool, size, &nothing.root, nothing.name, None, samples)?,
+                None => {
+                    over_uring = false;
+                    let why = "the kernel does not have it or does not allow it (fuse.enable_uring)";
+                    results.not_available.push(("do-nothing FUSE over io_uring".to_owned(), why.to_owned()));
+                }
+            }
         }
         for local in &locals {
             run.step(round, size.rounds, local.name)?;
@@ -185,7 +193,7 @@ fn rows(samples: &Samples) -> Vec<Row> {
 fn charts(samples: &Samples) -> Vec<Chart> {
     let gathered = &samples.gathered;
     let mut charts = Vec::new();
-    let series: Vec<Series> = [ADAMANT, NOTHING, TMPFS, XFS]
+    let series: Vec<Series> = [ADAMANT, NOTHING, NOTHING_DEVICE, TMPFS, XFS]
         .iter()
         .map(|place| Series {
             name: (*place).to_owned(),

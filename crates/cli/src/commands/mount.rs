@@ -9,6 +9,7 @@ use clap::Args;
 use client::api::Options;
 use fuse::{FuseMount, MountSettings};
 use host::admin::{self, Description, Device, Request, Response};
+use host::client::Mount;
 use proto::connect::TAG_MAX;
 use proto::{Errno, Nid};
 
@@ -24,7 +25,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, always_ping, allow_faults, allow_other, no_allow_other, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -109,6 +110,7 @@ impl MountRequest {
             read_only: false,
             kernel_options: Vec::new(),
             threads: 0,
+            uring: true,
         };
         let mut options = Options {
             uuid: host::clock::uuid(),
@@ -169,6 +171,8 @@ impl MountRequest {
                 }
                 "always_ping" => options.always_ping = true,
                 "allow_faults" => options.faults = serve::allowed_faults(true),
+                "uring" => settings.uring = true,
+                "nouring" => settings.uring = false,
                 "threads" => settings.threads = number()? as usize,
                 "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" | "sync"
                 | "dirsync" => settings.kernel_options.push(key.to_owned()),
@@ -271,15 +275,15 @@ impl Mounted {
         options.description = format!("{host}:{}", directory.display());
         let (fsname, uuid) = (options.fsname.clone(), options.uuid.to_string());
         let connected = fuse::connect(options, &request.settings, &directory).map_err(anyhow::Error::new)?;
-        // Until here a signal may end the process as it likes; whoever sees the mount may ask for its orderly end.
+        // Whoever sees the mount may ask for its orderly end, and lctl for its parameters.
         let signals = daemon::Signals::catch()?;
-        let mount = std::sync::Arc::new(connected.mount(&request.settings).map_err(anyhow::Error::new)?);
-        let for_admin = mount.clone();
+        let client = connected.client().clone();
         let faults = request.options.faults.clone();
         let place = directory.display().to_string();
-        let admin = admin::serve("mount", move |request| answer(&for_admin, &faults, &fsname, &uuid, &place, request));
+        let admin = admin::serve("mount", move |request| answer(&client, &faults, &fsname, &uuid, &place, request));
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
+        let mount = std::sync::Arc::new(connected.mount(&request.settings).map_err(anyhow::Error::new)?);
         Ok(Mounted { mount, signals, _admin: admin })
     }
 
@@ -325,35 +329,28 @@ pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
     }
 }
 
-fn set(mount: &FuseMount, pattern: &str, value: &str) -> Response {
-    let names: Vec<String> = mount.client().get_params(pattern).into_iter().map(|(name, _)| name).collect();
+fn set(client: &Mount, pattern: &str, value: &str) -> Response {
+    let names: Vec<String> = client.get_params(pattern).into_iter().map(|(name, _)| name).collect();
     if names.is_empty() {
         return Response::failed(Errno::ENOENT);
     }
     for name in &names {
-        if let Err(error) = mount.client().set_param(name, value) {
+        if let Err(error) = client.set_param(name, value) {
             return Response::failed(error);
         }
     }
     Response::Params(names.into_iter().map(|name| (name, value.to_owned())).collect())
 }
 
-fn answer(
-    mount: &FuseMount,
-    faults: &stdx::Faults,
-    fsname: &str,
-    uuid: &str,
-    place: &str,
-    request: Request,
-) -> Response {
+fn answer(client: &Mount, faults: &stdx::Faults, fsname: &str, uuid: &str, place: &str, request: Request) -> Response {
     match request {
         Request::GetParam { pattern } => {
             let mut found = host::faults::get(faults, &pattern);
-            found.extend(mount.client().get_params(&pattern));
+            found.extend(client.get_params(&pattern));
             Response::Params(found)
         }
         Request::SetParam { pattern, value } => {
-            host::faults::set(faults, &pattern, &value).unwrap_or_else(|| set(mount, &pattern, &value))
+            host::faults::set(faults, &pattern, &value).unwrap_or_else(|| set(client, &pattern, &value))
         }
         Request::Describe => Response::Description(Description {
             pid: std::process::id(),
@@ -372,7 +369,7 @@ fn answer(
         Request::Survey { .. } => {
             Response::Failed(Errno::ENODEV.raw(), "no metadata target runs in this process".to_owned())
         }
-        Request::Shutdown => match unmount(mount.directory()) {
+        Request::Shutdown => match unmount(std::path::Path::new(place)) {
             Ok(()) => Response::Done,
             Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),
         },

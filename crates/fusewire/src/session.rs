@@ -1,0 +1,374 @@
+//! A session with the kernel: its handshake, its threads, its end.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use rustix::thread::CpuSet;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::abi;
+use crate::device::{self, Device, Taken};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::ring::{self, Queue};
+
+const PAGE: u32 = 4096;
+/// The kernel wants at least this for a request.
+const SMALLEST_WRITE: u32 = 8192;
+/// The kernel's parameter that permits io_uring.
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// A file system.
+pub trait Handler: Send + Sync + 'static {
+    /// A request. Its answer may be given at once or later, from any thread; until then this call should not wait for
+    /// anything slow, since the thread serves others too.
+    fn handle(&self, request: &Request<'_>, reply: Reply);
+
+    /// A descriptor that a thread of the session may wait for beside new requests: see [`Handler::attend`].
+    fn companion(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Called by a thread of the session after it handed requests over, and as long as it attends to the companion. It
+    /// should not sleep. It is the handler's business that not more threads attend than are useful.
+    fn attend(&self, attending: bool) -> Attend {
+        let _ = attending;
+        Attend::No
+    }
+
+    /// The file system was unmounted; no request comes any more.
+    fn ended(&self) {}
+}
+
+/// What a thread of the session does beside its requests: see [`Handler::attend`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attend {
+    /// Nothing.
+    No,
+    /// It calls again when the companion can be read, or after a while.
+    Wait,
+    /// It calls again as soon as it has taken what requests there are.
+    Again,
+}
+
+/// How a session is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the file system can do: bits of [`abi::flags`]. An older kernel without one of them works with less.
+    pub flags: u64,
+    /// Largest read or write, in bytes.
+    pub max_write: u32,
+    /// Requests that the kernel sends without a program waiting: read-ahead, writes of the page cache.
+    pub max_background: u16,
+    /// Threads that read `/dev/fuse`, at least one.
+    pub threads: usize,
+    /// Use io_uring if the kernel has it and allows it (the module parameter, see [`Session::allow_uring`]).
+    pub uring: bool,
+    /// Requests that each processor's queue holds, over io_uring.
+    pub queue_depth: u16,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { flags: 0, max_write: 1 << 20, max_background: 128, threads: 4, uring: true, queue_depth: 256 }
+    }
+}
+
+/// The way that requests take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// `/dev/fuse`, with so many threads.
+    Device(usize),
+    /// io_uring, with so many queues.
+    Uring(usize),
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Transport::Device(threads) => write!(f, "/dev/fuse with {threads} threads"),
+            Transport::Uring(queues) => write!(f, "io_uring with {queues} queues"),
+        }
+    }
+}
+
+/// Tells the kernel that what it caches is out of date.
+#[derive(Clone, Debug)]
+pub struct Notifier(Arc<Device>);
+
+impl Notifier {
+    /// Attributes of a node and, unless `offset` is negative, its data from there on (`length` 0: to the end). False if the
+    /// kernel does not know the node. Waits for requests under way on that data: not for a thread of the session.
+    pub fn inval_inode(&self, ino: u64, offset: i64, length: i64) -> bool {
+        let record = abi::NotifyInvalInode { ino, off: offset, len: length };
+        self.0.notify(abi::NOTIFY_INVAL_INODE, &[record.as_bytes()])
+    }
+
+    /// A name. False if the kernel does not know it. Waits for requests under way in that directory: not for a thread of the
+    /// session.
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
+        let record = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
+        let mut bytes = name.to_vec();
+        bytes.push(0);
+        self.0.notify(abi::NOTIFY_INVAL_ENTRY, &[record.as_bytes(), &bytes])
+    }
+}
+
+/// A file system that is served.
+pub struct Session {
+    device: Arc<Device>,
+    handler: Arc<dyn Handler>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    transport: Transport,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({})", self.transport)
+    }
+}
+
+impl Session {
+    /// Permits io_uring to all FUSE file systems of this machine that are mounted from now on, where root may. True if it is
+    /// permitted now.
+    pub fn allow_uring() -> bool {
+        let allowed = |text: String| matches!(text.trim(), "Y" | "1");
+        std::fs::read_to_string(PARAMETER).is_ok_and(allowed) || std::fs::write(PARAMETER, "Y").is_ok()
+    }
+
+    /// Shakes hands with the kernel over the descriptor of a fresh mount and starts to serve it.
+    ///
+    /// # Errors
+    /// The kernel is too old, or broke off; a thread or a descriptor was refused.
+    pub fn start(device: OwnedFd, options: &Options, handler: Arc<dyn Handler>) -> io::Result<Session> {
+        let options = Options {
+            max_write: options.max_write.max(SMALLEST_WRITE).next_multiple_of(PAGE),
+            threads: options.threads.max(1),
+            queue_depth: options.queue_depth.clamp(1, 4096),
+            ..options.clone()
+        };
+        let device = Arc::new(Device::new(device));
+        let mut session = Session {
+            device: device.clone(),
+            handler: handler.clone(),
+            threads: Vec::new(),
+            transport: Transport::Device(0),
+        };
+        let Some(asked) = take_init(&device, options.max_write)? else { return Ok(session) };
+        let offers_uring = options.uring && asked.offered() & abi::flags::OVER_IO_URING != 0;
+        let rings = if offers_uring { RingThreads::start(&device, &options, &handler) } else { None };
+        let uring = if rings.is_some() { abi::flags::OVER_IO_URING } else { 0 };
+        answer_init(&device, &asked, &options, uring);
+        let mut readers = options.threads;
+        if let Some(rings) = rings {
+            // Forgets, interrupts, and what came before the rings were ready.
+            readers = 1;
+            session.transport = Transport::Uring(rings.threads.len());
+            session.threads.extend(rings.register()?);
+        } else {
+            session.transport = Transport::Device(readers);
+        }
+        for index in 0..readers {
+            let device = if index == 0 { device.clone() } else { Arc::new(device.another()?) };
+            let (handler, max_write) = (handler.clone(), options.max_write);
+            let serve = move || device::serve(&device, &*handler, max_write);
+            session.threads.push(std::thread::Builder::new().name(format!("fuse-{index}")).spawn(serve)?);
+        }
+        Ok(session)
+    }
+
+    /// The way that requests take.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// For notifications.
+    pub fn notifier(&self) -> Notifier {
+        Notifier(self.device.clone())
+    }
+
+    /// Waits until the file system is unmounted, and tells the handler.
+    ///
+    /// # Errors
+    /// A thread broke off; the others went on.
+    pub fn join(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the session panicked")));
+            result = result.and(ended);
+        }
+        self.handler.ended();
+        result
+    }
+}
+
+/// The kernel's INIT.
+struct Asked {
+    unique: u64,
+    init: abi::InitIn,
+}
+
+impl Asked {
+    /// What the kernel can do.
+    fn offered(&self) -> u64 {
+        u64::from(self.init.flags) | (u64::from(self.init.flags2) << 32)
+    }
+}
+
+/// `None` if the file system was unmounted at once.
+fn take_init(device: &Device, max_write: u32) -> io::Result<Option<Asked>> {
+    let mut buffer = device::buffer(max_write);
+    let size = loop {
+        match device.take(&mut buffer)? {
+            Taken::Request(size) => break size,
+            Taken::Nothing => {}
+            Taken::Ended => return Ok(None),
+        }
+    };
+    let broken = || io::Error::other("the kernel's first request is no handshake");
+    let (header, body) = abi::InHeader::read_from_prefix(&buffer[..size]).map_err(|_| broken())?;
+    // Older kernels send less of it.
+    let mut bytes = [0; size_of::<abi::InitIn>()];
+    let known = body.len().min(bytes.len());
+    bytes[..known].copy_from_slice(&body[..known]);
+    let init = abi::InitIn::read_from_bytes(&bytes).map_err(|_| broken())?;
+    if header.opcode != abi::INIT {
+        return Err(broken());
+    }
+    if init.major != abi::MAJOR || init.minor < abi::OLDEST_MINOR {
+        device.answer(header.unique, libc::EPROTO, &[]);
+        return Err(io::Error::other(format!(
+            "the kernel speaks FUSE {}.{}; this needs 7.{} (Linux 5.17) or newer",
+            init.major,
+            init.minor,
+            abi::OLDEST_MINOR
+        )));
+    }
+    Ok(Some(Asked { unique: header.unique, init }))
+}
+
+fn answer_init(device: &Device, asked: &Asked, options: &Options, uring: u64) {
+    let always = abi::flags::ASYNC_READ | abi::flags::BIG_WRITES | abi::flags::MAX_PAGES | abi::flags::INIT_EXT;
+    let flags = (always | options.flags | uring) & asked.offered();
+    let answer = abi::InitOut {
+        major: abi::MAJOR,
+        minor: abi::MINOR.min(asked.init.minor),
+        max_readahead: options.max_write.min(asked.init.max_readahead),
+        flags: flags as u32,
+        max_background: options.max_background,
+        congestion_threshold: options.max_background / 4 * 3,
+        max_write: options.max_write,
+        time_gran: 1,
+        max_pages: u16::try_from(options.max_write / PAGE).unwrap_or(u16::MAX),
+        flags2: (flags >> 32) as u32,
+        ..abi::InitOut::default()
+    };
+    device.answer(asked.unique, 0, &[answer.as_bytes()]);
+}
+
+/// Threads that have made their rings and wait for the handshake's end before they offer them to the kernel: once
+/// io_uring is agreed on, the kernel holds all requests back until the rings are there.
+struct RingThreads {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    go: Vec<mpsc::Sender<()>>,
+    registered: mpsc::Receiver<io::Result<()>>,
+}
+
+impl RingThreads {
+    /// `None` if this machine cannot: its log says why.
+    fn start(device: &Arc<Device>, options: &Options, handler: &Arc<dyn Handler>) -> Option<RingThreads> {
+        match Self::try_start(device, options, handler) {
+            Ok(threads) => Some(threads),
+            Err(error) => {
+                tracing::info!("no FUSE over io_uring, /dev/fuse instead: {error}");
+                None
+            }
+        }
+    }
+
+    fn try_start(device: &Arc<Device>, options: &Options, handler: &Arc<dyn Handler>) -> io::Result<RingThreads> {
+        let (made_sender, made) = mpsc::channel();
+        let (registered_sender, registered) = mpsc::channel();
+        let ended = Arc::new(AtomicBool::new(false));
+        let mut rings = RingThreads { threads: Vec::new(), go: Vec::new(), registered };
+        for cpu in 0..possible_cpus()? {
+            let (go, start) = mpsc::channel();
+            let (made, registered) = (made_sender.clone(), registered_sender.clone());
+            let (device, handler, ended) = (device.clone(), handler.clone(), ended.clone());
+            let (depth, payload) = (options.queue_depth, options.max_write as usize);
+            let serve = move || {
+                stay_on(cpu);
+                let parts = ring::make_ring(depth).and_then(|r| Ok((r, Queue::new(cpu, depth, payload)?)));
+                let (ring, queue) = match parts {
+                    Ok(parts) => parts,
+                    Err(error) => {
+                        let _ = made.send(Err(error));
+                        return Ok(());
+                    }
+                };
+                let _ = made.send(Ok(()));
+                // If the others cannot, this one is not wanted.
+                if start.recv().is_err() {
+                    return Ok(());
+                }
+                let mut server = ring::Server::new(ring, queue, device, &*handler, &ended);
+                let offered = server.register();
+                let refused = offered.is_err();
+                let _ = registered.send(offered);
+                if refused { Ok(()) } else { server.serve() }
+            };
+            rings.threads.push(std::thread::Builder::new().name(format!("fuse-ring-{cpu}")).spawn(serve)?);
+            rings.go.push(go);
+        }
+        for _ in &rings.threads {
+            made.recv().map_err(io::Error::other)??;
+        }
+        Ok(rings)
+    }
+
+    /// Offers all rings to the kernel.
+    fn register(self) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+        for go in &self.go {
+            let _ = go.send(());
+        }
+        for _ in &self.threads {
+            match self.registered.recv().map_err(io::Error::other)? {
+                // Unmounted meanwhile: the other threads see it too.
+                Err(error) if ring::is_end(&error) => {}
+                result => result?,
+            }
+        }
+        Ok(self.threads)
+    }
+}
+
+/// Processors that there can be: the kernel has a queue for each.
+fn possible_cpus() -> io::Result<u16> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<u16>().ok());
+    last.and_then(|last| last.checked_add(1)).ok_or_else(|| io::Error::other("cannot tell the number of processors"))
+}
+
+/// Keeps this thread on a processor, if that one is there.
+fn stay_on(cpu: u16) {
+    let mut set = CpuSet::new();
+    set.set(cpu.into());
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+impl Session {
+    /// Serves a directory: mounts, starts, and leaves the session to whoever unmounts it.
+    ///
+    /// # Errors
+    /// As [`Mountpoint::mount`](crate::Mountpoint::mount) and [`Session::start`].
+    pub fn mount(place: &crate::Mountpoint<'_>, options: &Options, handler: Arc<dyn Handler>) -> io::Result<Session> {
+        if options.uring {
+            Self::allow_uring();
+        }
+        let device = place.mount()?;
+        Self::start(device, options, handler).inspect_err(|_| drop(crate::unmount(place.directory)))
+    }
+}

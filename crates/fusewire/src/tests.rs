@@ -1,0 +1,295 @@
+//! Requests byte by byte, answers byte by byte, and real mounts over both transports.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use rustix::mount::MountFlags;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::reply::Channel;
+use crate::request::Refused;
+use crate::*;
+
+fn whole(opcode: u32, record: &[u8], rest: &[u8]) -> Vec<u8> {
+    let len = (size_of::<abi::InHeader>() + record.len() + rest.len()) as u32;
+    let header =
+        abi::InHeader { len, opcode, unique: 7, nodeid: 3, uid: 1000, gid: 100, pid: 42, ..Default::default() };
+    [header.as_bytes(), record, rest].concat()
+}
+
+#[track_caller]
+fn parsed(bytes: &[u8]) -> Operation<'_> {
+    let (_, request) = Request::parse_whole(bytes).unwrap_or_else(|_| panic!("no header"));
+    let request = request.unwrap_or_else(|error| panic!("{error:?}"));
+    assert_eq!((request.unique, request.node, request.uid, request.gid, request.pid), (7, 3, 1000, 100, 42));
+    request.operation
+}
+
+#[test]
+fn requests_are_taken_apart() {
+    let lookup = whole(abi::LOOKUP, &[], b"name\0");
+    assert_eq!(parsed(&lookup), Operation::Lookup { name: b"name" });
+    let rename = abi::Rename2In { newdir: 9, flags: 2, padding: 0 };
+    let rename = whole(abi::RENAME2, rename.as_bytes(), b"old\0new\0");
+    let wanted = Operation::Rename { name: b"old", new_parent: 9, new_name: b"new", flags: 2 };
+    assert_eq!(parsed(&rename), wanted);
+    let write = abi::WriteIn { fh: 5, offset: 4096, size: 3, write_flags: abi::WRITE_CACHE, ..Default::default() };
+    let write = whole(abi::WRITE, write.as_bytes(), b"abc");
+    let wanted = Operation::Write { fh: 5, offset: 4096, data: b"abc", cached: true, kill_priv: false };
+    assert_eq!(parsed(&write), wanted);
+    let forget = [
+        abi::BatchForgetIn { count: 2, dummy: 0 }.as_bytes(),
+        abi::ForgetOne { nodeid: 4, nlookup: 1 }.as_bytes(),
+        abi::ForgetOne { nodeid: 5, nlookup: 2 }.as_bytes(),
+    ];
+    let forget = whole(abi::BATCH_FORGET, forget[0], &forget[1..].concat());
+    assert_eq!(parsed(&forget), Operation::BatchForget { nodes: vec![(4, 1), (5, 2)] });
+    let lock = abi::FileLockRecord { start: 1, end: 2, kind: libc::F_WRLCK as u32, pid: 42 };
+    let lock = abi::LkIn { fh: 5, owner: 6, lk: lock, lk_flags: abi::LK_FLOCK, padding: 0 };
+    let lock = whole(abi::SETLKW, lock.as_bytes(), &[]);
+    let held = FileLock { start: 1, end: 2, kind: libc::F_WRLCK, pid: 42 };
+    let wanted = Operation::Setlk { fh: 5, owner: 6, lock: held, flock: true, wait: true };
+    assert_eq!(parsed(&lock), wanted);
+    let value = whole(abi::SETXATTR, abi::SetxattrIn { size: 2, flags: 1 }.as_bytes(), b"user.a\0xy");
+    assert_eq!(parsed(&value), Operation::Setxattr { name: b"user.a", value: b"xy", flags: 1 });
+}
+
+#[test]
+fn times_and_what_is_not_set() {
+    use abi::setattr as bit;
+    let record = abi::SetattrIn {
+        valid: bit::ATIME | bit::MTIME | bit::MTIME_NOW | bit::UID,
+        atime: -2i64 as u64,
+        atime_ns: 500_000_000,
+        uid: 12,
+        mode: 0o777,
+        ..Default::default()
+    };
+    let bytes = whole(abi::SETATTR, record.as_bytes(), &[]);
+    let Operation::Setattr { set } = parsed(&bytes) else { panic!("another operation") };
+    assert_eq!(set.atime.and_then(TimeChange::ns), Some(-1_500_000_000));
+    let set = SetAttr { atime: None, ..set };
+    assert_eq!(set, SetAttr { uid: Some(12), mtime: Some(TimeChange::Now), ..SetAttr::default() });
+}
+
+/// Whatever the kernel sends cut off is refused, and never read beyond its end.
+#[test]
+fn broken_requests_are_refused() {
+    let records: [(u32, Vec<u8>, &[u8]); 5] = [
+        (abi::LOOKUP, vec![], b"name"),
+        (abi::WRITE, abi::WriteIn { size: 4, ..Default::default() }.as_bytes().to_vec(), b"abc"),
+        (abi::SETXATTR, abi::SetxattrIn { size: 9, flags: 0 }.as_bytes().to_vec(), b"n\0v"),
+        (abi::BATCH_FORGET, abi::BatchForgetIn { count: u32::MAX, dummy: 0 }.as_bytes().to_vec(), &[0; 32]),
+        (abi::IOCTL, abi::IoctlIn { in_size: 1, ..Default::default() }.as_bytes().to_vec(), &[]),
+    ];
+    for (opcode, record, rest) in records {
+        let bytes = whole(opcode, &record, rest);
+        let Ok((_, request)) = Request::parse_whole(&bytes) else { panic!("{opcode}: no header") };
+        assert_eq!(request, Err(Refused(libc::EIO)), "operation {opcode}");
+    }
+    let unknown = whole(4000, &[], &[]);
+    assert!(matches!(Request::parse_whole(&unknown), Ok((_, Err(Refused(libc::ENOSYS))))));
+    let whole = whole(abi::GETATTR, abi::GetattrIn::default().as_bytes(), &[]);
+    for length in 0..whole.len() {
+        assert!(Request::parse_whole(&whole[..length]).is_err(), "{length} bytes");
+    }
+}
+
+fn answered(answer: impl FnOnce(Reply)) -> (u64, i32, Vec<u8>) {
+    let (sender, receiver) = mpsc::channel();
+    answer(Reply::new(9, Channel::Test(sender)));
+    let first = receiver.recv().expect("an answer");
+    assert!(receiver.recv().is_err(), "answered twice");
+    first
+}
+
+fn read<T: FromBytes + Immutable>(bytes: &[u8]) -> T {
+    T::read_from_bytes(bytes).unwrap_or_else(|_| panic!("{} bytes", bytes.len()))
+}
+
+#[test]
+fn answers_have_the_kernels_form() {
+    let attr = Attr { ino: 3, size: 10, mtime_ns: -1, mode: libc::S_IFREG | 0o644, nlink: 1, ..Attr::default() };
+    let entry = Entry { attr, entry_valid: Duration::from_millis(1500), attr_valid: Duration::ZERO };
+    let (unique, errno, bytes) = answered(|reply| reply.entry(&entry));
+    let record: abi::EntryOut = read(&bytes);
+    assert_eq!((unique, errno, record.nodeid, record.entry_valid, record.entry_valid_ns), (9, 0, 3, 1, 500_000_000));
+    assert_eq!((record.attr.mtime as i64, record.attr.mtime_ns), (-1, 999_999_999), "before 1970");
+    let (_, _, bytes) = answered(|reply| reply.created(&entry, 4, abi::open::DIRECT_IO));
+    let open: abi::OpenOut = read(&bytes[size_of::<abi::EntryOut>()..]);
+    assert_eq!((open.fh, open.open_flags), (4, abi::open::DIRECT_IO));
+    assert_eq!(answered(|reply| reply.error(libc::ENOENT)), (9, libc::ENOENT, vec![]));
+    assert_eq!(answered(drop), (9, libc::EIO, vec![]), "a reply that is forgotten");
+}
+
+#[test]
+fn a_listing_holds_what_fits() {
+    let mut listing = Listing::new(64);
+    assert!(listing.add(5, 1, 8, b"a"), "32 bytes: 24 and a padded name");
+    assert!(listing.add(6, 2, 8, b"12345678"), "another 32");
+    assert!(!listing.add(7, 3, 8, b""), "full");
+    let (_, _, bytes) = answered(|reply| reply.listing(&listing));
+    let second: abi::Dirent = read(&bytes[32..56]);
+    assert_eq!((bytes.len(), second.ino, second.namelen), (64, 6, 8));
+}
+
+type File = (Vec<u8>, Vec<u8>);
+
+/// A flat file system in memory. Reads of the file `slow` are answered by another thread, later.
+struct Flat {
+    /// Names and data.
+    files: Mutex<HashMap<u64, File>>,
+    next: AtomicU64,
+    ended: mpsc::Sender<()>,
+}
+
+impl Flat {
+    fn attr(&self, ino: u64, size: u64) -> Attr {
+        let mode = if ino == abi::ROOT { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o644 };
+        Attr { ino, size, mode, nlink: 1, blksize: 4096, ..Attr::default() }
+    }
+
+    fn entry(&self, ino: u64, size: u64) -> Entry {
+        Entry { attr: self.attr(ino, size), entry_valid: Duration::ZERO, attr_valid: Duration::ZERO }
+    }
+}
+
+impl Handler for Flat {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let mut files = self.files.lock().unwrap();
+        let ino = request.node;
+        match &request.operation {
+            Operation::Lookup { name } => match files.iter().find(|(_, (known, _))| known == name) {
+                Some((ino, (_, data))) => reply.entry(&self.entry(*ino, data.len() as u64)),
+                None => reply.error(libc::ENOENT),
+            },
+            Operation::Getattr { .. } => {
+                let size = files.get(&ino).map_or(0, |(_, data)| data.len() as u64);
+                reply.attr(&self.attr(ino, size), Duration::ZERO);
+            }
+            Operation::Create { name, .. } => {
+                let ino = self.next.fetch_add(1, Ordering::Relaxed);
+                files.insert(ino, (name.to_vec(), Vec::new()));
+                reply.created(&self.entry(ino, 0), 1, 0);
+            }
+            Operation::Write { offset, data, .. } => {
+                let Some((_, all)) = files.get_mut(&ino) else { return reply.error(libc::ENOENT) };
+                let end = *offset as usize + data.len();
+                all.resize(all.len().max(end), 0);
+                all[*offset as usize..end].copy_from_slice(data);
+                reply.written(data.len() as u32);
+            }
+            Operation::Read { offset, size, .. } => {
+                let Some((name, all)) = files.get(&ino) else { return reply.error(libc::ENOENT) };
+                let start = all.len().min(*offset as usize);
+                let data = all[start..all.len().min(start + *size as usize)].to_vec();
+                if name == b"slow" {
+                    std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(20));
+                        reply.data(&data);
+                    });
+                } else {
+                    reply.data(&data);
+                }
+            }
+            Operation::Open { .. } | Operation::Opendir { .. } => reply.opened(1, 0),
+            Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => reply.ok(),
+            // The kernel's program waits for this one until it is told that nobody answers.
+            Operation::Statfs => drop(reply),
+            _ => reply.error(libc::ENOSYS),
+        }
+    }
+
+    fn ended(&self) {
+        let _ = self.ended.send(());
+    }
+}
+
+/// Mounts one, or says why not: then the test has nothing to do here.
+fn mount(directory: &Path, uring: bool) -> Option<(Session, mpsc::Receiver<()>)> {
+    let (ended, end) = mpsc::channel();
+    let flat = Flat { files: Mutex::default(), next: AtomicU64::new(2), ended };
+    let place = Mountpoint { directory, source: "flat", kind: "flat", flags: MountFlags::NODEV, allow_other: false };
+    let options = Options { uring, queue_depth: 16, ..Options::default() };
+    match Session::mount(&place, &options, Arc::new(flat)) {
+        Ok(session) if uring && !matches!(session.transport(), Transport::Uring(_)) => {
+            eprintln!("skipped: no FUSE over io_uring here");
+            unmount(directory).unwrap();
+            session.join().unwrap();
+            None
+        }
+        Ok(session) => Some((session, end)),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// A mount that somebody takes away before it is served has simply ended.
+#[test]
+fn unmounted_at_once() {
+    let place = tempfile::tempdir().unwrap();
+    let (ended, end) = mpsc::channel();
+    let flat = Flat { files: Mutex::default(), next: AtomicU64::new(2), ended };
+    let mount = Mountpoint {
+        directory: place.path(),
+        source: "flat",
+        kind: "flat",
+        flags: MountFlags::NODEV,
+        allow_other: false,
+    };
+    let Ok(device) = mount.mount() else { return eprintln!("skipped: no mounts here") };
+    unmount(place.path()).unwrap();
+    Session::start(device, &Options::default(), Arc::new(flat)).unwrap().join().unwrap();
+    end.recv_timeout(Duration::from_secs(10)).expect("the handler is told");
+}
+
+fn a_life(uring: bool) {
+    let place = tempfile::tempdir().unwrap();
+    let Some((session, end)) = mount(place.path(), uring) else { return };
+    let big: Vec<u8> = (0..5_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    fs::write(place.path().join("big"), &big).unwrap();
+    assert_eq!(fs::metadata(place.path().join("big")).unwrap().size(), big.len() as u64);
+    assert!(session.notifier().inval_inode(2, 0, 0), "the kernel knows the node");
+    assert!(fs::read(place.path().join("big")).unwrap() == big, "what was written is read");
+    // More readers than processors, whose answers come late and from other threads.
+    fs::write(place.path().join("slow"), b"0123456789").unwrap();
+    session.notifier().inval_inode(3, 0, 0);
+    std::thread::scope(|scope| {
+        for at in 0..8u64 {
+            let path = place.path().join("slow");
+            scope.spawn(move || {
+                let mut file = fs::File::open(path).unwrap();
+                file.seek(SeekFrom::Start(at)).unwrap();
+                let mut byte = [0];
+                file.read_exact(&mut byte).unwrap();
+                assert_eq!(byte[0], b'0' + at as u8);
+            });
+        }
+    });
+    fs::File::options().append(true).open(place.path().join("slow")).unwrap().write_all(b"x").unwrap();
+    assert!(fs::metadata(place.path().join("none")).is_err());
+    assert!(session.notifier().inval_entry(abi::ROOT, b"slow"));
+    let forgotten = rustix::fs::statvfs(place.path()).map(|_| ());
+    assert_eq!(forgotten, Err(rustix::io::Errno::IO), "a forgotten reply");
+    unmount(place.path()).unwrap();
+    session.join().unwrap();
+    end.recv_timeout(Duration::from_secs(10)).expect("the handler is told");
+}
+
+#[test]
+fn a_life_over_the_device() {
+    a_life(false);
+}
+
+#[test]
+fn a_life_over_io_uring() {
+    a_life(true);
+}

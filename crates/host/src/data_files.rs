@@ -82,6 +82,12 @@ impl DataFiles {
         DataFiles { root, open: BTreeMap::new(), clock: 0, new_names: BTreeSet::new(), full: None }
     }
 
+    /// The next sync waits for this path, which may be a pipe that nobody writes to.
+    #[cfg(test)]
+    pub(crate) fn sync_too(&mut self, path: PathBuf) {
+        self.new_names.insert(path);
+    }
+
     /// Does an operation other than a sync.
     pub(crate) fn run(&mut self, op: DataOp) -> DataResult {
         self.try_run(op).unwrap_or_else(|error| {

@@ -234,4 +234,28 @@ mod tests {
         let failed = DataResult::Failed(Errno::EIO);
         assert_eq!(told, [DataResult::Done, failed.clone(), failed]);
     }
+
+    #[test]
+    fn a_write_does_not_wait_for_a_sync_that_is_under_way() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let mut files = DataFiles::new(root.path().join("objects"));
+        files.sync_too(pipe.clone());
+        let (sender, queue) = mpsc::channel();
+        let (syncs, sync_queue) = mpsc::channel();
+        let (results, told) = mpsc::channel();
+        std::thread::spawn(move || make_durable(sync_queue));
+        std::thread::spawn(move || do_data(files, queue, &syncs));
+        let write = || DataOp::Write { file: 1, offset: 0, data: vec![7; 10].into() };
+        for (name, op) in [("first", write()), ("sync", DataOp::Sync { files: vec![1] }), ("second", write())] {
+            let results = results.clone();
+            let done = Box::new(move |_| drop(results.send(name)));
+            sender.send(DataJob { op, done }).unwrap();
+        }
+        let next = || told.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!((next(), next()), (Ok("first"), Ok("second")), "the sync waits for the pipe");
+        drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+        assert_eq!(next(), Ok("sync"));
+    }
 }

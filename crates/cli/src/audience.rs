@@ -4,7 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use host::admin::{self, Request, Response};
+use host::admin::{self, Description, Request, Response};
+use host::ask;
+use proto::Nid;
 
 /// A process that has not answered after this long is left out: it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -15,6 +17,8 @@ const PATIENCE_FOR_ONE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Audience {
     sockets: Vec<PathBuf>,
+    /// Or a server elsewhere.
+    afar: Option<Nid>,
     patience: Duration,
     incomplete: bool,
 }
@@ -30,13 +34,28 @@ impl Audience {
         Audience::of(vec![socket], PATIENCE_FOR_ONE)
     }
 
+    /// The server at an address, perhaps on another machine.
+    pub fn afar(nid: Nid) -> Audience {
+        Audience { afar: Some(nid), ..Audience::of(Vec::new(), PATIENCE) }
+    }
+
     /// Those at these sockets.
     pub fn of(sockets: Vec<PathBuf>, patience: Duration) -> Audience {
-        Audience { sockets, patience, incomplete: false }
+        Audience { sockets, afar: None, patience, incomplete: false }
     }
 
     /// Asks each of them. One that hangs is told of, and left out from then on.
     pub fn ask(&mut self, request: &Request) -> Vec<Response> {
+        if let Some(nid) = &self.afar {
+            return match ask::ask_process(nid, request) {
+                Ok(response) => vec![response],
+                Err(error) => {
+                    eprintln!("error: cannot ask {nid}: {error}; is a server running there?");
+                    self.incomplete = true;
+                    Vec::new()
+                }
+            };
+        }
         let mut answers = Vec::new();
         for (socket, answer) in admin::ask_all(&self.sockets, request, self.patience) {
             match answer {
@@ -52,6 +71,17 @@ impl Audience {
         }
         answers.sort_by(|(a, _), (b, _)| a.cmp(b));
         answers.into_iter().map(|(_, response)| response).collect()
+    }
+
+    /// What they say of themselves.
+    pub fn describe(&mut self) -> Vec<Description> {
+        let answers = self.ask(&Request::Describe).into_iter();
+        answers
+            .filter_map(|response| match response {
+                Response::Description(description) => Some(description),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Whether one was left out.

@@ -174,6 +174,31 @@ fn data_bytes(folder: &Path) -> u64 {
         .sum()
 }
 
+/// A server that is asked over the network tells and does the same as over the socket of its machine.
+fn from_afar(cluster: &Cluster, mdt: &str) {
+    let at = |which| ["--host".to_owned(), cluster.nid(which).to_owned()];
+    let ask = |which, words: &[&str]| adamant(["lctl"]).args(at(which)).args(words).run();
+    let exports = format!("mdt.{mdt}.num_exports");
+    let here = lctl(&["get_param", &exports]).ok();
+    assert_eq!(ask(Which::Mdt, &["get_param", &exports]).ok(), here);
+    assert_eq!(ask(Which::Ost(0), &["get_param", &exports]).code, Some(2), "it is another process");
+    let shares = format!("mdt.{mdt}.commit_on_sharing");
+    let before = lctl(&["get_param", "-n", &shares]).ok();
+    ask(Which::Mdt, &["set_param", &format!("{shares}=1")]).ok();
+    assert_eq!(lctl(&["get_param", "-n", &shares]).ok().trim(), "1");
+    lctl(&["set_param", &format!("{shares}={}", before.trim())]).ok();
+    assert_eq!(ask(Which::Mdt, &["set_param", &format!("{shares}=x")]).code, Some(22));
+    let devices = ask(Which::Mdt, &["dl"]).ok();
+    assert!(devices.lines().count() == 1 && devices.contains(mdt), "{devices}");
+    assert_eq!(ask(Which::Mdt, &["list_nids"]).ok().trim(), cluster.nid(Which::Mdt));
+    assert!(ask(Which::Mdt, &["list_param", "-R", "mdt.*"]).ok().contains(&exports));
+    ask(Which::Mdt, &["mark", "from", "afar"]).ok();
+    assert!(cluster.server_log(Which::Mdt).contains("mark: from afar"));
+    ask(Which::Mdt, &["set_param", "-P", "x=1"]).refused_with(&["--host"]);
+    let nobody = adamant(["lctl", "--host", &e2e::cluster::free_nid(), "get_param", &exports]).run();
+    assert!(nobody.code != Some(0) && nobody.stderr.contains("is a server running there"), "{nobody}");
+}
+
 #[test]
 fn lctl_shows_and_sets_parameters() {
     if !needs_root() {
@@ -209,6 +234,7 @@ fn lctl_shows_and_sets_parameters() {
     lctl(&["ping", cluster.nid(Which::Mdt)]).ok();
     lctl(&["ping", &e2e::cluster::free_nid()]).refused_with(&["failed to ping"]);
     lctl(&["mark", "a", "line"]).ok();
+    from_afar(&cluster, &mdt);
 
     let absent = lctl(&["get_param", "mdt.nothing.like_this"]);
     assert_eq!(absent.code, Some(2), "{absent}");

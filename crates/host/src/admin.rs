@@ -6,10 +6,12 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use proto::Errno;
+use proto::frame::BODY_MAX;
+use proto::msg::{AdminRep, AdminReq};
 use serde::{Deserialize, Serialize};
 
 /// What can be asked.
@@ -94,6 +96,29 @@ impl Response {
     pub fn failed(error: Errno) -> Response {
         Response::Failed(error.raw(), error.to_string())
     }
+}
+
+/// What answers requests.
+pub type Answer = dyn Fn(Request) -> Response + Send + Sync;
+/// The same, once it is there.
+pub type Answers = Arc<OnceLock<Arc<Answer>>>;
+
+/// Answers what came over the network. Whoever may connect to a server may ask it, but not end it.
+pub fn answer_from_afar(answers: &Answers, body: &AdminReq) -> AdminRep {
+    use Request::{Describe, GetParam, SetParam};
+    let failed = |errno: Errno, text: &str| Response::Failed(errno.raw(), text.to_owned());
+    let response = match (serde_json::from_str(&body.request), answers.get()) {
+        (Err(error), _) => failed(Errno::EINVAL, &format!("not a request: {error}")),
+        (Ok(_), None) => failed(Errno::EAGAIN, "the server starts"),
+        (Ok(request @ (GetParam { .. } | SetParam { .. } | Describe)), Some(answer)) => answer(request),
+        (Ok(_), Some(_)) => failed(Errno::EPERM, "that can be asked on the server's own machine only"),
+    };
+    let text = |response: &Response| serde_json::to_string(response).unwrap_or_default();
+    let mut response = text(&response);
+    if response.len() > BODY_MAX / 2 {
+        response = text(&failed(Errno::E2BIG, "the answer is too long for one message; ask for less"));
+    }
+    AdminRep { response }
 }
 
 /// Where the sockets are.

@@ -7,10 +7,11 @@ use bytes::Buf;
 use bytes::Bytes;
 use prost::Message;
 use proto::frame::flags;
-use proto::msg::{ConnectRep, ConnectReq};
+use proto::msg::{AdminRep, AdminReq, ConnectRep, ConnectReq};
 use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue, Xid};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use crate::admin;
 use crate::clock;
 use crate::stream::Stream;
 
@@ -54,6 +55,27 @@ pub fn ask(nids: &[Nid], target: &str, opcode: Opcode, body: &impl Message) -> R
     let bye = Header { export: connected.header.export, ..header(Opcode::Disconnect, 3) };
     let _ = talk.exchange(Frame::new(bye, &proto::msg::Empty {}, Bytes::new()));
     Ok(answer)
+}
+
+/// Asks the server process at an address.
+///
+/// # Errors
+/// It cannot be reached, or does not answer.
+pub fn ask_process(nid: &Nid, request: &admin::Request) -> io::Result<admin::Response> {
+    let mut talk = Talk { stream: Stream::dial(std::slice::from_ref(nid))?, decoder: Decoder::new() };
+    let header = Header {
+        opcode: Opcode::Admin as u16,
+        xid: Xid(1),
+        timeout_ms: PATIENCE.as_millis() as u32,
+        ..Header::default()
+    };
+    let body = AdminReq { request: serde_json::to_string(request)? };
+    let answer = talk.exchange(Frame::new(header, &body, Bytes::new()))?;
+    if let Err(errno) = Errno::from_status(answer.header.status) {
+        return Err(io::Error::other(format!("it answers {errno}: its version cannot be asked from afar")));
+    }
+    let reply = answer.decode::<AdminRep>().map_err(io::Error::other)?;
+    serde_json::from_str(&reply.response).map_err(io::Error::from)
 }
 
 struct Talk {

@@ -18,7 +18,7 @@ use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
 use crate::clock;
 use crate::faults;
 use crate::survey::Order;
-use crate::target::{Admission, Control, Listener, TargetThread, spawn};
+use crate::target::{Admission, Control, Door, Listener, TargetThread, spawn};
 
 /// Where a target lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -311,6 +311,7 @@ impl Server {
             .map(|(_, (_, nid))| nid.clone());
         let mut devices = Vec::new();
         let mut threads = Vec::new();
+        let answers = admin::Answers::default();
         for (target, (listener, nid)) in opened.into_iter().zip(listeners) {
             let kind = match target.name.kind {
                 TargetKind::Mgt => "mgs",
@@ -324,7 +325,7 @@ impl Server {
                 uuid: target.uuid.clone(),
                 place: nid.to_string(),
             });
-            threads.push(start_target(target, listener, nid, own_mgs.clone(), options)?);
+            threads.push(start_target(target, listener, nid, own_mgs.clone(), answers.clone(), options)?);
         }
         let places = places
             .iter()
@@ -334,7 +335,9 @@ impl Server {
             })
             .collect();
         let shutdown = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let admin = serve_admin(&threads, devices, places, shutdown.clone(), options.faults.clone());
+        let answer =
+            answers.get_or_init(|| answer(&threads, devices, places, &shutdown, options.faults.clone())).clone();
+        let admin = admin::serve("server", move |request| answer(request));
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this server: {error}")).ok();
         Ok(Server { threads, scratch, shutdown, _admin: admin })
@@ -445,6 +448,7 @@ fn start_target(
     listener: Listener,
     nid: Nid,
     own_mgs: Option<Nid>,
+    admin: admin::Answers,
     options: &ServeOptions,
 ) -> Result<TargetThread, String> {
     let mgs = if options.mgs.is_empty() { own_mgs.into_iter().collect() } else { options.mgs.clone() };
@@ -461,31 +465,33 @@ fn start_target(
         faults: options.faults.clone(),
         ..target::Options::default()
     };
-    let admission = Admission { insecure: options.insecure };
+    let door = Door { listener, admission: Admission { insecure: options.insecure }, admin };
     let Opened { name, engine, data, place, .. } = opened;
     let label = name.to_string();
     let last_group = engine.last_group().map_err(|error| error.to_string())?;
     let started = match name.kind {
-        TargetKind::Mgt => spawn(label, nid, listener, admission, engine, data, move |now| {
-            Target::new(mgt::Mgt::new(), settings, last_group, now)
-        }),
-        TargetKind::Mdt => spawn(label, nid, listener, admission, engine, data, move |now| {
+        TargetKind::Mgt => {
+            spawn(label, nid, door, engine, data, move |now| Target::new(mgt::Mgt::new(), settings, last_group, now))
+        }
+        TargetKind::Mdt => spawn(label, nid, door, engine, data, move |now| {
             Target::new(mdt::Mdt::new(mdt::Settings::default()), settings, last_group, now)
         }),
-        TargetKind::Ost => spawn(label, nid, listener, admission, engine, data, move |now| {
-            Target::new(ost::Ost::new(), settings, last_group, now)
-        }),
+        TargetKind::Ost => {
+            spawn(label, nid, door, engine, data, move |now| Target::new(ost::Ost::new(), settings, last_group, now))
+        }
     };
     started.map_err(|error| format!("cannot start the target in '{place}': {error}"))
 }
 
-fn serve_admin(
+/// What answers requests to this process.
+fn answer(
     threads: &[TargetThread],
     devices: Vec<Device>,
     places: Vec<String>,
-    shutdown: Arc<std::sync::atomic::AtomicBool>,
+    shutdown: &Arc<std::sync::atomic::AtomicBool>,
     faults: Faults,
-) -> std::io::Result<AdminSocket> {
+) -> Arc<admin::Answer> {
+    let shutdown = shutdown.clone();
     let controls: Vec<mpsc::UnboundedSender<Control>> = threads.iter().map(TargetThread::control).collect();
     let fsname = devices.iter().find_map(|device| device.name.rsplit_once('-').map(|(fsname, _)| fsname.to_owned()));
     let description = Description {
@@ -501,7 +507,7 @@ fn serve_admin(
         .filter(|thread| thread.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt))
         .map(|thread| (thread.name.clone(), thread.control()))
         .collect();
-    admin::serve("server", move |request| match request {
+    Arc::new(move |request| match request {
         Request::Survey { target, order } => survey(&surveyed, &target, order),
         Request::Describe => Response::Description(description.clone()),
         Request::Shutdown => {

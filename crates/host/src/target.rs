@@ -14,12 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Buf;
-use proto::{Decoder, Errno, Nid, SendQueue};
+use proto::frame::flags;
+use proto::msg::{AdminRep, AdminReq};
+use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue};
 use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::admin;
 use crate::clock::{self, Clock};
 use crate::stream::{self, Stream};
 use crate::survey::{Order, Plan, Status, Survey};
@@ -125,6 +128,16 @@ impl Listener {
     }
 }
 
+/// Where peers come in.
+pub struct Door {
+    /// The socket.
+    pub listener: Listener,
+    /// Who is let in.
+    pub admission: Admission,
+    /// What answers questions to the process.
+    pub admin: admin::Answers,
+}
+
 /// Who may connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Admission {
@@ -150,8 +163,7 @@ impl Admission {
 pub fn spawn<S: Service + 'static>(
     name: String,
     nid: Nid,
-    listener: Listener,
-    admission: Admission,
+    door: Door,
     engine: Arc<dyn store::Engine>,
     data: Option<PathBuf>,
     make: impl FnOnce(stdx::Instant) -> Target<S> + Send + 'static,
@@ -187,8 +199,9 @@ pub fn spawn<S: Service + 'static>(
                 withheld: RefCell::new(None),
                 survey: RefCell::new(None),
                 survey_goes_on: Notify::new(),
+                admin: door.admin,
             });
-            let result = serve(&world, listener, admission, results, controls).await;
+            let result = serve(&world, door.listener, door.admission, results, controls).await;
             world.conns.borrow_mut().clear();
             result
         })
@@ -216,6 +229,12 @@ struct World<S: Service> {
     withheld: RefCell<Option<Vec<store::Group>>>,
     /// The survey can send.
     survey_goes_on: Notify,
+    admin: admin::Answers,
+}
+
+/// Whether a frame is for the process, not for its target.
+fn asks_process(frame: &Frame) -> bool {
+    frame.header.opcode == Opcode::Admin as u16 && !frame.header.has(flags::REPLY)
 }
 
 /// What is to be written to a connection. Dropping it ends the connection's tasks.
@@ -535,6 +554,9 @@ impl<S: Service + 'static> World<S> {
                     let mut sound = true;
                     loop {
                         match decoder.next_frame() {
+                            Ok(Some(frame)) if asks_process(&frame) => {
+                                tokio::task::spawn_local(self.clone().answer_for_process(id, frame));
+                            }
                             Ok(Some(frame)) => self.event(Event::Frame { conn: id, frame }),
                             Ok(None) => break,
                             Err(error) => {
@@ -555,6 +577,26 @@ impl<S: Service + 'static> World<S> {
         if self.conns.borrow_mut().remove(&id).is_some() {
             self.event(Event::Closed { conn: id });
             self.pump();
+        }
+    }
+
+    /// A question to the process. Its answer may take a while: it asks the targets, this one too.
+    async fn answer_for_process(self: Rc<Self>, id: ConnId, frame: Frame) {
+        let mut header = Header { flags: flags::REPLY, ..frame.header };
+        let reply = match frame.decode::<AdminReq>() {
+            Ok(request) => {
+                let admin = self.admin.clone();
+                let answer = tokio::task::spawn_blocking(move || admin::answer_from_afar(&admin, &request));
+                answer.await.unwrap_or_default()
+            }
+            Err(_) => {
+                header.status = -Errno::EPROTO.raw();
+                AdminRep::default()
+            }
+        };
+        if let Some(conn) = self.conns.borrow_mut().get_mut(&id) {
+            conn.out.push(&Frame::new(header, &reply, bytes::Bytes::new()));
+            conn.pending.notify_one();
         }
     }
 

@@ -250,7 +250,9 @@ mod tests {
         let write = || DataOp::Write { file: 1, offset: 0, data: vec![7; 10].into() };
         for (name, op) in [("first", write()), ("sync", DataOp::Sync { files: vec![1] }), ("second", write())] {
             let results = results.clone();
-            let done = Box::new(move |_| drop(results.send(name)));
+            let done = Box::new(move |_| {
+                let _ = results.send(name);
+            });
             sender.send(DataJob { op, done }).unwrap();
         }
         let next = || told.recv_timeout(std::time::Duration::from_secs(60));

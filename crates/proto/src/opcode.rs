@@ -89,6 +89,8 @@ opcodes! {
     Disconnect = 39, "disconnect";
     /// Sign of life; brings last_committed; ends recovery.
     Ping = 400, "obd_ping";
+    /// A question to the process, not to a target of it; needs no session.
+    Admin = 500, "admin";
     /// A fresh sequence of FIDs for a client.
     SeqAlloc = 700, "seq_query";
 }

@@ -21,6 +21,9 @@ pub struct Arguments {
     /// process, which the folder of a target or the directory of a mount names, too
     #[arg(long, value_name = "DEV")]
     device: Option<String>,
+    /// Ask the server that listens at this address, perhaps on another machine, instead of the processes of this one
+    #[arg(long, value_name = "NID")]
+    host: Option<Nid>,
     #[command(subcommand)]
     command: Command,
 }
@@ -89,21 +92,26 @@ enum Command {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let device = arguments.device.as_deref();
+    let (device, host) = (arguments.device.as_deref(), arguments.host.as_ref());
+    let asked = |device| asked(device, host);
     match arguments.command {
-        Command::AbortRecovery => abort_recovery(device),
+        Command::AbortRecovery => abort_recovery(device, host),
         Command::GetParam { values, names, patterns } => Ok(get_param(&mut asked(device)?, &patterns, values, names)),
         Command::SetParam { quiet, settings, persistent: false, .. } => {
             set_param(&mut asked(device)?, &settings, quiet).map(ExitCode::from)
         }
         Command::ListParam { recursive, patterns } => Ok(list_param(&mut asked(device)?, &patterns, recursive)),
         _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
+        Command::SetParam { .. } | Command::Ping { .. } if host.is_some() => {
+            bail!("--host is not for this: -P is said where the MGS is, and ping names its address itself")
+        }
         Command::SetParam { quiet, delete, settings, .. } => set_persistent(&settings, delete, quiet),
         Command::Dl => {
-            for (index, device) in devices().iter().enumerate() {
+            let mut all = audience(host);
+            for (index, device) in devices(&mut all).iter().enumerate() {
                 println!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(ExitCode::from(u8::from(host.is_some() && all.is_incomplete())))
         }
         Command::Ping { nid } => match Stream::dial(std::slice::from_ref(&nid)) {
             Ok(_) => {
@@ -113,45 +121,54 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Err(error) => bail!("failed to ping {nid}: {error}; is a server running there?"),
         },
         Command::ListNids => {
-            let processes = status::processes();
-            for device in processes.iter().filter(|p| p.role == "server").flat_map(|p| &p.description.devices) {
+            let mut all = audience(host);
+            for device in all.describe().iter().filter(|process| process.role == "server").flat_map(|p| &p.devices) {
                 println!("{}", device.place);
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(ExitCode::from(u8::from(host.is_some() && all.is_incomplete())))
         }
         Command::Mark { text } => {
             let value = text.join(" ");
-            Audience::all().ask(&Request::SetParam { pattern: "mark".to_owned(), value });
+            audience(host).ask(&Request::SetParam { pattern: "mark".to_owned(), value });
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// All devices of this node, in the order in which they are numbered.
-fn devices() -> Vec<Device> {
-    status::processes().into_iter().flat_map(|process| process.description.devices).collect()
+/// Who is asked if no device is named.
+fn audience(host: Option<&Nid>) -> Audience {
+    host.map_or_else(Audience::all, |nid| Audience::afar(nid.clone()))
 }
 
-fn abort_recovery(wanted: Option<&str>) -> anyhow::Result<ExitCode> {
+/// All devices, in the order in which they are numbered.
+fn devices(audience: &mut Audience) -> Vec<Device> {
+    audience.describe().into_iter().flat_map(|process| process.devices).collect()
+}
+
+fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<ExitCode> {
     let Some(wanted) = wanted else {
         bail!("abort_recovery needs a target; name it with --device, as 'lctl dl' lists it");
     };
-    let devices = devices();
+    let mut audience = audience(host);
+    let devices = devices(&mut audience);
     let by_number = wanted.parse::<usize>().ok().and_then(|number| devices.get(number));
     let found = devices.iter().find(|device| device.name == wanted).or(by_number);
     let Some(device) = found.filter(|device| matches!(device.kind.as_str(), "mgs" | "mdt" | "obdfilter")) else {
-        bail!("no target '{wanted}' is served on this node; 'lctl dl' lists those that are");
+        bail!("no target '{wanted}' is served there; 'lctl dl' lists those that are");
     };
     let name = format!("{}.{}.abort_recovery", device.kind, device.name);
-    set_param(&mut Audience::all(), &[format!("{name}=1")], true).map(ExitCode::from)
+    set_param(&mut audience, &[format!("{name}=1")], true).map(ExitCode::from)
 }
 
 /// No such parameter, as Lustre's tool says it.
 const NOT_FOUND: u8 = 2;
 
 /// The processes that are meant: all, or that of a device.
-fn asked(device: Option<&str>) -> anyhow::Result<Audience> {
-    let Some(device) = device else { return Ok(Audience::all()) };
+fn asked(device: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Audience> {
+    let Some(device) = device else { return Ok(audience(host)) };
+    if host.is_some() {
+        bail!("--host names the process already: leave --device away");
+    }
     let has = |process: &status::Process| {
         let Description { devices, places, .. } = &process.description;
         devices.iter().any(|known| known.name == device) || places.iter().any(|place| place == device)

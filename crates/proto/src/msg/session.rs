@@ -79,6 +79,22 @@ pub struct ConnectRep {
 #[derive(Clone, PartialEq, Message)]
 pub struct Empty {}
 
+/// Body of `Admin`. What can be asked is the program's affair: text as on the socket of its machine.
+#[derive(Clone, PartialEq, Message)]
+pub struct AdminReq {
+    /// The question, JSON.
+    #[prost(string, tag = "1")]
+    pub request: String,
+}
+
+/// Body of the reply to `Admin`.
+#[derive(Clone, PartialEq, Message)]
+pub struct AdminRep {
+    /// The answer, JSON.
+    #[prost(string, tag = "1")]
+    pub response: String,
+}
+
 /// Body of `SeqAlloc`.
 #[derive(Clone, PartialEq, Message)]
 pub struct SeqAllocReq {}

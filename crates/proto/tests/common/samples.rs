@@ -256,6 +256,8 @@ samples! {
         reason: "reason".into(),
     };
     "Empty" = Empty {};
+    "AdminReq" = AdminReq { request: "request".into() };
+    "AdminRep" = AdminRep { response: "response".into() };
     "SeqAllocReq" = SeqAllocReq {};
     "SeqAllocRep" = SeqAllocRep { seq: big(1), width: 2 };
 

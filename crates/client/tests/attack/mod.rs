@@ -580,7 +580,7 @@ impl Values<'_> {
             Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::LdlmLruLimit | Opcode::MgsConfigChanged => {
                 mutate::random(self.rng, 60)
             }
-            Opcode::Disconnect | Opcode::Ping | Opcode::SeqAlloc => Vec::new(),
+            Opcode::Disconnect | Opcode::Ping | Opcode::SeqAlloc | Opcode::Admin => Vec::new(),
         }
     }
 }

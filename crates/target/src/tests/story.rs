@@ -392,6 +392,37 @@ pub fn lock(s: &mut Story<Ledger>, conn: u64, export: Handle, key: u64) {
 }
 
 #[test]
+fn a_client_is_told_to_keep_fewer_locks_when_they_take_more_memory_than_is_set() {
+    let mut s = ledger();
+    s.connect_with(1, 1, false, proto::connect::features::LRU_RESIZE);
+    let export = s.reply(1).header.export;
+    let threshold = "ldlm.namespaces.fs-MDT0000.lock_reclaim_threshold_mb";
+    let fits = (1 << 20) / dlm::server::LOCK_BYTES as u64;
+    for (mb, told) in [("2", false), ("1", true)] {
+        assert_eq!(s.t.set_param(s.now, threshold, mb), Ok(()));
+        assert_eq!(s.param(threshold), mb);
+        s.drain();
+        s.sent.clear();
+        let first = if told { fits + 101 } else { 1 };
+        for key in first..first + fits + 100 {
+            let body = EnqueueReq {
+                resource: Ask::resource(key),
+                mode: LockMode::Pr as i32,
+                cookie: key,
+                policy: Some(Policy::Bits(bits::UPDATE)),
+                ..EnqueueReq::default()
+            };
+            s.request(1, export, Opcode::LdlmEnqueue, 0, body.encode_to_vec().into());
+            if told && key == first + 100 {
+                break;
+            }
+        }
+        let limits = s.sent.iter().filter(|(_, frame)| frame.header.opcode == Opcode::LdlmLruLimit as u16).count();
+        assert_eq!(limits > 0, told, "{mb} MiB: {limits}");
+    }
+}
+
+#[test]
 fn who_keeps_a_lock_that_another_needs_is_evicted() {
     let mut s = ledger();
     let (a, b) = (s.connect(1, 1), s.connect(2, 2));

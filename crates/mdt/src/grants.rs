@@ -36,7 +36,7 @@ pub fn cached(inode: &Inode) -> u64 {
 pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
     let mut attr = node.inode.attr();
     if node.inode.is_resident() {
-        for lvb in cx.glimpse(Resource::inode(node.fid()))? {
+        for lvb in cx.glimpse(Resource::inode(node.fid()), node.inode.version)? {
             merge(&mut attr, &lvb);
         }
     }

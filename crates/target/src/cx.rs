@@ -362,14 +362,14 @@ impl Cx<'_> {
         Ok(rep)
     }
 
-    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the
-    /// target's own values stand.
-    pub fn glimpse(&mut self, resource: Resource) -> Result<Vec<Lvb>, Stop> {
+    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now; its record has
+    /// this version. Empty: the target's own values stand.
+    pub fn glimpse(&mut self, resource: Resource, version: u64) -> Result<Vec<Lvb>, Stop> {
         if self.is_replay() {
             return Ok(Vec::new());
         }
         self.op.used_locks = true;
-        match self.m.locks.glimpse(self.m.now, self.op.waiter(), resource, self.op.export) {
+        match self.m.locks.glimpse(self.m.now, self.op.waiter(), resource, self.op.export, version) {
             Glimpsed::Nothing => Ok(Vec::new()),
             Glimpsed::Waiting => Err(self.wait()),
             Glimpsed::Done(lvbs) => Ok(lvbs),

@@ -40,7 +40,10 @@ pub(super) struct Asked {
 pub(super) struct GlimpseState {
     resource: Resource,
     pending: u32,
-    answers: Vec<Lvb>,
+    /// By lock.
+    answers: Vec<(u64, Lvb)>,
+    /// The object's version when the answers were seen first.
+    version: Option<u64>,
 }
 
 impl Locks {
@@ -105,18 +108,30 @@ impl Locks {
             // What the holder knew, it has written back before it gave the lock up, or it is lost.
             let resource = self.resources[r].key;
             for waiter in asked.waiters.into_iter().chain(asked.next) {
-                self.answer(waiter, &resource, None);
+                self.answer(waiter, &resource, handle, None);
             }
         }
     }
 
     /// Asks every other export that may be changing the object for what it looks like there: one lock of each, the one
     /// that reaches highest. Revokes nothing. Called again by the operation's next run, it gives the answers.
-    pub fn glimpse(&mut self, now: Instant, waiter: WaiterId, resource: Resource, exclude: ExportId) -> Glimpsed {
-        if let Some(state) =
-            self.glimpses.get(&waiter).and_then(|list| list.iter().find(|state| state.resource == resource))
+    ///
+    /// An answer is as good as the lock under which it was given, and as the object was then: if the lock is gone, or
+    /// `version` is not what it was when the answers came, what its holder knew lies in the object by now, or is lost, and who
+    /// holds locks now is asked.
+    pub fn glimpse(
+        &mut self,
+        now: Instant,
+        waiter: WaiterId,
+        resource: Resource,
+        exclude: ExportId,
+        version: u64,
+    ) -> Glimpsed {
+        let lists = self.glimpses.get(&waiter);
+        if let Some(at) = lists.and_then(|list| list.iter().position(|state| state.resource == resource))
+            && let Some(known) = self.glimpsed(waiter, at, version)
         {
-            return if state.pending > 0 { Glimpsed::Waiting } else { Glimpsed::Done(state.answers.clone()) };
+            return known;
         }
         let Some(r) = self.resource(&resource) else { return Glimpsed::Nothing };
         let holders = self.writers(r, exclude);
@@ -124,7 +139,7 @@ impl Locks {
             return Glimpsed::Nothing;
         }
         self.now = now;
-        let state = GlimpseState { resource, pending: holders.len() as u32, answers: Vec::new() };
+        let state = GlimpseState { resource, pending: holders.len() as u32, answers: Vec::new(), version: None };
         self.glimpses.entry(waiter).or_default().push(state);
         for i in holders {
             match &mut self.locks[i].asked {
@@ -133,6 +148,22 @@ impl Locks {
             }
         }
         Glimpsed::Waiting
+    }
+
+    /// What a waiter has learned; `None`, and forgotten, if it is too old.
+    fn glimpsed(&mut self, waiter: WaiterId, at: usize, version: u64) -> Option<Glimpsed> {
+        let state = &self.glimpses.get(&waiter)?[at];
+        if state.pending > 0 {
+            return Some(Glimpsed::Waiting);
+        }
+        let held = state.answers.iter().all(|(handle, _)| self.by_handle(*handle).is_some());
+        let list = self.glimpses.get_mut(&waiter)?;
+        if held && *list[at].version.get_or_insert(version) == version {
+            return Some(Glimpsed::Done(list[at].answers.iter().map(|(_, lvb)| *lvb).collect()));
+        }
+        stdx::mark!("dlm.glimpse.too-old");
+        list.swap_remove(at);
+        None
     }
 
     /// One lock of each export that may change size or times, by export.
@@ -187,11 +218,11 @@ impl Locks {
             state.calls.remove(&reply.handle);
         }
         for waiter in asked.waiters {
-            self.answer(waiter, &resource, reply.lvb);
+            self.answer(waiter, &resource, reply.handle, reply.lvb);
         }
     }
 
-    fn answer(&mut self, waiter: WaiterId, resource: &Resource, lvb: Option<Lvb>) {
+    fn answer(&mut self, waiter: WaiterId, resource: &Resource, handle: u64, lvb: Option<Lvb>) {
         // A waiter that was released meanwhile wants no answers.
         let Some(list) = self.glimpses.get_mut(&waiter) else { return };
         let Some(state) = list.iter_mut().find(|state| state.resource == *resource) else { return };
@@ -199,7 +230,7 @@ impl Locks {
             return;
         }
         state.pending -= 1;
-        state.answers.extend(lvb);
+        state.answers.extend(lvb.map(|lvb| (handle, lvb)));
         if list.iter().all(|state| state.pending == 0) {
             self.events.push_back(LockEvent::GlimpseDone { waiter });
         }
@@ -212,7 +243,7 @@ impl Locks {
             return None;
         }
         let list = self.glimpses.remove(&waiter)?;
-        Some(list.into_iter().flat_map(|state| state.answers).collect())
+        Some(list.into_iter().flat_map(|state| state.answers).map(|(_, lvb)| lvb).collect())
     }
 
     /// After a reconnect: sends what is unanswered again. Its holder gets time anew, as the first sending may never have

@@ -354,7 +354,7 @@ fn a_client_that_goes_leaves_nothing() {
     t.get(B, file(2), LockMode::Pw, part(0, 1), 3);
     t.waits(A, &request(file(2), LockMode::Pr, part(0, 1), 4));
     t.waits(C, &request(file(2), LockMode::Pr, part(0, 1), 4));
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), B), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), B, 0), Glimpsed::Waiting);
     t.locks.export_gone(t.now, A);
     assert_eq!(t.said(), ["blocking 2 3", "glimpsed 60", "granted 2 1", "granted 2 2"]);
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![]));
@@ -446,9 +446,9 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
         req.granted_handle = 7;
         assert!(matches!(t.enqueue(export, &req), Enqueued::Granted(_)));
     }
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(2), D), Glimpsed::Nothing);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C), Glimpsed::Waiting);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(2), D, 0), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C, 0), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C, 0), Glimpsed::Waiting);
     let asked: Vec<_> = t
         .events()
         .into_iter()
@@ -463,13 +463,13 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     t.locks.glimpse_reply(t.now, A, &reply(0, 10));
     assert_eq!(t.said(), [""; 0]);
     // Another asks while B's answer is on its way: it may be older than the question.
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C, 0), Glimpsed::Waiting);
     assert_eq!(t.said(), ["glimpse 1 2"]);
     t.locks.glimpse_reply(t.now, B, &reply(1, 20));
     assert_eq!(t.said(), ["glimpse 2 3", "glimpsed 60"]);
     t.locks.glimpse_reply(t.now, B, &reply(1, 20));
     assert_eq!(t.said(), [""; 0], "a late copy answers nothing");
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C), Glimpsed::Done(vec![lvb(10), lvb(20)]));
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C, 0), Glimpsed::Done(vec![lvb(10), lvb(20)]));
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![lvb(10), lvb(20)]));
     assert_eq!(t.locks.take_glimpse(WaiterId(61)), None);
     // B gives its lock up instead, A is silent.
@@ -482,16 +482,42 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     assert_eq!(t.locks.held(C).len(), 1);
 }
 
+/// An operation that was answered and waits for something else meets a holder that has changed the object, or left.
+#[test]
+fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
+    let mut t = Target::new();
+    let lvb = |size| Lvb { size, ..Lvb::default() };
+    t.bits(A, LockMode::Pw, bits::DOM, 1);
+    let ask = |t: &mut Target, version| t.locks.glimpse(t.now, WaiterId(60), dir(), C, version);
+    let answer = |t: &mut Target, size| {
+        let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
+        let reply = GlReply { handle: callback.handle, serial: callback.serial, lvb: Some(lvb(size)) };
+        t.locks.glimpse_reply(t.now, A, &reply);
+        assert_eq!(t.said(), ["glimpsed 60"]);
+        callback.handle
+    };
+    assert_eq!(ask(&mut t, 7), Glimpsed::Waiting);
+    answer(&mut t, 0);
+    // What it changed before the answer came is in the answer.
+    assert_eq!(ask(&mut t, 8), Glimpsed::Done(vec![lvb(0)]));
+    assert_eq!(ask(&mut t, 8), Glimpsed::Done(vec![lvb(0)]));
+    assert_eq!(ask(&mut t, 9), Glimpsed::Waiting, "it was changed since");
+    let handle = answer(&mut t, 10);
+    assert_eq!(ask(&mut t, 9), Glimpsed::Done(vec![lvb(10)]));
+    t.cancel(A, handle);
+    assert_eq!(ask(&mut t, 9), Glimpsed::Nothing, "what was written back counts");
+}
+
 #[test]
 fn small_files_are_glimpsed_at_who_writes_them() {
     let mut t = Target::new();
     t.bits(A, LockMode::Pr, bits::DOM, 1);
     t.bits(B, LockMode::Pw, bits::UPDATE, 1);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Nothing);
     let mut t = Target::new();
     t.bits(A, LockMode::Pw, bits::DOM, 1);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), A), Glimpsed::Nothing, "it knows itself");
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), A, 0), Glimpsed::Nothing, "it knows itself");
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Waiting);
     t.locks.release(t.now, WaiterId(60));
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), None);
 }

@@ -51,7 +51,7 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
     if request.glimpse {
         let node = tree::node(cx, resource.fid)?;
         let mut lvb = grants::lvb(&node.inode);
-        if let Some(held) = cx.glimpse(Resource::inode(resource.fid))?.pop() {
+        if let Some(held) = cx.glimpse(Resource::inode(resource.fid), node.inode.version)?.pop() {
             lvb = held;
         }
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));

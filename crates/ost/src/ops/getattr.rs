@@ -6,13 +6,13 @@ use target::{Cx, Reply, Request, Stop};
 
 use super::{key_of, resource, state_reply};
 use crate::Ost;
-use crate::attrs::{lvb, merge};
+use crate::attrs::{lvb, merge, version};
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ObjGetattrReq = request.decode()?;
     let key = key_of(&req.object)?;
-    let holders = cx.glimpse(resource(&key));
     let object = cx.get::<Object>(&key)?;
-    Ok(state_reply(ost, cx, merge(lvb(object.as_ref()), &holders?)))
+    let holders = cx.glimpse(resource(&key), version(object.as_ref()))?;
+    Ok(state_reply(ost, cx, merge(lvb(object.as_ref()), &holders)))
 }

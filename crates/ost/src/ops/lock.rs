@@ -9,7 +9,7 @@ use proto::msg::{EnqueueRep, EnqueueReq, ReplayLocksReq, ResourceKind};
 use schema::{Object, ObjectKey};
 use target::{Cx, Reply, Request, Stop};
 
-use crate::attrs::{lvb, merge};
+use crate::attrs::{lvb, merge, version};
 
 /// Only objects are locked here.
 fn check(req: &EnqueueReq) -> Result<(), Stop> {
@@ -31,9 +31,9 @@ pub fn enqueue(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     check(&req)?;
     let key = ObjectKey { fid: req.resource.fid, stripe: StripeIndex(req.resource.stripe) };
     if req.glimpse {
-        let holders = cx.glimpse(req.resource);
         let object = cx.get::<Object>(&key)?;
-        let lvb = merge(lvb(object.as_ref()), &holders?);
+        let holders = cx.glimpse(req.resource, version(object.as_ref()))?;
+        let lvb = merge(lvb(object.as_ref()), &holders);
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
     }
     let granted = cx.enqueue(&req)?;

@@ -221,17 +221,31 @@ impl Cx<'_> {
     }
 
     /// Makes the kernel forget the attributes of a node and a range of its pages (`length` 0: none, `u64::MAX`: to the
-    /// end), and waits until it has. Nothing is asked if the kernel does not know the node.
+    /// end), and waits until it has. Nothing is asked if the kernel does not know the node, or has no attributes of it.
     pub fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
+        let shown = step + crate::ops::step::SHOWN;
         match self.op.memo(step) {
-            Some(Memo::Number(_)) => return Ok(()),
+            Some(Memo::Number(_)) => {
+                if let (Some(shown), Some(node)) = (self.memo(shown), self.w.nodes.get_mut(ino)) {
+                    node.dropped = node.dropped.max(shown as u32);
+                }
+                return Ok(());
+            }
             Some(Memo::Token) => return Err(Stop::Wait),
             _ => {}
         }
-        if self.w.nodes.get(ino).is_none_or(|node| node.lookups == 0) {
+        let known = self.w.nodes.get(ino).filter(|node| node.lookups > 0);
+        // The kernel takes every word to forget as news: an answer to a question from before it does not count, and a program
+        // that asked for the size would go on with an old one. So there is no word without need.
+        let Some(node) = known.filter(|node| length > 0 || node.shown != node.dropped) else {
+            if known.is_some() {
+                stdx::mark!("nothing_to_forget");
+            }
             self.op.set_memo(step, Memo::Number(0));
             return Ok(());
-        }
+        };
+        let count = u64::from(node.shown);
+        self.set_memo(shown, count);
         let token = self.w.token(self.op.id, step);
         self.op.set_memo(step, Memo::Token);
         self.w.effect(Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }));

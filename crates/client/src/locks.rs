@@ -115,6 +115,11 @@ pub(crate) fn release_all(w: &mut World, op: &OpState) {
         match memo {
             Memo::Lock { dest, cookie } => release(w, *dest, *cookie),
             Memo::Node(ino) => w.nodes.unwant(*ino),
+            Memo::Asked(ino) => {
+                if let Some(node) = w.nodes.get_mut(*ino) {
+                    node.asked = node.asked.saturating_sub(1);
+                }
+            }
             _ => {}
         }
     }

@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    fn finish(&mut self, mut running: Box<Running>, result: Result<Answer, Errno>) {
+    fn finish(&mut self, mut running: Box<Running>, mut result: Result<Answer, Errno>) {
         let id = running.state.id;
         let slot = &mut self.slots[id.slot as usize];
         slot.generation = slot.generation.wrapping_add(1);
@@ -226,6 +226,9 @@ impl Client {
         }
         if let Some(call) = running.state.call.take() {
             self.calls.remove(&call);
+            if let Ok(answer) = &mut result {
+                ops::shown(&mut self.w, answer);
+            }
             self.w.effect(Effect::Answer { id: call, result });
         } else if let (Err(errno), Work::Task(task)) = (result, &running.work) {
             ops::task_failed(&mut self.w, task, errno);

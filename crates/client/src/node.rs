@@ -76,6 +76,12 @@ pub struct Node {
     pub atime_ns: Option<i64>,
     /// The data cache's.
     pub data: Option<Box<NodeData>>,
+    /// So many answers allowed the kernel to keep attributes.
+    pub shown: u32,
+    /// Of these many the kernel has dropped what it kept.
+    pub dropped: u32,
+    /// Calls that wait here for attributes that the kernel lacks.
+    pub asked: u32,
     /// In the list of candidates for dropping.
     listed: bool,
 }
@@ -108,6 +114,9 @@ impl Node {
             symlink: None,
             atime_ns: None,
             data: None,
+            shown: 0,
+            dropped: 0,
+            asked: 0,
             listed: false,
         }
     }

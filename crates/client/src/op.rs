@@ -172,6 +172,8 @@ pub enum Memo {
     },
     /// A node stays until the operation ends.
     Node(u64),
+    /// The kernel waits for attributes of a node.
+    Asked(u64),
     /// The kernel was asked to forget something.
     Token,
     /// A number of the operation's own.

@@ -302,3 +302,40 @@ fn a_listing_that_is_read_late_gives_no_attributes_of_names_that_may_be_gone() {
         assert!(rest.iter().any(|entry| entry.stat.is_some()), "of others there are attributes");
     }
 }
+
+/// The kernel does not believe an answer to a question that is older than a word to forget: no such word comes without need.
+#[test]
+fn a_kernel_without_attributes_is_not_told_to_forget_them() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let f = c.mkdir(a, 1, "f").unwrap().ino;
+    let told = |c: &mut Cluster| {
+        let inode = |what: &Invalidation| matches!(what, Invalidation::Inode { ino, .. } if *ino == f);
+        core::mem::take(&mut c.nodes[a].invalidations).iter().filter(|what| inode(what)).count()
+    };
+    let chmod = |c: &mut Cluster, mode| {
+        let set = SetStat { mode: Some(mode), ..SetStat::default() };
+        c.call(b, Call::Setattr { ino: f, set }).unwrap();
+    };
+    chmod(&mut c, 0o700);
+    assert!(told(&mut c) > 0, "it had them from the creation");
+    // The locks are here again, and no attributes in the kernel.
+    c.call(a, Call::Listxattr { ino: f }).unwrap();
+    c.call(a, Call::Opendir { ino: f }).unwrap();
+    chmod(&mut c, 0o755);
+    assert_eq!(told(&mut c), 0);
+    assert!(stdx::marks::count("nothing_to_forget") > 0);
+
+    // While one program waits for attributes, the kernel may not keep what another is told meanwhile.
+    c.tamper = Some(Box::new(|to_client, _, frame| {
+        let lost = to_client && Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsGetattr);
+        if lost { Vec::new() } else { vec![frame] }
+    }));
+    let asked = c.send(a, Call::Getattr { ino: f, fh: None });
+    c.run();
+    let seen = c.lookup(a, 1, "f").unwrap();
+    assert!(!c.answered(a, asked) && !seen.cacheable);
+    c.tamper = None;
+    assert!(matches!(c.answer(a, asked), Ok(Answer::Attr(_))));
+    assert!(c.lookup(a, 1, "f").unwrap().cacheable);
+}

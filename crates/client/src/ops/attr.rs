@@ -5,7 +5,7 @@ use proto::{Errno, Opcode};
 
 use super::{attributes, fid_of, permits, stat, stat_cached, step, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime};
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::op::Task;
@@ -20,8 +20,11 @@ pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<
     {
         return Ok(Answer::Attr(stat));
     }
-    attributes(cx, ino, true)?;
-    Ok(Answer::Attr(stat(cx, ino)?))
+    let found = attributes(cx, ino, true).and_then(|_| stat(cx, ino));
+    if found == Err(Stop::Wait) && !cx.began(step::ASKED) {
+        super::kernel::asked(cx, ino);
+    }
+    Ok(Answer::Attr(found?))
 }
 
 /// `Setattr`: one request to the metadata target; a new size then goes to the objects.

@@ -105,6 +105,30 @@ fn walked(call: &Call) -> SmallVec<[u64; 2]> {
     }
 }
 
+/// The kernel waits for attributes of a node.
+pub(super) fn asked(cx: &mut Cx<'_>, ino: u64) {
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.asked += 1;
+        cx.op.set_memo(step::ASKED, Memo::Asked(ino));
+    }
+}
+
+/// An answer goes to the kernel. While another program's question about the same node waits for attributes, the kernel may
+/// not keep these: it would have to be told to forget them, and then not believe the answer to that question.
+pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
+    let mut show = |stat: &mut Stat| {
+        if let (true, Some(node)) = (stat.cacheable, w.nodes.get_mut(stat.ino)) {
+            stat.cacheable = node.asked == 0;
+            node.shown = node.shown.wrapping_add(u32::from(stat.cacheable));
+        }
+    };
+    match answer {
+        Answer::Entry(stat) | Answer::Attr(stat) | Answer::Created { stat, .. } => show(stat),
+        Answer::Entries(entries) => entries.iter_mut().filter_map(|entry| entry.stat.as_mut()).for_each(show),
+        _ => {}
+    }
+}
+
 /// The lock of a node's names is gone without a callback.
 pub(crate) fn names_lost(w: &mut World, ino: u64) {
     let Some(node) = w.nodes.get_mut(ino) else { return };

@@ -27,7 +27,7 @@ use crate::node::S_IFMT;
 use crate::op::{Task, WaitKey};
 use crate::world::{ObjectLocks, World};
 
-pub(crate) use kernel::{Gate, ended, names_lost, waits};
+pub(crate) use kernel::{Gate, ended, names_lost, shown, waits};
 
 /// Steps of helpers; an operation's own begin at 100.
 pub(crate) mod step {
@@ -66,6 +66,10 @@ pub(crate) mod step {
     pub const EPOCHS: Step = 20_000;
     /// Added to the number of such a name: its directory.
     pub const PARENTS: Step = 10_000;
+    /// Added to a step at which the kernel is told to forget attributes: how often they had been shown to it.
+    pub const SHOWN: Step = 40_000;
+    /// The kernel waits for attributes.
+    pub const ASKED: Step = 16;
     /// A sequence was waited for.
     pub const SEQUENCE: Step = 6;
     /// The request of the operation.

@@ -506,6 +506,7 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     assert_eq!(ask(&mut t, 9), Glimpsed::Done(vec![lvb(10)]));
     t.cancel(A, handle);
     assert_eq!(ask(&mut t, 9), Glimpsed::Nothing, "what was written back counts");
+    assert!(stdx::marks::count("dlm.glimpse.too-old") > 0);
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub use rpc::at::Timeouts;
 use bytes::Bytes;
 use proto::msg::{Cred, Layout};
 use proto::{Errno, Fid, Frame, Nid};
+use smallvec::SmallVec;
 
 /// A connection that the machine asked for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -83,6 +84,8 @@ pub enum Event {
     Closed { conn: ConnId },
     /// The kernel has dropped what [`Effect::Invalidate`] with this token named.
     Invalidated { token: u64 },
+    /// The kernel was told what [`Effect::LetGo`] named.
+    Asked,
     /// The wall clock: nanoseconds since 1970. Told before every batch of calls; times of changes come from it.
     WallClock(i64),
     /// Time passed.
@@ -104,6 +107,9 @@ pub enum Effect {
     Answer { id: CallId, result: Result<Answer, Errno> },
     /// The kernel must forget something.
     Invalidate(Invalidation),
+    /// The kernel should drop what it knows of these nodes, where no program uses it: [`Call::Forget`]s follow. Answered by
+    /// [`Event::Asked`] when it was told. Like [`Invalidation::Entry`] this must not hold up anything else.
+    LetGo(Vec<KernelNode>),
     /// The configuration is here and the root is known: calls can be made. Calls made before wait.
     Mounted,
     /// The mount cannot be: a sentence for a person.
@@ -112,6 +118,18 @@ pub enum Effect {
     Unmounted,
     /// A line for the log.
     Log(String),
+}
+
+/// Names by which the kernel knows a node: directory, name.
+pub type KernelNames = SmallVec<[(u64, Bytes); 1]>;
+
+/// A node as the kernel knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelNode {
+    /// Its number.
+    pub ino: u64,
+    /// Its names.
+    pub names: KernelNames,
 }
 
 /// What the kernel must forget.

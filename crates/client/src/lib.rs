@@ -44,14 +44,16 @@ mod file;
 mod imports;
 mod locks;
 mod machine;
+mod name_marks;
 mod names;
 mod node;
 mod op;
 mod ops;
 mod params;
+mod room;
 mod world;
 
-pub use api::{Answer, Call, CallId, ConnId, Effect, Event, FileHandle, Invalidation, Options, Stat};
+pub use api::{Answer, Call, CallId, ConnId, Effect, Event, FileHandle, Invalidation, KernelNode, Options, Stat};
 pub use cx::{Cx, DATA_STEP, Run, Step, Stop};
 pub use imports::Dest;
 pub use machine::Client;

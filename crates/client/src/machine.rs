@@ -70,6 +70,7 @@ impl Client {
             Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
             Event::Closed { conn } => imports::closed(&mut self.w, conn),
             Event::Invalidated { token } => self.invalidated(token),
+            Event::Asked => self.w.kernel_asked(),
             Event::WallClock(ns) => {
                 (self.w.wall_ns, self.w.wall_at) = (ns, now);
                 return;
@@ -273,6 +274,15 @@ impl Client {
 
     /// Runs whoever can run, until nobody can.
     fn run(&mut self) {
+        self.run_ready();
+        self.w.make_room();
+        // The locks of what was dropped go back.
+        if !self.w.spawned.is_empty() {
+            self.run_ready();
+        }
+    }
+
+    fn run_ready(&mut self) {
         loop {
             if let Some((id, step, errno)) = self.w.failures.pop() {
                 if let Some(state) = self.state(id) {
@@ -299,9 +309,6 @@ impl Client {
                 // What came in last may have asked for work without concerning an operation itself: a callback does.
                 break;
             }
-        }
-        if self.w.nodes.candidates() > self.w.options.max_nodes {
-            self.w.evict_nodes();
         }
     }
 

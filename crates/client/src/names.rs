@@ -5,6 +5,10 @@
 //! directory's lock. If every name was seen under one unbroken lock the listing is `complete`, and a name that is not in
 //! it does not exist.
 //!
+//! A directory can have more names than there is memory for. Then those that changed longest ago are forgotten, and where all
+//! names are known only marks of them stay ([`crate::name_marks`]): so who makes file after file need not ask whether the next
+//! name is taken.
+//!
 //! Own changes are put in from their replies, in the order of their transnos: an entry remembers the `version` that
 //! made it, and an older reply does not overwrite it.
 
@@ -14,6 +18,7 @@ use proto::msg::{Attr, ObjectRep, Policy, bits};
 use std::sync::Arc;
 use stdx::{Instant, Map};
 
+use crate::name_marks::NameMarks;
 use crate::node::{S_IFDIR, S_IFMT};
 use crate::world::World;
 
@@ -76,8 +81,10 @@ pub struct Directory {
     pub names: Map<Bytes, Entry>,
     /// How many names were changed from here.
     pub changes: u32,
-    /// All names that exist are in `names`, if `update_epoch` is this one.
+    /// All names that exist are in `names` or marked in `older`, if `update_epoch` is this one.
     pub complete_epoch: Option<u32>,
+    /// Marks of names that `names` had no room for, as long as all names are known.
+    pub(crate) older: NameMarks,
     /// The listing and the epoch under which it is exact.
     pub listing: Option<(u32, Arc<Listing>)>,
     /// A listing that is being put together.
@@ -129,28 +136,63 @@ impl Directory {
     /// What is known of names is forgotten, and its memory given back.
     fn forget(&mut self) {
         self.names = Map::default();
-        self.complete_epoch = None;
+        self.incomplete();
         self.building = None;
         self.listing = None;
+    }
+
+    /// From now on there may be names that are not known.
+    fn incomplete(&mut self) {
+        self.complete_epoch = None;
+        self.older = NameMarks::default();
+    }
+
+    /// The older half of the names is forgotten; marks of them stay, unless too much was marked before.
+    fn thin(&mut self) {
+        if self.complete_epoch.is_none() || self.older.len() / MARKS_PER_NAME > self.names.len() {
+            stdx::mark!("names_forgotten");
+            return self.forget();
+        }
+        stdx::mark!("names_thinned");
+        let mut versions: Vec<u64> = self.names.values().map(|entry| entry.version).collect();
+        let half = versions.len() / 2;
+        let middle = if versions.is_empty() { 0 } else { *versions.select_nth_unstable(half).1 };
+        let older = &mut self.older;
+        self.names.retain(|name, entry| {
+            let stays = entry.version > middle;
+            if !stays && entry.fid.is_some() {
+                older.insert(name);
+            }
+            stays
+        });
+        self.names.shrink_to_fit();
+        self.listing = None;
+    }
+
+    /// The memory of its names, in names.
+    fn weight(&self) -> usize {
+        self.names.len() + self.older.len() / MARKS_PER_NAME
     }
 
     /// Its lock is lost: of many names, most are worth nothing now.
     pub(crate) fn lock_lost(&mut self) {
         self.listing = None;
         self.building = None;
-        self.complete_epoch = None;
+        self.incomplete();
         if self.names.capacity() > 2 * LOOSE_NAMES_MAX {
             self.names = Map::default();
         }
     }
 }
 
+/// So many marks take the memory of one name.
+const MARKS_PER_NAME: usize = 16;
 /// So many names are many, and the number of names is looked at again after so many more.
 const LOOK: usize = 1024;
 
 impl World {
     /// A directory has many names: all such directories together have as many as there may be nodes. Those that had many
-    /// first lose theirs.
+    /// first lose theirs first.
     fn bound_names(&mut self, ino: u64) {
         let max = self.options.max_nodes;
         let nodes = &self.nodes;
@@ -162,16 +204,24 @@ impl World {
             self.crowded.push_back(ino);
         }
         let names =
-            |w: &World, ino: &u64| w.nodes.get(*ino).and_then(|node| node.dir.as_ref()).map_or(0, |d| d.names.len());
+            |w: &World, ino: &u64| w.nodes.get(*ino).and_then(|node| node.dir.as_ref()).map_or(0, |d| d.weight());
         let mut total: usize = self.crowded.iter().map(|ino| names(self, ino)).sum();
         while total > max
             && let Some(first) = self.crowded.pop_front()
         {
-            stdx::mark!("names_forgotten");
-            total -= names(self, &first);
-            if let Some(dir) = self.nodes.get_mut(first).and_then(|node| node.dir.as_mut()) {
-                dir.crowded = false;
-                dir.forget();
+            let Some(node) = self.nodes.get_mut(first) else { continue };
+            let epoch = node.update_epoch;
+            let Some(dir) = node.dir.as_mut() else { continue };
+            total -= dir.weight();
+            dir.thin();
+            total += dir.weight();
+            if dir.complete_epoch.is_none() {
+                // To fetch them again would be in vain.
+                dir.too_large = Some(epoch);
+            }
+            dir.crowded = dir.weight() >= LOOK;
+            if dir.crowded {
+                self.crowded.push_front(first);
             }
         }
     }
@@ -198,7 +248,9 @@ impl World {
                     None => Found::Unknown,
                 }
             }
-            None if covered && dir.complete_epoch == Some(node.update_epoch) => Found::Nothing,
+            None if covered && dir.complete_epoch == Some(node.update_epoch) && !dir.older.may_have(name) => {
+                Found::Nothing
+            }
             None => Found::Unknown,
         }
     }
@@ -272,7 +324,7 @@ impl World {
         }
         if !same || version == 0 {
             stdx::mark!("directory_lock_lost_on_the_way");
-            dir.complete_epoch = None;
+            dir.incomplete();
             dir.building = None;
             dir.listing = None;
         } else if attr.is_some() {
@@ -315,6 +367,7 @@ impl World {
         }
         let Some(dir) = self.nodes.get_mut(ino).and_then(|node| node.dir.as_mut()) else { return };
         dir.names = names;
+        dir.older = NameMarks::default();
         dir.complete_epoch = Some(epoch);
         if !disturbed {
             dir.listing = Some((epoch, Arc::new(building.listing)));

@@ -1,16 +1,15 @@
 //! Nodes: what is known of each object, and under which locks.
 //!
-//! A node lives while the kernel refers to it, it is open, or its cache is worth keeping (bounded by `max_nodes`, oldest
-//! first out). `bits` mirrors the inode locks that are held and not called back.
+//! A node lives while the kernel refers to it, it is open, or its cache is worth keeping. There are at most `max_nodes`
+//! ([`crate::room`]), unless programs use more. `bits` mirrors the inode locks that are held and not called back.
 
 use bytes::Bytes;
 use proto::Fid;
 use proto::msg::{Attr, Xattr, bits};
-use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use stdx::{Instant, Map};
+use stdx::{Index, Instant, Slab};
 
+use crate::api::{KernelNames, KernelNode};
 use crate::data::NodeData;
 use crate::names::Directory;
 
@@ -22,6 +21,9 @@ pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
 pub const S_IFLNK: u32 = 0o120_000;
+
+/// The number of the root.
+pub const ROOT: u64 = 1;
 
 /// An object.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ pub struct Node {
     /// The directory in which it was found last; 0 if unknown.
     pub parent: u64,
     /// Names under which the kernel was given this node.
-    pub kernel_names: SmallVec<[(u64, Bytes); 1]>,
+    pub kernel_names: KernelNames,
     /// Directories: names and listing.
     pub dir: Option<Box<Directory>>,
     /// All extended attributes, under XATTR.
@@ -82,8 +84,8 @@ pub struct Node {
     pub dropped: u32,
     /// Calls that wait here for attributes that the kernel lacks.
     pub asked: u32,
-    /// In the list of candidates for dropping.
-    listed: bool,
+    /// The one before it in its list, and the one after it.
+    links: (u32, u32),
 }
 
 impl Node {
@@ -108,7 +110,7 @@ impl Node {
             unlinked: false,
             destroyed: false,
             parent: 0,
-            kernel_names: SmallVec::new(),
+            kernel_names: KernelNames::new(),
             dir: None,
             xattrs: None,
             symlink: None,
@@ -117,7 +119,7 @@ impl Node {
             shown: 0,
             dropped: 0,
             asked: 0,
-            listed: false,
+            links: (NIL, NIL),
         }
     }
 
@@ -157,101 +159,202 @@ impl Node {
     }
 }
 
-/// All nodes.
+/// All nodes, each in one of two lists, the longest unused first: so what goes is found without a look at the others.
 #[derive(Debug, Default)]
 pub struct Nodes {
-    map: Map<u64, Box<Node>>,
-    candidates: VecDeque<u64>,
+    nodes: Slab<Node>,
+    by_ino: Index,
+    /// Those that the kernel refers to.
+    known: List,
+    /// The others.
+    free: List,
 }
 
 impl Nodes {
+    #[inline]
+    fn place(&self, ino: u64) -> Option<u32> {
+        self.by_ino.get(&ino, |i| self.nodes[i].ino)
+    }
+
     /// A node that is there.
+    #[inline]
     pub fn get(&self, ino: u64) -> Option<&Node> {
-        self.map.get(&ino).map(|node| &**node)
+        self.place(ino).map(|i| &self.nodes[i])
     }
 
     /// The same, to change.
+    #[inline]
     pub fn get_mut(&mut self, ino: u64) -> Option<&mut Node> {
-        self.map.get_mut(&ino).map(|node| &mut **node)
+        self.place(ino).map(|i| &mut self.nodes[i])
     }
 
     /// The node of an object, made if need be.
     pub fn obtain(&mut self, fid: Fid) -> &mut Node {
-        let ino = fid.ino();
-        let candidates = &mut self.candidates;
-        self.map.entry(ino).or_insert_with(|| {
-            candidates.push_back(ino);
-            let mut node = Node::new(fid);
-            node.listed = true;
-            Box::new(node)
-        })
+        let i = match self.place(fid.ino()) {
+            Some(i) => i,
+            None => {
+                let i = self.nodes.insert(Node::new(fid));
+                self.by_ino.insert(i, |i| self.nodes[i].ino);
+                self.free.push(&mut self.nodes, i);
+                i
+            }
+        };
+        &mut self.nodes[i]
     }
 
-    /// Something that kept the node from being dropped is gone.
+    /// The kernel refers to the node once more.
+    pub fn referenced(&mut self, ino: u64) {
+        let Some(i) = self.place(ino) else { return };
+        self.nodes[i].lookups += 1;
+        if self.nodes[i].lookups == 1 {
+            self.free.remove(&mut self.nodes, i);
+            self.known.push(&mut self.nodes, i);
+        }
+    }
+
+    /// The kernel gives references back. Whether none is left now.
+    pub fn forgotten(&mut self, ino: u64, count: u64) -> bool {
+        let Some(i) = self.place(ino) else { return false };
+        let before = self.nodes[i].lookups;
+        self.nodes[i].lookups = before.saturating_sub(count);
+        let none = self.nodes[i].lookups == 0;
+        if none && before > 0 {
+            self.known.remove(&mut self.nodes, i);
+            self.free.push(&mut self.nodes, i);
+        }
+        none
+    }
+
+    /// Something that kept the node from being dropped is gone: it was used until now.
     pub fn loosened(&mut self, ino: u64) {
-        if let Some(node) = self.map.get_mut(&ino)
-            && !node.listed
-            && node.is_idle()
+        if let Some(i) = self.place(ino)
+            && self.nodes[i].lookups == 0
         {
-            node.listed = true;
-            self.candidates.push_back(ino);
+            self.free.remove(&mut self.nodes, i);
+            self.free.push(&mut self.nodes, i);
         }
     }
 
     /// An operation waits with this node in hand.
     pub fn want(&mut self, ino: u64) -> bool {
-        let Some(node) = self.map.get_mut(&ino) else { return false };
+        let Some(node) = self.get_mut(ino) else { return false };
         node.wanted += 1;
         true
     }
 
     /// That operation has ended.
     pub fn unwant(&mut self, ino: u64) {
-        if let Some(node) = self.map.get_mut(&ino) {
+        if let Some(node) = self.get_mut(ino) {
             // It may have been dropped meanwhile, because its object is gone, and be another's.
             node.wanted = node.wanted.saturating_sub(1);
-            self.loosened(ino);
         }
+        self.loosened(ino);
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.nodes.len()
     }
 
-    /// The oldest node that neither kernel nor open files nor operations refer to, off the list of candidates.
+    /// Nodes that the kernel does not refer to.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The longest unused node that the kernel does not refer to, if nothing else does; it is looked at last from now on.
     pub fn candidate(&mut self) -> Option<u64> {
-        while let Some(ino) = self.candidates.pop_front() {
-            if let Some(node) = self.map.get_mut(&ino) {
-                node.listed = false;
-                if node.is_idle() && ino != 1 {
-                    return Some(ino);
-                }
+        let i = self.free.turn(&mut self.nodes)?;
+        let node = &self.nodes[i];
+        (node.is_idle() && node.ino != ROOT).then_some(node.ino)
+    }
+
+    /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with the names that it knows
+    /// them by. They are looked at last from now on.
+    pub fn long_known(&mut self, count: usize) -> Vec<KernelNode> {
+        let mut found = Vec::with_capacity(count);
+        for _ in 0..count.min(self.known.len()) {
+            let Some(i) = self.known.turn(&mut self.nodes) else { break };
+            let node = &self.nodes[i];
+            if node.opens == 0 && node.wanted == 0 && node.ino != ROOT {
+                found.push(KernelNode { ino: node.ino, names: node.kernel_names.clone() });
             }
         }
-        None
-    }
-
-    /// Candidates, at most this many of nodes that could be dropped.
-    pub fn candidates(&self) -> usize {
-        self.candidates.len()
-    }
-
-    /// Puts a candidate back: it could not be dropped.
-    pub fn keep(&mut self, ino: u64) {
-        self.loosened(ino);
+        found
     }
 
     /// Forgets a node.
-    pub fn remove(&mut self, ino: u64) -> Option<Box<Node>> {
-        self.map.remove(&ino)
+    pub fn remove(&mut self, ino: u64) -> Option<Node> {
+        let i = self.place(ino)?;
+        let list = if self.nodes[i].lookups > 0 { &mut self.known } else { &mut self.free };
+        list.remove(&mut self.nodes, i);
+        self.by_ino.remove(&ino, |i| self.nodes[i].ino);
+        Some(self.nodes.remove(i))
     }
 
     /// Every number, sorted.
     pub fn inos(&self) -> Vec<u64> {
-        let mut all: Vec<u64> = self.map.keys().copied().collect();
+        let mut all: Vec<u64> = self.nodes.iter().map(|(_, node)| node.ino).collect();
         all.sort_unstable();
         all
+    }
+}
+
+/// No place.
+const NIL: u32 = u32::MAX;
+
+/// A list through the nodes themselves.
+#[derive(Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        List { head: NIL, tail: NIL, len: 0 }
+    }
+}
+
+impl List {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts a node last.
+    fn push(&mut self, nodes: &mut Slab<Node>, i: u32) {
+        nodes[i].links = (self.tail, NIL);
+        match self.tail {
+            NIL => self.head = i,
+            tail => nodes[tail].links.1 = i,
+        }
+        self.tail = i;
+        self.len += 1;
+    }
+
+    /// Takes a node out, that is in.
+    fn remove(&mut self, nodes: &mut Slab<Node>, i: u32) {
+        let (prev, next) = nodes[i].links;
+        match prev {
+            NIL => self.head = next,
+            prev => nodes[prev].links.1 = next,
+        }
+        match next {
+            NIL => self.tail = prev,
+            next => nodes[next].links.0 = prev,
+        }
+        self.len -= 1;
+    }
+
+    /// The first one, which becomes the last.
+    fn turn(&mut self, nodes: &mut Slab<Node>) -> Option<u32> {
+        let first = self.head;
+        if first == NIL {
+            return None;
+        }
+        self.remove(nodes, first);
+        self.push(nodes, first);
+        Some(first)
     }
 }
 
@@ -259,16 +362,39 @@ impl Nodes {
 mod tests {
     use super::*;
 
+    fn nodes(count: u32) -> (Nodes, Vec<u64>) {
+        let mut nodes = Nodes::default();
+        let inos = (1..=count).map(|oid| nodes.obtain(Fid::new(0x2_0000_0400, oid)).ino).collect();
+        (nodes, inos)
+    }
+
     #[test]
     fn a_node_that_an_operation_waits_with_is_not_dropped() {
-        let mut nodes = Nodes::default();
-        let (kept, other) = (Fid::new(0x2_0000_0400, 1), Fid::new(0x2_0000_0400, 2));
-        for fid in [kept, other] {
-            nodes.obtain(fid);
+        let (mut nodes, inos) = nodes(2);
+        assert!(nodes.want(inos[0]));
+        assert_eq!([nodes.candidate(), nodes.candidate(), nodes.candidate()], [None, Some(inos[1]), None]);
+        nodes.unwant(inos[0]);
+        assert_eq!([nodes.candidate(), nodes.candidate()], [Some(inos[1]), Some(inos[0])]);
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first_and_no_other_is_looked_at() {
+        let (mut nodes, inos) = nodes(1000);
+        for &ino in &inos[..900] {
+            nodes.referenced(ino);
         }
-        assert!(nodes.want(kept.ino()));
-        assert_eq!((nodes.candidate(), nodes.candidate()), (Some(other.ino()), None));
-        nodes.unwant(kept.ino());
-        assert_eq!((nodes.candidate(), nodes.candidate()), (Some(kept.ino()), None));
+        nodes.get_mut(inos[1]).expect("a node").opens = 1;
+        let long_known = |nodes: &mut Nodes| -> Vec<u64> { nodes.long_known(4).iter().map(|known| known.ino).collect() };
+        assert_eq!(long_known(&mut nodes), [inos[0], inos[2], inos[3]]);
+        assert_eq!(long_known(&mut nodes), inos[4..8]);
+        assert_eq!((nodes.free(), nodes.candidate()), (100, Some(inos[900])));
+        // What the kernel has just forgotten has time to come back.
+        assert!(nodes.forgotten(inos[0], 1));
+        assert_eq!((nodes.free(), nodes.candidate()), (101, Some(inos[901])));
+        nodes.referenced(inos[0]);
+        for ino in inos {
+            assert!(nodes.remove(ino).is_some());
+        }
+        assert_eq!((nodes.len(), nodes.free(), nodes.candidate(), nodes.known.len()), (0, 0, None, 0));
     }
 }

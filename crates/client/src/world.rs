@@ -16,6 +16,7 @@ use crate::imports::{Dest, Imports};
 use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
+use crate::room::Room;
 
 /// Locks on an object itself that a request wants.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +130,8 @@ pub struct World {
     pub timer: Option<Instant>,
     /// Calls that wait while the kernel holds directories locked for them.
     pub(crate) gates: Vec<Gate>,
+    /// Room for nodes.
+    pub(crate) room: Room,
     /// Operations in progress, background work included.
     pub ops_running: usize,
     /// The last number given to an epoch of a node.
@@ -176,6 +179,7 @@ impl World {
             unmounting: false,
             timer: None,
             gates: Vec::new(),
+            room: Room::default(),
             ops_running: 0,
             epochs: 0,
             want_run: (0, 0),
@@ -292,36 +296,5 @@ impl World {
     /// Wakes [`WaitKey::Timer`] at `at` or earlier.
     pub fn set_timer(&mut self, at: Instant) {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
-    }
-
-    /// Drops the oldest nodes that nothing needs, down to `max_nodes`; their locks are given back.
-    pub(crate) fn evict_nodes(&mut self) {
-        let goal = self.options.max_nodes - self.options.max_nodes / 16;
-        let mut looked = self.nodes.candidates();
-        while self.nodes.candidates() > goal && looked > 0 {
-            looked -= 1;
-            let Some(ino) = self.nodes.candidate() else { break };
-            if !crate::data::is_clean(self, ino) {
-                self.nodes.keep(ino);
-                continue;
-            }
-            self.drop_node(ino);
-        }
-    }
-
-    /// Forgets a node that neither kernel nor open files refer to.
-    pub(crate) fn drop_node(&mut self, ino: u64) {
-        let Some(node) = self.nodes.get(ino) else { return };
-        let (fid, held) = (node.fid, node.bits);
-        crate::data::drop_node(self, ino);
-        self.nodes.remove(ino);
-        // Whoever waits for it finds that it is gone.
-        self.wake(WaitKey::Data(ino));
-        self.wake(WaitKey::Node(ino));
-        self.wake(WaitKey::Listing(ino));
-        if held != 0 {
-            let dest = self.mdt_of(fid);
-            crate::locks::give_back(self, dest, &proto::msg::Resource::inode(fid));
-        }
     }
 }

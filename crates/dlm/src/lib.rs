@@ -8,12 +8,10 @@
 //! Sending, resending and exactly-once execution are `rpc`'s; what a lock protects is its users' business.
 
 pub mod client;
-mod index;
 pub mod mode;
 mod part;
 mod record;
 pub mod server;
-mod slab;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use client::api::{Answer, Options};
+use client::api::{Answer, KernelNode, Options};
 use fusewire::abi::flags;
 use fusewire::{Mountpoint, Notifier, Session, Transport};
 use host::client::{Kernel, Mount};
@@ -310,6 +310,18 @@ impl Kernel for KernelCaches {
     fn forget_entry(&self, parent: u64, name: &[u8]) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_entry(self.node(parent), name);
+        }
+    }
+
+    fn let_go(&self, nodes: &[KernelNode]) {
+        let Some(notifier) = self.notifier.get() else { return };
+        let inos: Vec<u64> = nodes.iter().map(|node| node.ino).collect();
+        if notifier.prune(&inos) {
+            return;
+        }
+        // An older kernel drops names one by one.
+        for (parent, name) in nodes.iter().flat_map(|node| &node.names) {
+            self.forget_entry(*parent, name);
         }
     }
 }

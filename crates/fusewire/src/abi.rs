@@ -161,6 +161,8 @@ pub const FSYNC_FDATASYNC: u32 = 1;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Notification: a name is out of date.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Notification: nodes may go, where they are not in use.
+pub const NOTIFY_PRUNE: i32 = 9;
 
 /// Declares the records.
 macro_rules! records {
@@ -269,6 +271,8 @@ records! {
     NotifyInvalInode { ino: u64, off: i64, len: i64, }
     /// Notification about a name, which follows with a NUL.
     NotifyInvalEntry { parent: u64, namelen: u32, flags: u32, }
+    /// Notification about nodes, whose numbers follow.
+    NotifyPrune { count: u32, padding: u32, spare: u64, }
     /// LSEEK.
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
     /// Answer to LSEEK.

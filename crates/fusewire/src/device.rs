@@ -71,15 +71,25 @@ impl Device {
         self.send(0, code, parts)
     }
 
-    fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> bool {
+    /// The same of a notification that the kernel may not know.
+    pub(crate) fn try_notify(&self, code: i32, parts: &[&[u8]]) -> Result<(), rustix::io::Errno> {
+        self.write(0, code, parts)
+    }
+
+    fn write(&self, unique: u64, error: i32, parts: &[&[u8]]) -> Result<(), rustix::io::Errno> {
         let size: usize = parts.iter().map(|part| part.len()).sum();
         let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + size) as u32, error, unique };
         let mut slices = [IoSlice::new(header.as_bytes()), IoSlice::new(&[]), IoSlice::new(&[])];
         for (slice, part) in slices.iter_mut().skip(1).zip(parts) {
             *slice = IoSlice::new(part);
         }
-        match rustix::io::writev(&self.0, &slices[..=parts.len()]) {
-            Ok(_) => true,
+        rustix::io::writev(&self.0, &slices[..=parts.len()]).map(drop)
+    }
+
+    fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> bool {
+        let size: usize = parts.iter().map(|part| part.len()).sum();
+        match self.write(unique, error, parts) {
+            Ok(()) => true,
             // Nobody waits for it any more, or there is nothing to forget.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => false,
             Err(error) => {

@@ -95,6 +95,9 @@ impl std::fmt::Display for Transport {
     }
 }
 
+/// Nodes in one notification.
+const PRUNE_MAX: usize = 512;
+
 /// Tells the kernel that what it caches is out of date.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Device>);
@@ -114,6 +117,16 @@ impl Notifier {
         let mut bytes = name.to_vec();
         bytes.push(0);
         self.0.notify(abi::NOTIFY_INVAL_ENTRY, &[record.as_bytes(), &bytes])
+    }
+
+    /// Drops nodes that are not in use, with all their names: many at once, and no directory is waited for. False if the
+    /// kernel cannot do that: it can since Linux 6.18.
+    pub fn prune(&self, inos: &[u64]) -> bool {
+        inos.chunks(PRUNE_MAX).all(|inos| {
+            let record = abi::NotifyPrune { count: inos.len() as u32, padding: 0, spare: 0 };
+            let told = self.0.try_notify(abi::NOTIFY_PRUNE, &[record.as_bytes(), inos.as_bytes()]);
+            !matches!(told, Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS))
+        })
     }
 }
 

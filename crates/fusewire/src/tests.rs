@@ -277,6 +277,15 @@ fn a_life(uring: bool) {
     fs::File::options().append(true).open(place.path().join("slow")).unwrap().write_all(b"x").unwrap();
     assert!(fs::metadata(place.path().join("none")).is_err());
     assert!(session.notifier().inval_entry(abi::ROOT, b"slow"));
+    let open = fs::File::open(place.path().join("big")).unwrap();
+    if session.notifier().prune(&[2, 99]) {
+        assert!(session.notifier().inval_inode(2, -1, 0), "it is open");
+        drop(open);
+        session.notifier().prune(&[2]);
+        assert!(!session.notifier().inval_inode(2, -1, 0), "it is gone");
+    } else {
+        eprintln!("skipped: this kernel cannot prune");
+    }
     let forgotten = rustix::fs::statvfs(place.path()).map(|_| ());
     assert_eq!(forgotten, Err(rustix::io::Errno::IO), "a forgotten reply");
     unmount(place.path()).unwrap();

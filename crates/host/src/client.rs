@@ -10,7 +10,8 @@
 //! first call after a quiet time takes the sockets from it.
 //!
 //! Further threads tell the kernel what to forget: a crew of them for pages and attributes, which may wait for each other,
-//! and another for names, because dropping a name can wait for a directory that a program holds while it waits for us.
+//! and another for names, because dropping a name can wait for a directory that a program holds while it waits for us. What the
+//! kernel is only asked to let go has a thread too.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, Options};
+use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, KernelNode, Options};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
@@ -39,6 +40,8 @@ pub trait Kernel: Send + Sync {
     fn forget_inode(&self, ino: u64, offset: u64, length: u64);
     /// Forget a name. Returns when the kernel has.
     fn forget_entry(&self, parent: u64, name: &[u8]);
+    /// Drop what is known of these nodes, where no program uses it. It may have been done when this returns.
+    fn let_go(&self, nodes: &[KernelNode]);
 }
 
 /// A kernel that remembers nothing, for the native library.
@@ -48,6 +51,7 @@ pub struct NoKernel;
 impl Kernel for NoKernel {
     fn forget_inode(&self, _ino: u64, _offset: u64, _length: u64) {}
     fn forget_entry(&self, _parent: u64, _name: &[u8]) {}
+    fn let_go(&self, _nodes: &[KernelNode]) {}
 }
 
 /// A running client.
@@ -76,6 +80,7 @@ struct Shared {
     forget_inode: OnceLock<Crew<(u64, u64, u64, u64)>>,
     /// Token, directory, name.
     forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
+    let_go: OnceLock<Crew<Vec<KernelNode>>>,
     /// See [`Shared::look_sockets`].
     pause: AtomicU32,
     /// Calls answered, for statistics.
@@ -189,6 +194,7 @@ impl Mount {
             nudge,
             forget_inode: OnceLock::new(),
             forget_entry: OnceLock::new(),
+            let_go: OnceLock::new(),
             pause: AtomicU32::new(0),
             answered: AtomicU64::new(0),
         });
@@ -201,6 +207,14 @@ impl Mount {
             forgotten(&for_inodes.0, token);
         });
         let _ = shared.forget_inode.set(forget_inode.map_err(os)?);
+        let for_room = (Arc::downgrade(&shared), kernel.clone());
+        let let_go = Crew::start("let-go", move |nodes: Vec<KernelNode>| {
+            for_room.1.let_go(&nodes);
+            if let Some(shared) = for_room.0.upgrade() {
+                shared.turn(|state, now| state.machine.handle(now, Event::Asked));
+            }
+        });
+        let _ = shared.let_go.set(let_go.map_err(os)?);
         let for_names = Arc::downgrade(&shared);
         let forget_entry = Crew::start("forget-entry", move |(token, parent, name): (u64, u64, Bytes)| {
             kernel.forget_entry(parent, &name);
@@ -598,6 +612,11 @@ impl Shared {
             Effect::Invalidate(Invalidation::Entry { token, parent, name }) => {
                 if let Some(crew) = self.forget_entry.get() {
                     crew.send((token, parent, name));
+                }
+            }
+            Effect::LetGo(nodes) => {
+                if let Some(crew) = self.let_go.get() {
+                    crew.send(nodes);
                 }
             }
             Effect::Mounted => self.settle(state, Phase::Mounted),

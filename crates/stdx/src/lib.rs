@@ -4,19 +4,24 @@
 //! - [`Rng`]: a small generator from one seed.
 //! - [`Map`], [`Set`]: hash maps with a fixed-seed hasher. Never iterate one into output that anyone sees:
 //!   the order is stable for one history of inserts, but means nothing.
+//! - [`Slab`], [`Index`]: many items at stable small indices, and the way to them from a key that they know.
 //! - [`BoundedQueue`]: a queue that says no.
 //! - [`Faults`]: faults on purpose, at named sites.
 //! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
 
 pub mod faults;
+mod index;
 pub mod marks;
 mod queue;
 mod rng;
+mod slab;
 mod time;
 
 pub use faults::{Faults, Site};
+pub use index::Index;
 pub use queue::BoundedQueue;
 pub use rng::Rng;
+pub use slab::Slab;
 pub use time::Instant;
 
 /// The hasher state of [`Map`] and [`Set`]: keyed, with a seed that never changes.

@@ -319,16 +319,23 @@ fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], re
 
 /// Background: fetches the listing of a directory in which names are being looked up in vain.
 pub(crate) fn fetch_listing(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let mut after = 0;
-    let mut step = step::MANY;
+    // The pieces before were put in when they came.
+    let mut after = cx.memo(step::LISTED_AFTER).unwrap_or(0);
+    let mut step = cx.memo(step::LISTED).unwrap_or(step::MANY);
     loop {
         let stream = piece(cx, step, ino, after, false)?;
+        cx.forget(step);
+        cx.forget(step + step::EPOCHS);
         step += 1;
         let more = cx.w.nodes.get(ino).and_then(|node| node.dir.as_ref()).is_some_and(|dir| {
             dir.building.as_ref().is_some_and(|b| stream.entries.last().is_some_and(|last| last.cookie == b.after))
         });
         match stream.entries.last() {
-            Some(last) if more && !stream.end => after = last.cookie,
+            Some(last) if more && !stream.end => {
+                after = last.cookie;
+                cx.set_memo(step::LISTED_AFTER, after);
+                cx.set_memo(step::LISTED, step);
+            }
             _ => break,
         }
     }

@@ -26,8 +26,8 @@ pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> 
 
 /// Counts a reference of the kernel to the node that is being answered, under this name.
 pub(crate) fn referenced(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
+    w.nodes.referenced(stat.ino);
     if let Some(node) = w.nodes.get_mut(stat.ino) {
-        node.lookups += 1;
         node.stale = false;
         if name.as_ref() != b"." && name.as_ref() != b".." {
             node.parent = parent;
@@ -131,17 +131,15 @@ fn missed(cx: &mut Cx<'_>, parent: u64) {
 
 /// `Forget`.
 pub(crate) fn forget(cx: &mut Cx<'_>, ino: u64, count: u64) -> Run<Answer> {
-    if let Some(node) = cx.w.nodes.get_mut(ino) {
-        node.lookups = node.lookups.saturating_sub(count);
-        if node.lookups == 0 {
-            node.kernel_names.clear();
-            node.stale = false;
-            let gone = node.unlinked && node.opens == 0;
-            if gone && crate::data::is_clean(cx.w, ino) {
-                cx.w.drop_node(ino);
-            } else {
-                cx.w.nodes.loosened(ino);
-            }
+    if cx.w.nodes.forgotten(ino, count)
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+    {
+        node.kernel_names.clear();
+        node.stale = false;
+        let gone = node.unlinked && node.opens == 0;
+        cx.w.let_go();
+        if gone && crate::data::is_clean(cx.w, ino) {
+            cx.w.drop_node(ino);
         }
     }
     Ok(Answer::Done)

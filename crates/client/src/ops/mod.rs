@@ -60,6 +60,10 @@ pub(crate) mod step {
     pub const CLOSES: Step = 500;
     /// Until when an empty read waits.
     pub const AFTER_END: Step = 14;
+    /// A listing that is fetched: the step of the next piece, and after which cookie it begins.
+    pub const LISTED: Step = 16;
+    /// See [`LISTED`].
+    pub const LISTED_AFTER: Step = 17;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
     /// Added to the step of a piece of a listing: the epoch when its request left.

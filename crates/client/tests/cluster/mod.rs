@@ -59,6 +59,8 @@ pub struct Node {
     pub failed: Option<String>,
     pub unmounted: bool,
     pub invalidations: Vec<Invalidation>,
+    /// What the kernel was asked to let go.
+    pub let_go: Vec<Vec<client::KernelNode>>,
     /// Invalidations are not answered until this is false again.
     pub slow_kernel: bool,
     /// Names are dropped a while after they should be: nobody can wait for it.
@@ -357,6 +359,7 @@ impl Cluster {
             failed: None,
             unmounted: false,
             invalidations: Vec::new(),
+            let_go: Vec::new(),
             slow_kernel: false,
             slow_names: false,
             tokens: VecDeque::new(),
@@ -630,6 +633,7 @@ impl Cluster {
                 }
                 self.nodes[at].invalidations.push(what);
             }
+            Effect::LetGo(nodes) => self.nodes[at].let_go.push(nodes),
             Effect::Mounted => self.nodes[at].mounted = true,
             Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
             Effect::Unmounted => self.nodes[at].unmounted = true,

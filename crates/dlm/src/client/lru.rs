@@ -5,10 +5,9 @@
 
 use core::time::Duration;
 
-use stdx::Instant;
+use stdx::{Instant, Slab};
 
 use super::{Held, LockCache, Reason, State};
-use crate::slab::Slab;
 
 /// Locks that are given back in one go because they are too many, at least,
 const SHRINK_STEP: usize = 512;
@@ -121,6 +120,11 @@ impl LockCache {
             stdx::mark!("dlm.shrink.goes-on");
             self.shrink_at = self.now + SHRINK_PAUSE;
         }
+    }
+
+    /// How many locks nothing holds, and how many of them may be kept.
+    pub fn unused(&self) -> (usize, usize) {
+        (self.lru.len(), self.settings.lru_size.min(self.limit))
     }
 
     /// How many unused locks the server lets this client keep; 0: as many as it likes. Takes effect at the next

@@ -48,14 +48,12 @@ use std::collections::VecDeque;
 
 use proto::msg::{BlCallback, EnqueueReq, LockGrant, LockMode, Policy, Resource};
 use smallvec::SmallVec;
-use stdx::{Instant, Map};
+use stdx::{Index, Instant, Map, Slab};
 
 use self::lru::Lru;
 use self::records::RecordLocks;
-use crate::index::Index;
 use crate::mode::covers;
 use crate::part::Part;
-use crate::slab::Slab;
 
 /// The client's number of a lock. Never used twice.
 pub type Cookie = u64;

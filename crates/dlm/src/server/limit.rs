@@ -192,7 +192,7 @@ mod tests {
         assert!(stdx::marks::count("dlm.limit.told") > 0);
     }
 
-    /// A place in an [`Index`](crate::index::Index): its four bytes and the control byte, in a table that is half full.
+    /// A place in an [`Index`](stdx::Index): its four bytes and the control byte, in a table that is half full.
     const PLACE: usize = 10;
 
     #[test]

@@ -46,14 +46,12 @@ pub use event::{Counters, Enqueued, Glimpsed, LockEvent, LockInfo, Revoked, Sett
 use proto::Errno;
 use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Resource, ResourceKind};
 use smallvec::SmallVec;
-use stdx::{Instant, Map};
+use stdx::{Index, Instant, Map, Slab};
 
 use self::callback::{Asked, Call, GlimpseState};
 use self::records::{Owner, Records};
-use crate::index::Index;
 use crate::mode::{ModeCounts, compatible};
 use crate::part::{Part, Wanted, check};
-use crate::slab::Slab;
 use crate::{ExportId, WaiterId};
 
 /// No index.

@@ -16,7 +16,7 @@ use core::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use client::api::{Answer, Call, FileHandle, Invalidation, Stat};
+use client::api::{Answer, Call, FileHandle, Invalidation, KernelNode, Stat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 use stdx::Rng;
@@ -381,6 +381,28 @@ impl Kernel {
         drop(rng);
         if let Some(((parent, name), _)) = victim {
             self.drop_name(parent, &name);
+        }
+    }
+}
+
+impl Kernel {
+    /// What nothing uses of these nodes is dropped, without a look at directories' locks.
+    pub fn let_go(&self, nodes: &[KernelNode]) {
+        // A walk holds what it has found.
+        if self.caches().walks > 0 {
+            return;
+        }
+        for node in nodes {
+            let names: Vec<(u64, Bytes)> = {
+                let caches = self.caches();
+                let used = caches.names.keys().any(|(parent, _)| *parent == node.ino)
+                    || caches.inodes.get(&node.ino).is_none_or(|inode| inode.opens > 0);
+                let all = caches.names.iter().filter(|(_, name)| name.ino == node.ino);
+                if used { Vec::new() } else { all.map(|(key, _)| key.clone()).collect() }
+            };
+            for (parent, name) in names {
+                self.drop_name(parent, &name);
+            }
         }
     }
 }

@@ -105,6 +105,11 @@ impl World {
                 }
                 self.mounts[client].kernel.forget(what);
             }
+            Happening::LetGo { client, nodes } => {
+                self.trace.note(self.now, &[40, client as u64], || format!("kernel {client} lets go: {nodes:?}"));
+                self.mounts[client].kernel.let_go(&nodes);
+                self.reach_client(client, capi::Event::Asked);
+            }
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
             Happening::Kill { server } => self.kill(server),
@@ -357,6 +362,10 @@ impl World {
                     self.mounts[client].kernel.will_forget(*parent, name);
                 }
                 self.after(delay, Happening::Invalidate { client, what });
+            }
+            capi::Effect::LetGo(nodes) => {
+                let delay = self.plan.kernel.draw(&mut self.rng);
+                self.after(delay, Happening::LetGo { client, nodes });
             }
             capi::Effect::Mounted => {
                 self.trace.note(self.now, &[16, client as u64], || format!("client {client} is mounted"));

@@ -19,7 +19,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BinaryHeap;
 
-use client::api::{Answer, Call, Invalidation};
+use client::api::{Answer, Call, Invalidation, KernelNode};
 use proto::msg::Cred;
 use proto::{Errno, Frame, TargetIndex, TargetKind, TargetName};
 use stdx::{Instant, Rng};
@@ -77,6 +77,8 @@ enum Happening {
     Interrupt { client: usize, id: u64 },
     /// The kernel hears what to forget.
     Invalidate { client: usize, what: Invalidation },
+    /// The kernel of a client is asked to let nodes go.
+    LetGo { client: usize, nodes: Vec<KernelNode> },
     /// A trap has sprung.
     Kill { server: usize },
     /// A task's time has come.

@@ -6,7 +6,7 @@ const CHUNK: usize = 256;
 /// A vector whose holes are filled again. It grows by chunks: nothing is moved, and no memory lies idle that was taken for
 /// twice as much.
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     chunks: Vec<Vec<Option<T>>>,
     free: Vec<u32>,
     len: usize,
@@ -19,7 +19,11 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, item: T) -> u32 {
+    /// Puts an item in, at an index that stays its own.
+    ///
+    /// # Panics
+    /// There are four thousand million items already.
+    pub fn insert(&mut self, item: T) -> u32 {
         self.len += 1;
         if let Some(i) = self.free.pop() {
             *self.slot(i) = Some(item);
@@ -35,7 +39,7 @@ impl<T> Slab<T> {
             at = chunk.len();
             chunk.push(Some(item));
         }
-        assert!(before + at < u32::MAX as usize, "more than four thousand million locks");
+        assert!(before + at < u32::MAX as usize, "more than four thousand million items");
         (before + at) as u32
     }
 
@@ -43,7 +47,11 @@ impl<T> Slab<T> {
         &mut self.chunks[i as usize / CHUNK][i as usize % CHUNK]
     }
 
-    pub(crate) fn remove(&mut self, i: u32) -> T {
+    /// Takes an item out.
+    ///
+    /// # Panics
+    /// There is none at this index.
+    pub fn remove(&mut self, i: u32) -> T {
         let item = self.slot(i).take().expect("an index of the slab is live until it is removed");
         self.len -= 1;
         if self.len == 0 {
@@ -56,17 +64,23 @@ impl<T> Slab<T> {
         item
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// All items, to change.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.chunks.iter_mut().flatten().flatten()
     }
 
     /// All items, by index.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let all = self.chunks.iter().flatten().enumerate();
         all.filter_map(|(i, item)| Some((i as u32, item.as_ref()?)))
     }

@@ -1,0 +1,135 @@
+//! Room for nodes: which go when there are too many, or too many locks on them.
+//!
+//! A node goes when the kernel does not refer to it, nor anything else; its locks go back with it. Of what the kernel refers
+//! to it drops little by itself, for it has all the machine's memory. So some time before the room is used up it is asked to
+//! let go what it has known longest ([`Effect::LetGo`]): many nodes at a time, and nobody waits. What a program uses it keeps;
+//! the others it forgets ([`crate::Call::Forget`]), and they are dropped when the room is needed. Until then a program that
+//! comes back to such a file finds it here, under its locks.
+//!
+//! ```text
+//!   nodes  0 ............................ SOFT ...... max_nodes
+//!                                         the kernel   those that it has let go
+//!                                         is asked     are dropped
+//! ```
+//! The locks have a limit too, ours (`lru_size`) or the server's. Without their node they go one by one, and the kernel has
+//! to be told each name first ([`crate::ops`]), which waits for the directory's lock: a program that makes files there holds
+//! it nearly all the time. So nodes go before that limit is met.
+
+use core::time::Duration;
+use stdx::Instant;
+
+use crate::api::Effect;
+use crate::imports::Dest;
+use crate::op::WaitKey;
+use crate::world::World;
+
+/// The kernel is asked to let go one of so many nodes at a time,
+const ASK_PART: usize = 32;
+/// and no more than this.
+const ASK_MAX: usize = 4096;
+/// What it has not let go after this long is in use.
+const ASK_PATIENCE: Duration = Duration::from_millis(50);
+/// Nodes looked at in one go, to be dropped: more than one answer can bring.
+const DROP_MAX: usize = 1024;
+
+/// What the kernel was asked.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Nodes that it was asked to let go, and has not yet.
+    asked: usize,
+    /// When.
+    asked_at: Instant,
+    /// It has not been told all yet.
+    telling: bool,
+}
+
+/// How full something is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fill {
+    Fine,
+    /// The kernel is asked to let go.
+    Soon,
+    /// Nodes are dropped.
+    Full,
+}
+
+impl World {
+    fn node_fill(&self) -> Fill {
+        let (nodes, max) = (self.nodes.len(), self.options.max_nodes);
+        match () {
+            () if nodes > max => Fill::Full,
+            () if nodes > max - max / 16 => Fill::Soon,
+            () => Fill::Fine,
+        }
+    }
+
+    fn lock_fill(&self) -> Fill {
+        let Some(target) = self.imports.get(Dest::Mdt(0)) else { return Fill::Fine };
+        let (unused, max) = target.locks.unused();
+        match () {
+            () if unused > max - max / 16 => Fill::Full,
+            () if unused > max - max / 8 => Fill::Soon,
+            () => Fill::Fine,
+        }
+    }
+
+    /// Drops nodes that nothing needs, as long as there are too many or too many locks on them, and sees to it that there
+    /// will be such nodes.
+    pub(crate) fn make_room(&mut self) {
+        if self.node_fill().max(self.lock_fill()) == Fill::Fine {
+            return;
+        }
+        self.ask_kernel();
+        for _ in 0..self.nodes.free().min(DROP_MAX) {
+            if self.node_fill().max(self.lock_fill()) < Fill::Full {
+                break;
+            }
+            if let Some(ino) = self.nodes.candidate()
+                && crate::data::is_clean(self, ino)
+            {
+                self.drop_node(ino);
+            }
+        }
+    }
+
+    /// Asks the kernel to let go what it has known longest, if too few nodes can be dropped and it is not at it.
+    fn ask_kernel(&mut self) {
+        let many = (self.options.max_nodes / ASK_PART).clamp(1, ASK_MAX);
+        let at_it = self.room.asked > many / 8 && self.now < self.room.asked_at + ASK_PATIENCE;
+        if self.room.telling || at_it || self.nodes.free() > many {
+            return;
+        }
+        let nodes = self.nodes.long_known(many);
+        self.room = Room { asked: nodes.len(), asked_at: self.now, telling: !nodes.is_empty() };
+        if !nodes.is_empty() {
+            stdx::mark!("kernel_asked_to_let_go");
+            self.effect(Effect::LetGo(nodes));
+        }
+    }
+
+    /// The kernel was told which nodes it should let go.
+    pub(crate) fn kernel_asked(&mut self) {
+        self.room.telling = false;
+    }
+
+    /// The kernel has forgotten a node.
+    pub(crate) fn let_go(&mut self) {
+        self.room.asked = self.room.asked.saturating_sub(1);
+    }
+
+    /// Forgets a node that neither kernel nor open files refer to.
+    pub(crate) fn drop_node(&mut self, ino: u64) {
+        let Some(node) = self.nodes.get(ino) else { return };
+        let (fid, held) = (node.fid, node.bits);
+        crate::data::drop_node(self, ino);
+        self.nodes.remove(ino);
+        // Whoever waits for it finds that it is gone.
+        self.wake(WaitKey::Data(ino));
+        self.wake(WaitKey::Node(ino));
+        self.wake(WaitKey::Listing(ino));
+        if held != 0 {
+            let dest = self.mdt_of(fid);
+            crate::locks::give_back(self, dest, &proto::msg::Resource::inode(fid));
+        }
+    }
+}

@@ -384,7 +384,8 @@ mod tests {
             nodes.referenced(ino);
         }
         nodes.get_mut(inos[1]).expect("a node").opens = 1;
-        let long_known = |nodes: &mut Nodes| -> Vec<u64> { nodes.long_known(4).iter().map(|known| known.ino).collect() };
+        let long_known =
+            |nodes: &mut Nodes| -> Vec<u64> { nodes.long_known(4).iter().map(|known| known.ino).collect() };
         assert_eq!(long_known(&mut nodes), [inos[0], inos[2], inos[3]]);
         assert_eq!(long_known(&mut nodes), inos[4..8]);
         assert_eq!((nodes.free(), nodes.candidate()), (100, Some(inos[900])));

@@ -545,7 +545,7 @@ impl Locks {
 
     /// Whether any export has a lock, or anybody waits for one.
     pub fn is_idle(&self) -> bool {
-        self.resources.len() == 0
+        self.resources.is_empty()
     }
 
     /// Figures for status files.

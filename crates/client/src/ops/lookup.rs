@@ -122,6 +122,10 @@ fn missed(cx: &mut Cx<'_>, parent: u64) {
         return;
     }
     let dir = node.dir_mut();
+    // Of all names known some had to be forgotten: this one only looked like one of them.
+    if dir.complete_epoch == Some(epoch) {
+        return;
+    }
     dir.misses += 1;
     if dir.misses >= MISSES_BEFORE_LISTING && !dir.fetching && dir.too_large != Some(epoch) {
         dir.fetching = true;

@@ -4,7 +4,8 @@ mod cluster;
 
 use client::api::{Answer, Call, SetStat, SetTime};
 use cluster::{Cluster, name};
-use proto::Errno;
+use proto::msg::LruLimit;
+use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::marks;
 
 #[test]
@@ -724,4 +725,32 @@ fn of_reads_that_are_asked_for_together_the_one_with_the_end_is_answered_first()
     assert!(c.answered(a, end) && !c.answered(a, behind));
     assert_eq!(c.answer(a, behind), Ok(Answer::Data(bytes::Bytes::new())));
     assert!(marks::count("read_behind_the_end") > 0);
+}
+
+#[test]
+fn a_client_keeps_no_more_unused_locks_than_its_target_says() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for i in 0..60 {
+        let (_, fh) = c.create(a, dir, &format!("f{i}")).unwrap();
+        c.close(a, fh).unwrap();
+    }
+    let unused = |c: &Cluster| {
+        let text = &c.nodes[a].machine.get_params("ldlm.namespaces.*MDT*.lock_unused_count")[0].1;
+        text.parse::<usize>().unwrap()
+    };
+    c.pass(std::time::Duration::from_secs(1));
+    assert!(unused(&c) >= 60, "{}", unused(&c));
+    // It comes before the answer to a change.
+    c.tamper = Some(Box::new(|to_client, _, frame: Frame| {
+        let header = Header { opcode: Opcode::LdlmLruLimit as u16, xid: Xid(0), tag: Tag(0), flags: 0, ..frame.header };
+        let notice = Frame::new(header, &LruLimit { locks: 10 }, Bytes::new());
+        let tells = to_client && frame.header.opcode == Opcode::MdsReint as u16;
+        tells.then_some(notice).into_iter().chain([frame]).collect()
+    }));
+    c.mkdir(a, 1, "e").unwrap();
+    c.tamper = None;
+    c.pass(std::time::Duration::from_secs(5));
+    assert!(unused(&c) <= 10, "{}", unused(&c));
 }

@@ -47,6 +47,7 @@ pub(crate) fn lock(
         glimpse: false,
         granted_handle: 0,
         test: false,
+        keep: false,
     };
     let _ = cx.start_rpc(step, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()));
     Err(Stop::Wait)

@@ -103,6 +103,35 @@ fn lock(kind: RecordLockKind, start: u64, end: u64) -> RecordLock {
     RecordLock { start, end, kind, pid: 1 }
 }
 
+/// A lock to read is asked for where its owner may write, and beyond: it is refused, and nothing is taken away, whenever the
+/// server dies.
+#[test]
+fn a_refused_lock_takes_no_stronger_one_away_over_a_restart() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, ours) = c.create(a, 1, "f").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    let (read, write) = (RecordLockKind::Shared, RecordLockKind::Exclusive);
+    let set =
+        |fh, kind, start, end| Call::Setlk { fh, owner: 1, lock: lock(kind, start, end), wait: false, flock: false };
+    c.call(a, set(ours, write, 0, 9)).unwrap();
+    c.call(b, set(theirs, write, 20, 29)).unwrap();
+    let server = c.server("fs-MDT0000");
+    c.kill(server);
+    let weaker = c.send(a, set(ours, read, 0, 29));
+    c.start(server);
+    assert_eq!(c.answer(a, weaker), Err(Errno::EAGAIN));
+    assert_eq!(c.call(b, set(theirs, read, 0, 9)), Err(Errno::EAGAIN), "who was refused still writes there");
+    // Once it is granted, others may read, too.
+    c.call(b, set(theirs, RecordLockKind::Unlock, 20, 29)).unwrap();
+    c.call(a, set(ours, read, 0, 29)).unwrap();
+    c.call(b, set(theirs, read, 0, 29)).unwrap();
+    assert_eq!(c.call(b, set(theirs, write, 0, 9)), Err(Errno::EAGAIN));
+    c.restart("fs-MDT0000");
+    assert_eq!(c.call(a, set(ours, write, 0, 9)), Err(Errno::EAGAIN));
+}
+
 #[test]
 fn record_locks_wait_are_interrupted_and_survive_a_restart() {
     let mut c = Cluster::new(1);

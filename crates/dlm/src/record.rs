@@ -104,6 +104,17 @@ impl<O: Copy + Ord> RecordSet<O> {
         grown
     }
 
+    /// Lets `owner` read `start..=end`, and write where it may already. Returns by how many ranges the set grew.
+    pub(crate) fn set_at_least_read(&mut self, owner: O, start: u64, end: u64, pid: u32) -> isize {
+        let writes = self.of(owner).iter().filter(|r| r.write && r.start <= end && start <= r.end);
+        let kept: Vec<(u64, u64, u32)> = writes.map(|r| (r.start.max(start), r.end.min(end), r.pid)).collect();
+        let mut grown = self.set(owner, start, end, Some(false), pid);
+        for (start, end, pid) in kept {
+            grown += self.set(owner, start, end, Some(true), pid);
+        }
+        grown
+    }
+
     /// Drops every range whose owner `gone` says is gone; how many there were.
     pub(crate) fn drop_owners(&mut self, gone: impl Fn(&O) -> bool) -> usize {
         let before = self.records.len();
@@ -129,6 +140,16 @@ mod tests {
         assert_eq!(ranges, [(0, 19, true), (50, 99, true)]);
         assert_eq!(set.set(7, 0, u64::MAX, None, 1), -2);
         assert!(set.is_empty());
+    }
+
+    #[test]
+    fn a_lock_to_read_can_leave_those_to_write() {
+        let mut set = RecordSet::default();
+        set.set(7, 20, 39, Some(true), 1);
+        set.set(7, 60, 99, Some(true), 1);
+        assert_eq!(set.set_at_least_read(7, 10, 69, 1), 2);
+        let ranges: Vec<_> = set.iter().map(|r| (r.start, r.end, r.write)).collect();
+        assert_eq!(ranges, [(10, 19, false), (20, 39, true), (40, 59, false), (60, 99, true)]);
     }
 
     /// Every byte of a short file, owner by owner: 0 free, 1 read, 2 write.

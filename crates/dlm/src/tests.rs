@@ -181,6 +181,7 @@ impl World {
                 glimpse: false,
                 granted_handle: 0,
                 test: false,
+                keep: false,
             }),
         };
         self.clients[client].asked.insert(cookie, message.clone());

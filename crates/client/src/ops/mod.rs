@@ -74,6 +74,8 @@ pub(crate) mod step {
     pub const SHOWN: Step = 40_000;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
+    /// A record lock that takes nothing away.
+    pub const KEEP: Step = 17;
     /// A sequence was waited for.
     pub const SEQUENCE: Step = 6;
     /// The request of the operation.

@@ -9,7 +9,8 @@ use stdx::Instant;
 
 use super::step;
 use crate::api::{Answer, FileHandle, RecordLock, RecordLockKind};
-use crate::cx::{Cx, Run, Stop};
+use crate::cx::{Cx, Run, Step, Stop};
+use crate::imports::Dest;
 use crate::op::{Body, Task, WaitKey};
 
 /// After so many further tries, each after twice the time of the one before, a lock counts as taken: 31 ms.
@@ -36,6 +37,7 @@ fn request(fid: Fid, owner: u64, lock: &RecordLock, is_flock: bool) -> EnqueueRe
         glimpse: false,
         granted_handle: 0,
         test: false,
+        keep: false,
     }
 }
 
@@ -93,9 +95,33 @@ pub(crate) fn set(
             _ => {}
         }
     }
-    let first = !cx.replied(step::MAIN);
-    let reply = cx.start_rpc(step::MAIN, dest, Opcode::LdlmEnqueue, |w, op| {
-        let mut request = EnqueueReq { no_wait: !wait, ..request(fid, owner, lock, is_flock) };
+    let wanted = EnqueueReq { no_wait: !wait, ..request(fid, owner, lock, is_flock) };
+    if weakens(cx, dest, &wanted) && ask(cx, step::KEEP, dest, EnqueueReq { keep: true, ..wanted.clone() })?? {
+        // Its owner closed the file meanwhile.
+        return Ok(Answer::Done);
+    }
+    let result = ask(cx, step::MAIN, dest, wanted)?;
+    if is_flock && !wait && result == Err(Errno::EAGAIN) && !cx.interrupted() {
+        return try_again(cx);
+    }
+    result.map(|_| Answer::Done).map_err(Stop::Errno)
+}
+
+/// Whether this may make a lock to write one to read: then what else it asks for is asked for first.
+fn weakens(cx: &Cx<'_>, dest: Dest, wanted: &EnqueueReq) -> bool {
+    let Some(Policy::Flock(flock)) = wanted.policy else { return false };
+    if flock.is_flock || wanted.mode != LockMode::Pr as i32 || cx.began(step::MAIN) {
+        return false;
+    }
+    let now = || cx.w.imports.get(dest).is_some_and(|target| target.locks.record_weakens(&wanted.resource, &flock));
+    cx.began(step::KEEP) || now()
+}
+
+/// Asks for a record lock, and takes note of the answer: what it was, and whether the lock goes back at once because its
+/// owner has closed the file.
+fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Result<bool, Errno>> {
+    let first = !cx.replied(at);
+    let reply = cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |w, op| {
         if let Some(target) = w.imports.get_mut(dest) {
             request.cookie = target.locks.new_cookie();
             target.locks.record_sent(&request);
@@ -108,13 +134,11 @@ pub(crate) fn set(
         Some(Ok(_)) => Ok(()),
         Some(Err(errno)) => Err(errno),
     };
+    let mut given_back = false;
     if let (true, Some((_, cookie))) = (first, cx.op.waiting_record) {
-        settled(cx, dest, cookie, result.is_ok());
+        given_back = settled(cx, dest, cookie, result.is_ok());
     }
-    if is_flock && !wait && result == Err(Errno::EAGAIN) && !cx.interrupted() {
-        return try_again(cx);
-    }
-    result.map(|()| Answer::Done).map_err(Stop::Errno)
+    Ok(result.map(|()| given_back))
 }
 
 /// Somebody has the lock, or had it: the last close gives it back, but the kernel tells his client of that after `close`
@@ -144,16 +168,16 @@ fn try_again(cx: &mut Cx<'_>) -> Run<Answer> {
     Err(Stop::Wait)
 }
 
-/// The answer to a request about record locks is here.
-fn settled(cx: &mut Cx<'_>, dest: crate::imports::Dest, cookie: u64, granted: bool) {
-    let Some(target) = cx.w.imports.get_mut(dest) else { return };
-    if granted {
-        if let Some(unlock) = target.locks.record_granted(cookie) {
-            cx.spawn(Task::Unlock { dest, request: Box::new(unlock) });
-        }
-    } else {
+/// The answer to a request about record locks is here. Whether the lock is given back at once.
+fn settled(cx: &mut Cx<'_>, dest: Dest, cookie: u64, granted: bool) -> bool {
+    let Some(target) = cx.w.imports.get_mut(dest) else { return false };
+    if !granted {
         target.locks.record_refused(cookie);
+        return false;
     }
+    let Some(unlock) = target.locks.record_granted(cookie) else { return false };
+    cx.spawn(Task::Unlock { dest, request: Box::new(unlock) });
+    true
 }
 
 /// Gives back what `owner` holds on a file.
@@ -175,7 +199,7 @@ pub(crate) fn drop_owner(cx: &mut Cx<'_>, fid: Fid, owner: u64, is_flock: bool) 
 }
 
 /// Background: an unlock that counts as sent already.
-pub(crate) fn unlock(cx: &mut Cx<'_>, dest: crate::imports::Dest, request: &EnqueueReq) -> Run<()> {
+pub(crate) fn unlock(cx: &mut Cx<'_>, dest: Dest, request: &EnqueueReq) -> Run<()> {
     if !cx.began(step::UNLOCK) {
         cx.set_memo(step::UNLOCK_COOKIE, request.cookie);
         let _ = cx.start_rpc(step::UNLOCK, dest, Opcode::LdlmEnqueue, |_, _| (request.clone(), Bytes::new()));
@@ -184,7 +208,7 @@ pub(crate) fn unlock(cx: &mut Cx<'_>, dest: crate::imports::Dest, request: &Enqu
     unlocked(cx, dest)
 }
 
-fn unlocked(cx: &mut Cx<'_>, dest: crate::imports::Dest) -> Run<()> {
+fn unlocked(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     let first = !cx.replied(step::UNLOCK);
     let granted = match cx.answer(step::UNLOCK) {
         None => return Err(Stop::Wait),

@@ -496,6 +496,7 @@ impl Values<'_> {
                     glimpse: self.rng.chance(1, 8),
                     granted_handle: if self.rng.chance(7, 8) { 0 } else { self.handle() },
                     test: self.rng.chance(1, 8),
+                    keep: self.rng.chance(1, 8),
                 }
                 .encode_to_vec()
             }
@@ -508,6 +509,7 @@ impl Values<'_> {
                 glimpse: self.rng.chance(1, 4),
                 granted_handle: if self.rng.chance(3, 4) { 0 } else { self.handle() },
                 test: self.rng.chance(1, 6),
+                keep: self.rng.chance(1, 6),
             }
             .encode_to_vec(),
             Opcode::LdlmReplay => {

@@ -672,6 +672,7 @@ impl LockCache {
                 glimpse: false,
                 granted_handle: lock.handle,
                 test: false,
+                keep: false,
             });
         }
         let records = self.record_replays.len().min(max - requests.len());

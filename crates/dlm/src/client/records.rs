@@ -15,6 +15,8 @@ struct Sent {
     resource: Resource,
     mode: LockMode,
     flock: Flock,
+    /// It takes nothing away.
+    keep: bool,
     /// Its owner closed the file meanwhile.
     abandoned: bool,
 }
@@ -62,7 +64,7 @@ impl RecordLocks {
     /// have got since, and a replay of it would take it from him.
     fn certain(&self, resource: Resource, is_flock: bool, set: &RecordSet<u64>) -> RecordSet<u64> {
         let mut certain = set.clone();
-        let of_file = |sent: &&Sent| sent.resource == resource && sent.flock.is_flock == is_flock;
+        let of_file = |sent: &&Sent| sent.resource == resource && sent.flock.is_flock == is_flock && !sent.keep;
         for sent in self.sent.values().filter(of_file) {
             let (start, end) = if is_flock { (0, u64::MAX) } else { (sent.flock.start, sent.flock.end) };
             for r in set.of(sent.flock.owner).iter().filter(|r| r.start <= end && r.end >= start) {
@@ -101,6 +103,7 @@ fn request(resource: Resource, mode: LockMode, flock: Flock, cookie: Cookie) -> 
         glimpse: false,
         granted_handle: 0,
         test: false,
+        keep: false,
     }
 }
 
@@ -108,7 +111,7 @@ impl LockCache {
     /// A record lock or unlock request leaves (not a test). Others are ignored.
     pub fn record_sent(&mut self, req: &EnqueueReq) {
         if let (Some(Policy::Flock(flock)), Ok(mode), false) = (req.policy, LockMode::try_from(req.mode), req.test) {
-            let sent = Sent { resource: req.resource, mode, flock, abandoned: false };
+            let sent = Sent { resource: req.resource, mode, flock, keep: req.keep, abandoned: false };
             self.records.sent.insert(req.cookie, sent);
         }
     }
@@ -116,7 +119,12 @@ impl LockCache {
     /// It succeeded. The unlock to send if its owner has closed the file meanwhile; it counts as sent.
     pub fn record_granted(&mut self, cookie: Cookie) -> Option<EnqueueReq> {
         let sent = self.records.sent.remove(&cookie)?;
-        self.records.set(sent.resource, &sent.flock, sent.mode);
+        if sent.keep {
+            let (f, set) = (sent.flock, self.records.files.entry((sent.resource, sent.flock.is_flock)).or_default());
+            set.set_at_least_read(f.owner, f.start, f.end, f.pid);
+        } else {
+            self.records.set(sent.resource, &sent.flock, sent.mode);
+        }
         if !sent.abandoned || sent.mode == LockMode::Nl {
             return None;
         }
@@ -142,6 +150,24 @@ impl LockCache {
                     && s.mode != LockMode::Nl
                     && s.flock.owner == owner
                     && s.flock.is_flock == is_flock
+            })
+    }
+
+    /// Whether a lock to read would take one to write away from its owner, or might.
+    ///
+    /// Such a request can be refused for what else it asks for, and then the owner goes on writing; but if the server is
+    /// killed before it has answered, nobody knows whether another has read there since. So the rest of the range is asked for
+    /// first, with [`EnqueueReq::keep`]. What then takes the lock to write away cannot be refused.
+    pub fn record_weakens(&self, resource: &Resource, flock: &Flock) -> bool {
+        let touches = |start, end| start <= flock.end && flock.start <= end;
+        let held = self.records.files.get(&(*resource, false));
+        held.is_some_and(|set| set.of(flock.owner).iter().any(|r| r.write && touches(r.start, r.end)))
+            || self.records.sent.values().any(|sent| {
+                let f = &sent.flock;
+                sent.resource == *resource
+                    && sent.mode == LockMode::Pw
+                    && (f.owner, f.is_flock) == (flock.owner, false)
+                    && touches(f.start, f.end)
             })
     }
 

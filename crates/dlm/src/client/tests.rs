@@ -371,6 +371,7 @@ fn record_locks_are_remembered_for_replay_and_close() {
             glimpse: false,
             granted_handle: 0,
             test: false,
+            keep: false,
         };
         c.record_sent(&req);
         cookie

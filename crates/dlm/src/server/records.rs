@@ -31,6 +31,7 @@ struct Wait {
     waiter: WaiterId,
     mode: LockMode,
     flock: Flock,
+    keep: bool,
 }
 
 impl Wait {
@@ -126,7 +127,7 @@ impl Locks {
         let blocked =
             self.resources[r].records.as_ref().is_some_and(|x| x.conflicts(owner, mode, &flock).next().is_some());
         let result = if !blocked {
-            self.set_records(r, owner, &flock, Some(mode == LockMode::Pw));
+            self.grant_records(r, owner, &flock, mode == LockMode::Pw, req.keep);
             self.after_record_grant(r, owner);
             if mode == LockMode::Pr {
                 self.run_records(r);
@@ -140,7 +141,7 @@ impl Locks {
         } else if !flock.is_flock && self.would_deadlock(r, owner, mode, &flock) {
             Enqueued::Refused(Errno::EDEADLK)
         } else {
-            let wait = Wait { export, cookie: req.cookie, waiter, mode, flock };
+            let wait = Wait { export, cookie: req.cookie, waiter, mode, flock, keep: req.keep };
             self.resources[r].records.get_or_insert_default().queue.push(wait);
             self.exports.entry(export).or_default().waiting.insert(req.cookie, r);
             self.counters.waiting += 1;
@@ -187,6 +188,17 @@ impl Locks {
     fn set_records(&mut self, r: u32, owner: Owner, f: &Flock, write: Option<bool>) {
         let records = self.resources[r].records.get_or_insert_default();
         let grown = records.world_mut(f.is_flock).set(owner, f.start, f.end, write, f.pid);
+        self.count_records(r, owner.0, grown as i64);
+    }
+
+    /// The same for a lock that is granted; `keep`: what the owner may write it may go on writing.
+    fn grant_records(&mut self, r: u32, owner: Owner, f: &Flock, write: bool, keep: bool) {
+        if write || !keep {
+            self.set_records(r, owner, f, Some(write));
+            return;
+        }
+        let records = self.resources[r].records.get_or_insert_default();
+        let grown = records.world_mut(f.is_flock).set_at_least_read(owner, f.start, f.end, f.pid);
         self.count_records(r, owner.0, grown as i64);
     }
 
@@ -250,10 +262,11 @@ impl Locks {
                 continue;
             }
             // A write lock that becomes a read lock may let others in who came before.
-            let downgrade =
-                !wait.write() && records.world(wait.flock.is_flock).of(wait.owner()).iter().any(|x| x.write);
+            let downgrade = !wait.keep
+                && !wait.write()
+                && records.world(wait.flock.is_flock).of(wait.owner()).iter().any(|x| x.write);
             self.take_record_wait(r, at);
-            self.set_records(r, wait.owner(), &wait.flock, Some(wait.write()));
+            self.grant_records(r, wait.owner(), &wait.flock, wait.write(), wait.keep);
             self.remember(wait.export, wait.cookie);
             let handle = self.draw();
             let grant = record_grant(handle, wait.cookie, self.resources[r].key, wait.mode, wait.flock);

@@ -38,6 +38,7 @@ fn request(resource: Resource, mode: LockMode, policy: Policy, cookie: u64) -> E
         glimpse: false,
         granted_handle: 0,
         test: false,
+        keep: false,
     }
 }
 

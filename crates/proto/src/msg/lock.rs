@@ -198,6 +198,9 @@ pub struct EnqueueReq {
     /// Record locks: only tell who is in the way (`F_GETLK`).
     #[prost(bool, tag = "10")]
     pub test: bool,
+    /// Record locks, to read: where the owner may write already it goes on doing so.
+    #[prost(bool, tag = "11")]
+    pub keep: bool,
 }
 
 /// A lock that was granted.

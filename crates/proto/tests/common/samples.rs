@@ -118,6 +118,7 @@ fn enqueue(policy: Policy) -> EnqueueReq {
         glimpse: true,
         granted_handle: big(6),
         test: true,
+        keep: false,
     }
 }
 
@@ -268,6 +269,7 @@ samples! {
     "EnqueueReq/bits" = enqueue(Policy::Bits(big(7)));
     "EnqueueReq/extent" = enqueue(Policy::Extent(extent(7)));
     "EnqueueReq/flock" = enqueue(Policy::Flock(flock(7)));
+    "EnqueueReq/keep" = EnqueueReq { keep: true, ..enqueue(Policy::Flock(flock(7))) };
     "LockGrant/bits" = grant(1, Policy::Bits(big(7)));
     "LockGrant/extent" = grant(1, Policy::Extent(extent(7)));
     "LockGrant/flock" = grant(1, Policy::Flock(flock(7)));

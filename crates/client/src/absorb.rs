@@ -159,7 +159,7 @@ fn object(w: &mut World, rep: &ObjectRep) {
         if !rep.symlink.is_empty()
             && let Some(node) = w.nodes.get_mut(attr.fid.ino())
         {
-            node.symlink = Some(rep.symlink.clone());
+            node.symlink = Some(Box::new(rep.symlink.clone()));
         }
     }
     for attr in [&rep.parent_attr, &rep.source_parent_attr, &rep.replaced_attr].into_iter().flatten() {

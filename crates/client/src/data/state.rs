@@ -64,7 +64,7 @@ pub(super) struct Object {
     pub ctime_ns: i64,
     pub fetches: Vec<Fetch>,
     /// Locks that operations have asked for.
-    pub asked: SmallVec<[(OpId, LockMode, Range<u64>); 1]>,
+    pub asked: Vec<(OpId, LockMode, Range<u64>)>,
     /// Greatest transno of a change of this object.
     pub transno: Transno,
     /// Somebody else used it lately: no use in asking for a lock only to know its size.
@@ -93,7 +93,7 @@ impl Object {
             mtime_ns: 0,
             ctime_ns: 0,
             fetches: Vec::new(),
-            asked: SmallVec::new(),
+            asked: Vec::new(),
             transno: Transno(0),
             contended_until: Instant::ZERO,
         }
@@ -231,7 +231,7 @@ pub struct NodeData {
     pub(super) dirty: u64,
     pub(super) dirty_since: Option<Instant>,
     /// By open file.
-    pub(super) read_ahead: SmallVec<[(u64, ReadAhead); 1]>,
+    pub(super) read_ahead: Vec<(u64, ReadAhead)>,
     /// Changes of data by others than this operation wait.
     pub(super) exclusive: Option<OpId>,
     /// The data is being copied to its objects, under an EX lock.
@@ -262,7 +262,7 @@ impl NodeData {
             last_error: Errno::EIO,
             dirty: 0,
             dirty_since: None,
-            read_ahead: SmallVec::new(),
+            read_ahead: Vec::new(),
             exclusive: None,
             leaving: false,
             leave_asked: false,

@@ -125,7 +125,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
 /// `Readlink`: what a symbolic link says never changes, so it is asked for once.
 pub(crate) fn readlink(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
-    let target = match cx.w.nodes.get(ino).and_then(|node| node.symlink.clone()) {
+    let target = match cx.w.nodes.get(ino).and_then(|node| node.symlink.as_deref().cloned()) {
         Some(target) if !cx.began(step::ATTR) => target,
         _ => {
             let rep = super::fetch(cx, fid)?;

@@ -96,7 +96,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         if !target.is_empty()
             && let Some(node) = cx.w.nodes.get_mut(attr.fid.ino())
         {
-            node.symlink = Some(target.clone());
+            node.symlink = Some(Box::new(target.clone()));
         }
     }
     let stat = stat(cx, attr.fid.ino())?;

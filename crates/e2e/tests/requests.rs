@@ -124,17 +124,21 @@ fn counts(cluster: &Cluster) -> Counts {
     rows.filter(|(name, _)| !["obd_ping", "mds_connect", "seq_query"].contains(&name.as_str())).collect()
 }
 
-/// The same when everything that the client does by itself afterwards (closes) is done.
+/// So many looks in a row must find the client at rest.
+const LOOKS: u32 = 3;
+
+/// The same when everything that the client does by itself afterwards (closes, access times) is done.
 fn settled(cluster: &Cluster) -> Counts {
-    let mut last = Counts::new();
+    let (mut last, mut quiet) = (Counts::new(), 0);
     wait_for("the client is at rest", || {
         let now = counts(cluster);
-        let quiet = now == last && cluster.open_files() == 0 && cluster.mdc_parameter("import").contains("inflight: 0");
+        let rests = cluster.open_files() == 0 && cluster.mdc_parameter("import").contains("inflight: 0");
+        quiet = if now == last && rests { quiet + 1 } else { 0 };
         last = now;
-        if !quiet {
-            std::thread::sleep(Duration::from_millis(150));
+        if quiet < LOOKS {
+            std::thread::sleep(Duration::from_millis(100));
         }
-        quiet
+        quiet == LOOKS
     });
     last
 }

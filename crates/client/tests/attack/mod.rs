@@ -487,16 +487,18 @@ impl Values<'_> {
                         Policy::Flock(Flock { start, end: start + length, owner, pid: 1, is_flock })
                     }
                 };
+                let mode = [1, 2, 4, 8, 16, 32][self.rng.below(6) as usize];
+                let cookie = self.cookie();
                 EnqueueReq {
                     resource,
-                    mode: [1, 2, 4, 8, 16, 32][self.rng.below(6) as usize],
-                    cookie: self.cookie(),
+                    mode,
+                    cookie,
                     policy: Some(policy),
                     no_wait: self.bool(),
                     glimpse: self.rng.chance(1, 8),
                     granted_handle: if self.rng.chance(7, 8) { 0 } else { self.handle() },
                     test: self.rng.chance(1, 8),
-                    keep: self.rng.chance(1, 8),
+                    keep: mode == 4 && cookie.is_multiple_of(3),
                 }
                 .encode_to_vec()
             }
@@ -509,7 +511,7 @@ impl Values<'_> {
                 glimpse: self.rng.chance(1, 4),
                 granted_handle: if self.rng.chance(3, 4) { 0 } else { self.handle() },
                 test: self.rng.chance(1, 6),
-                keep: self.rng.chance(1, 6),
+                keep: false,
             }
             .encode_to_vec(),
             Opcode::LdlmReplay => {

@@ -62,23 +62,25 @@ impl History {
     }
 
     /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost, if
-    /// servers crashed too; those of other clients are not.
-    pub fn without(&self, dead: &[usize], servers_crashed: bool) -> Vec<Model> {
+    /// servers crashed too; those of other clients are not. Also whether these are all: there may be too many ways.
+    pub fn without(&self, dead: &[usize], servers_crashed: bool) -> (Vec<Model>, bool) {
         let durable = self.durable();
         let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
+        let mut all = true;
         for client in dead.iter().filter(|_| servers_crashed) {
             let own: Vec<usize> = (durable..self.steps.len())
                 .filter(|&at| {
                     self.steps[at].client == *client && self.steps[at].succeeded && self.steps[at].op.changes()
                 })
                 .collect();
+            all &= losses.len() * (own.len() + 1) <= LOSSES_MAX;
             losses = losses
                 .iter()
                 .flat_map(|lost| (0..=own.len()).map(|from| [lost.as_slice(), &own[from..]].concat()))
                 .take(LOSSES_MAX)
                 .collect();
         }
-        losses.iter().flat_map(|lost| self.replayed_without(lost)).collect()
+        (losses.iter().flat_map(|lost| self.replayed_without(lost)).collect(), all)
     }
 
     /// The states that the history leads to if these steps are lost: none if the others could not have gone as they went.
@@ -204,6 +206,19 @@ mod tests {
     use proto::Bytes;
 
     #[test]
+    fn too_many_ways_to_lose_are_no_verdict() {
+        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let after = history.start.clone();
+        let op = Op::Chmod { path: vec![], mode: 0o700 };
+        for at in 0..80 {
+            let (cred, when, after) = (Cred::default(), When::at(1), after.clone());
+            history.steps.push(Step { op: op.clone(), cred, when, client: at % 2, succeeded: true, after });
+        }
+        assert!(history.without(&[0], true).1 && history.without(&[0, 1], true).1);
+        assert!(!history.without(&[0, 1, 0], true).1);
+    }
+
+    #[test]
     fn a_rename_that_did_nothing_stands_on_nothing() {
         let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
         let mut model = history.start.clone();
@@ -215,7 +230,7 @@ mod tests {
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
             history.steps.push(Step { op, cred, when, client, succeeded: true, after });
         }
-        let names: Vec<usize> = history.without(&[0], true).iter().map(|model| model.paths().len()).collect();
+        let names: Vec<usize> = history.without(&[0], true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the directory may be lost with the client that made it");
     }
 
@@ -231,7 +246,7 @@ mod tests {
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
             history.steps.push(Step { op, cred, when, client: 0, succeeded, after });
         }
-        let names: Vec<usize> = history.without(&[0], true).iter().map(|model| model.paths().len()).collect();
+        let names: Vec<usize> = history.without(&[0], true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the empty tree, and the one with a directory");
     }
 }

@@ -399,6 +399,23 @@ impl World {
         text
     }
 
+    /// Whether no target knows a client that died.
+    pub fn all_dead_are_gone(&self) -> bool {
+        let dead: Vec<String> = self
+            .mounts
+            .iter()
+            .enumerate()
+            .filter(|(_, mount)| mount.machine.is_none() && !mount.unmounted)
+            .map(|(client, _)| format!("client {client}"))
+            .collect();
+        let knows = |server: &Server| {
+            let machine = server.machine.iter();
+            let mut known = machine.flat_map(|machine| machine.get_params("*.exports.*.description"));
+            known.any(|(_, name)| dead.contains(&name))
+        };
+        dead.is_empty() || !self.servers.iter().any(knows)
+    }
+
     /// Whether every server that shall run says that it serves.
     pub fn all_serve(&self) -> bool {
         self.servers.iter().all(|server| server.retired || (server.machine.is_some() && server.serving))

@@ -450,3 +450,37 @@ fn listing_while_names_come_and_go() {
         });
     });
 }
+
+/// A client that may remember few files lets the others go, but not what is in use, and sees what others do to either.
+#[test]
+fn few_files_are_remembered_and_those_in_use_stay() {
+    if !needs_root() {
+        return;
+    }
+    let frame = Story::begin("few files", Duration::from_secs(120));
+    let cluster = Cluster::start(&frame, Shape::mounts(2));
+    let (a, b) = (cluster.mount(0), cluster.mount(1));
+    cluster.set_on_mount("llite.*.max_nodes", "64");
+    fs::create_dir(a.join("d")).unwrap();
+    let open = OpenOptions::new().create_new(true).read(true).write(true).open(a.join("d/open")).unwrap();
+    for i in 0..1000 {
+        fs::write(a.join(format!("d/f{i}")), format!("{i}")).unwrap();
+    }
+    let nodes = || {
+        let device = a.display().to_string();
+        let text = e2e::adamant(["lctl", "--device", &device, "get_param", "-n", "llite.*.nodes"]).ok();
+        text.trim().parse::<usize>().unwrap()
+    };
+    assert!(nodes() < 200, "{} nodes", nodes());
+    open.write_all_at(b"still here", 0).unwrap();
+    for i in (0..1000).step_by(97) {
+        let (old, new) = (format!("d/f{i}"), format!("d/g{i}"));
+        fs::rename(b.join(&old), b.join(&new)).unwrap();
+        absent(&a.join(&old));
+        assert_eq!(fs::read_to_string(a.join(&new)).unwrap(), format!("{i}"));
+    }
+    assert_eq!(fs::read_to_string(b.join("d/open")).unwrap(), "still here");
+    fs::rename(b.join("d"), b.join("e")).unwrap();
+    assert_eq!(names(&a.join("e")).len(), 1001);
+    assert_eq!(open.metadata().unwrap().size(), 10);
+}

@@ -100,6 +100,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "opened-cut",
+        what: "a client that may keep few nodes opens a file for creation and cuts it, while its object target is slow",
+        plan: || Plan::draw(8323),
+        canary: Canary::None,
+    },
+    World {
         name: "mapped-atime",
         what: "a program writes through a mapping after the access time was set",
         plan: || Plan { groups: 0, ..Plan::narrow(2088) },

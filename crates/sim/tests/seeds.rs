@@ -62,8 +62,16 @@ fn plans_are_as_wide_as_they_say() {
 
 #[test]
 fn what_was_mended_stays_mended() {
-    for name in ["cut-lost", "removed-open", "removed-times", "set-group-id", "lost-file", "looked-up", "mapped-atime"]
-    {
+    for name in [
+        "cut-lost",
+        "removed-open",
+        "removed-times",
+        "set-group-id",
+        "lost-file",
+        "looked-up",
+        "opened-cut",
+        "mapped-atime",
+    ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1 };
         assert!(sim::run(&settings, &mut |_| {}, &mut || false), "see it with: adamant sim --scenario {name}");
     }

@@ -105,7 +105,11 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     })();
     let stat = match prepared {
         Ok(stat) => stat,
-        Err(Stop::Wait) => return Err(Stop::Wait),
+        Err(Stop::Wait) => {
+            // Nothing refers to it yet.
+            cx.keep_node(step::KEPT, ino);
+            return Err(Stop::Wait);
+        }
         Err(stop) => {
             give_up(cx, dest, attr.fid);
             return Err(stop);

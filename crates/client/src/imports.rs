@@ -484,21 +484,25 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
 }
 
 /// Somebody asks what the data of an object looks like that this client holds under a lock. If no program here has the file
-/// open the lock goes back then, so that it is not asked for again.
+/// open the lock goes back, so that it is not asked for again; and if there is nothing left to tell or to write, its going
+/// back is the answer: then whoever asked can have the lock.
 fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     let ino = callback.resource.fid.ino();
     let node = w.nodes.get(ino);
     // The access time is the metadata target's business, but for a newer one that it was not told.
-    let atime_ns = node.and_then(|node| node.atime_ns).unwrap_or(i64::MIN);
+    let untold = node.and_then(|node| node.atime_ns);
     let closed = node.is_none_or(|node| node.handles == 0);
-    let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
-    let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
-    tell(w, dest, Opcode::LdlmGlReply, &reply);
-    if closed && let Some(target) = w.imports.get_mut(dest) {
-        if let Some(lock) = target.locks.by_handle(callback.handle) {
-            stdx::mark!("glimpsed_lock_given_back");
-            target.locks.give_back(lock.cookie);
-        }
+    let held = w.imports.get(dest).and_then(|target| target.locks.by_handle(callback.handle)).map(|lock| lock.cookie);
+    let answered_by_cancel = closed && held.is_some() && untold.is_none() && data::is_clean(w, ino);
+    if !answered_by_cancel {
+        let atime_ns = untold.unwrap_or(i64::MIN);
+        let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
+        let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
+        tell(w, dest, Opcode::LdlmGlReply, &reply);
+    }
+    if let (true, Some(cookie), Some(target)) = (closed, held, w.imports.get_mut(dest)) {
+        stdx::mark!("glimpsed_lock_given_back");
+        target.locks.give_back(cookie);
         locks::pump(w, dest);
     }
 }

@@ -89,6 +89,8 @@ pub struct Directory {
     pub listing: Option<(u32, Arc<Listing>)>,
     /// A listing that is being put together.
     pub building: Option<Box<Building>>,
+    /// Somebody looks at one object after another.
+    pub(crate) sweep: Option<Box<crate::ops::ahead::Sweep>>,
     /// Lookups in a row that found nothing here.
     pub misses: u32,
     /// A listing is being fetched.

@@ -80,6 +80,11 @@ pub enum Task {
         /// Which.
         ino: u64,
     },
+    /// Fetch the attributes of a directory's objects, piece by piece, ahead of the program that looks at one after another.
+    Ahead {
+        /// Which.
+        ino: u64,
+    },
     /// Give record locks back: a request that `dlm` counts as sent.
     Unlock {
         /// Where.

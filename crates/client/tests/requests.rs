@@ -2,7 +2,7 @@
 
 mod cluster;
 
-use client::api::{Call, Event, SetStat};
+use client::api::{Answer, Call, Event, SetStat};
 use cluster::{Cluster, name};
 
 /// A client that knows the directory `d` alone, in which another has made the file `f`, the directory `e` and the link `s`;
@@ -73,4 +73,91 @@ fn a_change_is_one_request_also_where_nothing_is_known() {
         c.call(b, call.clone()).unwrap();
         assert_eq!((c.requests.get("mds_reint"), c.sent()), (Some(&1), 1), "{call:?}: {:?}", c.requests);
     }
+}
+
+const MANY: usize = 1000;
+
+/// A directory of many files that one client has made and closed, and another has listed; gives the other, the directory and the
+/// files as they are listed, with their inode numbers.
+fn listed() -> (Cluster, usize, u64, Vec<(String, u64)>) {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for at in 0..MANY {
+        let (_, fh) = c.create(a, dir, &format!("f{at}")).unwrap();
+        c.close(a, fh).unwrap();
+    }
+    c.lookup(b, 1, "d").unwrap();
+    let Answer::Opened { fh, .. } = c.call(b, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+    let mut files = Vec::new();
+    let mut offset = 0;
+    loop {
+        let call = Call::Readdir { fh, offset, max_bytes: 32 << 10, plus: false };
+        let Answer::Entries(entries) = c.call(b, call).unwrap() else { panic!() };
+        let Some(last) = entries.last() else { break };
+        offset = last.offset;
+        let names = entries.iter().filter(|entry| !entry.name.starts_with(b"."));
+        files.extend(names.map(|entry| (String::from_utf8(entry.name.to_vec()).unwrap(), entry.ino)));
+    }
+    assert_eq!(files.len(), MANY);
+    c.requests.clear();
+    (c, b, dir, files)
+}
+
+/// Who lists a directory and then looks at one file after another, in whatever order that is one, does not ask for each.
+#[test]
+fn attributes_are_fetched_ahead_of_a_sweep() {
+    type Order = fn(&mut Vec<(String, u64)>);
+    let orders: [(&str, Order); 3] = [
+        ("as they are listed", |_| ()),
+        ("by name", |files| files.sort()),
+        ("by number", |files| files.sort_by_key(|(_, ino)| *ino)),
+    ];
+    for (what, order) in orders {
+        let (mut c, b, dir, mut files) = listed();
+        order(&mut files);
+        let mut sent = 0;
+        for (name, ino) in &files {
+            assert_eq!(c.lookup(b, dir, name).unwrap().ino, *ino);
+            sent += c.requests.get("mds_getattr_name").unwrap_or(&0);
+        }
+        assert!((16..MANY as u64 / 4).contains(&sent), "{what}: {sent} lookups");
+    }
+    assert!(stdx::marks::count("attributes_fetched_ahead") > 0);
+}
+
+/// Who looks at a few files, or at many without an order, asks for those and for no others.
+#[test]
+fn nothing_is_fetched_ahead_without_an_order() {
+    // A fixed jump through the list that has no order by place, name or number.
+    let jumps: Vec<usize> = (0..MANY).map(|at| at * 617 % MANY).collect();
+    let few: Vec<usize> = (0..10).collect();
+    for wanted in [jumps, few] {
+        let (mut c, b, dir, mut files) = listed();
+        files.sort();
+        for at in wanted {
+            c.lookup(b, dir, &files[at].0).unwrap();
+            assert_eq!(c.requests.get("mds_getattr_name"), Some(&1), "{:?}", c.requests);
+            assert_eq!(c.requests.get("mds_readpage"), None, "{:?}", c.requests);
+        }
+    }
+}
+
+/// A listing with attributes asks those who made the files for all their locks at once.
+#[test]
+fn a_listing_with_attributes_of_files_that_another_made_is_a_few_requests() {
+    let (mut c, b, dir, _) = listed();
+    let Answer::Opened { fh, .. } = c.call(b, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+    let (mut offset, mut with, mut all, mut sent) = (0, 0, 0, 0);
+    loop {
+        let call = Call::Readdir { fh, offset, max_bytes: 32 << 10, plus: true };
+        let Answer::Entries(entries) = c.call(b, call).unwrap() else { panic!() };
+        let Some(last) = entries.last() else { break };
+        offset = last.offset;
+        sent += c.requests.get("mds_readpage").unwrap_or(&0) + c.requests.get("mds_getattr_name").unwrap_or(&0);
+        all += entries.len();
+        with += entries.iter().filter(|entry| entry.stat.as_ref().is_some_and(|stat| stat.cacheable)).count();
+    }
+    assert_eq!((with, all), (MANY, MANY + 2), "all but the dots come with attributes that last");
+    assert!(sent < 12, "{sent} requests");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::faults::wait_for;
 use e2e::{Cluster, Shape, Story, needs_root};
@@ -186,4 +186,26 @@ fn operations_send_what_the_guide_says() {
     for row in &measured {
         assert!(guide.contains(row), "the guide has another row than\n{row}\nof\n{table}");
     }
+}
+
+/// What a file that was open for a while leaves to be told is told at once, also if the client has been at rest meanwhile.
+#[test]
+fn a_close_after_a_rest_leaves_soon() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("closes after a rest", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let closes = || counts(&cluster).get("mds_close").copied().unwrap_or(0);
+    let mut waits = Vec::new();
+    for round in 0..13 {
+        let file = File::create(cluster.mount(0).join(format!("f{round}"))).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let (before, start) = (closes(), Instant::now());
+        drop(file);
+        wait_for("the close leaves", || closes() > before);
+        waits.push(start.elapsed());
+    }
+    waits.sort();
+    assert!(waits[6] < Duration::from_millis(400), "closes left after {waits:?}");
 }

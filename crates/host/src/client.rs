@@ -124,6 +124,8 @@ struct State {
     reader: Reader,
     /// The caretaker sleeps for long because a caller reads: it must be woken when the caller stops.
     dozing: bool,
+    /// When the caretaker wakes by itself, while it sleeps.
+    wakes: Option<stdx::Instant>,
     phase: Phase,
     /// When the last call came, so that the caretaker stays away from the sockets.
     last_call: std::time::Instant,
@@ -183,6 +185,7 @@ impl Mount {
                 next_call: 1,
                 reader: Reader::Nobody,
                 dozing: false,
+                wakes: None,
                 phase: Phase::Mounting,
                 last_call: std::time::Instant::now(),
                 ready: Vec::new(),
@@ -362,7 +365,22 @@ impl Shared {
         state.machine.handle(now, Event::WallClock(clock::wall_ns()));
         state.machine.handle(now, Event::Call { id, cred, call });
         self.pump(state);
+        self.wake_in_time(state);
         id
+    }
+
+    /// A call may leave something to be done sooner than the caretaker would wake, a close perhaps.
+    fn wake_in_time(&self, state: &mut State) {
+        let sooner = state.wakes.zip(state.machine.deadline()).is_some_and(|(wakes, deadline)| deadline < wakes);
+        if !sooner {
+            return;
+        }
+        state.wakes = None;
+        if state.reader == Reader::Caretaker {
+            let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        } else {
+            self.caretaker.notify_one();
+        }
     }
 
     /// Whether calls wait and no other caller reads for them: then this thread does from now on.
@@ -445,9 +463,11 @@ impl Shared {
                 .min(Duration::from_secs(1));
             if state.reader == Reader::Nobody && (quiet || !state.completions.is_empty()) {
                 state.reader = Reader::Caretaker;
+                state.wakes = Some(now + sleep);
                 drop(state);
                 let ready = self.wait_sockets(Some(sleep));
                 state = self.state.lock();
+                state.wakes = None;
                 self.take_in(&mut state, &ready);
                 if state.reader == Reader::Caretaker {
                     state.reader = Reader::Nobody;
@@ -455,8 +475,9 @@ impl Shared {
             } else {
                 let sleep = if quiet { sleep.min(Duration::from_millis(100)) } else { sleep.min(GLANCE) };
                 state.dozing = sleep > GLANCE;
+                state.wakes = Some(now + sleep);
                 self.caretaker.wait_for(&mut state, sleep.max(Duration::from_micros(100)));
-                state.dozing = false;
+                (state.dozing, state.wakes) = (false, None);
             }
         }
     }

@@ -138,6 +138,11 @@ pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
                 dir.fetching = false;
             }
         }
+        Task::Ahead { ino } => {
+            if let Some(dir) = w.nodes.get_mut(*ino).and_then(|node| node.dir.as_mut()) {
+                dir.sweep = None;
+            }
+        }
         Task::Config if !w.mounted => w.log(format!("the MGS gives no configuration: {errno}; trying on")),
         Task::Unmount => w.log(format!("unmount: {errno}")),
         _ => {}

@@ -29,6 +29,8 @@ const PIECE_BYTES_PLUS: u32 = 128 << 10;
 pub(crate) const BODY_MAX: usize = 2 * PIECE_BYTES as usize;
 /// Entries that such a piece can have at most.
 const PIECE_ENTRIES_PLUS: u32 = 1024;
+/// What an entry with attributes takes in the kernel's buffer, at least.
+const PLUS_BYTES: usize = 152;
 /// Largest listing that is kept, entries.
 const LISTING_MAX: usize = 128 << 10;
 /// `DT_DIR`.
@@ -92,7 +94,7 @@ struct Filler {
 impl Filler {
     /// Appends an entry, or says that there is no room.
     fn push(&mut self, name: &Bytes, ino: u64, kind: u32, offset: u64, sure: bool) -> bool {
-        let head = if self.plus { 152 } else { 24 };
+        let head = if self.plus { PLUS_BYTES } else { 24 };
         let size = (head + name.len()).next_multiple_of(8);
         if size > self.room {
             return false;
@@ -163,7 +165,7 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
     let mut step = step::MANY;
     loop {
         if let Some(listing) = whole(cx.w, ino)
-            && (!plus || has_attributes(cx.w, &listing, after))
+            && (!plus || has_attributes(cx.w, &listing, after, filler.room))
         {
             let changes = changes_of(cx.w, ino);
             filler.fill(cx.w, ino, &listing.entries, changes, after);
@@ -221,20 +223,23 @@ fn still_locked(w: &World, listed: &Listed) -> bool {
 }
 
 /// The whole listing, if it is here and exact.
-fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
+pub(super) fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
     let node = w.nodes.get(ino)?;
     let (epoch, listing) = node.dir.as_ref()?.listing.as_ref()?;
     (node.has(bits::UPDATE) && *epoch == node.update_epoch).then(|| listing.clone())
 }
 
-/// Whether the entry after `after` has attributes here; the others most likely too.
-fn has_attributes(w: &World, listing: &Listing, after: u64) -> bool {
+/// Whether the attributes of what follows `after` are here, for so many bytes: most of them, since those of a file that
+/// another client is writing never are.
+fn has_attributes(w: &World, listing: &Listing, after: u64, room: usize) -> bool {
     let begin = listing.entries.partition_point(|listed| listed.cookie <= after);
-    listing.entries.get(begin).is_none_or(|listed| stat_cached(w, listed.fid.ino()).is_some())
+    let next = listing.entries[begin..].iter().take(room / PLUS_BYTES + 1);
+    let (known, unknown): (Vec<_>, Vec<_>) = next.partition(|listed| stat_cached(w, listed.fid.ino()).is_some());
+    unknown.len() <= known.len() / 8
 }
 
 /// One piece from the server.
-fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<Stream> {
+pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<Stream> {
     let fid = fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     // Each piece has its own step, and each step its own note of the epoch.

@@ -77,6 +77,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                     super::attributes(cx, child.ino(), true)?;
                     return stat(cx, child.ino());
                 }
+                super::ahead::looked_up(cx, parent, name, child.ino());
             }
             Found::Unknown => {}
         }

@@ -2,6 +2,7 @@
 //!
 //! Step numbers are each operation's own; [`step`] has those that helpers share.
 
+pub(crate) mod ahead;
 mod attr;
 mod background;
 mod dir;
@@ -148,6 +149,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Hold { closing, until } => kernel::hold(cx, closing, *until),
         Task::Atime { ino } => background::atime(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),
+        Task::Ahead { ino } => ahead::fetch(cx, *ino),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
         Task::Unflock { ino, owner } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, true),
         Task::Unmount => unmount::unmount(cx),

@@ -15,6 +15,8 @@ const ATTR_BYTES: usize = 160;
 const ENTRIES_MAX: usize = 8192;
 /// One stripe of a layout, at most.
 const STRIPE_BYTES: usize = 5;
+/// What the writers of a file answer is not used, so it need not be new: they are asked once.
+const ANY_VERSION: u64 = 0;
 /// Most with attributes: each is a read.
 const PLUS_MAX: usize = 1024;
 
@@ -79,12 +81,14 @@ fn add_attrs(
     if let Some(stop) = missing {
         return Err(stop);
     }
-    for (at, (entry, body)) in entries.iter_mut().zip(inodes).enumerate() {
-        let Some(Ok(inode)) = body.map(|body| Inode::decode_record(&body)) else { continue };
+    let inodes: Vec<Option<Inode>> =
+        inodes.into_iter().map(|body| body.and_then(|body| Inode::decode_record(&body).ok())).collect();
+    ask_writers(cx, inodes.iter().flatten())?;
+    for (at, (entry, inode)) in entries.iter_mut().zip(inodes).enumerate() {
+        let Some(inode) = inode else { continue };
         // Without attributes, the client asks for this one alone: the hint is wrong, or somebody else knows the size better.
         let resource = Resource::inode(inode.fid);
-        let unsure =
-            inode.is_resident() && cx.locks().conflicts(cx.export(), &resource, LockMode::Pr, &Policy::Bits(bits::DOM));
+        let unsure = is_written_elsewhere(cx, &inode);
         let stripes = inode.layout.as_ref().map_or(0, |layout| layout.osts.len() * STRIPE_BYTES);
         if inode.fid != entry.fid || unsure || stripes > room {
             continue;
@@ -100,4 +104,24 @@ fn add_attrs(
         entry.attr = Some(inode.attr());
     }
     Ok(())
+}
+
+/// Whether another client may know the size of a resident file better.
+fn is_written_elsewhere(cx: &Cx<'_>, inode: &Inode) -> bool {
+    let resource = Resource::inode(inode.fid);
+    inode.is_resident() && cx.locks().conflicts(cx.export(), &resource, LockMode::Pr, &Policy::Bits(bits::DOM))
+}
+
+/// Asks all clients at once that may know a size better. Those who are through with a file give its lock back with that, so
+/// that it is sure when the attempt runs again.
+fn ask_writers<'i>(cx: &mut Cx<'_>, inodes: impl Iterator<Item = &'i Inode>) -> Result<(), Stop> {
+    let mut waits = None;
+    for inode in inodes {
+        if is_written_elsewhere(cx, inode)
+            && let Err(stop) = cx.glimpse(Resource::inode(inode.fid), ANY_VERSION)
+        {
+            waits = Some(stop);
+        }
+    }
+    waits.map_or(Ok(()), Err)
 }

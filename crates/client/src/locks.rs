@@ -2,7 +2,7 @@
 
 use dlm::client::{GrantAction, HeldLock, LockCacheEvent};
 use proto::msg::{CancelReq, EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
-use proto::{Bytes, Errno, Opcode};
+use proto::{Bytes, Errno, Fid, Opcode};
 
 use crate::api::{Effect, Invalidation};
 use crate::cx::{Cx, Held, Run, Step, Stop};
@@ -112,8 +112,13 @@ fn release(w: &mut World, dest: Dest, cookie: u64) {
 
 /// Gives every pin of an operation back.
 pub(crate) fn release_all(w: &mut World, op: &OpState) {
-    for (_, memo) in op.steps() {
+    for (step, memo) in op.steps() {
         match memo {
+            Memo::Number(ino) if *step == crate::ops::step::NEW_FID => {
+                if let Some(fid) = Fid::from_ino(*ino) {
+                    w.sequences.settled(fid);
+                }
+            }
             Memo::Lock { dest, cookie } => release(w, *dest, *cookie),
             Memo::Node(ino) => w.nodes.unwant(*ino),
             Memo::Asked(ino) => {

@@ -183,6 +183,9 @@ impl Fid {
     pub const SEQ_LAST: u64 = (1 << 40) - 1;
     /// Greatest object number in a sequence; a sequence holds this many objects.
     pub const OID_MAX: u32 = 0x1_ffff;
+    /// A client takes no object that is so far past one of the same sequence whose request is not answered, and a server takes a
+    /// number so far below the greatest for used.
+    pub const IN_DOUBT_MAX: u32 = 64;
 
     /// A FID.
     pub const fn new(seq: u64, oid: u32) -> Fid {

@@ -98,7 +98,7 @@ pub struct SeqGrant {
 
 impl SeqGrant {
     /// How far below the greatest used number single numbers are told apart.
-    pub const WINDOW: u32 = 64;
+    pub const WINDOW: u32 = Fid::IN_DOUBT_MAX;
 
     /// A sequence of which nothing was used.
     pub fn new(client: ClientUuid) -> SeqGrant {

@@ -257,7 +257,7 @@ impl Default for ServeOptions {
             noir: false,
             recovery_soft_s: 30,
             recovery_hard_s: 180,
-            cache_bytes: 224 << 20,
+            cache_bytes: 192 << 20,
             insecure: false,
             faults: Faults::none(),
         }

@@ -155,8 +155,7 @@ impl Slot {
 impl Queue {
     /// A queue with room for `depth` requests of `payload_size` bytes.
     pub(crate) fn new(id: u16, depth: u16, payload_size: usize) -> io::Result<Queue> {
-        let heads = (usize::from(depth) * HEAD_STRIDE).next_multiple_of(4096);
-        let memory = Memory::new(heads + usize::from(depth) * payload_size)?;
+        let memory = Memory::new(heads_size(depth) + usize::from(depth) * payload_size)?;
         let mut queue = Queue {
             id,
             depth,
@@ -181,7 +180,7 @@ impl Queue {
     }
 
     fn payload_offset(&self, entry: u16) -> usize {
-        (usize::from(self.depth) * HEAD_STRIDE).next_multiple_of(4096) + usize::from(entry) * self.payload_size
+        heads_size(self.depth) + usize::from(entry) * self.payload_size
     }
 
     /// An entry's head. For its one owner.
@@ -200,6 +199,11 @@ impl Queue {
         // SAFETY: within the mapping, and only the entry's owner asks.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start.as_ptr().add(self.payload_offset(entry)), size) }
     }
+}
+
+/// Bytes of all heads, before the first payload: whole pages, since payloads are given back page by page.
+fn heads_size(depth: u16) -> usize {
+    (usize::from(depth) * HEAD_STRIDE).next_multiple_of(4096)
 }
 
 /// A ring for a queue; made by the thread that will use it.

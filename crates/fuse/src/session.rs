@@ -447,8 +447,8 @@ impl Handler for Adapter {
         Some(self.client.sockets())
     }
 
-    fn attend(&self, attending: bool) -> Attend {
-        match self.client.attend(attending) {
+    fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attend {
+        match self.client.attend(attending, called) {
             Attention::Unneeded => Attend::No,
             Attention::Wait => Attend::Wait,
             Attention::Again => Attend::Again,

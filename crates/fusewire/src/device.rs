@@ -87,14 +87,13 @@ impl Device {
     }
 
     fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> bool {
-        let size: usize = parts.iter().map(|part| part.len()).sum();
         match self.write(unique, error, parts) {
             Ok(()) => true,
             // Nobody waits for it any more, or there is nothing to forget.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => false,
             Err(error) => {
-                tracing::warn!("the kernel refused an answer of {size} bytes: {error}");
-                if unique != 0 && size > 0 {
+                tracing::warn!("the kernel refused an answer: {error}");
+                if unique != 0 && !parts.is_empty() {
                     // So that its program does not wait for ever.
                     self.send(unique, -libc::EIO, &[]);
                 }
@@ -129,8 +128,9 @@ pub(crate) fn hand_over(handler: &dyn Handler, unique: u64, request: Result<Requ
     }
 }
 
-/// Serves requests from one descriptor until the file system is unmounted.
-pub(crate) fn serve(device: &Arc<Device>, handler: &dyn Handler, max_write: u32) -> io::Result<()> {
+/// Serves requests from one descriptor until the file system is unmounted; unless other threads do, it `attends` to the
+/// handler's companion too.
+pub(crate) fn serve(device: &Arc<Device>, handler: &dyn Handler, max_write: u32, attends: bool) -> io::Result<()> {
     let mut buffer = buffer(max_write);
     loop {
         match device.take(&mut buffer)? {
@@ -144,18 +144,21 @@ pub(crate) fn serve(device: &Arc<Device>, handler: &dyn Handler, max_write: u32)
                 Err(_) => tracing::warn!("the kernel sent {size} bytes that are no request"),
             },
         }
-        attend(handler);
+        if attends {
+            attend(handler);
+        }
     }
 }
 
 /// Looks after what the handler waits for, as long as it wants this thread to.
 fn attend(handler: &dyn Handler) {
-    let mut attending = handler.attend(false);
+    let mut attending = handler.attend(false, &mut || false);
     while attending != Attend::No {
-        if let Some(companion) = handler.companion().filter(|_| attending == Attend::Wait) {
+        if attending == Attend::Wait {
+            let Some(companion) = handler.companion() else { return };
             let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
             let _ = rustix::event::poll(&mut [PollFd::new(&companion, PollFlags::IN)], Some(&timeout));
         }
-        attending = handler.attend(true);
+        attending = handler.attend(true, &mut || false);
     }
 }

@@ -26,6 +26,7 @@
 pub mod abi;
 mod device;
 mod mount;
+mod queue;
 mod reply;
 mod request;
 mod ring;

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi;
 use crate::device::Device;
-use crate::ring::Slot;
+use crate::queue::Slot;
 
 /// Attributes of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -11,9 +10,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi;
 use crate::device::{self, Device, Taken};
+use crate::queue::Queues;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::ring::{self, Queue};
+use crate::ring;
 
 const PAGE: u32 = 4096;
 /// The kernel wants at least this for a request.
@@ -33,9 +33,10 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Called by a thread of the session after it handed requests over, and as long as it attends to the companion. It
-    /// should not sleep. It is the handler's business that not more threads attend than are useful.
-    fn attend(&self, attending: bool) -> Attend {
-        let _ = attending;
+    /// should not sleep; it may look for something for a moment, until `called` says that the session has something for the
+    /// thread to do. It is the handler's business that not more threads attend than are useful.
+    fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attend {
+        let _ = (attending, called);
         Attend::No
     }
 
@@ -48,7 +49,7 @@ pub trait Handler: Send + Sync + 'static {
 pub enum Attend {
     /// Nothing.
     No,
-    /// It calls again when the companion can be read, or after a while.
+    /// It calls again when the companion can be read, or after a while; without a companion, nothing.
     Wait,
     /// It calls again as soon as it has taken what requests there are.
     Again,
@@ -176,6 +177,7 @@ impl Session {
         let uring = if rings.is_some() { abi::flags::OVER_IO_URING } else { 0 };
         answer_init(&device, &asked, &options, uring);
         let mut readers = options.threads;
+        let queues = rings.as_ref().map(|rings| rings.queues.clone());
         if let Some(rings) = rings {
             // Forgets, interrupts, and what came before the rings were ready.
             readers = 1;
@@ -186,8 +188,12 @@ impl Session {
         }
         for index in 0..readers {
             let device = if index == 0 { device.clone() } else { Arc::new(device.another()?) };
-            let (handler, max_write) = (handler.clone(), options.max_write);
-            let serve = move || device::serve(&device, &*handler, max_write);
+            let (handler, queues, max_write) = (handler.clone(), queues.clone(), options.max_write);
+            let serve = move || {
+                let served = device::serve(&device, &*handler, max_write, queues.is_none());
+                queues.inspect(|queues| queues.end());
+                served
+            };
             session.threads.push(std::thread::Builder::new().name(format!("fuse-{index}")).spawn(serve)?);
         }
         Ok(session)
@@ -287,6 +293,7 @@ fn answer_init(device: &Device, asked: &Asked, options: &Options, uring: u64) {
 struct RingThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     go: Vec<mpsc::Sender<()>>,
+    queues: Arc<Queues>,
     registered: mpsc::Receiver<io::Result<()>>,
 }
 
@@ -305,18 +312,16 @@ impl RingThreads {
     fn try_start(device: &Arc<Device>, options: &Options, handler: &Arc<dyn Handler>) -> io::Result<RingThreads> {
         let (made_sender, made) = mpsc::channel();
         let (registered_sender, registered) = mpsc::channel();
-        let ended = Arc::new(AtomicBool::new(false));
-        let mut rings = RingThreads { threads: Vec::new(), go: Vec::new(), registered };
-        for cpu in 0..possible_cpus()? {
+        let queues = Arc::new(Queues::new(possible_cpus()?, options.queue_depth, options.max_write as usize)?);
+        let mut rings = RingThreads { threads: Vec::new(), go: Vec::new(), registered, queues: queues.clone() };
+        for cpu in 0..queues.count() {
             let (go, start) = mpsc::channel();
             let (made, registered) = (made_sender.clone(), registered_sender.clone());
-            let (device, handler, ended) = (device.clone(), handler.clone(), ended.clone());
-            let (depth, payload) = (options.queue_depth, options.max_write as usize);
+            let (device, handler, queues) = (device.clone(), handler.clone(), queues.clone());
             let serve = move || {
                 stay_on(cpu);
-                let parts = ring::make_ring(depth).and_then(|r| Ok((r, Queue::new(cpu, depth, payload)?)));
-                let (ring, queue) = match parts {
-                    Ok(parts) => parts,
+                let ring = match ring::make_ring(queues.depth()) {
+                    Ok(ring) => ring,
                     Err(error) => {
                         let _ = made.send(Err(error));
                         return Ok(());
@@ -327,7 +332,7 @@ impl RingThreads {
                 if start.recv().is_err() {
                     return Ok(());
                 }
-                let mut server = ring::Server::new(ring, queue, device, &*handler, &ended);
+                let mut server = ring::Server::new(ring, queues, cpu, device, &*handler);
                 let offered = server.register();
                 let refused = offered.is_err();
                 let _ = registered.send(offered);

@@ -141,7 +141,15 @@ fn a_listing_holds_what_fits() {
 
 type File = (Vec<u8>, Vec<u8>);
 
-/// A flat file system in memory. Reads of the file `slow` are answered by another thread, later.
+fn later(answer: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        answer();
+    });
+}
+
+/// A flat file system in memory. Reads and writes of the file `slow`, and writes of those called `late…`, are answered by
+/// another thread, later.
 struct Flat {
     /// Names and data.
     files: Mutex<HashMap<u64, File>>,
@@ -179,21 +187,23 @@ impl Handler for Flat {
                 reply.created(&self.entry(ino, 0), 1, 0);
             }
             Operation::Write { offset, data, .. } => {
-                let Some((_, all)) = files.get_mut(&ino) else { return reply.error(libc::ENOENT) };
+                let Some((name, all)) = files.get_mut(&ino) else { return reply.error(libc::ENOENT) };
                 let end = *offset as usize + data.len();
                 all.resize(all.len().max(end), 0);
                 all[*offset as usize..end].copy_from_slice(data);
-                reply.written(data.len() as u32);
+                let written = data.len() as u32;
+                if name == b"slow" || name.starts_with(b"late") {
+                    later(move || reply.written(written));
+                } else {
+                    reply.written(written);
+                }
             }
             Operation::Read { offset, size, .. } => {
                 let Some((name, all)) = files.get(&ino) else { return reply.error(libc::ENOENT) };
                 let start = all.len().min(*offset as usize);
                 let data = all[start..all.len().min(start + *size as usize)].to_vec();
                 if name == b"slow" {
-                    std::thread::spawn(move || {
-                        std::thread::sleep(Duration::from_millis(20));
-                        reply.data(&data);
-                    });
+                    later(move || reply.data(&data));
                 } else {
                     reply.data(&data);
                 }
@@ -215,16 +225,21 @@ impl Handler for Flat {
 fn mount(directory: &Path, uring: bool) -> Option<(Session, mpsc::Receiver<()>)> {
     let (ended, end) = mpsc::channel();
     let flat = Flat { files: Mutex::default(), next: AtomicU64::new(2), ended };
-    let place = Mountpoint { directory, source: "flat", kind: "flat", flags: MountFlags::NODEV, allow_other: false };
     let options = Options { uring, queue_depth: 16, ..Options::default() };
-    match Session::mount(&place, &options, Arc::new(flat)) {
-        Ok(session) if uring && !matches!(session.transport(), Transport::Uring(_)) => {
+    mount_with(directory, &options, Arc::new(flat)).map(|session| (session, end))
+}
+
+/// The same of any handler.
+fn mount_with(directory: &Path, options: &Options, handler: Arc<dyn Handler>) -> Option<Session> {
+    let place = Mountpoint { directory, source: "flat", kind: "flat", flags: MountFlags::NODEV, allow_other: false };
+    match Session::mount(&place, options, handler) {
+        Ok(session) if options.uring && !matches!(session.transport(), Transport::Uring(_)) => {
             eprintln!("skipped: no FUSE over io_uring here");
             unmount(directory).unwrap();
             session.join().unwrap();
             None
         }
-        Ok(session) => Some((session, end)),
+        Ok(session) => Some(session),
         Err(error) => {
             eprintln!("skipped: {error}");
             None
@@ -305,4 +320,104 @@ fn a_life_over_the_device() {
 #[test]
 fn a_life_over_io_uring() {
     a_life(true);
+}
+
+fn stay_on(cpu: usize) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+}
+
+/// An entry that is sent back may have a new request at once, if more wait than there are entries: its memory stays.
+#[test]
+fn requests_that_waited_for_an_entry_are_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let Some((session, _end)) = mount(place.path(), true) else { return };
+    let data = |writer: u8| vec![writer + 1; 1 << 20];
+    std::thread::scope(|scope| {
+        for writer in 0..60u8 {
+            let mut file = fs::File::create(place.path().join(format!("late{writer}"))).unwrap();
+            scope.spawn(move || {
+                stay_on(0);
+                file.write_all(&data(writer)).unwrap();
+            });
+        }
+    });
+    for writer in 0..60 {
+        let read = fs::read(place.path().join(format!("late{writer}"))).unwrap();
+        assert!(read == data(writer), "what writer {writer} wrote is not there");
+    }
+    unmount(place.path()).unwrap();
+    session.join().unwrap();
+}
+
+/// Keeps the replies of STATFS for ever; wants its thread to wait, but has nothing to wait for.
+#[derive(Default)]
+struct Keeper {
+    kept: Mutex<Vec<Reply>>,
+    keeps: bool,
+}
+
+impl Handler for Keeper {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        match &request.operation {
+            Operation::Statfs if self.keeps => self.kept.lock().unwrap().push(reply),
+            _ => reply.error(libc::ENOSYS),
+        }
+    }
+
+    fn attend(&self, _attending: bool, _called: &mut dyn FnMut() -> bool) -> Attend {
+        Attend::Wait
+    }
+}
+
+/// Threads none of whose entries are with the kernel hear of the end too.
+#[test]
+fn a_forced_unmount_ends_threads_whose_requests_all_wait() {
+    let place = tempfile::tempdir().unwrap();
+    let keeper = Arc::new(Keeper { keeps: true, ..Keeper::default() });
+    let options = Options { queue_depth: 1, ..Options::default() };
+    let Some(session) = mount_with(place.path(), &options, keeper.clone()) else { return };
+    let Transport::Uring(queues) = session.transport() else { return };
+    let cpus = std::thread::available_parallelism().unwrap().get().min(queues);
+    let callers: Vec<_> = (0..cpus)
+        .map(|cpu| {
+            let path = place.path().to_owned();
+            std::thread::spawn(move || {
+                stay_on(cpu);
+                rustix::fs::statvfs(&path).map(drop)
+            })
+        })
+        .collect();
+    let start = Instant::now();
+    while keeper.kept.lock().unwrap().len() < cpus {
+        assert!(start.elapsed() < Duration::from_secs(10), "requests do not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let how = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
+    rustix::mount::unmount(place.path(), how).unwrap();
+    for caller in callers {
+        assert!(caller.join().unwrap().is_err());
+    }
+    let (joined, ended) = mpsc::channel();
+    std::thread::spawn(move || joined.send(session.join().is_ok()));
+    assert_eq!(ended.recv_timeout(Duration::from_secs(10)), Ok(true), "a thread still waits");
+}
+
+#[test]
+fn a_thread_with_nothing_to_wait_for_takes_the_next_request() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { uring: false, threads: 1, ..Options::default() };
+    let Some(session) = mount_with(place.path(), &options, Arc::new(Keeper::default())) else { return };
+    let (done, answered) = mpsc::channel();
+    let path = place.path().to_owned();
+    std::thread::spawn(move || {
+        let asked: Vec<_> = (0..3).map(|_| rustix::fs::statvfs(&path).map(drop)).collect();
+        let _ = done.send(asked);
+    });
+    let asked = answered.recv_timeout(Duration::from_secs(10));
+    let how = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
+    rustix::mount::unmount(place.path(), how).unwrap();
+    assert_eq!(asked, Ok(vec![Err(rustix::io::Errno::NOSYS); 3]));
+    session.join().unwrap();
 }

@@ -122,8 +122,6 @@ struct State {
     completions: HashMap<CallId, Completion>,
     next_call: u64,
     reader: Reader,
-    /// The caretaker sleeps for long because a caller reads: it must be woken when the caller stops.
-    dozing: bool,
     /// When the caretaker wakes by itself, while it sleeps.
     wakes: Option<stdx::Instant>,
     phase: Phase,
@@ -184,7 +182,6 @@ impl Mount {
                 completions: HashMap::new(),
                 next_call: 1,
                 reader: Reader::Nobody,
-                dozing: false,
                 wakes: None,
                 phase: Phase::Mounting,
                 last_call: std::time::Instant::now(),
@@ -255,12 +252,12 @@ impl Mount {
     }
 
     /// Looks after the sockets as long as calls wait for answers and nobody else does: see [`Attention`]. It takes a
-    /// moment, but does not sleep.
-    pub fn attend(&self, attending: bool) -> Attention {
+    /// moment, less if `called` says that the thread has something else to do, but does not sleep.
+    pub fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attention {
         if !attending && !self.shared.take_over() {
             return Attention::Unneeded;
         }
-        self.shared.attend()
+        self.shared.attend(called)
     }
 
     /// Can be read when [`Mount::attend`] has something to do.
@@ -398,8 +395,8 @@ impl Shared {
     }
 
     /// One look at the sockets by the caller that reads.
-    fn attend(self: &Arc<Self>) -> Attention {
-        let ready = self.look_sockets();
+    fn attend(self: &Arc<Self>, called: &mut dyn FnMut() -> bool) -> Attention {
+        let ready = self.look_sockets(called);
         let mut state = self.state.lock();
         self.take_in(&mut state, &ready);
         if self.stop_reading(&mut state, |state| state.completions.is_empty()) {
@@ -414,7 +411,7 @@ impl Shared {
     /// Reads until a call is done: then the caretaker goes on for the others.
     fn read_for(self: &Arc<Self>, own: CallId) {
         loop {
-            let ready = match self.look_sockets() {
+            let ready = match self.look_sockets(&mut || false) {
                 ready if ready.is_empty() => self.wait_sockets(Some(GLANCE)),
                 ready => ready,
             };
@@ -431,7 +428,9 @@ impl Shared {
         let stops = done(state) || state.phase == Phase::Gone;
         if stops {
             state.reader = Reader::Nobody;
-            if !state.completions.is_empty() || state.dozing {
+            // The caretaker may sleep for long because a caller read.
+            let glance = self.clock.now() + GLANCE;
+            if !state.completions.is_empty() || state.wakes.is_some_and(|wakes| wakes > glance) {
                 self.caretaker.notify_one();
             }
         }
@@ -474,10 +473,9 @@ impl Shared {
                 }
             } else {
                 let sleep = if quiet { sleep.min(Duration::from_millis(100)) } else { sleep.min(GLANCE) };
-                state.dozing = sleep > GLANCE;
                 state.wakes = Some(now + sleep);
                 self.caretaker.wait_for(&mut state, sleep.max(Duration::from_micros(100)));
-                (state.dozing, state.wakes) = (false, None);
+                state.wakes = None;
             }
         }
     }
@@ -494,8 +492,9 @@ impl Shared {
     }
 
     /// Looks again and again for a moment whether an answer comes, which is sooner than the kernel can wake a thread. If
-    /// that was in vain it is not tried again for some calls, ever more of them: the server is slow, or has no core.
-    fn look_sockets(&self) -> Vec<(u64, epoll::EventFlags)> {
+    /// that was in vain it is not tried again for some calls, ever more of them: the server is slow, or has no core. It ends at
+    /// once when this thread is `called` elsewhere.
+    fn look_sockets(&self, called: &mut dyn FnMut() -> bool) -> Vec<(u64, epoll::EventFlags)> {
         let pause = self.pause.load(Ordering::Relaxed);
         if pause & 0xffff != 0 {
             self.pause.store(pause - 1, Ordering::Relaxed);
@@ -506,6 +505,9 @@ impl Shared {
             let ready = self.wait_sockets(Some(Duration::ZERO));
             if !ready.is_empty() {
                 self.pause.store(0, Ordering::Relaxed);
+                return ready;
+            }
+            if called() {
                 return ready;
             }
         }

@@ -1,0 +1,419 @@
+//! The queues of a session over io_uring: room for requests and answers, and the way that an answer takes.
+//!
+//! A queue belongs to a processor and has entries. Each is room for one request and its answer, and belongs to the kernel,
+//! to the handler (as a [`Slot`]), or is on its way back in the list of a thread ([`Queues::take_answered`]).
+//!
+//! # Who sends an answer back
+//!
+//! Each queue has a thread with a ring of its own. The kernel takes an answer from any ring, whichever queue its entry is
+//! of, and brings the entry's next request to the ring that the answer came from; among entries it prefers the one that came
+//! back last. So a thread that finds the answer to another queue's request (it reads a socket for all of them) sends it
+//! itself, rather than wake the queue's own thread; the entry and with it the requests of that processor come to the thread that is
+//! awake anyway. [`route`] has the rule. An entry goes home when a request in it woke a thread that had nothing else to do: the
+//! one of the program's own processor is woken sooner.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::abi;
+
+/// Entries of a queue whose memory is kept after a large transfer.
+const WARM: u16 = 8;
+/// A transfer that touches more than what a request needs anyway.
+const LARGE: u64 = 64 << 10;
+
+/// The head of an entry, which the kernel and we write in turn.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Head {
+    /// [`abi::InHeader`] or [`abi::OutHeader`].
+    pub(crate) header: [u8; abi::RING_HEADER],
+    /// The record that leads the request.
+    pub(crate) record: [u8; abi::RING_RECORD],
+    pub(crate) about: abi::RingInOut,
+    /// Beyond what the kernel sees: the larger of the last request and its answer.
+    pub(crate) transferred: u64,
+}
+
+/// Bytes of a head that the kernel knows.
+const KERNEL_HEAD: usize = std::mem::offset_of!(Head, transferred);
+
+/// Bytes from one head to the next.
+const HEAD_STRIDE: usize = 512;
+const _: () = assert!(KERNEL_HEAD == 288 && size_of::<Head>() <= HEAD_STRIDE);
+
+/// Which entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EntryId {
+    pub(crate) queue: u16,
+    pub(crate) index: u16,
+}
+
+/// All queues of a session, and whether it has ended.
+pub(crate) struct Queues {
+    all: Vec<Queue>,
+    depth: u16,
+    /// Set by the first thread that sees the session end.
+    ended: AtomicBool,
+}
+
+/// A processor's queue, and what the others leave to its thread.
+struct Queue {
+    memory: Memory,
+    payload_size: usize,
+    depth: u16,
+    /// Where each entry's head and payload are, for the kernel.
+    places: Vec<[libc::iovec; 2]>,
+    back: Mutex<Back>,
+    /// Wakes the queue's thread.
+    wake: OwnedFd,
+}
+
+/// What a queue's thread is to send back.
+struct Back {
+    answered: Vec<EntryId>,
+    /// It looks here only once it is woken.
+    sleeps: bool,
+}
+
+#[allow(unsafe_code)] // its pointers lead into memory of its own
+// SAFETY: an entry is used by one owner at a time: the kernel, or the one `Slot`, or the thread that sends it back.
+unsafe impl Send for Queue {}
+#[allow(unsafe_code)] // as above
+// SAFETY: as above; all else is locked or never changes.
+unsafe impl Sync for Queue {}
+
+/// Memory of its own, which costs nothing until it is used.
+struct Memory {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+impl Memory {
+    #[allow(unsafe_code)] // a mapping at a place that the kernel chooses touches nothing else
+    fn new(size: usize) -> io::Result<Memory> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: no address is asked for.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Memory { start, size })
+    }
+
+    /// Gives the pages of a part back; it reads as zeros then.
+    #[allow(unsafe_code)] // the part is ours and holds nothing that is needed
+    fn give_back(&self, offset: usize, size: usize) {
+        // SAFETY: within the mapping.
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().add(offset).cast(), size, Advice::LinuxDontNeed) };
+    }
+}
+
+impl Drop for Memory {
+    #[allow(unsafe_code)] // nobody has a pointer into it any more
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this size.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.size) };
+    }
+}
+
+thread_local! {
+    /// The session (by the address of its queues) and the queue that this thread serves.
+    static SERVED: Cell<Option<(usize, u16)>> = const { Cell::new(None) };
+}
+
+/// Which queue's thread sends an answer back, and whether it has to be woken for that. `here` is the queue of the thread that
+/// has the answer, `home` that of the entry.
+///
+/// | the answer is found by | the queue's own thread | sent by | woken |
+/// |---|---|---|---|
+/// | the queue's own thread | | itself | no |
+/// | any other | is awake | the queue's own, before it sleeps | no |
+/// | a queue's thread | sleeps | the one that found it | no |
+/// | a queue's thread, and the entry is to go home | sleeps | the queue's own | yes |
+/// | a thread without a queue | sleeps | the queue's own | yes |
+fn route(here: Option<u16>, home: u16, home_sleeps: bool, goes_home: bool) -> (u16, bool) {
+    match here {
+        Some(here) if here != home && home_sleeps && !goes_home => (here, false),
+        _ => (home, home_sleeps && here != Some(home)),
+    }
+}
+
+/// The right to answer the request in one entry.
+pub(crate) struct Slot {
+    queues: Arc<Queues>,
+    id: EntryId,
+    goes_home: bool,
+}
+
+impl Slot {
+    pub(crate) fn new(queues: Arc<Queues>, id: EntryId, goes_home: bool) -> Slot {
+        Slot { queues, id, goes_home }
+    }
+
+    /// Writes the answer into the entry and sends that back.
+    pub(crate) fn answer(self, unique: u64, errno: i32, parts: &[&[u8]]) {
+        let Slot { queues, id, goes_home } = self;
+        let size: usize = parts.iter().map(|part| part.len()).sum();
+        let fits = size <= queues.queue(id).payload_size;
+        if !fits {
+            tracing::warn!("an answer of {size} bytes is larger than what the kernel has room for");
+        }
+        let (errno, size) = if fits { (errno, size) } else { (libc::EIO, 0) };
+        let mut room = queues.payload(id, size);
+        for part in parts.iter().filter(|_| fits) {
+            let (place, rest) = room.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            room = rest;
+        }
+        let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + size) as u32, error: -errno, unique };
+        let head = queues.head(id);
+        let _ = header.write_to_prefix(&mut head.header);
+        head.about.payload_size = size as u32;
+        head.transferred = head.transferred.max(size as u64);
+        queues.send_back(id, goes_home);
+    }
+}
+
+impl Queues {
+    /// So many queues, each with room for `depth` requests of `payload_size` bytes.
+    pub(crate) fn new(count: u16, depth: u16, payload_size: usize) -> io::Result<Queues> {
+        let all = (0..count).map(|_| Queue::new(depth, payload_size)).collect::<io::Result<_>>()?;
+        Ok(Queues { all, depth, ended: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn count(&self) -> u16 {
+        self.all.len() as u16
+    }
+
+    /// Entries of each queue.
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    fn queue(&self, id: EntryId) -> &Queue {
+        &self.all[usize::from(id.queue)]
+    }
+
+    /// An entry's head and payload, for the kernel.
+    pub(crate) fn places(&self, id: EntryId) -> &[libc::iovec; 2] {
+        &self.queue(id).places[usize::from(id.index)]
+    }
+
+    /// An entry's head. For its one owner.
+    #[allow(clippy::mut_from_ref)] // memory that is shared with the kernel cannot be borrowed otherwise
+    pub(crate) fn head(&self, id: EntryId) -> &mut Head {
+        self.queue(id).head(id.index)
+    }
+
+    /// The first `size` bytes of an entry's payload. For its one owner.
+    #[allow(clippy::mut_from_ref)] // as above
+    pub(crate) fn payload(&self, id: EntryId, size: usize) -> &mut [u8] {
+        self.queue(id).payload(id.index, size)
+    }
+
+    /// Whether an entry was used for more than its memory is kept for.
+    pub(crate) fn is_cold(&self, id: EntryId) -> bool {
+        id.index >= WARM && self.head(id).transferred > LARGE
+    }
+
+    /// Gives the memory of an entry's payload back. For its one owner.
+    pub(crate) fn cool(&self, id: EntryId) {
+        let queue = self.queue(id);
+        queue.memory.give_back(queue.payload_offset(id.index), queue.payload_size);
+    }
+
+    /// This thread serves that queue from now on.
+    pub(crate) fn serve_here(&self, queue: u16) {
+        SERVED.set(Some((std::ptr::from_ref(self).addr(), queue)));
+    }
+
+    /// The queue that this thread serves.
+    fn here(&self) -> Option<u16> {
+        SERVED.get().filter(|(session, _)| *session == std::ptr::from_ref(self).addr()).map(|(_, queue)| queue)
+    }
+
+    fn send_back(&self, id: EntryId, goes_home: bool) {
+        let (home, here) = (self.queue(id), self.here());
+        let mut back = home.back.lock();
+        match route(here, id.queue, back.sleeps, goes_home) {
+            (thread, wake) if thread == id.queue => {
+                back.answered.push(id);
+                if wake {
+                    // Whoever has more for it sees that it is awake.
+                    back.sleeps = false;
+                    home.wake();
+                }
+            }
+            (thread, _) => {
+                drop(back);
+                self.all[usize::from(thread)].back.lock().answered.push(id);
+            }
+        }
+    }
+
+    /// Takes what a queue's thread is to send back.
+    pub(crate) fn take_answered(&self, queue: u16, into: &mut Vec<EntryId>) {
+        std::mem::swap(&mut self.all[usize::from(queue)].back.lock().answered, into);
+    }
+
+    /// Whether there is something to send back by that thread; perhaps, if somebody is just about it.
+    pub(crate) fn has_answered(&self, queue: u16) -> bool {
+        self.all[usize::from(queue)].back.try_lock().is_none_or(|back| !back.answered.is_empty())
+    }
+
+    /// Whether a queue's thread may sleep now: from then on it is woken for what is left to it.
+    pub(crate) fn falls_asleep(&self, queue: u16) -> bool {
+        let mut back = self.all[usize::from(queue)].back.lock();
+        back.sleeps = back.answered.is_empty() && !self.has_ended();
+        back.sleeps
+    }
+
+    /// A queue's thread looks after its list itself.
+    pub(crate) fn wakes_up(&self, queue: u16) {
+        self.all[usize::from(queue)].back.lock().sleeps = false;
+    }
+
+    /// Can be read when that queue's thread is to wake.
+    pub(crate) fn alarm(&self, queue: u16) -> &OwnedFd {
+        &self.all[usize::from(queue)].wake
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// The session is over: tells all threads, also those that the kernel tells nothing because none of its entries is
+    /// with them.
+    pub(crate) fn end(&self) {
+        if !self.ended.swap(true, Ordering::SeqCst) {
+            self.all.iter().for_each(Queue::wake);
+        }
+    }
+}
+
+impl Queue {
+    fn new(depth: u16, payload_size: usize) -> io::Result<Queue> {
+        let memory = Memory::new(heads_size(depth) + usize::from(depth) * payload_size)?;
+        let mut queue = Queue {
+            memory,
+            payload_size,
+            depth,
+            places: Vec::new(),
+            back: Mutex::new(Back { answered: Vec::with_capacity(depth.into()), sleeps: false }),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        };
+        queue.places = (0..depth)
+            .map(|entry| {
+                let head: *mut Head = queue.head(entry);
+                let payload = queue.payload(entry, payload_size);
+                [
+                    libc::iovec { iov_base: head.cast(), iov_len: KERNEL_HEAD },
+                    libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() },
+                ]
+            })
+            .collect();
+        Ok(queue)
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn payload_offset(&self, entry: u16) -> usize {
+        heads_size(self.depth) + usize::from(entry) * self.payload_size
+    }
+
+    #[allow(unsafe_code, clippy::mut_from_ref)] // memory that is shared with the kernel cannot be borrowed otherwise
+    fn head(&self, entry: u16) -> &mut Head {
+        debug_assert!(entry < self.depth);
+        // SAFETY: within the mapping, aligned, and only the entry's owner asks.
+        unsafe { self.memory.start.add(usize::from(entry) * HEAD_STRIDE).cast().as_mut() }
+    }
+
+    #[allow(unsafe_code, clippy::mut_from_ref)] // as above
+    fn payload(&self, entry: u16, size: usize) -> &mut [u8] {
+        debug_assert!(entry < self.depth);
+        let size = size.min(self.payload_size);
+        // SAFETY: within the mapping, and only the entry's owner asks.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start.as_ptr().add(self.payload_offset(entry)), size) }
+    }
+}
+
+/// Bytes of all heads, before the first payload: whole pages, since payloads are given back page by page.
+fn heads_size(depth: u16) -> usize {
+    (usize::from(depth) * HEAD_STRIDE).next_multiple_of(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_wakes_a_thread_only_if_no_awake_one_may_send_it() {
+        const HOME: u16 = 1;
+        for (here, sleeps, goes_home, sent_by, woken) in [
+            (Some(HOME), false, false, HOME, false),
+            (Some(HOME), true, true, HOME, false),
+            (Some(2), false, false, HOME, false),
+            (Some(2), false, true, HOME, false),
+            (Some(2), true, false, 2, false),
+            (Some(2), true, true, HOME, true),
+            (None, false, false, HOME, false),
+            (None, true, false, HOME, true),
+            (None, true, true, HOME, true),
+        ] {
+            let case = format!("{here:?}, sleeps {sleeps}, goes home {goes_home}");
+            assert_eq!(route(here, HOME, sleeps, goes_home), (sent_by, woken), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_falls_asleep_is_woken_once_for_all_that_comes_meanwhile() {
+        let queues = Queues::new(2, 4, 4096).unwrap();
+        let id = |index| EntryId { queue: 1, index };
+        let alarms = || rustix::io::read(queues.alarm(1), &mut [0; 8]).is_ok();
+        queues.send_back(id(0), false);
+        assert!(!alarms(), "it is awake");
+        assert!(!queues.falls_asleep(1), "something is left to it");
+        let mut taken = Vec::new();
+        queues.take_answered(1, &mut taken);
+        assert_eq!(taken, [id(0)]);
+        assert!(queues.falls_asleep(1));
+        queues.send_back(id(1), false);
+        assert!(alarms());
+        queues.send_back(id(2), false);
+        assert!(!alarms(), "it was woken before");
+        queues.end();
+        queues.take_answered(1, &mut taken);
+        assert!(alarms() && !queues.falls_asleep(1), "the session is over");
+    }
+
+    #[test]
+    fn a_thread_sends_the_answers_of_a_queue_that_sleeps() {
+        let queues = Queues::new(2, 4, 4096).unwrap();
+        let mut taken = Vec::new();
+        let left = |queue, taken: &mut Vec<EntryId>| {
+            taken.clear();
+            queues.take_answered(queue, taken);
+            taken.len()
+        };
+        assert!(queues.falls_asleep(1));
+        queues.serve_here(0);
+        queues.send_back(EntryId { queue: 1, index: 0 }, false);
+        assert_eq!((left(0, &mut taken), left(1, &mut taken)), (1, 0));
+        queues.send_back(EntryId { queue: 1, index: 0 }, true);
+        assert_eq!((left(0, &mut taken), left(1, &mut taken)), (0, 1), "it goes home");
+        let others = Queues::new(2, 4, 4096).unwrap();
+        assert_eq!(others.here(), None, "another session");
+    }
+}

@@ -187,6 +187,7 @@ pub fn spawn<S: Service + 'static>(
                 clock,
                 machine: RefCell::new(make(clock.now())),
                 workers,
+                loads: RefCell::default(),
                 events,
                 conns: RefCell::new(HashMap::new()),
                 next_conn: std::cell::Cell::new(1),
@@ -213,6 +214,8 @@ struct World<S: Service> {
     clock: Clock,
     machine: RefCell<Target<S>>,
     workers: Workers,
+    /// Loads that are handed over together when the machine wants nothing else.
+    loads: RefCell<Vec<store::Load>>,
     events: mpsc::UnboundedSender<Event>,
     conns: RefCell<HashMap<ConnId, Conn>>,
     next_conn: std::cell::Cell<u64>,
@@ -608,6 +611,7 @@ impl<S: Service + 'static> World<S> {
             let Some(effect) = effect else { break };
             self.apply(effect);
         }
+        self.workers.load(self.loads.take());
         if self.machine.borrow().deadline() != before {
             self.timer_moved.notify_one();
         }
@@ -658,7 +662,7 @@ impl<S: Service + 'static> World<S> {
                     world.pump();
                 });
             }
-            Effect::Load(load) => self.workers.load(load),
+            Effect::Load(load) => self.loads.borrow_mut().push(load),
             Effect::Commit(group) => match &mut *self.withheld.borrow_mut() {
                 Some(late) => late.push(group),
                 None => self.workers.commit(group),

@@ -34,6 +34,8 @@ pub struct Workers {
 
 /// Threads that load records.
 const LOADERS: usize = 2;
+/// So many records are not worth a second one.
+const LOADS_TOGETHER: usize = 64;
 /// Threads for data files.
 const DATA_THREADS: usize = 2;
 
@@ -95,12 +97,20 @@ impl Workers {
         &self.engine
     }
 
-    /// Runs `load` on a loader thread; its event follows.
-    pub fn load(&self, load: store::Load) {
-        let (engine, events) = (self.engine.clone(), self.events.clone());
-        let _ = self.loads.send(Box::new(move || {
-            let _ = events.send(Event::Loaded(load.run(&*engine)));
-        }));
+    /// Runs loads that are wanted at the same time, on loader threads; their events follow. Records are read together:
+    /// handing one over takes longer than reading it.
+    pub fn load(&self, loads: Vec<store::Load>) {
+        let (records, scans): (Vec<_>, Vec<_>) =
+            loads.into_iter().partition(|load| matches!(load.what, store::LoadWhat::Record(_)));
+        let part = records.len().div_ceil(LOADERS).max(LOADS_TOGETHER);
+        for part in records.chunks(part).chain(scans.chunks(1)) {
+            let (engine, events, part) = (self.engine.clone(), self.events.clone(), part.to_vec());
+            let _ = self.loads.send(Box::new(move || {
+                for done in store::run_loads(&*engine, &part) {
+                    let _ = events.send(Event::Loaded(done));
+                }
+            }));
+        }
     }
 
     /// Writes a group after those before it; its event follows.
@@ -215,6 +225,39 @@ fn make_durable(queue: mpsc::Receiver<(SyncJob, Option<Done>)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loads_that_are_wanted_together_all_come_back() {
+        let engine: Arc<dyn Engine> = Arc::new(store::MemEngine::new());
+        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let workers = Workers::start("test", engine, None, events).unwrap();
+        let mut view = store::View::new(store::ViewConfig::default(), store::Formats::new(|_| 1), 0);
+        let key = |n: u64| store::Key::table(9).u64(n);
+        for n in 0..(LOADERS * LOADS_TOGETHER) as u64 + 3 {
+            view.begin(store::AttemptId(n));
+            let _ = view.get(&key(n));
+            if n % 50 == 0 {
+                let _ = view.scan(&store::KeyRange { start: key(n), end: key(n + 1) }, 1);
+            }
+            view.abandon();
+        }
+        let mut loads = Vec::new();
+        while let Some(store::StoreEffect::Load(load)) = view.poll() {
+            loads.push(load);
+        }
+        let mut asked: Vec<_> = loads.iter().map(|load| load.id).collect();
+        workers.load(loads);
+        drop(workers);
+        let mut answered = Vec::new();
+        while let Some(event) = told.blocking_recv() {
+            if let Event::Loaded(done) = event {
+                answered.push(done.id);
+            }
+        }
+        asked.sort_unstable();
+        answered.sort_unstable();
+        assert_eq!(answered, asked);
+    }
 
     #[test]
     fn what_failed_while_nobody_waited_is_told_to_all_that_sync_later() {

@@ -141,6 +141,10 @@ impl Service for Mdt {
         ops::reconstruct::reconstruct(self, cx, request, executed)
     }
 
+    fn foresee(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+        ops::foresee::foresee(self, cx, request)
+    }
+
     fn replays_committed(&self, request: &Request) -> bool {
         request.opcode == Opcode::MdsReint
             && request.decode::<ReintReq>().is_ok_and(|reint| matches!(reint.op, Some(Reint::Open(_))))

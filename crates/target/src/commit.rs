@@ -331,7 +331,7 @@ impl<S: Service> Target<S> {
         // Changes that waited for room.
         for op in core::mem::take(&mut self.m.throttled) {
             self.m.ready.push_back(op.id);
-            self.m.ops.insert(op.id, op);
+            self.m.park(op);
         }
         if self.m.stage == Stage::Serving {
             self.aside(|service, cx| service.durable(cx, durable));

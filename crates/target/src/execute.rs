@@ -64,9 +64,17 @@ impl<S: Service> Target<S> {
         self.attempt(op);
     }
 
+    /// A replay waits for its turn: what it will need is loaded meanwhile, together with what others need.
+    pub(crate) fn foresee(&mut self, handle: Handle, frame: Frame) {
+        let Some(opcode) = Opcode::from_raw(frame.header.opcode) else { return };
+        let export = ExportId(handle.0);
+        let op = self.m.new_op(export, Replay::No, Work::Foresee(Request { export, opcode, frame }));
+        self.attempt(op);
+    }
+
     /// Runs an operation that waited.
     pub(crate) fn run_again(&mut self, id: u64) {
-        if let Some(op) = self.m.ops.remove(&id) {
+        if let Some(op) = self.m.unpark(id) {
             self.attempt(op);
         }
     }
@@ -124,6 +132,7 @@ impl<S: Service> Target<S> {
         let result = match &work {
             Work::Request(request) => self.service.attempt(&mut cx, request),
             Work::Reconstruct(request, executed) => self.service.reconstruct(&mut cx, request, executed),
+            Work::Foresee(request) => self.service.foresee(&mut cx, request).map(|()| Reply::default()),
             Work::Task(task) => self.service.task(&mut cx, task).map(|()| Reply::default()),
             Work::Own(Own::Boot) => cx.boot().map(|()| Reply::default()),
             Work::Own(Own::Start) => self.service.start(&mut cx).map(|()| Reply::default()),
@@ -142,7 +151,7 @@ impl<S: Service> Target<S> {
                     return;
                 }
                 self.m.patience(&op);
-                self.m.ops.insert(op.id, op);
+                self.m.park(op);
             }
         }
     }
@@ -170,6 +179,8 @@ impl<S: Service> Target<S> {
                 self.m.log(LogLevel::Error, line);
                 self.m.evict_later.push((Handle(op.export.0), "a lost answer cannot be given again".into()));
             }
+            // When its turn comes, it fails by itself.
+            Work::Foresee(_) => {}
             Work::Task(task) => {
                 let line = format!("background work '{}' failed: {errno}", task.name());
                 self.m.log(LogLevel::Warn, line);
@@ -246,7 +257,7 @@ impl<S: Service> Target<S> {
                 header.pre_versions = op.pre_versions;
                 Some((&request.frame.header, header))
             }
-            Work::Task(_) | Work::Own(_) => {
+            Work::Foresee(_) | Work::Task(_) | Work::Own(_) => {
                 if group.is_some()
                     && self.m.out.wants_transno
                     && !self.m.is_recovering()
@@ -437,7 +448,7 @@ impl Machine {
     pub(crate) fn cancel_ops(&mut self, handle: Handle) {
         let mut gone: Vec<u64> = self.ops.iter().filter(|(_, op)| op.export.0 == handle.0).map(|(id, _)| *id).collect();
         gone.sort_unstable();
-        let mut ops: Vec<Op> = gone.into_iter().filter_map(|id| self.ops.remove(&id)).collect();
+        let mut ops: Vec<Op> = gone.into_iter().filter_map(|id| self.unpark(id)).collect();
         for op in core::mem::take(&mut self.throttled) {
             if op.export.0 == handle.0 {
                 ops.push(op);

@@ -74,6 +74,8 @@ pub(crate) struct Machine {
     pub(crate) effects: VecDeque<Effect>,
     /// Operations that wait.
     pub(crate) ops: Map<u64, Op>,
+    /// How many of them make an open again whose change is durable.
+    pub(crate) reopening: usize,
     pub(crate) next_op: u64,
     /// Operations whose needs may be met.
     pub(crate) ready: VecDeque<u64>,
@@ -143,6 +145,7 @@ impl Machine {
             out: Out::default(),
             effects: VecDeque::new(),
             ops: Map::default(),
+            reopening: 0,
             next_op: 1,
             ready: VecDeque::new(),
             throttled: VecDeque::new(),
@@ -204,6 +207,19 @@ impl Machine {
         let id = self.next_op;
         self.next_op += 1;
         Op::new(id, export, replay, work, self.now)
+    }
+
+    /// An operation waits.
+    pub(crate) fn park(&mut self, op: Op) {
+        self.reopening += usize::from(op.reopens());
+        self.ops.insert(op.id, op);
+    }
+
+    /// An operation that waited goes on, or ends.
+    pub(crate) fn unpark(&mut self, id: u64) -> Option<Op> {
+        let op = self.ops.remove(&id)?;
+        self.reopening -= usize::from(op.reopens());
+        Some(op)
     }
 
     pub(crate) fn add_timer(&mut self, at: Instant, timer: Timer) {

@@ -27,6 +27,8 @@ pub(crate) enum Work {
     Request(Request),
     /// Answer a request that was executed before the target restarted.
     Reconstruct(Request, Executed),
+    /// Have in memory what a replay will need when its turn comes.
+    Foresee(Request),
     /// A task of the service.
     Task(Task),
     /// The machine's own.
@@ -102,6 +104,11 @@ impl Op {
         }
     }
 
+    /// Whether it makes an open again whose change is durable.
+    pub(crate) fn reopens(&self) -> bool {
+        matches!(self.replay, Replay::Committed(_))
+    }
+
     pub(crate) fn waiter(&self) -> WaiterId {
         WaiterId(self.id)
     }
@@ -130,6 +137,7 @@ impl Op {
         match &self.work {
             Work::Request(request) => format!("request {}", request.opcode.name()),
             Work::Reconstruct(request, _) => format!("the reconstruction of {}", request.opcode.name()),
+            Work::Foresee(request) => format!("the preparation of {}", request.opcode.name()),
             Work::Task(task) => format!("background work '{}'", task.name()),
             Work::Own(own) => format!("{own:?}"),
         }

@@ -38,7 +38,7 @@ impl<S: Service> Target<S> {
             }
         }
         // What is open must be open again before a change asks whether it is: also while records for that are loaded.
-        while !self.m.opens_again()
+        while self.m.reopening == 0
             && let Some((handle, frame)) = self.m.next_replay()
         {
             any = true;
@@ -118,11 +118,6 @@ impl Machine {
     pub(crate) fn set_window_times(&mut self) {
         let (soft, hard) = (self.soft_time(), self.options.recovery_hard);
         self.window.set_times(soft, hard);
-    }
-
-    /// Whether replays of what is durable are under way.
-    fn opens_again(&self) -> bool {
-        self.ops.values().any(|op| matches!(op.replay, Replay::Committed(_)))
     }
 
     /// A request failed. If it is a replay that succeeded before, its client replays nothing more: what follows may hang on

@@ -223,6 +223,14 @@ pub trait Service {
         false
     }
 
+    /// A replay waits for its turn: asks for the records that executing it will need, so that they are in memory by then. An
+    /// attempt that writes nothing; what it finds may be out of date when the turn comes and decides nothing. Replays are
+    /// executed one after another: what is not asked for here is waited for by all that come after.
+    fn foresee(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+        let _ = (cx, request);
+        Ok(())
+    }
+
     /// How many records one execution of the request writes at most: space for so many is reserved before it runs.
     fn records_max(&self, request: &Request) -> usize {
         let _ = request;

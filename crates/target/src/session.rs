@@ -155,7 +155,7 @@ impl<S: Service> Target<S> {
         let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
         self.m.patience_for(handle, &header);
         match self.m.window.replay(handle, frame.clone(), replayed) {
-            Replayed::Queued => {}
+            Replayed::Queued => self.foresee(handle, frame),
             Replayed::Committed => {
                 let Some(opcode) = Opcode::from_raw(header.opcode) else {
                     self.m.refuse(handle, &header, Errno::EOPNOTSUPP);

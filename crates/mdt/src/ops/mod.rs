@@ -7,6 +7,7 @@ pub mod close;
 pub mod create;
 pub mod data;
 pub mod fid2path;
+pub mod foresee;
 pub mod getattr;
 pub mod link;
 pub mod lock;

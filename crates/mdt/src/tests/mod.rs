@@ -60,6 +60,8 @@ pub struct World {
     /// What groups do when they are ready to be written: false keeps them back, as a slow disk does.
     pub commits: bool,
     waiting_commits: VecDeque<store::Group>,
+    /// How much was loaded from the disk.
+    pub loads: usize,
 }
 
 pub fn cred(uid: u32) -> Cred {
@@ -93,6 +95,7 @@ impl World {
             time_ns: 1_000_000,
             commits: true,
             waiting_commits: VecDeque::new(),
+            loads: 0,
         };
         world.start();
         world.connect();
@@ -134,6 +137,7 @@ impl World {
             match effect {
                 Effect::Send { conn, frame } => self.deliver(conn, frame),
                 Effect::Load(load) => {
+                    self.loads += 1;
                     let done = load.run(&self.engine);
                     self.event(Event::Loaded(done));
                 }

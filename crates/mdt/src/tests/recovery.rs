@@ -72,6 +72,48 @@ fn changes_that_were_answered_and_lost_are_done_again_the_same() {
     w.check();
 }
 
+#[test]
+fn what_replays_need_is_loaded_while_they_wait_for_their_turn() {
+    let mut w = World::new();
+    w.connect();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let old: Vec<Fid> = (0..4).map(|n| w.mknod(dir, &format!("old{n}"))).collect();
+    write(&mut w, 0, old[0], 0, b"data", 0).unwrap();
+    w.sync();
+    w.commits = false;
+    w.clients[0].kept.clear();
+    write(&mut w, 0, old[0], 2, b"more", 0).unwrap();
+    w.link(old[1], dir, "further").unwrap();
+    w.rename((dir, "old2"), (Fid::ROOT, "renamed"), 0).unwrap();
+    w.unlink(dir, "old3").unwrap();
+    w.mkdir(dir, "folder");
+    let rep = w.open(0, dir, "opened", o::CREAT | 2).unwrap();
+    w.fix_open(0, &rep);
+    let names = w.names(dir);
+
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    let before = w.loads;
+    let kept = w.clients[0].kept.clone();
+    let xids: Vec<u64> = kept.into_iter().map(|frame| w.throw_again(0, frame, flags::REPLAY)).collect();
+    w.pump();
+    assert!(w.clients[0].inbox.is_empty(), "the other client may still replay something");
+    let loaded = w.loads;
+    assert!(loaded > before, "they see what they need");
+
+    w.reconnect(1);
+    w.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::REQ_REPLAY_DONE);
+    w.pump();
+    let answers: Vec<Frame> = xids.into_iter().map(|xid| w.wait(0, xid).expect("an answer")).collect();
+    assert_eq!(statuses(&answers), [0; 6]);
+    assert_eq!(w.loads, loaded, "nothing is left to be loaded, one after another, by those who come to their turn");
+    w.send(1, Opcode::Ping, Tag(0), &Empty {}, Bytes::new(), flags::LOCK_REPLAY_DONE);
+    w.recovered(0);
+    assert_eq!(w.names(dir), names);
+    w.check();
+}
+
 /// Version 0.1.0 replays a create with the layout that the file has by then.
 #[test]
 fn a_file_that_left_leaves_again_although_its_client_says_that_it_was_never_here() {

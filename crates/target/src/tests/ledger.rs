@@ -168,6 +168,13 @@ impl Service for Ledger {
         }
     }
 
+    fn foresee(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<(), Stop> {
+        let ask = Ask::parse(&request.frame.body)?;
+        let list = cx.get_raw(&Ask::list(ask.key));
+        let total = cx.get_raw(&Ask::total());
+        list.and(total).map(drop)
+    }
+
     fn replays_committed(&self, request: &Request) -> bool {
         Ask::parse(&request.frame.body).is_ok_and(|ask| ask.kind == OPEN)
     }

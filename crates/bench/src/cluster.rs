@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use host::admin;
+use host::survey::Test;
 
 use crate::far::Far;
+use crate::survey::Survey;
 
 /// A process of the cluster.
 #[derive(Debug)]
@@ -101,6 +103,23 @@ impl Process {
             }
         });
         Ok(child)
+    }
+
+    /// Ends it in order, or after a while in another way.
+    fn end(&mut self) {
+        let child = &mut self.child;
+        if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
+            && matches!(child.try_wait(), Ok(None))
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let start = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) {
+            if start.elapsed() > Duration::from_secs(10) {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn cpu_us(&self) -> f64 {
@@ -203,7 +222,7 @@ impl Cluster {
         let name = format!("mount{}", self.mounts.len());
         let folder = self.scratch.join(&name);
         std::fs::create_dir_all(&folder)?;
-        let source = format!("{}:/adamant", self.mgs);
+        let source = format!("{}:/{FILE_SYSTEM}", self.mgs);
         let words = ["mount", "--foreground", &source, &folder.display().to_string()].map(str::to_owned).to_vec();
         let log = self.scratch.join(format!("{name}.log"));
         let (program, given) = (self.program.clone(), log.clone());
@@ -223,6 +242,45 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(folder)
+    }
+
+    /// Takes one of its mounts away.
+    pub fn leave(&mut self, folder: &Path) {
+        if let Some(index) = self.mounts.iter().position(|(place, _)| place == folder) {
+            let (place, mut process) = self.mounts.remove(index);
+            unmount(&place);
+            process.end();
+        }
+    }
+
+    /// Creates so many files on the metadata target itself, one request after another, and removes them. Gives the creates
+    /// per second.
+    ///
+    /// # Errors
+    /// What the survey says.
+    pub fn survey(&self, files: u64) -> anyhow::Result<f64> {
+        let survey = Survey {
+            targets: vec![format!("{FILE_SYSTEM}-MDT0000")],
+            threads_low: 1,
+            threads_high: 1,
+            folders: 1,
+            files,
+            outstanding: 1,
+            tests: vec![Test::Create, Test::Destroy],
+            start: 2,
+        };
+        let socket = admin::directory().join(format!("server-{}.sock", self.servers[MDT].child.id()));
+        let ask = |target: &str, order| {
+            let request = admin::Request::Survey { target: target.to_owned(), order };
+            match admin::ask(&socket, &request).map_err(|error| error.to_string())? {
+                admin::Response::Survey(status) => Ok(status),
+                admin::Response::Failed(_, message) => Err(message),
+                _ => Err("the metadata server is of another version".to_owned()),
+            }
+        };
+        let mut rows = Vec::new();
+        survey.run(&ask, &mut std::io::sink(), &mut rows).map_err(anyhow::Error::msg)?;
+        Ok(rows.first().context("the survey gave nothing")?.rate)
     }
 
     fn has_params(&self, mount: usize) -> bool {
@@ -346,6 +404,8 @@ impl Cluster {
     }
 }
 
+/// What `mkfs` calls a file system that was not named.
+const FILE_SYSTEM: &str = "adamant";
 /// Place of the metadata server among the servers.
 const MDT: usize = 1;
 
@@ -368,19 +428,7 @@ impl Drop for Cluster {
             unmount(place);
         }
         for process in self.mounts.iter_mut().map(|(_, process)| process).chain(&mut self.servers) {
-            let child = &mut process.child;
-            if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
-                && matches!(child.try_wait(), Ok(None))
-            {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            }
-            let start = Instant::now();
-            while matches!(child.try_wait(), Ok(None)) {
-                if start.elapsed() > Duration::from_secs(10) {
-                    let _ = child.kill();
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            process.end();
         }
     }
 }

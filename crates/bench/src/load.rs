@@ -396,25 +396,41 @@ impl Drop for Pool {
     }
 }
 
-/// MiB per second of a sequential write with fsync, and of a read of it without the kernel's cache.
+/// MiB per second of a sequential write with fsync, and of a read of it without the kernel's cache, by so many programs (threads,
+/// each with a file of its own) together.
 ///
 /// # Errors
 /// The file system's.
-pub fn sequential(root: &Path, mib: u64) -> io::Result<(f64, f64)> {
-    let name = root.join("large");
+pub fn sequential(root: &Path, mib: u64, programs: u64) -> io::Result<(f64, f64)> {
+    let each = (mib / programs).max(1);
+    let together = |work: &(dyn Fn(&Path) -> io::Result<()> + Sync)| -> io::Result<f64> {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let name = |program| root.join(format!("large{program}"));
+            let at_work: Vec<_> = (0..programs).map(|program| scope.spawn(move || work(&name(program)))).collect();
+            at_work.into_iter().try_for_each(|one| one.join().map_err(|_| io::Error::other("a program broke off"))?)
+        })?;
+        Ok((each * programs) as f64 / start.elapsed().as_secs_f64())
+    };
+    let write = together(&|name| write_large(name, each))?;
+    let read = together(&|name| read_large(name, each))?;
+    (0..programs).try_for_each(|program| fs::remove_file(root.join(format!("large{program}"))))?;
+    Ok((write, read))
+}
+
+fn write_large(name: &Path, mib: u64) -> io::Result<()> {
     let block = vec![0x5a; 1 << 20];
-    let mut file = File::create(&name)?;
-    let start = Instant::now();
+    let mut file = File::create(name)?;
     for _ in 0..mib {
         file.write_all(&block)?;
     }
-    file.sync_all()?;
-    let write = mib as f64 / start.elapsed().as_secs_f64();
-    drop(file);
-    let mut file = File::open(&name)?;
+    file.sync_all()
+}
+
+fn read_large(name: &Path, mib: u64) -> io::Result<()> {
+    let mut file = File::open(name)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     let mut block = vec![0; 1 << 20];
-    let start = Instant::now();
     let mut total = 0u64;
     loop {
         match file.read(&mut block)? {
@@ -422,12 +438,10 @@ pub fn sequential(root: &Path, mib: u64) -> io::Result<(f64, f64)> {
             count => total += count as u64,
         }
     }
-    let read = total as f64 / (1 << 20) as f64 / start.elapsed().as_secs_f64();
-    fs::remove_file(&name)?;
     if total != mib << 20 {
         return Err(io::Error::other(format!("wrote {} bytes and read {total}", mib << 20)));
     }
-    Ok((write, read))
+    Ok(())
 }
 
 /// MiB per second of a copy over a loopback socket into a local file, with fsync.
@@ -523,7 +537,7 @@ mod tests {
     #[test]
     fn sequential_copies_are_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let (write, read) = sequential(folder.path(), 1).unwrap();
+        let (write, read) = sequential(folder.path(), 2, 2).unwrap();
         assert!(write > 0.0 && read > 0.0 && socket_to_file(folder.path(), 1).unwrap() > 0.0);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }

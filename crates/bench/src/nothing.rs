@@ -3,7 +3,7 @@
 //! It answers FLUSH as the real mount does, lets the kernel keep attributes and names, and has no server behind it. So it
 //! shows what the kernel's FUSE costs, and no more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -34,10 +34,29 @@ struct Node {
     bytes: Vec<u8>,
 }
 
+#[derive(Default)]
 struct State {
     names: HashMap<(u64, Vec<u8>), u64>,
+    /// What each directory holds, by inode number, which is the order of listings.
+    children: HashMap<u64, BTreeMap<u64, Vec<u8>>>,
     nodes: HashMap<u64, Node>,
     next: u64,
+}
+
+impl State {
+    fn enter(&mut self, parent: u64, name: &[u8], ino: u64) {
+        self.names.insert((parent, name.to_vec()), ino);
+        self.children.entry(parent).or_default().insert(ino, name.to_vec());
+    }
+
+    /// Takes a name away, and gives the node that it led to.
+    fn take(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
+        let ino = self.names.remove(&(parent, name.to_vec()))?;
+        if let Some(children) = self.children.get_mut(&parent) {
+            children.remove(&ino);
+        }
+        Some(ino)
+    }
 }
 
 struct Nothing {
@@ -46,16 +65,30 @@ struct Nothing {
 }
 
 /// A mount of it; it goes when this is dropped.
-#[derive(Debug)]
 pub struct NothingMount {
+    handler: Arc<Nothing>,
     session: Option<Session>,
     directory: PathBuf,
+}
+
+impl std::fmt::Debug for NothingMount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NothingMount({})", self.directory.display())
+    }
 }
 
 impl NothingMount {
     /// Whether requests come over io_uring.
     pub fn is_over_uring(&self) -> bool {
         matches!(self.session.as_ref().map(Session::transport), Some(fusewire::Transport::Uring(_)))
+    }
+
+    /// Mounts the same files elsewhere too, where the kernel knows nothing of them yet.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn again(&self, directory: &Path, threads: usize) -> io::Result<NothingMount> {
+        serve(directory, self.handler.clone(), threads, self.is_over_uring())
     }
 }
 
@@ -74,8 +107,12 @@ impl Drop for NothingMount {
 /// # Errors
 /// The kernel refuses.
 pub fn mount(directory: &Path, data: Data, threads: usize, uring: bool) -> io::Result<NothingMount> {
-    let mut state = State { names: HashMap::new(), nodes: HashMap::new(), next: 2 };
+    let mut state = State { next: 2, ..State::default() };
     state.nodes.insert(1, Node { attr: attr(1, FOLDER | 0o755), file: None, bytes: Vec::new() });
+    serve(directory, Arc::new(Nothing { state: Mutex::new(state), data }), threads, uring)
+}
+
+fn serve(directory: &Path, handler: Arc<Nothing>, threads: usize, uring: bool) -> io::Result<NothingMount> {
     let place = Mountpoint {
         directory,
         source: "nothing",
@@ -86,6 +123,8 @@ pub fn mount(directory: &Path, data: Data, threads: usize, uring: bool) -> io::R
     let options = Options {
         flags: flags::ATOMIC_O_TRUNC
             | flags::DONT_MASK
+            | flags::DO_READDIRPLUS
+            | flags::READDIRPLUS_AUTO
             | flags::PARALLEL_DIROPS
             | flags::ASYNC_DIO
             | flags::EXPLICIT_INVAL_DATA
@@ -94,8 +133,8 @@ pub fn mount(directory: &Path, data: Data, threads: usize, uring: bool) -> io::R
         uring,
         ..Options::default()
     };
-    let session = Session::mount(&place, &options, Arc::new(Nothing { state: Mutex::new(state), data }))?;
-    Ok(NothingMount { session: Some(session), directory: directory.to_owned() })
+    let session = Session::mount(&place, &options, handler.clone())?;
+    Ok(NothingMount { handler, session: Some(session), directory: directory.to_owned() })
 }
 
 fn attr(ino: u64, mode: u32) -> Attr {
@@ -145,18 +184,29 @@ impl Nothing {
         };
         let attr = attr(ino, mode);
         state.nodes.insert(ino, Node { attr, file, bytes: Vec::new() });
-        state.names.insert((parent, name.to_vec()), ino);
+        state.enter(parent, name, ino);
         Ok(attr)
     }
 
     fn remove(&self, parent: u64, name: &[u8]) {
         let mut state = self.state();
-        if let Some(ino) = state.names.remove(&(parent, name.to_vec())) {
+        if let Some(ino) = state.take(parent, name) {
             state.nodes.remove(&ino);
+            state.children.remove(&ino);
             if let Data::Local(folder) = &self.data {
                 let _ = std::fs::remove_file(folder.join(ino.to_string()));
             }
         }
+    }
+
+    fn rename(&self, parent: u64, name: &[u8], new_parent: u64, new_name: &[u8]) -> bool {
+        if self.state().names.contains_key(&(parent, name.to_vec())) && (parent, name) != (new_parent, new_name) {
+            self.remove(new_parent, new_name);
+        }
+        let mut state = self.state();
+        let Some(ino) = state.take(parent, name) else { return false };
+        state.enter(new_parent, new_name, ino);
+        true
     }
 
     fn set(&self, ino: u64, set: &SetAttr) -> Option<Attr> {
@@ -220,19 +270,17 @@ impl Nothing {
     }
 
     /// The place after an entry is its inode number, which rises, so that removing while reading misses none.
-    fn list(&self, ino: u64, offset: u64, size: u32, reply: Reply) {
+    fn list(&self, ino: u64, offset: u64, size: u32, plus: bool, reply: Reply) {
         let state = self.state();
-        let mut entries: Vec<(u64, &[u8])> = state
-            .names
-            .iter()
-            .filter(|((parent, _), child)| *parent == ino && **child > offset)
-            .map(|((_, name), child)| (*child, &**name))
-            .collect();
-        entries.sort_unstable();
         let mut listing = Listing::new(size);
-        for (child, name) in entries {
-            let kind = state.nodes.get(&child).map_or(REGULAR, |node| node.attr.mode) >> 12;
-            if !listing.add(child, child, kind, name) {
+        let after = state.children.get(&ino).into_iter().flat_map(|children| children.range(offset + 1..));
+        for (child, name) in after {
+            let Some(node) = state.nodes.get(child) else { continue };
+            let fits = match plus {
+                true => listing.add_plus(&entry(node.attr), *child, name),
+                false => listing.add(*child, *child, node.attr.mode >> 12, name),
+            };
+            if !fits {
                 break;
             }
         }
@@ -272,6 +320,12 @@ impl Handler for Nothing {
                 self.remove(ino, name);
                 reply.ok();
             }
+            Operation::Rename { name, new_parent, new_name, flags: 0 } => {
+                match self.rename(ino, name, *new_parent, new_name) {
+                    true => reply.ok(),
+                    false => reply.error(libc::ENOENT),
+                }
+            }
             Operation::Open { .. } => reply.opened(1, open::KEEP_CACHE),
             Operation::Opendir { .. } => reply.opened(1, 0),
             Operation::Read { offset, size, .. } => self.read(ino, *offset, *size, reply),
@@ -280,10 +334,45 @@ impl Handler for Nothing {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(&error)),
             },
-            Operation::Readdir { offset, size, plus: false, .. } => self.list(ino, *offset, *size, reply),
+            Operation::Readdir { offset, size, plus, .. } => self.list(ino, *offset, *size, *plus, reply),
             Operation::Flush { .. } | Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
             Operation::Getxattr { .. } => reply.error(libc::ENODATA),
             _ => reply.error(libc::ENOSYS),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_listed_moved_and_seen_through_another_mount() {
+        let (place, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let nothing = match mount(place.path(), Data::Memory, 2, true) {
+            Ok(nothing) => nothing,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let at = |name: &str| place.path().join(name);
+        std::fs::create_dir(at("d")).unwrap();
+        for n in 0..2000 {
+            std::fs::write(at(&format!("d/f{n}")), "x").unwrap();
+        }
+        std::fs::rename(at("d/f7"), at("d/g")).unwrap();
+        std::fs::rename(at("d/f8"), at("d/g")).unwrap();
+        std::fs::remove_file(at("d/f9")).unwrap();
+        let again = nothing.again(other.path(), 2).unwrap();
+        let mut found: Vec<_> = std::fs::read_dir(other.path().join("d"))
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len()))
+            .collect();
+        found.sort();
+        let gone = [7, 8, 9];
+        let mut wanted: Vec<_> = (0..2000).filter(|n| !gone.contains(n)).map(|n| (format!("f{n}"), 1)).collect();
+        wanted.push(("g".to_owned(), 1));
+        wanted.sort();
+        assert!(found == wanted, "{} names", found.len());
+        drop((again, nothing));
     }
 }

@@ -21,6 +21,9 @@ pub const TMPFS: &str = "tmpfs";
 /// The name of the local file system.
 pub const XFS: &str = "xfs";
 
+/// Threads of the do-nothing file system over `/dev/fuse`.
+const THREADS: usize = 8;
+
 /// A yardstick's directory, which goes with it.
 pub struct Local {
     /// Its name.
@@ -29,6 +32,18 @@ pub struct Local {
     pub root: PathBuf,
     is_mount: bool,
     session: Option<nothing::NothingMount>,
+}
+
+impl Local {
+    /// The do-nothing file system, mounted once more: what it holds, seen by a kernel that knows nothing of it.
+    ///
+    /// # Errors
+    /// It is another file system, or the kernel refuses.
+    pub fn again(&self, run: &Run, name: &str) -> anyhow::Result<Local> {
+        let root = run.folder(name)?;
+        let session = self.session.as_ref().context("it has no files of its own")?.again(&root, THREADS)?;
+        Ok(Local { name: self.name, root, is_mount: false, session: Some(session) })
+    }
 }
 
 impl Drop for Local {
@@ -48,7 +63,7 @@ impl Drop for Local {
 /// The kernel refuses.
 pub fn do_nothing(run: &Run, name: &str, data: Data) -> anyhow::Result<Local> {
     let root = run.folder(name)?;
-    let session = nothing::mount(&root, data, 8, true)?;
+    let session = nothing::mount(&root, data, THREADS, true)?;
     Ok(Local { name: NOTHING, root, is_mount: false, session: Some(session) })
 }
 
@@ -58,10 +73,10 @@ pub fn do_nothing(run: &Run, name: &str, data: Data) -> anyhow::Result<Local> {
 /// The kernel refuses.
 pub fn do_nothing_over_device(run: &Run, name: &str) -> anyhow::Result<Option<Local>> {
     let root = run.folder(name)?;
-    if !nothing::mount(&root, Data::Memory, 8, true)?.is_over_uring() {
+    if !nothing::mount(&root, Data::Memory, THREADS, true)?.is_over_uring() {
         return Ok(None);
     }
-    let session = nothing::mount(&root, Data::Memory, 8, false)?;
+    let session = nothing::mount(&root, Data::Memory, THREADS, false)?;
     Ok(Some(Local { name: NOTHING_DEVICE, root, is_mount: false, session: Some(session) }))
 }
 

@@ -1,6 +1,7 @@
 //! The experiments. Each measures its yardsticks in the same run, in turn with what is measured.
 
 pub mod ceiling;
+mod chores;
 pub mod meta;
 pub mod millions;
 pub mod recovery;

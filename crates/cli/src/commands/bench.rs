@@ -195,7 +195,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let size = ceiling::Size {
                 rounds: common.rounds(3, 5),
                 files: files.unwrap_or(if quick { 4_000 } else { 20_000 }),
-                mib: mib.unwrap_or(if quick { 128 } else { 1024 }),
+                mib: mib.unwrap_or(if quick { 128 } else { 4096 }),
+                tree: files.unwrap_or(if quick { 2_000 } else { 100_000 }),
                 groups: if quick { 3 } else { 10 },
             };
             measure(&common, |run, command| ceiling::run(run, size, command))

@@ -366,7 +366,7 @@ impl Machine {
                 self.window.executed(self.now);
             }
         }
-        if asked.tag.0 != 0 && reply.header.status >= 0 {
+        if asked.tag.0 != 0 && op.replay == Replay::No {
             self.exports.keep_reply(handle, asked.tag, reply);
         }
         self.learn_time(op, asked);

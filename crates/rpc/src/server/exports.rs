@@ -351,15 +351,12 @@ impl Exports {
         }
     }
 
-    /// The reply of a request with a tag is ready: it is kept until the client has it.
+    /// The reply of a request with a tag is ready: it is kept until the client has it, also if the request changed nothing.
     pub fn keep_reply(&mut self, handle: Handle, tag: Tag, reply: &Frame) {
-        let Some(export) = self.table.get_mut(&handle.0) else { return };
-        let wanted = reply.header.xid > export.last_xid;
-        if let Some(slot) = export.slots.get_mut(tag)
-            && slot.record.xid == reply.header.xid
-            && wanted
+        if let Some(export) = self.table.get_mut(&handle.0)
+            && reply.header.xid > export.last_xid
         {
-            slot.reply = Some(reply.clone());
+            export.slots.keep(tag, reply);
         }
     }
 
@@ -392,8 +389,7 @@ impl Exports {
         if header.has(flags::REPLAY) {
             return export.replay_answers.iter().find(|reply| reply.header.xid == header.xid).cloned();
         }
-        let slot = export.slots.get(header.tag)?;
-        slot.reply.clone().filter(|reply| reply.header.xid == header.xid)
+        export.slots.reply(header.tag, header.xid).cloned()
     }
 
     /// The reply record of a request that was found.

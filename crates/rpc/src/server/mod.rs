@@ -8,6 +8,8 @@
 //! arrives ── executing (by xid) ── answered: reply kept in its slot until the slot is used again, or the client's
 //!                                     │      last_xid passes it
 //!                                     │
+//!                                     ├── changed nothing: no record; after a restart it is executed like a new one
+//!                                     │
 //!                                     └── record (xid, transno, status) of the slot: replaced only by a greater xid,
 //!                                         durable with the change, restored after a restart
 //! ```

@@ -4,6 +4,9 @@
 //! answer of the last. So a record is not needed any more when its slot is used again, or when the client says (`last_xid`)
 //! that it has all answers up to it. It stays where it lies all the same until the slot's next record takes its place: so
 //! the one with the client's highest transno is always there.
+//!
+//! A request that changed nothing, because it failed, leaves no record, only its answer, in memory, for as long as the client may
+//! be without it: a second copy of it must not find that it would work by now.
 
 use proto::connect::TAG_MAX;
 use proto::{Frame, Tag, Transno, Xid};
@@ -31,7 +34,9 @@ pub struct SlotState {
     /// Goes to disk with the change.
     pub record: SlotRecord,
     /// The reply of `record.xid`, until the client has it. Not restored after a restart.
-    pub(crate) reply: Option<Frame>,
+    reply: Option<Frame>,
+    /// The answer to a request that changed nothing, until the client has it. Not restored either.
+    unchanged: Option<Frame>,
     /// The client may still ask for it.
     held: bool,
     /// Differs from what the store has.
@@ -95,13 +100,39 @@ impl ReplySlots {
 
     /// What is known of a request.
     pub fn found(&self, tag: Tag, xid: Xid) -> Found {
-        match self.get(tag) {
-            None => Found::Nothing,
-            Some(slot) if slot.record.xid > xid => Found::Newer,
-            Some(slot) if slot.record.xid < xid => Found::Nothing,
-            Some(slot) if slot.reply.is_some() => Found::Reply,
-            Some(_) => Found::Record,
+        let Some(slot) = index(tag).and_then(|at| self.slots.get(at)) else { return Found::Nothing };
+        let unchanged = slot.unchanged.as_ref().map_or(Xid(0), |reply| reply.header.xid);
+        match () {
+            () if slot.record.xid.max(unchanged) > xid => Found::Newer,
+            () if self.reply(tag, xid).is_some() => Found::Reply,
+            () if slot.record.xid < xid => Found::Nothing,
+            () => Found::Record,
         }
+    }
+
+    /// The answer to a request, if it is here.
+    pub(crate) fn reply(&self, tag: Tag, xid: Xid) -> Option<&Frame> {
+        let slot = self.slots.get(index(tag)?)?;
+        [&slot.reply, &slot.unchanged].into_iter().flatten().find(|reply| reply.header.xid == xid)
+    }
+
+    /// A request was answered: its answer is kept until the client has it, beside its record if it left one.
+    pub(crate) fn keep(&mut self, tag: Tag, reply: &Frame) {
+        let Some(at) = index(tag).filter(|at| *at < usize::from(TAG_MAX)) else { return };
+        let xid = reply.header.xid;
+        let slot = self.slot(at);
+        match () {
+            () if slot.record.xid == xid => slot.reply = Some(reply.clone()),
+            () if slot.record.xid < xid => slot.unchanged = Some(reply.clone()),
+            () => {}
+        }
+    }
+
+    fn slot(&mut self, at: usize) -> &mut SlotState {
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, SlotState::default);
+        }
+        &mut self.slots[at]
     }
 
     /// A record from the store, at start.
@@ -115,22 +146,20 @@ impl ReplySlots {
     /// Gives whether the slot differs from the store only since now.
     pub(crate) fn put(&mut self, tag: Tag, record: SlotRecord) -> bool {
         let Some(at) = index(tag).filter(|at| *at < usize::from(TAG_MAX)) else { return false };
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, SlotState::default);
-        }
-        let slot = &mut self.slots[at];
+        let slot = self.slot(at);
         if slot.record.xid >= record.xid {
             // An older request of the slot, which the client has given up, ended after a newer one.
             return false;
         }
         let was_dirty = slot.dirty;
+        let later = slot.unchanged.take_if(|reply| reply.header.xid > record.xid);
         if slot.held {
             self.counters.released_by_tag += 1;
         } else {
             self.counters.held += 1;
             self.counters.held_max = self.counters.held_max.max(self.counters.held);
         }
-        *slot = SlotState { record, reply: None, held: true, dirty: true };
+        self.slots[at] = SlotState { record, reply: None, unchanged: later, held: true, dirty: true };
         !was_dirty
     }
 
@@ -141,6 +170,7 @@ impl ReplySlots {
         }
         self.released = xid;
         for slot in &mut self.slots {
+            slot.unchanged.take_if(|reply| reply.header.xid <= xid);
             if slot.held && slot.record.xid <= xid {
                 slot.held = false;
                 slot.reply = None;
@@ -178,10 +208,42 @@ mod tests {
     }
 
     fn keep(slots: &mut ReplySlots, tag: u16, xid: u64) {
-        if let Some(slot) = slots.get_mut(Tag(tag)) {
-            slot.reply = Some(Frame::default());
-        }
+        slots.keep(Tag(tag), &reply(xid));
         assert_eq!(slots.found(Tag(tag), Xid(xid)), Found::Reply);
+    }
+
+    fn reply(xid: u64) -> Frame {
+        Frame { header: proto::Header { xid: Xid(xid), ..Default::default() }, ..Frame::default() }
+    }
+
+    /// All orders in which the answer to a failed request, and a record before or after it, can come.
+    #[test]
+    fn the_answer_to_what_changed_nothing_is_found_until_the_client_has_it() {
+        for failed in 1..4 {
+            for done in (0..4).filter(|done| *done != failed) {
+                for first in [failed, done] {
+                    let mut slots = ReplySlots::default();
+                    let steps = if first == failed { [failed, done] } else { [done, failed] };
+                    for xid in steps.into_iter().filter(|xid| *xid != 0) {
+                        if xid == done {
+                            slots.put(Tag(3), record(done, done));
+                        }
+                        slots.keep(Tag(3), &reply(xid));
+                    }
+                    for ask in 1..4 {
+                        let want = match ask {
+                            _ if ask < failed.max(done) => Found::Newer,
+                            _ if ask == failed.max(done) => Found::Reply,
+                            _ => Found::Nothing,
+                        };
+                        assert_eq!(slots.found(Tag(3), Xid(ask)), want, "failed {failed}, done {done}, asked {ask}");
+                    }
+                    assert_eq!(slots.last_transno(), Transno(done));
+                    slots.release(Xid(3));
+                    assert_eq!(slots.reply(Tag(3), Xid(failed)), None, "it has it");
+                }
+            }
+        }
     }
 
     #[test]

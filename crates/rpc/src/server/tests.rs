@@ -158,6 +158,36 @@ fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
     assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::Refuse(Errno::EPROTO));
 }
 
+/// A request that failed left no record; a copy of it that arrives late must not succeed.
+#[test]
+fn what_was_refused_once_is_not_done_later() {
+    let mut exports = Exports::new(0, Limits::default());
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    let frame = |xid: u64, flags: u32, status: i32| Frame {
+        header: Header {
+            opcode: Opcode::MdsReint as u16,
+            tag: Tag(1),
+            flags,
+            status,
+            export: handle,
+            conn_cnt: 1,
+            xid: Xid(xid),
+            ..Header::default()
+        },
+        ..Frame::default()
+    };
+    let refused = frame(10, flags::REPLY, -Errno::EEXIST.raw());
+    exports.keep_reply(handle, Tag(1), &refused);
+    assert_eq!(exports.arrive(NOW, Link(1), &frame(10, 0, 0), false), Arrival::Refuse(Errno::ENOTCONN));
+    let resent = frame(10, flags::RESENT, 0);
+    assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::AnswerAgain);
+    assert_eq!(exports.first_answer(handle, &resent), Some(refused));
+    assert_eq!(exports.arrive(NOW, Link(1), &frame(11, 0, 0), false), Arrival::Execute);
+    let next = SlotRecord { xid: Xid(11), transno: Transno(7), ..SlotRecord::default() };
+    assert_eq!(exports.executed(handle, Tag(1), next), Dirty::Reply);
+    assert_eq!(exports.arrive(NOW, Link(1), &resent, false), Arrival::Refuse(Errno::EPROTO), "its slot was used again");
+}
+
 #[test]
 fn several_slots_are_for_those_who_know_them() {
     let mut exports = Exports::new(0, Limits::default());

@@ -70,6 +70,10 @@ pub struct Target {
     pub lru_size: usize,
     /// Since when changes in flight are counted, by the wall clock; 0: from the begin.
     pub rpc_stats_since_ns: i64,
+    /// What was durable when the session was interrupted: of what came later, something that this client saw may be lost.
+    pub sure: Transno,
+    /// Locks were replayed since then.
+    doubted: bool,
     /// Requests without a reply.
     pending: Map<RequestId, Pending>,
     touched: bool,
@@ -160,6 +164,8 @@ impl Imports {
             import,
             lru_size: lru_size(options.max_nodes),
             rpc_stats_since_ns: 0,
+            sure: Transno(0),
+            doubted: false,
             pending: Map::default(),
             touched: false,
         });
@@ -396,6 +402,9 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                 if reply.brw_size > 0 {
                     target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
                 }
+                if core::mem::take(&mut target.doubted) {
+                    locks::forget_versions(w, dest);
+                }
                 if dest == Dest::Mgs {
                     w.spawn(Task::Config);
                 }
@@ -404,14 +413,26 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Away => {
                 // The next connection says it again, if it still holds.
                 target.locks.set_limit(0);
+                target.locks.interrupted();
+                target.sure = target.import.last_committed();
                 prepare_replay(w, dest);
+                locks::pump(w, dest);
             }
             ImportEffect::ReplayLocks { first } => {
                 if first {
                     target.locks.begin_replay();
                 }
-                let requests = target.locks.next_replays(REPLAYS_AT_ONCE);
-                target.import.locks_to_replay(w.now, requests);
+                let mut requests = target.locks.next_replays(REPLAYS_AT_ONCE);
+                if first {
+                    target.doubted = true;
+                    locks::doubt_directories(w, dest);
+                }
+                for request in &mut requests {
+                    request.version = locks::doubtful_version(w, dest, &request.resource);
+                }
+                if let Some(target) = w.imports.get_mut(dest) {
+                    target.import.locks_to_replay(w.now, requests);
+                }
             }
             ImportEffect::LocksReplayed(locks) => locks_replayed(w, dest, &locks),
             ImportEffect::Replayed { xid, reply } => replayed(w, dest, xid, &reply),

@@ -48,6 +48,7 @@ pub(crate) fn lock(
         granted_handle: 0,
         test: false,
         keep: false,
+        version: 0,
     };
     let _ = cx.start_rpc(step, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()));
     Err(Stop::Wait)
@@ -248,6 +249,57 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
     if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
         let length = if is_data(lock) { u64::MAX } else { 0 };
         w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset: 0, length }));
+    }
+}
+
+/// The version of an object that this client saw and that its server may have lost when it crashed: by a change that was not
+/// durable, and whose own client had no answer to replay it by. 0: nothing of the kind. Not for an object that this client
+/// writes: what it has there nobody else has.
+pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource) -> u64 {
+    let (Dest::Mdt(_), ResourceKind::Inode) = (dest, resource.kind()) else { return 0 };
+    let Some(target) = w.imports.get(dest) else { return 0 };
+    let known = w.nodes.get(resource.fid.ino()).and_then(|node| node.attr.as_ref()).map_or(0, |attr| attr.version);
+    let writes = |lock: &HeldLock| lock.mode != LockMode::Pr;
+    if known <= target.sure.0 || target.locks.on_resource(resource).iter().any(writes) {
+        return 0;
+    }
+    known
+}
+
+/// The names in a directory, and its attributes, are looked at anew after a restart of its server if what this client saw may be
+/// lost: its version does not tell, for creates in it do not hang on each other. The lock stays.
+pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
+    let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
+    let sure = target.sure.0;
+    for ino in w.nodes.inos() {
+        let Some(node) = w.nodes.get_mut(ino) else { continue };
+        if !node.is_dir() || node.attr.as_ref().is_none_or(|attr| attr.version <= sure) {
+            continue;
+        }
+        stdx::mark!("directory_doubted");
+        node.attr_covered = false;
+        w.epochs = w.epochs.wrapping_add(1);
+        node.update_epoch = w.epochs;
+        if let Some(dir) = &mut node.dir {
+            dir.lock_lost();
+        }
+        if node.lookups > 0 {
+            w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset: 0, length: 0 }));
+        }
+    }
+}
+
+/// Locks are replayed: versions that this client saw and that may be lost count for nothing any more, so that what comes now is
+/// not taken for older.
+pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
+    let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
+    let sure = target.sure.0;
+    for ino in w.nodes.inos() {
+        if let Some(attr) = w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut())
+            && attr.version > sure
+        {
+            attr.version = 0;
+        }
     }
 }
 

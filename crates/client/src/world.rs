@@ -280,7 +280,7 @@ impl World {
     pub fn want(&mut self, dest: Dest) -> u64 {
         let Some(import) = self.imports.get_mut(dest) else { return 0 };
         let cookie = import.locks.new_cookie();
-        import.locks.expect(cookie);
+        import.locks.expect_intent(cookie);
         self.wants.push(cookie);
         cookie
     }
@@ -289,10 +289,10 @@ impl World {
     pub fn want_run(&mut self, dest: Dest, count: u32) -> u64 {
         let Some(import) = self.imports.get_mut(dest) else { return 0 };
         let first = import.locks.new_cookie();
-        import.locks.expect(first);
+        import.locks.expect_intent(first);
         for _ in 1..count {
             let cookie = import.locks.new_cookie();
-            import.locks.expect(cookie);
+            import.locks.expect_intent(cookie);
         }
         self.want_run = (first, count);
         first

@@ -4,7 +4,7 @@ mod cluster;
 
 use std::time::Duration;
 
-use client::api::{Answer, Call, Event, Options, RecordLock, RecordLockKind, SetStat};
+use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name};
 use proto::Errno;
 
@@ -41,6 +41,73 @@ fn what_was_answered_is_there_after_the_server_died() {
     }
     c.pass(Duration::from_secs(3));
     assert_eq!(c.lookup(b, 1, "g").unwrap().size, 4);
+}
+
+/// A change is shown to others before its own client is told of it. If its server dies then, it may never have been: and who saw
+/// it must not go on believing in it, although every lock that covered it is replayed.
+#[test]
+fn what_a_crash_undid_is_forgotten_by_those_who_saw_it() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    c.create(a, dir, "stays").unwrap();
+    c.pass(Duration::from_secs(3));
+    let dir_of_b = c.walk(b, "d").unwrap();
+    c.slow_media = true;
+    let deaf = a;
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let lost = to_client && at == deaf && frame.header.transno.0 != 0;
+        if lost { Vec::new() } else { vec![frame] }
+    }));
+    c.send(a, Call::Mkdir { parent: dir, name: name("gone"), mode: 0o755 });
+    c.run();
+    assert_eq!(c.list(b, dir_of_b, false).unwrap().len(), 4);
+    let seen = c.lookup(b, dir_of_b, "gone").unwrap();
+    assert_eq!(c.getattr(b, dir_of_b).unwrap().nlink, 3);
+    c.die(a);
+    c.tamper = None;
+    c.restart("fs-MDT0000");
+    c.slow_media = false;
+    c.pass(Duration::from_secs(400));
+    assert!(stdx::marks::count("directory_doubted") > 0);
+    assert_eq!(c.lookup(b, dir_of_b, "gone").map(|stat| stat.ino), Err(Errno::ENOENT));
+    assert_eq!(c.list(b, dir_of_b, false).unwrap().len(), 3);
+    assert_eq!(c.getattr(b, dir_of_b).unwrap().nlink, 2);
+    let told = |what: &Invalidation| matches!(what, Invalidation::Entry { name: gone, .. } if gone == &name("gone"));
+    assert!(c.nodes[b].invalidations.iter().any(told), "the kernel of {} was not told: {:?}", seen.ino, c.log);
+}
+
+/// The metadata target starts again before it has heard of the first object target, and the management target is away.
+#[test]
+fn a_file_that_knows_no_object_target_waits_for_one() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    assert_eq!(c.write(a, fh, 0, &[1; 1000]), Ok(1000));
+    let id = c.send(
+        a,
+        Call::Write { fh, ino: 0, offset: 0, data: vec![1; 200_000].into(), write_back: false, kill_priv: false },
+    );
+    assert_eq!(c.answer(a, id), Err(Errno::ENOSPC), "this file system has no object targets");
+    let (mgs, mdt) = (c.server("MGS"), c.server("fs-MDT0000"));
+    c.kill(mdt);
+    let ost = c.add_server("fs-OST0000");
+    c.start(ost);
+    c.pass(Duration::from_secs(3));
+    c.kill(mgs);
+    c.start(mdt);
+    c.pass(Duration::from_secs(1));
+    let id = c.send(
+        a,
+        Call::Write { fh, ino: 0, offset: 0, data: vec![2; 200_000].into(), write_back: false, kill_priv: false },
+    );
+    c.pass(Duration::from_secs(5));
+    assert!(!c.answered(a, id));
+    assert!(stdx::marks::count("leave_waits_for_targets") > 0);
+    c.start(mgs);
+    assert!(matches!(c.answer(a, id), Ok(Answer::Written(200_000))), "{:?}", c.log);
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    assert_eq!(c.read(a, fh, 199_999, 10).unwrap()[..], [2]);
 }
 
 #[test]

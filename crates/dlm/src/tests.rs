@@ -182,6 +182,7 @@ impl World {
                 granted_handle: 0,
                 test: false,
                 keep: false,
+                version: 0,
             }),
         };
         self.clients[client].asked.insert(cookie, message.clone());

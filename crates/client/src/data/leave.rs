@@ -12,16 +12,23 @@
 //! A crash before the last step leaves the file resident and some bytes in objects that nobody looks at; the next attempt
 //! empties them.
 
+use core::time::Duration;
 use proto::msg::{
     Layout, LockMode, Lvb, ObjSyncReq, ObjectId, Policy, PunchKind, PunchReq, Reint, ReintReq, SetlayoutKind,
     SetlayoutOp, WriteReq, bits,
 };
 use proto::{Bytes, Errno, Opcode};
+use stdx::Instant;
 
 use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
 use super::striping::Striping;
 use super::{Task, access, read, step, steps};
 use crate::cx::{Cx, Run, Stop};
+use crate::imports::Dest;
+use crate::op::WaitKey;
+
+/// How often it is looked whether the metadata target knows object targets.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Largest resident file, in bytes. One without objects to go to stays and grows no further.
 pub(super) fn limit(cx: &Cx<'_>, ino: u64) -> u64 {
@@ -74,6 +81,7 @@ pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 
 fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
+    pause(cx)?;
     access::load(cx, ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
@@ -98,7 +106,7 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         return Ok(());
     }
     if layout.osts.is_empty() {
-        return Err(Errno::ENOSPC.into());
+        return Err(not_yet(cx, mdt, held.cookie));
     }
     if !now.home.knows_end() {
         return Err(Errno::EIO.into());
@@ -114,6 +122,37 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let content = read::whole(cx, ino, lvb.size)?;
     copy(cx, ino, &layout, &content, &lvb)?;
     switch(cx, ino, &layout, &lvb)
+}
+
+/// The file has no objects to go to: it was made when its metadata target had not heard of any object target. If this client
+/// has, the metadata target will hear of them too, from the same place; a new lock then makes it choose some. In a file system
+/// without object targets there is no more space.
+fn not_yet(cx: &mut Cx<'_>, mdt: Dest, cookie: u64) -> Stop {
+    if cx.w.imports.osts().is_empty() || cx.w.unmounting {
+        return Errno::ENOSPC.into();
+    }
+    stdx::mark!("leave_waits_for_targets");
+    cx.unlock(steps::LEAVE_LOCK);
+    if let Some(target) = cx.w.imports.get_mut(mdt) {
+        target.locks.give_back(cookie);
+    }
+    crate::locks::pump(cx.w, mdt);
+    cx.forget(steps::LEAVE_CHECKED);
+    let until = cx.now() + AGAIN;
+    cx.set_memo(steps::LEAVE_AGAIN, until.0);
+    cx.w.set_timer(until);
+    cx.wait(WaitKey::Timer)
+}
+
+/// The pause between two looks.
+fn pause(cx: &mut Cx<'_>) -> Run<()> {
+    let Some(until) = cx.memo(steps::LEAVE_AGAIN) else { return Ok(()) };
+    if cx.now() < Instant(until) && !cx.w.unmounting {
+        cx.w.set_timer(Instant(until));
+        return Err(cx.wait(WaitKey::Timer));
+    }
+    cx.forget(steps::LEAVE_AGAIN);
+    Ok(())
 }
 
 /// Brings the bytes to the objects, durable.

@@ -118,6 +118,7 @@ mod steps {
     pub const LEAVE_SYNC: Step = kind(21);
     pub const LEAVE_WRITE: Step = kind(22);
     pub const LEAVE_SET: Step = kind(23);
+    pub const LEAVE_AGAIN: Step = kind(39);
     pub const CUT_READY: Step = kind(24);
     pub const CUT: Step = kind(25);
     pub const CUT_ID: Step = kind(26);

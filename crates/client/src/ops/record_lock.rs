@@ -38,6 +38,7 @@ fn request(fid: Fid, owner: u64, lock: &RecordLock, is_flock: bool) -> EnqueueRe
         granted_handle: 0,
         test: false,
         keep: false,
+        version: 0,
     }
 }
 

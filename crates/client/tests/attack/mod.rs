@@ -499,6 +499,7 @@ impl Values<'_> {
                     granted_handle: if self.rng.chance(7, 8) { 0 } else { self.handle() },
                     test: self.rng.chance(1, 8),
                     keep: mode == 4 && cookie.is_multiple_of(3),
+                    version: 0,
                 }
                 .encode_to_vec()
             }
@@ -512,6 +513,7 @@ impl Values<'_> {
                 granted_handle: if self.rng.chance(3, 4) { 0 } else { self.handle() },
                 test: self.rng.chance(1, 6),
                 keep: false,
+                version: 0,
             }
             .encode_to_vec(),
             Opcode::LdlmReplay => {
@@ -519,6 +521,7 @@ impl Values<'_> {
                 for _ in 0..self.rng.below(4) {
                     let lock =
                         EnqueueReq { granted_handle: self.handle(), cookie: self.cookie(), ..EnqueueReq::default() };
+                    let lock = EnqueueReq { version: [0, 1, u64::MAX][lock.cookie as usize % 3], ..lock };
                     ReplayLocksReq::push(&mut locks, &lock);
                 }
                 if self.rng.chance(1, 4) {

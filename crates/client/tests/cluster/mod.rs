@@ -156,7 +156,8 @@ impl Cluster {
         cluster
     }
 
-    fn add_server(&mut self, name: &str) -> usize {
+    /// A target that was formatted and never started.
+    pub fn add_server(&mut self, name: &str) -> usize {
         let engine = MemEngine::new();
         let mgs: Vec<Nid> = vec!["unix:MGS".parse().unwrap()];
         let format = Format {

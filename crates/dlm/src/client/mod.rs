@@ -18,6 +18,9 @@
 //!   LockCache::expect) says that a request is under way; the grant then arrives as
 //!   [`GrantAction::CalledBack`]: the operation that asked may use it once, if it holds it before the next
 //!   [`poll`](LockCache::poll)ed cleanup is done.
+//! - The reply to a request may be lost with its connection, and the lock with it: the request is sent again. A callback for an
+//!   intent's lock ([`expect_intent`](LockCache::expect_intent)) is then answered at once, by a cancel, and a grant that
+//!   still names it is worth nothing: the server may not be able to answer the request before it has the lock back.
 //! - A grant that nobody expects (the enqueue was given up, or its message came twice) is cancelled at once, and so is
 //!   a handle that the server asks back and that we do not know: the server must not wait for it in vain.
 //!
@@ -179,6 +182,19 @@ impl Why {
     }
 }
 
+/// What is known of a lock that a request under way may bring.
+#[derive(Clone, Copy, Default)]
+struct Expected {
+    /// The request does not wait for this lock: without it the answer is as good.
+    intent: bool,
+    /// The request was sent again, and the answer that was lost may have granted the lock.
+    again: bool,
+    /// What a callback that overtook the grant wants, and of which handle.
+    overtaken: Option<(Reason, u64)>,
+    /// This handle went back before its grant came.
+    given_back: u64,
+}
+
 struct Held {
     cookie: Cookie,
     handle: u64,
@@ -233,8 +249,8 @@ pub struct LockCache {
     by_handle: Index,
     by_resource: Index,
     resources: Slab<ResLocks>,
-    /// Requests under way; with what a callback that overtook the grant wants, and of which handle.
-    expected: Map<Cookie, Option<(Reason, u64)>>,
+    /// Requests under way.
+    expected: Map<Cookie, Expected>,
     lru: Lru,
     /// How many unused locks the server lets us keep.
     limit: usize,
@@ -296,10 +312,32 @@ impl LockCache {
         self.expected.entry(cookie).or_default();
     }
 
+    /// The same for a request that does not wait for the lock, but is answered with or without it.
+    pub fn expect_intent(&mut self, cookie: Cookie) {
+        self.expected.entry(cookie).or_default().intent = true;
+    }
+
     /// It came back without a lock, or was given up.
     pub fn unexpect(&mut self, cookie: Cookie) {
-        if let Some(Some((_, handle))) = self.expected.remove(&cookie) {
+        if let Some((_, handle)) = self.expected.remove(&cookie).and_then(|expected| expected.overtaken) {
             // There is a lock after all, as a callback told: its grant is lost or late.
+            self.cancel(handle, true);
+        }
+    }
+
+    /// The connection is gone, and with it the answers that were on their way: requests will be sent again. Locks of intents that
+    /// were asked back already go.
+    pub fn interrupted(&mut self) {
+        let mut back = Vec::new();
+        for expected in self.expected.values_mut().filter(|expected| expected.intent) {
+            expected.again = true;
+            if let Some((_, handle)) = expected.overtaken.take() {
+                expected.given_back = handle;
+                back.push(handle);
+            }
+        }
+        back.sort_unstable();
+        for handle in back {
             self.cancel(handle, true);
         }
     }
@@ -326,7 +364,8 @@ impl LockCache {
             };
         }
         let (part, mode) = (grant.policy.and_then(Part::from_policy), LockMode::try_from(grant.mode));
-        let (Some(overtaken), Some(part), Ok(mode)) = (expected, part, mode) else {
+        let given_back = expected.is_some_and(|expected| expected.given_back == grant.handle);
+        let (Some(expected), Some(part), Ok(mode), false) = (expected, part, mode, given_back) else {
             stdx::mark!("dlm.grant.unexpected");
             self.cancel(grant.handle, true);
             return GrantAction::Unexpected;
@@ -355,7 +394,7 @@ impl LockCache {
         self.resources[r].list.push(i);
         self.lru.push(&mut self.held, i);
         self.refresh_bits(&grant.resource);
-        match overtaken {
+        match expected.overtaken {
             None => GrantAction::Usable,
             Some((reason, _)) => {
                 stdx::mark!("dlm.callback.overtook-grant");
@@ -513,9 +552,15 @@ impl LockCache {
     pub fn blocking(&mut self, callback: &BlCallback) -> BlockingAction {
         let mode = LockMode::try_from(callback.wanted_mode).unwrap_or(LockMode::Ex);
         let reason = Reason::Wanted(callback.wanted, mode);
-        if let Some(overtaken) = self.expected.get_mut(&callback.cookie) {
-            *overtaken = Some((reason, callback.handle));
-            return BlockingAction::Deferred(callback.cookie);
+        if let Some(expected) = self.expected.get_mut(&callback.cookie) {
+            if !expected.again {
+                expected.overtaken = Some((reason, callback.handle));
+                return BlockingAction::Deferred(callback.cookie);
+            }
+            stdx::mark!("dlm.callback.grant-lost");
+            expected.given_back = callback.handle;
+            self.cancel(callback.handle, true);
+            return BlockingAction::CancelUnknown(callback.handle);
         }
         let found = self.place(callback.cookie);
         match found {
@@ -673,6 +718,7 @@ impl LockCache {
                 granted_handle: lock.handle,
                 test: false,
                 keep: false,
+                version: 0,
             });
         }
         let records = self.record_replays.len().min(max - requests.len());

@@ -104,6 +104,7 @@ fn request(resource: Resource, mode: LockMode, flock: Flock, cookie: Cookie) -> 
         granted_handle: 0,
         test: false,
         keep: false,
+        version: 0,
     }
 }
 

@@ -108,6 +108,35 @@ fn a_called_back_lock_goes_when_nobody_needs_it() {
     assert!(!c.hold(lock.cookie));
 }
 
+/// The answer that granted a lock is lost with its connection, and somebody wants the lock: perhaps the request that is sent again
+/// waits for just that somebody.
+#[test]
+fn a_lock_whose_grant_is_lost_goes_back_at_once() {
+    let mut c = LockCache::new(Settings::default());
+    let [early, late, enqueued] = [(); 3].map(|()| c.new_cookie());
+    let of = |cookie, handle| grant(cookie, handle, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    c.expect_intent(early);
+    c.expect_intent(late);
+    c.expect(enqueued);
+    assert_eq!(c.blocking(&callback(&of(early, 10))), BlockingAction::Deferred(early), "the grant may be on its way");
+    c.interrupted();
+    assert_eq!(wants(&mut c).1, [10]);
+    assert_eq!(c.blocking(&callback(&of(late, 11))), BlockingAction::CancelUnknown(11));
+    assert_eq!(
+        c.blocking(&callback(&of(enqueued, 12))),
+        BlockingAction::Deferred(enqueued),
+        "it waits for the lock itself"
+    );
+    assert_eq!(wants(&mut c).1, [11]);
+    assert!(stdx::marks::count("dlm.callback.grant-lost") > 0);
+    // The server answered before it had the lock back, and after.
+    assert_eq!(c.granted(&of(early, 10), at(1)), GrantAction::Unexpected);
+    assert_eq!((c.bits_held(&dir()), wants(&mut c).1), (0, vec![10]));
+    assert_eq!(c.granted(&of(late, 13), at(1)), GrantAction::Usable);
+    assert_eq!(c.bits_held(&dir()), bits::UPDATE);
+    assert_eq!(c.granted(&of(enqueued, 12), at(1)), GrantAction::CalledBack);
+}
+
 #[test]
 fn a_callback_may_overtake_its_grant() {
     let mut c = LockCache::new(Settings::default());
@@ -372,6 +401,7 @@ fn record_locks_are_remembered_for_replay_and_close() {
             granted_handle: 0,
             test: false,
             keep: false,
+            version: 0,
         };
         c.record_sent(&req);
         cookie

@@ -120,6 +120,7 @@ fn a_server_of_record_locks_is_arrays_of_bytes() {
                 granted_handle: 0,
                 test: false,
                 keep: false,
+                version: 0,
             };
             if rng.chance(1, 60) {
                 locks.export_gone(now, export);

@@ -39,6 +39,7 @@ fn request(resource: Resource, mode: LockMode, policy: Policy, cookie: u64) -> E
         granted_handle: 0,
         test: false,
         keep: false,
+        version: 0,
     }
 }
 

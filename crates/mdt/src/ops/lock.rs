@@ -29,9 +29,25 @@ fn mark_leaving(mdt: &Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
     }
 }
 
+/// What its holder saw of the object is there again, or was not lost: a change that somebody else made, whose answer had not
+/// arrived when this target crashed, is made anew only after the recovery, and may then turn out otherwise.
+fn still_so(cx: &mut Cx<'_>, lock: &EnqueueReq) -> Result<(), Stop> {
+    if lock.version == 0 || lock.resource.kind() != ResourceKind::Inode {
+        return Ok(());
+    }
+    match tree::find(cx, lock.resource.fid)? {
+        Some(node) if node.inode.version >= lock.version => Ok(()),
+        _ => {
+            stdx::mark!("replayed_lock_too_new");
+            Err(Errno::ESTALE.into())
+        }
+    }
+}
+
 /// `LdlmReplay`: locks that were granted before this target restarted. The mark of a move may have been lost with it.
 pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Result<Reply, Stop> {
     let rep = cx.replay_locks(request, |cx, lock| {
+        still_so(cx, lock)?;
         if moves(lock, wanted(lock)?)
             && let Some(node) = tree::find(cx, lock.resource.fid)?
         {

@@ -478,12 +478,19 @@ fn locks_are_replayed_many_at_once_each_by_itself() {
         lock(Fid::ROOT, LockMode::Pr, 3, bits::LOOKUP, 0),
         lock(Fid::ROOT, LockMode::Pr, 4, 0, 504),
         lock(Fid::ROOT, LockMode::Pr, 5, bits::LOOKUP, 505),
+        // What its holder saw is here, was lost, and is of an object that was lost.
+        EnqueueReq { version: 1, ..lock(file, LockMode::Pr, 6, bits::XATTR, 506) },
+        EnqueueReq { version: u64::MAX, ..lock(file, LockMode::Pr, 7, bits::XATTR, 507) },
+        EnqueueReq { version: 1, ..lock(Fid::new(file.seq, file.oid + 100), LockMode::Pr, 8, bits::LOOKUP, 508) },
     ];
     let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), flags::REPLAY);
     let rep: ReplayLocksRep = w.wait(0, xid).expect("an answer").decode().unwrap();
-    assert_eq!(rep.handles.iter().map(|h| *h != 0).collect::<Vec<_>>(), [true, true, false, false, true]);
+    let granted: Vec<bool> = rep.handles.iter().map(|handle| *handle != 0).collect();
+    assert_eq!(granted, [true, true, false, false, true, true, false, false]);
     let failures: Vec<(u32, i32)> = rep.failed.iter().map(|f| (f.index, f.errno)).collect();
-    assert_eq!(failures, [(2, Errno::EINVAL.raw()), (3, Errno::EINVAL.raw())]);
+    let (invalid, stale) = (Errno::EINVAL.raw(), Errno::ESTALE.raw());
+    assert_eq!(failures, [(2, invalid), (3, invalid), (6, stale), (7, stale)]);
+    assert!(stdx::marks::count("replayed_lock_too_new") > 0);
     // The same again, as when the answer was lost: the same.
     let xid = w.send(0, Opcode::LdlmReplay, Tag(0), &batch(&good), Bytes::new(), flags::REPLAY | flags::RESENT);
     assert_eq!(w.wait(0, xid).expect("an answer").decode::<ReplayLocksRep>().unwrap(), rep);

@@ -201,6 +201,10 @@ pub struct EnqueueReq {
     /// Record locks, to read: where the owner may write already it goes on doing so.
     #[prost(bool, tag = "11")]
     pub keep: bool,
+    /// Replay: the object's version as the client knows it. If the object is gone or older, what the client saw was lost, and the
+    /// lock is refused with `ESTALE`. 0: whatever it is.
+    #[prost(uint64, tag = "12")]
+    pub version: u64,
 }
 
 /// A lock that was granted.

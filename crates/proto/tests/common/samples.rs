@@ -119,6 +119,7 @@ fn enqueue(policy: Policy) -> EnqueueReq {
         granted_handle: big(6),
         test: true,
         keep: false,
+        version: big(7),
     }
 }
 

@@ -106,6 +106,48 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "refused-once",
+        what: "a request comes twice, is refused, and would work by the time of its copy",
+        plan: || Plan::draw(167_357),
+        canary: Canary::None,
+    },
+    World {
+        name: "grant-lost",
+        what: "an answer is lost with a lock in it that somebody wants for whom the request waits when it is sent again",
+        plan: || Plan::draw(13_000),
+        canary: Canary::None,
+    },
+    World {
+        name: "undone-made",
+        what: "a client saw a new name that the crash of its server undid, and believes in it no longer",
+        plan: || Plan::draw(153_040),
+        canary: Canary::None,
+    },
+    World {
+        name: "undone-renamed",
+        what: "the same with a new name of an old file",
+        plan: || Plan::draw(190_821),
+        canary: Canary::None,
+    },
+    World {
+        name: "made-and-changed",
+        what: "a directory has another mode by the time its maker is told that it is made",
+        plan: || Plan::draw(193_063),
+        canary: Canary::None,
+    },
+    World {
+        name: "late-targets",
+        what: "a file grows that was made when the metadata target knew no object target",
+        plan: || Plan::draw(58_721),
+        canary: Canary::None,
+    },
+    World {
+        name: "dead-and-waiting",
+        what: "a client dies whose request waits for another that is dead, too",
+        plan: || Plan::draw(4721),
+        canary: Canary::None,
+    },
+    World {
         name: "mapped-atime",
         what: "a program writes through a mapping after the access time was set",
         plan: || Plan { groups: 0, ..Plan::narrow(2088) },

@@ -2,7 +2,9 @@
 //!
 //! A history is good if there is an order of its steps in which the reference model gives every call the result that it
 //! had, and in which a call that ended before another began comes first. Calls that go by a path are two steps (see
-//! [`Model::into_shared`]): between them other calls may come, as on a local file system. A call without a result (its
+//! [`Model::into_shared`]): between them other calls may come, as on a local file system. So are calls that make something:
+//! `mkdir(2)` tells nothing of attributes, and those that the kernel gets with its answer are of a later moment if the answer was
+//! lost and is given once more. A call without a result (its
 //! client died) may have happened at any moment after it began, wholly, in part, or not at all.
 //!
 //! The search goes depth first, tries first what had to end first, and does not look twice at a pair of positions and
@@ -82,7 +84,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Phase {
     Start,
-    /// Its path led to this object.
+    /// Its path led to this object, or it made it.
     Found(Id),
 }
 
@@ -264,6 +266,12 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
     }
     let file = event.op.fd().and_then(|fd| model.open_files().get(&fd)).map(|file| file.id);
     let expect = model.apply(&event.op, &cred, when);
+    if let (true, Ok(Expect::Inode(id)), Some(Ok(Got::Stat(stat)))) = (event.op.makes(), &expect, result) {
+        return match model.ino_differs(*id, stat.ino) {
+            None => Step::Goes(Phase::Found(*id)),
+            Some(what) => Step::Not(what),
+        };
+    }
     let step = ends(model, expect);
     if let (Op::Write { .. } | Op::Ftruncate { .. }, Some(id), Step::Ended) = (&event.op, file, &step) {
         state.note(id, event.serial);
@@ -277,7 +285,7 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
     let when = When::at(0);
     let model = &mut state.model;
     let expect = match &event.op {
-        Op::Stat { .. } => Ok(Expect::Inode(id)),
+        Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expect::Inode(id)),
         Op::Readlink { .. } => match &model.inode(id).body {
             crate::model::Body::Symlink(target) => Ok(Expect::Data(target.clone())),
             _ => Err(Errno::EINVAL),
@@ -346,6 +354,26 @@ mod tests {
             let verdict = search(&begin(), &[vec![rename], vec![gone, there]], 1000);
             assert_eq!(verdict, Verdict::Good, "doubtful: {doubtful}");
         }
+    }
+
+    /// The attributes that come with the answer of a call that made something are a look at it, before the call ends.
+    #[test]
+    fn what_was_made_may_have_changed_when_its_maker_is_told() {
+        let stat = |ino: u64, mode: u32| {
+            let stat = client::api::Stat { ino, mode: crate::model::S_IFREG | mode, nlink: 1, ..Default::default() };
+            Ok(Got::Stat(stat))
+        };
+        let make = |mode| {
+            let op = Op::Mknod { path: path("f"), mode: crate::model::S_IFREG | 0o644, rdev: 0 };
+            event(100, 1, op, Some((9, stat(7, mode))))
+        };
+        let chmod =
+            |from| event(101, from, Op::Chmod { path: path("f"), mode: 0o600 }, Some((from + 2, Ok(Got::Done))));
+        let verdict = |mode, from| search(&begin(), &[vec![make(mode)], vec![chmod(from)]], 1000);
+        assert_eq!(verdict(0o644, 3), Verdict::Good);
+        assert_eq!(verdict(0o600, 3), Verdict::Good);
+        assert!(matches!(verdict(0o640, 3), Verdict::Bad(_)), "nobody gave it that mode");
+        assert!(matches!(verdict(0o600, 10), Verdict::Bad(_)), "it was not changed before the call ended");
     }
 
     /// And may as well not have.

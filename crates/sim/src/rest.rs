@@ -93,7 +93,7 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
 fn recovering(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     for server in &world.servers {
-        for (_, status) in server.machine.iter().flat_map(|machine| machine.get_params("*.recovery_status")) {
+        for (_, status) in server.machine.iter().flat_map(|machine| machine.get_params("*.*.recovery_status")) {
             let word = status.lines().next().unwrap_or_default().trim_start_matches("status:").trim();
             if !matches!(word, "COMPLETE" | "INACTIVE") {
                 wrong.push(format!("the recovery of {} does not end: {word}", server.name));

@@ -171,12 +171,13 @@ impl<'w> Run<'w> {
     }
 
     fn check(&mut self) -> Result<(), String> {
-        // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked at.
-        let limit = self.world.now + HEAL_MAX;
-        self.bounded(limit, "clients that died are not given up", World::all_dead_are_gone)?;
         let client = self.world.add_client();
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
+        // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
+        // at. Targets that have restarted give clients up once one is here: so the check's comes first.
+        let limit = self.world.now + HEAL_MAX;
+        self.bounded(limit, "clients that died are not given up", World::all_dead_are_gone)?;
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
         let groups = self.groups.clone();

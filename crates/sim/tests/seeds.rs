@@ -70,6 +70,13 @@ fn what_was_mended_stays_mended() {
         "lost-file",
         "looked-up",
         "opened-cut",
+        "refused-once",
+        "grant-lost",
+        "undone-made",
+        "undone-renamed",
+        "made-and-changed",
+        "late-targets",
+        "dead-and-waiting",
         "mapped-atime",
     ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1 };

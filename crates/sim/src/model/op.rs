@@ -90,6 +90,11 @@ impl Op {
         )
     }
 
+    /// Whether it makes a new object, which its answer describes.
+    pub fn makes(&self) -> bool {
+        matches!(self, Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. })
+    }
+
     /// For a person.
     pub fn show(&self) -> String {
         let path = |path: &Path| {

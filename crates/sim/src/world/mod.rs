@@ -392,7 +392,7 @@ impl World {
                 (Some(_), true) => "serving",
             };
             text.push_str(&format!("\n  target {} is {state}, life {}", server.name, server.life));
-            for (name, value) in server.machine.iter().flat_map(|machine| machine.get_params("*.recovery_status")) {
+            for (name, value) in server.machine.iter().flat_map(|machine| machine.get_params("*.*.recovery_status")) {
                 text.push_str(&format!("\n    {name}: {}", value.replace('\n', " ")));
             }
         }
@@ -410,7 +410,7 @@ impl World {
             .collect();
         let knows = |server: &Server| {
             let machine = server.machine.iter();
-            let mut known = machine.flat_map(|machine| machine.get_params("*.exports.*.description"));
+            let mut known = machine.flat_map(|machine| machine.get_params("*.*.exports.*.description"));
             known.any(|(_, name)| dead.contains(&name))
         };
         dead.is_empty() || !self.servers.iter().any(knows)

@@ -130,6 +130,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "emptied-elsewhere",
+        what: "a directory is removed that another client emptied, who was not told of it before its server crashed",
+        plan: || Plan::draw(26_386),
+        canary: Canary::None,
+    },
+    World {
         name: "made-and-changed",
         what: "a directory has another mode by the time its maker is told that it is made",
         plan: || Plan::draw(193_063),

@@ -74,6 +74,7 @@ fn what_was_mended_stays_mended() {
         "grant-lost",
         "undone-made",
         "undone-renamed",
+        "emptied-elsewhere",
         "made-and-changed",
         "late-targets",
         "dead-and-waiting",

@@ -240,6 +240,11 @@ impl Cx<'_> {
         self.m.out.changed.push(key);
     }
 
+    /// This change touches `key`, and does not depend on who did so before.
+    pub fn touched(&mut self, key: ShareKey) {
+        self.m.out.changed.push(key);
+    }
+
     /// This change depends on `key`: if another client's change of it is not durable, the reply waits until it is.
     pub fn depends_on(&mut self, key: ShareKey) {
         // A replay was answered already.

@@ -163,6 +163,12 @@ impl ShareKey {
         ShareKey(hash(&[&fid.to_key()]))
     }
 
+    /// That a directory has lost a name: who removes the directory hangs on that, creates and other removals do not.
+    pub fn emptied(dir: Fid) -> ShareKey {
+        // No name is a slash.
+        ShareKey::name(dir, b"/")
+    }
+
     /// A name in a directory, whether there is an entry or not.
     pub fn name(parent: Fid, name: &[u8]) -> ShareKey {
         ShareKey(hash(&[&parent.to_key(), name]))

@@ -66,8 +66,10 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     cx.changed(ShareKey::name(op.source_parent, &op.source_name));
     cx.changed(ShareKey::name(op.target_parent, &op.target_name));
     cx.changed(ShareKey::object(found.moved.fid()));
+    cx.touched(ShareKey::emptied(op.source_parent));
     if let Some(other) = &found.other {
         cx.changed(ShareKey::object(other.fid()));
+        cx.depends_on(ShareKey::emptied(other.fid()));
     }
     let exchange = op.flags & EXCHANGE != 0;
     let gone = if exchange {

@@ -40,6 +40,10 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) ->
     cx.depends_on(ShareKey::object(parent.fid()));
     cx.changed(ShareKey::name(parent.fid(), &op.name));
     cx.changed(ShareKey::object(child.fid()));
+    cx.touched(ShareKey::emptied(parent.fid()));
+    if is_dir {
+        cx.depends_on(ShareKey::emptied(child.fid()));
+    }
     tree::remove_entry(cx, &mut parent, &place, tombstone);
     if is_dir {
         parent.inode.nlink = parent.inode.nlink.saturating_sub(1);

@@ -365,6 +365,41 @@ impl World {
     }
 }
 
+/// That a directory is empty may be what another client has just made so, who is not told yet.
+#[test]
+fn who_removes_a_directory_hangs_on_those_who_emptied_it() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dirs = ["emptied", "replaced", "own"].map(|name| w.mkdir(Fid::ROOT, name));
+    for dir in dirs {
+        w.mknod(dir, "f");
+    }
+    w.mkdir(Fid::ROOT, "moved");
+    let rmdir = |name: &str| Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: bytes(name), rmdir: true });
+    let replace = Reint::Rename(RenameOp {
+        source_parent: Fid::ROOT,
+        source_name: bytes("moved"),
+        target_parent: Fid::ROOT,
+        target_name: bytes("replaced"),
+        flags: 0,
+    });
+    let cases = [(other, rmdir("emptied"), true), (other, replace, true), (0, rmdir("own"), false)];
+    for ((by, op, held), dir) in cases.into_iter().zip(dirs) {
+        w.sync();
+        w.commits = false;
+        w.remove_as(by, cred(0), dir, "f", false).unwrap();
+        let request = ReintReq { cred: Some(cred(0)), now_ns: 1, want: None, op: Some(op) };
+        let xid = w.send(0, Opcode::MdsReint, Tag(1), &request, Bytes::new(), 0);
+        let early = w.wait(0, xid);
+        assert_eq!(early.is_none(), held);
+        w.commits = true;
+        w.write_groups();
+        let answer = early.or_else(|| w.wait(0, xid)).expect("an answer");
+        assert_eq!(answer.header.status, 0);
+    }
+    w.check();
+}
+
 #[test]
 fn creates_in_a_shared_directory_do_not_hang_on_each_other() {
     let mut w = World::new();

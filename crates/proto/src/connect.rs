@@ -17,6 +17,9 @@ pub mod features {
     pub const IMP_RECOV: u64 = 0x0100_0000_0000;
     /// The client need not give signs of life while it has nothing to ask. Granted where pings are suppressed.
     pub const PINGLESS: u64 = 0x0004_0000_0000_0000;
+    /// The client may make changes behind its programs' backs in directories that it holds exclusively, and send them in
+    /// batches. Metadata targets that grant it say how many ([`crate::msg::ConnectRep::batch_room`]).
+    pub const WRITE_BACK: u64 = 0x0800_0000;
     /// The bits that have a name, for `import`.
     pub const NAMES: &[(u64, &str)] = &[
         (AT, "adaptive_timeouts"),
@@ -26,9 +29,10 @@ pub mod features {
         (MULTI_MOD_RPCS, "multi_mod_rpcs"),
         (BATCH_RPC, "batch_rpc"),
         (LRU_RESIZE, "lru_resize"),
+        (WRITE_BACK, "metadata_write_back"),
     ];
     /// What this version asks for. It offers the same, but for what an administrator has turned off.
-    pub const SUPPORTED: u64 = AT | VBR | IMP_RECOV | PINGLESS | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE;
+    pub const SUPPORTED: u64 = AT | VBR | IMP_RECOV | PINGLESS | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE | WRITE_BACK;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

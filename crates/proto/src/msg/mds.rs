@@ -142,6 +142,10 @@ pub struct WantLocks {
     /// back this one, and the name of the directory itself stays known.
     #[prost(uint64, tag = "5")]
     pub entries_cookie: u64,
+    /// The locks on entries (`parent_cookie`, `entries_cookie`) as EX if nobody else has any: a lease, under which the client
+    /// makes changes behind its programs' backs.
+    #[prost(bool, tag = "6")]
+    pub exclusive: bool,
 }
 
 /// Body of `MdsGetattr`.
@@ -478,6 +482,50 @@ pub enum SetlayoutKind {
 
 /// Most closes in one request: one bit each in its reply record.
 pub const CLOSES_MAX: usize = 64;
+
+/// Most changes in a [`BatchReq`].
+pub const BATCH_MAX: usize = 64;
+
+/// Body of `MdsBatch`: changes that a client made behind its programs' backs, in their order, 1 to [`BATCH_MAX`] of them. They
+/// are one change of the target, with one transno and one reply record; each of them takes effect or fails by itself.
+#[derive(Clone, PartialEq, Message)]
+pub struct BatchReq {
+    /// `Setattr`, `Create` or `Unlink`. One without `cred` is on behalf of whom the one before it is. Locks that are wanted on
+    /// a new object are granted in any case, the one on its data as PW, the one on its entries as EX.
+    #[prost(message, repeated, tag = "1")]
+    pub changes: Vec<ReintReq>,
+}
+
+/// Body of the reply to `MdsBatch`.
+#[derive(Clone, PartialEq, Message)]
+pub struct BatchRep {
+    /// One for each change, in their order.
+    #[prost(message, repeated, tag = "1")]
+    pub results: Vec<BatchResult>,
+    /// As [`super::ConnectRep::batch_room`], from now on.
+    #[prost(uint32, tag = "2")]
+    pub room: u32,
+}
+
+/// What became of one change of a [`BatchReq`].
+#[derive(Clone, PartialEq, Message)]
+pub struct BatchResult {
+    /// 0, or a negative errno. Of a change that failed and whose answer was lost with the server's memory: `EIO`.
+    #[prost(sint32, tag = "1")]
+    pub status: i32,
+    /// Handle of the lock on the new object; 0: there is none.
+    #[prost(uint64, tag = "2")]
+    pub object_handle: u64,
+    /// Of the lock on its entries.
+    #[prost(uint64, tag = "3")]
+    pub entries_handle: u64,
+    /// Of the lock on its data.
+    #[prost(uint64, tag = "4")]
+    pub data_handle: u64,
+    /// Of a new regular file.
+    #[prost(message, optional, tag = "5")]
+    pub layout: Option<Layout>,
+}
 
 /// Body of `MdsClose`: open files that programs have closed, 1 to [`CLOSES_MAX`] of them. One change: all take effect.
 #[derive(Clone, PartialEq, Message)]

@@ -73,6 +73,10 @@ pub struct ConnectRep {
     /// If the connection was refused: why, and what to do; a sentence.
     #[prost(string, tag = "10")]
     pub reason: String,
+    /// Metadata targets: how many changes the client may have made that are not answered. There is room for so many, whatever
+    /// others do. 0: none.
+    #[prost(uint32, tag = "11")]
+    pub batch_room: u32,
 }
 
 /// Body of `Ping`, `Disconnect` and of replies that say nothing beyond their status.

@@ -105,6 +105,17 @@ fn want(n: u64) -> WantLocks {
         data_cookie: big(n + 2),
         data_write: true,
         entries_cookie: big(n + 3),
+        exclusive: false,
+    }
+}
+
+fn batch_result() -> BatchResult {
+    BatchResult {
+        status: -5,
+        object_handle: big(1),
+        entries_handle: big(2),
+        data_handle: big(3),
+        layout: Some(layout(4)),
     }
 }
 
@@ -256,6 +267,7 @@ samples! {
         grant: big(7),
         dom_size: 8,
         reason: "reason".into(),
+        batch_room: 9,
     };
     "Empty" = Empty {};
     "AdminReq" = AdminReq { request: "request".into() };
@@ -295,7 +307,7 @@ samples! {
     "Cred" = cred(1);
     "Attr" = attr(1);
     "Layout" = layout(1);
-    "WantLocks" = want(1);
+    "WantLocks" = WantLocks { exclusive: true, ..want(1) };
     "GetattrReq" = GetattrReq { fid: fid(1), want: Some(want(4)), cred: Some(cred(7)) };
     "LookupReq" = LookupReq { parent: fid(1), name: bytes("name"), want: Some(want(4)), cred: Some(cred(7)) };
     "ObjectRep" = ObjectRep {
@@ -325,6 +337,9 @@ samples! {
     "OpenOp" = open();
     "SetxattrOp" = setxattr();
     "SetlayoutOp" = setlayout();
+    "BatchReq" = BatchReq { changes: vec![reint(Reint::Create(create())), reint(Reint::Unlink(unlink()))] };
+    "BatchRep" = BatchRep { results: vec![batch_result(), BatchResult::default()], room: 2 };
+    "BatchResult" = batch_result();
     "CloseReq" = CloseReq {
         closes: vec![
             Close { fid: fid(1), handle: big(4), atime_ns: negative(5) },

@@ -24,6 +24,9 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             return Memo::Failed(Errno::EPROTO);
         }
     };
+    if let (Dest::Mdt(_), true) = (dest, frame.header.transno.0 != 0) {
+        w.behind.seen(dest, frame.header.transno);
+    }
     let mut memo = None;
     match &body {
         Body::Object(rep) => {
@@ -181,6 +184,7 @@ pub(crate) fn rebuilt(w: &mut World) {
 /// Attributes came in; unless `make`, only a node that is known takes them.
 fn apply(w: &mut World, attr: &Attr, make: bool) {
     let ino = attr.fid.ino();
+    w.behind.seen(w.mdt_of(attr.fid), proto::Transno(attr.version));
     if w.nodes.get(ino).is_none() && !make {
         return;
     }

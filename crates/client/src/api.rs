@@ -58,6 +58,8 @@ pub struct Options {
     pub max_rpcs_in_flight: u16,
     /// Changes in flight per metadata target, as far as it allows so many. 0: single slots, as version 0.1.0 has them.
     pub max_mod_rpcs_in_flight: u16,
+    /// Every change is a request of its own, and answered by the server before the program goes on.
+    pub sync_metadata: bool,
     /// The process's faults.
     pub faults: stdx::Faults,
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use stdx::Instant;
 
 use crate::api::{Effect, Invalidation};
+use crate::behind;
 use crate::imports::Dest;
 use crate::op::{Memo, OpState, Reply, Task, WaitKey};
 use crate::world::World;
@@ -47,7 +48,7 @@ pub struct Held {
 
 /// Whether a request of this kind changes something, so that the operation can no longer end without effect.
 fn modifies(opcode: Opcode) -> bool {
-    matches!(opcode, Opcode::MdsReint | Opcode::MdsClose | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr)
+    matches!(opcode, Opcode::MdsReint | Opcode::MdsBatch | Opcode::MdsClose | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr)
 }
 
 /// One attempt.
@@ -142,7 +143,8 @@ impl Cx<'_> {
         self.w.spawn(task);
     }
 
-    /// Sends a request if `step` has not done so; gives its reply once that is there.
+    /// Sends a request if `step` has not done so, after the changes that were made behind the programs' backs; gives its reply
+    /// once that is there.
     pub fn start_rpc<M: Message>(
         &mut self,
         step: Step,
@@ -151,10 +153,13 @@ impl Cx<'_> {
         request: impl FnOnce(&mut World, &mut OpState) -> (M, Bytes),
     ) -> Option<Result<&Reply, Errno>> {
         if self.op.memo(step).is_none() {
+            if behind::waits(self.w, dest, opcode) && behind::drained(self, dest).is_err() {
+                return None;
+            }
             let (body, bulk) = request(self.w, self.op);
             self.op.set_memo(step, Memo::Sent(dest));
             self.op.committed |= modifies(opcode);
-            self.w.urgent = self.op.has_pins();
+            self.w.urgent = self.op.urgent || self.op.has_pins();
             self.w.send(self.op.id, step, dest, opcode, body.encode_to_vec().into(), bulk);
         }
         self.answer(step)
@@ -211,6 +216,16 @@ impl Cx<'_> {
     /// Gives the pin of `step` back.
     pub fn unlock(&mut self, step: Step) {
         crate::locks::unlock(self, step);
+    }
+
+    /// A change of the node is about to be asked for: until the operation ends, none is made behind a program's back.
+    pub fn changing(&mut self, step: Step, ino: u64) {
+        if self.op.memo(step).is_none()
+            && let Some(node) = self.w.nodes.get_mut(ino)
+        {
+            node.changing += 1;
+            self.op.set_memo(step, Memo::Changing(ino));
+        }
     }
 
     /// The node stays until the operation ends, however many others come meanwhile.

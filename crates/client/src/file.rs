@@ -70,6 +70,11 @@ impl OpenFile {
         self.flags & flags::ACCMODE != flags::WRONLY
     }
 
+    /// A private file: the server does not know that it is open.
+    pub fn is_here(&self) -> bool {
+        self.open_xid == Xid(0) && self.flags & flags::DIRECTORY == 0 && !self.dead
+    }
+
     /// Open for writing.
     pub fn writable(&self) -> bool {
         self.flags & flags::ACCMODE != 0
@@ -147,6 +152,14 @@ impl Files {
         let file = self.slots.get_mut(index)?.take()?;
         self.free.push(index as u32);
         Some(file)
+    }
+
+    /// Those of which `which` is true.
+    pub fn handles(&self, which: impl Fn(&OpenFile) -> bool) -> Vec<FileHandle> {
+        let is = |(slot, file): (usize, &Option<OpenFile>)| {
+            file.as_ref().is_some_and(&which).then_some(FileHandle(slot as u64 + 1))
+        };
+        self.slots.iter().enumerate().filter_map(is).collect()
     }
 
     /// Closes all.

@@ -146,6 +146,9 @@ impl Imports {
         if options.max_mod_rpcs_in_flight == 0 {
             config.features &= !proto::connect::features::MULTI_MOD_RPCS;
         }
+        if options.sync_metadata || options.max_mod_rpcs_in_flight == 0 {
+            config.features &= !proto::connect::features::WRITE_BACK;
+        }
         // The MGS keeps nothing of a client.
         config.lightweight = dest == Dest::Mgs;
         let mut import = Import::new(config, now);
@@ -245,7 +248,7 @@ impl Imports {
 /// attributes, who give them back without needing a slot.)
 fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
     match (dest, opcode) {
-        (Dest::Mdt(_), Opcode::MdsClose | Opcode::ObjWrite) => Slot::Close,
+        (Dest::Mdt(_), Opcode::MdsClose | Opcode::MdsBatch | Opcode::ObjWrite) => Slot::Close,
         (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) if urgent => Slot::Close,
         (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) => Slot::Modify,
         _ => Slot::None,
@@ -397,6 +400,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Notice(frame) => notice(w, dest, &frame),
             ImportEffect::Full { reply, fresh: _ } => {
                 target.dom_size = reply.dom_size;
+                w.behind.set_room(dest, reply.batch_room);
                 target.grant = reply.grant;
                 target.grant_epoch = target.grant_epoch.wrapping_add(1);
                 if reply.brw_size > 0 {
@@ -582,10 +586,11 @@ fn evicted(w: &mut World, dest: Dest) {
     for lock in held {
         locks::lost(w, dest, &lock);
     }
+    crate::behind::evicted(w, dest);
     w.imports.opens.retain(|(d, _), _| *d != dest);
     w.imports.closed.retain(|(d, ..)| *d != dest);
     for file in w.files.iter_mut() {
-        if file.dest == dest && file.open_xid != Xid(0) {
+        if file.dest == dest && (file.open_xid != Xid(0) || file.is_here()) {
             file.dead = true;
         }
     }

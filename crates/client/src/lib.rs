@@ -36,6 +36,7 @@
 
 mod absorb;
 pub mod api;
+mod behind;
 mod closes;
 mod config;
 mod cx;

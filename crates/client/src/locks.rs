@@ -34,6 +34,9 @@ pub(crate) fn lock(
         return Ok(held);
     }
     cx.op.forget(step);
+    if let Dest::Mdt(_) = dest {
+        crate::behind::drained(cx, dest)?;
+    }
     let Some(target) = cx.w.imports.get_mut(dest) else { return Err(Stop::Errno(Errno::EIO)) };
     let cookie = target.locks.new_cookie();
     target.locks.expect(cookie);
@@ -122,6 +125,11 @@ pub(crate) fn release_all(w: &mut World, op: &OpState) {
             }
             Memo::Lock { dest, cookie } => release(w, *dest, *cookie),
             Memo::Node(ino) => w.nodes.unwant(*ino),
+            Memo::Changing(ino) => {
+                if let Some(node) = w.nodes.get_mut(*ino) {
+                    node.changing = node.changing.saturating_sub(1);
+                }
+            }
             Memo::Asked(ino) => {
                 if let Some(node) = w.nodes.get_mut(*ino) {
                     node.asked = node.asked.saturating_sub(1);

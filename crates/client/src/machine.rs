@@ -13,7 +13,7 @@ use crate::cx::{Cx, Stop};
 use crate::imports::{self, Arrived, Pending};
 use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
-use crate::{absorb, closes, config, data, locks, ops, params};
+use crate::{absorb, behind, closes, config, data, locks, ops, params};
 
 /// An operation in its slot.
 struct Running {
@@ -104,7 +104,7 @@ impl Client {
     /// When [`Event::Tick`] is due: other events do not look at the time.
     pub fn deadline(&self) -> Option<Instant> {
         let w = &self.w;
-        [imports::deadline(w), data::deadline(w), closes::deadline(w), w.timer, w.mount_deadline]
+        [imports::deadline(w), data::deadline(w), closes::deadline(w), behind::deadline(w), w.timer, w.mount_deadline]
             .into_iter()
             .flatten()
             .min()
@@ -141,6 +141,7 @@ impl Client {
         imports::tick(&mut self.w);
         data::tick(&mut self.w);
         closes::tick(&mut self.w);
+        behind::tick(&mut self.w);
         config::tick(&mut self.w);
         if self.w.timer.is_some_and(|at| at <= self.w.now) {
             self.w.timer = None;

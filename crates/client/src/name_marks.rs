@@ -34,6 +34,11 @@ impl NameMarks {
         self.marks.find(place(mark), |known| *known == mark).is_some()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.marks.len()
     }

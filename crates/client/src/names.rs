@@ -13,6 +13,7 @@
 //! made it, and an older reply does not overwrite it.
 
 use bytes::Bytes;
+use core::time::Duration;
 use proto::Fid;
 use proto::msg::{Attr, ObjectRep, Policy, bits};
 use std::sync::Arc;
@@ -116,6 +117,10 @@ pub enum Found {
 
 /// Most names that a directory keeps without being complete.
 const LOOSE_NAMES_MAX: usize = 8192;
+/// Names that are changed in a directory before it is leased.
+const CHANGES_BEFORE_LEASE: u32 = 2;
+/// After its lock was lost, a directory is leased again when nobody else came for so long.
+const LEASE_PAUSE: Duration = Duration::from_secs(1);
 /// Directory locks that are lost this often in a short time are no longer asked for.
 const CONTENDED: u32 = 4;
 
@@ -269,6 +274,19 @@ impl World {
             !node.has(bits::UPDATE)
                 && (node.update_losses < CONTENDED || self.now.since(node.update_lost).as_millis() > 500)
         })
+    }
+
+    /// Whether a create in this directory should bring a lease on it: names are made here one after the other, all are known, and
+    /// nobody else has taken the lock away lately.
+    pub(crate) fn wants_lease(&mut self, ino: u64) -> bool {
+        let Some(node) = self.nodes.get(ino) else { return false };
+        let (fid, dest) = (node.fid, self.mdt_of(node.fid));
+        let whole = |dir: &Directory| {
+            dir.complete_epoch == Some(node.update_epoch) && dir.changes >= CHANGES_BEFORE_LEASE
+        };
+        let quiet = node.update_losses == 0 || self.now.since(node.update_lost) > LEASE_PAUSE;
+        let wanted = node.has(bits::UPDATE) && quiet && node.dir.as_deref().is_some_and(whole);
+        wanted && crate::behind::allowed(self, dest) && crate::behind::lease(self, dest, fid).is_none()
     }
 
     /// The epoch that a reply about names in `parent` belongs to: the present one if the reply itself brought the lock,

@@ -4,7 +4,7 @@
 //! ([`crate::room`]), unless programs use more. `bits` mirrors the inode locks that are held and not called back.
 
 use bytes::Bytes;
-use proto::Fid;
+use proto::{Errno, Fid};
 use proto::msg::{Attr, Xattr, bits};
 use std::sync::Arc;
 use stdx::{Index, Instant, Slab};
@@ -84,6 +84,14 @@ pub struct Node {
     pub dropped: u32,
     /// Calls that wait here for attributes that the kernel lacks.
     pub asked: u32,
+    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::behind`]).
+    pub(crate) private: Option<u64>,
+    /// Changes of it that were made here and have no answer.
+    pub(crate) unsettled: u32,
+    /// Operations that ask a server to change it, or names in it.
+    pub(crate) changing: u32,
+    /// How often a change that was made here was lost, and why last.
+    pub(crate) failures: (u32, Errno),
     /// The one before it in its list, and the one after it.
     links: (u32, u32),
 }
@@ -119,13 +127,18 @@ impl Node {
             shown: 0,
             dropped: 0,
             asked: 0,
+            private: None,
+            unsettled: 0,
+            changing: 0,
+            failures: (0, Errno::EIO),
             links: (NIL, NIL),
         }
     }
 
     /// Whether neither the kernel nor open files nor operations refer to it.
     pub fn is_idle(&self) -> bool {
-        self.lookups == 0 && self.opens == 0 && self.wanted == 0
+        let used = self.unsettled > 0 || self.changing > 0;
+        self.lookups == 0 && self.opens == 0 && self.wanted == 0 && !used
     }
 
     /// Whether these bits are held.

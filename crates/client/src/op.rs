@@ -39,6 +39,8 @@ pub enum WaitKey {
     Gates,
     /// Closes were answered.
     Closes,
+    /// Changes made behind the programs' backs were answered.
+    Behind,
     /// A directory's listing was fetched.
     Listing(u64),
     /// The data cache's own, by a number that it chooses.
@@ -63,6 +65,8 @@ pub enum Task {
     },
     /// Tell a server what programs have closed.
     Close(Box<crate::closes::Batch>),
+    /// Tell a server what was changed behind the programs' backs.
+    Batch(Box<crate::behind::Batch>),
     /// An object was opened so that it lasts until the kernel has come back for it; then it is closed.
     Hold {
         /// The open.
@@ -179,6 +183,8 @@ pub enum Memo {
     Node(u64),
     /// The kernel waits for attributes of a node.
     Asked(u64),
+    /// A change of a node is asked for: none is made behind its back.
+    Changing(u64),
     /// The kernel was asked to forget something.
     Token,
     /// A number of the operation's own.
@@ -200,6 +206,8 @@ pub struct OpState {
     pub interrupted: bool,
     /// A request that changes something was sent.
     pub committed: bool,
+    /// Somebody elsewhere waits for it: its requests must not wait behind ordinary changes.
+    pub urgent: bool,
     /// A record lock that it waits for: where, and our number of the request.
     pub waiting_record: Option<(Dest, u64)>,
     memo: Vec<(Step, Memo)>,
@@ -217,6 +225,7 @@ impl OpState {
             wall_ns,
             interrupted: false,
             committed: false,
+            urgent: false,
             waiting_record: None,
             memo: Vec::new(),
             used: SmallVec::new(),
@@ -231,6 +240,7 @@ impl OpState {
         self.wall_ns = wall_ns;
         self.interrupted = false;
         self.committed = false;
+        self.urgent = false;
         self.waiting_record = None;
         self.memo.clear();
         self.used.clear();

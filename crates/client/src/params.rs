@@ -117,6 +117,7 @@ fn all(w: &World) -> Vec<(String, String)> {
         (format!("llite.{fs}.max_nodes"), w.options.max_nodes.to_string()),
         (format!("llite.{fs}.max_nodes_mb"), (w.options.max_nodes * NODE_BYTES).div_ceil(1 << 20).to_string()),
         (format!("llite.{fs}.read_only"), u8::from(w.options.read_only).to_string()),
+        (format!("llite.{fs}.sync_metadata"), u8::from(w.options.sync_metadata).to_string()),
         (format!("llite.{fs}.nodes"), w.nodes.len().to_string()),
         (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
         (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
@@ -140,6 +141,7 @@ fn all(w: &World) -> Vec<(String, String)> {
             list.push((format!("{device}.max_mod_rpcs_raise"), u8::from(import.mod_rpcs_raise()).to_string()));
             let stats = rpc_stats(w.wall_ns, target.rpc_stats_since_ns, &status, import.mod_rpcs_histogram());
             list.push((format!("{device}.rpc_stats"), stats));
+            list.push((format!("{device}.metadata_write_back"), crate::behind::text(w, target.dest)));
         }
         let mut stats = String::new();
         for (opcode, count) in target.import.counts() {
@@ -203,6 +205,13 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
         return set_import(w, dest, last, value);
     }
     let number: u64 = value.parse().map_err(|_| Errno::EINVAL)?;
+    if last == "sync_metadata" {
+        w.options.sync_metadata = match number {
+            0 | 1 => number == 1,
+            _ => return Err(Errno::ERANGE),
+        };
+        return Ok(());
+    }
     let bytes = number.checked_mul(1 << 20).ok_or(Errno::ERANGE)?;
     match last {
         "max_cached_mb" => w.options.max_cached = bytes,

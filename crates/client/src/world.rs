@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use stdx::{Instant, Map, Rng};
 
 use crate::api::{Effect, Options};
+use crate::behind::Behind;
 use crate::closes::Closes;
 use crate::cx::Step;
 use crate::data::DataState;
@@ -125,6 +126,8 @@ pub struct World {
     pub data: DataState,
     /// Connections to targets and the locks held there.
     pub imports: Imports,
+    /// Changes that servers were not told, or did not answer.
+    pub behind: Behind,
     /// Closes that servers were not told, or did not answer.
     pub closes: Closes,
     /// FIDs.
@@ -187,6 +190,7 @@ impl World {
             files: Files::default(),
             data: DataState::default(),
             imports: Imports::default(),
+            behind: Behind::default(),
             closes: Closes::default(),
             sequences: Sequences::default(),
             mounted: false,
@@ -306,6 +310,7 @@ impl World {
             parent_cookie: if parent { self.want(dest) } else { 0 },
             data_cookie: if data.is_some() { self.want(dest) } else { 0 },
             data_write: data.unwrap_or(false),
+            exclusive: false,
         }
     }
 

@@ -79,7 +79,7 @@ impl Caller {
 
     /// Whether it is in a group.
     pub fn in_group(&self, gid: u32) -> bool {
-        self.cred.gid == gid || self.cred.groups.contains(&gid)
+        self.cred.in_group(gid)
     }
 
     /// Whether it owns an object, or may act as if.
@@ -145,20 +145,12 @@ impl Caller {
     /// A mode that somebody asked for, for an object of `gid`: without the set-group-id bit if that is not a group of
     /// the caller.
     pub fn mode_allowed(&self, mode: u32, gid: u32) -> u32 {
-        if self.in_group_or_capable(gid) { mode } else { mode & !S_ISGID }
+        self.cred.mode_allowed(mode, gid)
     }
 
     /// Group and mode of a new object in `dir`, before umask and lists.
     pub fn group_and_mode_of_new(&self, dir: &Inode, mode: u32) -> (u32, u32) {
-        if dir.mode & S_ISGID == 0 {
-            return (self.cred.gid, mode);
-        }
-        if mode & schema::inode::S_IFMT == schema::inode::S_IFDIR {
-            return (dir.gid, mode | S_ISGID);
-        }
-        let both = S_ISGID | S_IXGRP;
-        let mode = if mode & both == both { self.mode_allowed(mode, dir.gid) } else { mode };
-        (dir.gid, mode)
+        self.cred.group_and_mode_of_new(dir.gid, dir.mode, mode)
     }
 }
 

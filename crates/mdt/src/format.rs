@@ -1,6 +1,6 @@
 //! The records that a new metadata target begins with.
 
-use crate::ops::create::DIR_SIZE;
+use proto::connect::DIR_SIZE;
 use proto::Fid;
 use schema::inode::{ROOT_INO, S_IFDIR};
 use schema::{Inode, MdtState, Oi, Record};

@@ -1,6 +1,6 @@
 //! Locks that come with a reply, and sizes that somebody else knows better.
 
-use crate::tree::Node;
+use crate::tree::{self, Node};
 use proto::Fid;
 use proto::msg::{Attr, LockGrant, LockMode, Lvb, Resource, WantLocks, bits};
 use schema::Inode;
@@ -10,14 +10,13 @@ use target::{Cx, Stop};
 pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: Option<Fid>) -> Vec<LockGrant> {
     let mut grants = Vec::new();
     if let Some(parent) = parent {
-        let resource = Resource::inode(parent);
-        grants.extend(cx.try_grant(resource, LockMode::Pr, bits::UPDATE, bits::UPDATE, want.parent_cookie));
+        grants.extend(entries(cx, Resource::inode(parent), want.parent_cookie, want.exclusive));
     }
     if let Some(inode) = object {
         let resource = Resource::inode(inode.fid);
         grants.extend(cx.try_grant(resource, LockMode::Pr, cached(inode), bits::LOOKUP, want.object_cookie));
         if inode.is_dir() {
-            grants.extend(cx.try_grant(resource, LockMode::Pr, bits::UPDATE, bits::UPDATE, want.entries_cookie));
+            grants.extend(entries(cx, resource, want.entries_cookie, want.exclusive));
         }
         if inode.is_resident() {
             let mode = if want.data_write { LockMode::Pw } else { LockMode::Pr };
@@ -27,14 +26,24 @@ pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: 
     grants
 }
 
+/// The lock on the entries of a directory: a lease, if that is wanted and nobody else has one.
+fn entries(cx: &mut Cx<'_>, resource: Resource, cookie: u64, exclusive: bool) -> Option<LockGrant> {
+    let mut grant = |mode| cx.try_grant(resource, mode, bits::UPDATE, bits::UPDATE, cookie);
+    exclusive.then(|| grant(LockMode::Ex)).flatten().or_else(|| grant(LockMode::Pr))
+}
+
 /// What one lock on an object covers for a client that caches it.
 pub fn cached(inode: &Inode) -> u64 {
     if inode.is_dir() { bits::CACHE_DIRECTORY } else { bits::CACHE }
 }
 
-/// Attributes with size and times as the writer knows them who has the data of a resident file under its lock.
+/// Attributes with size and times as the writer knows them who has the data of a resident file under its lock; of a directory,
+/// when nobody has it leased.
 pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
     let mut attr = node.inode.attr();
+    if node.inode.is_dir() {
+        tree::unleased(cx, node.fid())?;
+    }
     if node.inode.is_resident() {
         for lvb in cx.glimpse(Resource::inode(node.fid()), node.inode.version)? {
             merge(&mut attr, &lvb);

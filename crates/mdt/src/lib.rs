@@ -8,6 +8,7 @@
 //! - [`tree`]: objects, names and the writes that all operations share, as records.
 //! - [`grants`]: locks that come with replies.
 //! - [`opens`], [`known`]: what is only in memory: open files; directories of which every name is known.
+//! - `promises`: room for changes that clients make behind their programs' backs.
 //! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
 //!
 //! # Invariants
@@ -27,6 +28,7 @@ pub mod layouts;
 pub mod opens;
 pub mod ops;
 mod params;
+mod promises;
 pub mod resident;
 pub mod tasks;
 pub mod tree;
@@ -42,7 +44,9 @@ use known::KnownDirs;
 use opens::Opens;
 use ops::Change;
 use params::Stats;
-use proto::msg::{ConnectRep, ConnectReq, Reint, ReintReq};
+use promises::Promises;
+use proto::connect::features;
+use proto::msg::{BATCH_MAX, ConnectRep, ConnectReq, Reint, ReintReq};
 use proto::{Errno, Opcode, TargetKind};
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
@@ -58,6 +62,7 @@ pub struct Mdt {
     osts: Vec<u32>,
     stats: Stats,
     destroys: Destroys,
+    promises: Promises,
     /// A range of sequences is being fetched.
     fetching: bool,
     /// Grants of clients that are gone will be looked for.
@@ -76,6 +81,7 @@ impl Mdt {
             osts: Vec::new(),
             stats: Stats::default(),
             destroys: Destroys::default(),
+            promises: Promises::default(),
             fetching: false,
             forgetting: false,
             seek_strays: false,
@@ -115,6 +121,7 @@ impl Service for Mdt {
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
         match request.opcode {
             Opcode::MdsReint => self.reint(cx, &request.decode()?),
+            Opcode::MdsBatch => ops::batch::batch(self, cx, &request.decode()?),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
             Opcode::MdsLookup => ops::lookup::lookup(self, cx, &request.decode()?),
             Opcode::MdsGetattr => ops::getattr::getattr(cx, &request.decode()?),
@@ -153,6 +160,7 @@ impl Service for Mdt {
     fn records_max(&self, request: &Request) -> usize {
         match request.opcode {
             // A close on the wire has this many bytes at least, and may remove an object.
+            Opcode::MdsBatch => CHANGE_RECORDS + BATCH_MAX * 8,
             Opcode::MdsClose => CHANGE_RECORDS + request.frame.body.len() / 16 * 8,
             _ => CHANGE_RECORDS,
         }
@@ -160,7 +168,8 @@ impl Service for Mdt {
 
     fn may_use_reserve(&self, request: &Request) -> bool {
         match request.opcode {
-            Opcode::MdsClose => true,
+            // For a batch room was promised there.
+            Opcode::MdsClose | Opcode::MdsBatch => true,
             Opcode::MdsReint => request.decode::<ReintReq>().is_ok_and(|reint| match reint.op {
                 Some(Reint::Unlink(_) | Reint::Setlayout(_)) => true,
                 // Opening what is there takes no more room than the client's record has.
@@ -175,11 +184,15 @@ impl Service for Mdt {
         tasks::run(self, cx, task)
     }
 
-    fn connected(&mut self, _cx: &mut Cx<'_>, _export: ExportId, _request: &ConnectReq, reply: &mut ConnectRep) {
+    fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, _request: &ConnectReq, reply: &mut ConnectRep) {
         reply.dom_size = self.settings.dom_size;
+        if reply.features & features::WRITE_BACK != 0 {
+            reply.batch_room = self.promise(cx, export);
+        }
     }
 
     fn export_gone(&mut self, cx: &mut Cx<'_>, export: ExportId) {
+        self.promise_ends(export);
         tasks::export_gone(self, cx, export);
     }
 

@@ -8,7 +8,7 @@ use crate::Mdt;
 use crate::acl;
 use bytes::Bytes;
 use proto::connect::NAME_MAX;
-use proto::msg::{LockMode, Policy, Resource};
+use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Errno, Fid};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
@@ -63,9 +63,16 @@ pub fn node(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     find(cx, fid)?.ok_or(Stop::Errno(Errno::ESTALE))
 }
 
+/// Whoever has leased a directory may have changed it behind our back: the lease is called back before its names or attributes
+/// are looked at.
+pub fn unleased(cx: &mut Cx<'_>, dir: Fid) -> Result<(), Stop> {
+    cx.revoke(Resource::inode(dir), LockMode::Pr, Policy::Bits(bits::UPDATE))
+}
+
 /// The directory of a FID: `ENOTDIR` if it is none.
 pub fn dir(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     let node = node(cx, fid)?;
+    unleased(cx, fid)?;
     match () {
         () if !node.inode.is_dir() => Err(Stop::Errno(Errno::ENOTDIR)),
         // Removed, and still open somewhere: nothing can be found or made in it.

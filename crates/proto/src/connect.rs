@@ -52,5 +52,7 @@ pub const XATTR_SIZE_MAX: usize = 65536;
 pub const GROUPS_MAX: usize = 65536;
 /// Most links of an object.
 pub const LINK_MAX: u32 = 65000;
+/// What `stat` says of the size of every directory, in bytes.
+pub const DIR_SIZE: u64 = 4096;
 /// Files up to this size live on the metadata target, in bytes, by default.
 pub const DOM_SIZE_DEFAULT: u32 = 64 << 10;

@@ -148,6 +148,8 @@ pub struct Plan {
     pub max_mod_rpcs: u16,
     /// Clients, in turn: changes in flight; 0: a client of version 0.1.0.
     pub slots: [u16; CLIENTS_MAX],
+    /// Clients, in turn: every change is answered by the server before the program goes on.
+    pub sync_metadata: [bool; CLIENTS_MAX],
     /// How long requests may take follows from how long they took; otherwise it is fixed.
     pub adaptive: bool,
     /// Clients: nodes.
@@ -224,6 +226,7 @@ impl Plan {
             max_read_ahead: pick(rng, &[(1, 0), (1, 64 << 10), (1, 4 << 20)]),
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
+            sync_metadata: [true; CLIENTS_MAX],
             adaptive: false,
             max_nodes: pick(rng, &[(1, 16), (1, 50), (2, 10_000)]),
             write_back_after: Duration::from_millis(pick(rng, &[(1, 1), (2, 50), (2, 5_000)])),
@@ -231,7 +234,7 @@ impl Plan {
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
         };
-        plan.with_faults(rng).with_slots().with_times()
+        plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
 
     /// Slots are drawn from another stream, so that a seed's other choices are those of earlier versions.
@@ -247,6 +250,16 @@ impl Plan {
     /// From a stream of its own, too.
     fn with_times(mut self) -> Plan {
         self.adaptive = Rng::new(self.seed ^ 0xada7_ada7).chance(1, 3);
+        self
+    }
+
+    /// Likewise.
+    fn with_write_back(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0xbe41_bd00);
+        let some = pick(&mut rng, &[(1, 0), (2, 50), (1, 100)]);
+        for sync in &mut self.sync_metadata {
+            *sync = !rng.chance(some, 100);
+        }
         self
     }
 
@@ -305,6 +318,7 @@ impl Plan {
             max_read_ahead: 64 << 10,
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
+            sync_metadata: [true; CLIENTS_MAX],
             adaptive: false,
             max_nodes: 10_000,
             write_back_after: Duration::from_millis(50),

@@ -232,6 +232,23 @@ impl Cx<'_> {
         Err(Stop::Errno(Errno::EOVERFLOW))
     }
 
+    /// Part of an attempt that can fail by itself: with an error, what it has written and noted is taken back and the attempt
+    /// goes on.
+    pub fn apart<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
+        let (written, noted) = (self.m.view.savepoint(), self.m.out.mark());
+        let result = part(self);
+        if let Err(Stop::Errno(_)) = result {
+            self.m.view.rollback(written);
+            self.m.out.back_to(noted);
+        }
+        result
+    }
+
+    /// The versions that this attempt noted say nothing, for several changes noted theirs.
+    pub fn forget_versions(&mut self) {
+        self.m.out.pre_versions = [0; 4];
+    }
+
     // --- durability ---
 
     /// This change touches `key`. If another client's change of it is not durable, the reply waits until it is.
@@ -298,6 +315,15 @@ impl Cx<'_> {
             return None;
         }
         self.m.locks.try_grant(self.m.now, self.op.export, resource, mode, want_bits, must_bits, cookie)
+    }
+
+    /// Grants the requester a lock on an object that it has made, and that nobody else can have a lock on: it counts on that.
+    /// `None` for a cookie of 0 and in replays.
+    pub fn grant_new(&mut self, resource: Resource, mode: LockMode, bits: u64, cookie: u64) -> Option<LockGrant> {
+        if cookie == 0 || self.is_replay() {
+            return None;
+        }
+        self.m.locks.grant_new(self.m.now, self.op.export, resource, mode, bits, cookie)
     }
 
     /// Takes the lock that the request (an `LdlmEnqueue`) asks for, replays of locks included.

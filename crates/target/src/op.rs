@@ -160,6 +160,19 @@ pub(crate) struct Out {
 }
 
 impl Out {
+    /// How much there is, for [`Out::back_to`].
+    pub(crate) fn mark(&self) -> [usize; 4] {
+        [self.changed.len(), self.spawned.len(), self.notices.len(), self.evicted.len()]
+    }
+
+    /// What came since is taken back.
+    pub(crate) fn back_to(&mut self, [changed, spawned, notices, evicted]: [usize; 4]) {
+        self.changed.truncate(changed);
+        self.spawned.truncate(spawned);
+        self.notices.truncate(notices);
+        self.evicted.truncate(evicted);
+    }
+
     pub(crate) fn clear(&mut self) {
         self.writes = 0;
         self.wants_transno = false;

@@ -24,7 +24,7 @@ use crate::service::{Request, Service};
 /// Whether a request may be the work that a client does before it gives a lock back. Signs of life alone are not.
 fn writes_back(header: &Header) -> bool {
     use Opcode::*;
-    matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint))
+    matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint | MdsBatch))
 }
 
 /// Of how many clients it is known at most that they were refused.

@@ -13,6 +13,7 @@ use stdx::Instant;
 
 use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, file, file_mut, into_clock, node_key};
 use super::{Task, step, steps};
+use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::op::Memo;
@@ -123,9 +124,10 @@ fn pump(w: &mut World, dest: Dest) {
 pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
     let Some(job) = cx.w.data.jobs.get(&id) else { return Ok(()) };
     let (ino, key, dest, offset, data) = (job.ino, job.key, job.dest, job.offset, job.data.clone());
+    let lvb = job.lvb;
     let range = offset..offset + data.len() as u64;
     if !cx.began(steps::WRITE) {
-        let lvb = job.lvb;
+        behind::settled(cx, ino)?;
         let (uid, gid) = super::owner(cx.w, ino);
         let lock = file(cx.w, ino)
             .and_then(|f| f.object(key))

@@ -23,6 +23,7 @@ use stdx::Instant;
 use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
 use super::striping::Striping;
 use super::{Task, access, read, step, steps};
+use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::op::WaitKey;
@@ -83,6 +84,7 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
     pause(cx)?;
     access::load(cx, ino)?;
+    behind::settled(cx, ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
     let held = cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;

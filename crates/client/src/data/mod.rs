@@ -42,7 +42,7 @@ mod write;
 use bytes::Bytes;
 use dlm::client::HeldLock;
 use proto::Errno;
-use proto::msg::{Attr, Lvb, Resource};
+use proto::msg::{Attr, Layout, Lvb, Resource};
 use stdx::Instant;
 
 use crate::api::{FileHandle, Whence};
@@ -272,6 +272,23 @@ pub fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
 pub fn lock_granted(w: &mut World, dest: Dest, lock: &HeldLock, lvb: Option<&Lvb>) {
     let _ = dest;
     state::lock_granted(w, lock, lvb);
+}
+
+/// A data lock that was assumed is granted: the server's number of it is known.
+pub fn lock_confirmed(w: &mut World, lock: &HeldLock) {
+    state::lock_confirmed(w, lock);
+}
+
+/// The target has made a file whose data is here already, and tells where it goes when it grows.
+pub fn layout_settled(w: &mut World, ino: u64, layout: &Layout) {
+    state::layout_settled(w, ino, layout);
+}
+
+/// Something that a program did to the file was lost, which the next fsync or close tells.
+pub fn failed(w: &mut World, ino: u64, errno: Errno) {
+    if let Some(file) = state::file_mut(w, ino) {
+        file.fail(errno);
+    }
 }
 
 /// What attributes say of the data, if it lies on the metadata target: for a DOM lock that came with them.

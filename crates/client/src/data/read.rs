@@ -12,6 +12,7 @@ use super::state::{ALL, Fetch, HOME, Key, edit, evict, file, file_mut, into_cloc
 use super::striping::FILE_SIZE_MAX;
 use super::{IoFlags, Task, access, step, steps};
 use crate::api::FileHandle;
+use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::op::Memo;
 
@@ -71,6 +72,9 @@ pub(super) fn fetch(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64
     }
     let (gaps, busy) = plan(cx, ino, &parts);
     let sent = !gaps.is_empty();
+    if sent {
+        behind::settled(cx, ino)?;
+    }
     for (key, gap) in gaps {
         send(cx, ino, key, gap);
     }

@@ -8,6 +8,7 @@ use super::state::{ALL, HOME, Key, edit, file, file_mut, node_key};
 use super::striping::FILE_SIZE_MAX;
 use super::{IoFlags, WriteAt, access, flush, leave, step, steps, write};
 use crate::api::Whence;
+use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::op::Memo;
 
@@ -25,6 +26,7 @@ pub(super) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         return Ok(());
     }
     access::load(cx, ino)?;
+    behind::settled(cx, ino)?;
     if file(cx.w, ino).is_some_and(|f| f.resident()) && size > leave::limit(cx, ino) {
         cx.unlock(steps::HOME_LOCK);
         leave::leave(cx, ino)?;
@@ -193,6 +195,7 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
     }
     if cx.memo(steps::CUT).is_none() {
         access::load(cx, ino)?;
+        behind::settled(cx, ino)?;
         let resident = loop {
             let grows = kind != PunchKind::Hole && !keep_size;
             // Under locks to the end, the size is exact.

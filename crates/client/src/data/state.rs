@@ -647,6 +647,23 @@ pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     edit(w, ino, key, |object| object.locked(lock, lvb));
 }
 
+/// See [`super::lock_confirmed`].
+pub(super) fn lock_confirmed(w: &mut World, lock: &HeldLock) {
+    let Some((ino, key)) = place_of(&lock.resource) else { return };
+    edit(w, ino, key, |object| {
+        for held in object.locks.iter_mut().filter(|held| held.cookie == lock.cookie) {
+            held.handle = lock.handle;
+        }
+    });
+}
+
+/// See [`super::layout_settled`].
+pub(super) fn layout_settled(w: &mut World, ino: u64, layout: &Layout) {
+    if let Some(file) = file_mut(w, ino).filter(|file| file.resident()) {
+        file.set_layout(layout.clone());
+    }
+}
+
 impl Object {
     /// A lock on it was granted.
     fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>) {

@@ -12,6 +12,7 @@ use proto::{Bytes, Errno, Opcode};
 use super::state::{BUDGET, HOME, Key, edit, evict, file, file_mut, into_clock, node_key};
 use super::striping::{FILE_SIZE_MAX, Striping};
 use super::{IoFlags, WriteAt, access, flush, leave, step, steps};
+use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::op::Memo;
@@ -32,6 +33,9 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
     }
     if cx.memo(steps::THROUGH).is_some() {
         return through_go_on(cx, ino, data, flags);
+    }
+    if flags.sync || flags.direct {
+        behind::settled(cx, ino)?;
     }
     let given = match at {
         WriteAt::Append => None,

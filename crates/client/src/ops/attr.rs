@@ -5,6 +5,7 @@ use proto::{Errno, Opcode};
 
 use super::{attributes, fid_of, permits, stat, stat_cached, step, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime};
+use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -101,6 +102,15 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
             op.handle = cx.w.imports.opens.get(&(file.dest, file.open_xid)).map_or(0, |opened| opened.handle);
         }
     }
+    if set.size.is_none() && behind::setattr(cx, ino, &op)? {
+        if set.atime.is_some()
+            && let Some(node) = cx.w.nodes.get_mut(ino)
+        {
+            node.atime_ns = None;
+        }
+        return Ok(Answer::Attr(stat(cx, ino)?));
+    }
+    cx.changing(step::CHANGING, ino);
     let cred = cx.op.cred.clone();
     let first = !cx.replied(step::MAIN);
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, _| ReintReq {

@@ -11,7 +11,7 @@ use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
-use crate::{closes, config, data, locks};
+use crate::{behind, closes, config, data, locks};
 
 /// A further sequence of FIDs.
 pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
@@ -25,7 +25,9 @@ pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
 /// A lock is to be given back: what it covers is flushed, the kernel's copy dropped, then it goes.
 pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     let Some(lock) = cx.w.imports.get(dest).and_then(|target| target.locks.get(cookie)) else { return Ok(()) };
+    cx.op.urgent = true;
     let result = (|| {
+        behind::give_back(cx, dest, &lock)?;
         if locks::is_data(&lock) {
             data::flush_for_lock(cx, dest, &lock)?;
         }
@@ -101,6 +103,9 @@ fn told(w: &mut World, item: &Item) {
 pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = fid_of(ino)?;
     let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns) else { return Ok(()) };
+    if behind::accessed(cx, ino, atime_ns)? {
+        return Ok(());
+    }
     let now_ns = cx.wall_ns();
     let dest = cx.w.mdt_of(fid);
     cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {

@@ -54,8 +54,9 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let node = cx.w.nodes.obtain(fid);
     node.opens += 1;
     node.handles += 1;
+    let error_mark = node.failures.0;
     let file =
-        OpenFile { ino, fid, flags: o::DIRECTORY, cred, dest, open_xid: Xid(0), error_mark: 0, dead: false, stream };
+        OpenFile { ino, fid, flags: o::DIRECTORY, cred, dest, open_xid: Xid(0), error_mark, dead: false, stream };
     let fh = cx.w.files.insert(file);
     Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
 }
@@ -77,9 +78,13 @@ pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
 /// `Fsyncdir`: names are durable with everything else of the metadata target.
 pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
-    let (fid, dest) = (file.fid, file.dest);
+    let (ino, fid, dest, known) = (file.ino, file.fid, file.dest, file.error_mark);
     cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
-    Ok(Answer::Done)
+    let (failures, errno) = cx.w.nodes.get(ino).map_or((known, Errno::EIO), |node| node.failures);
+    if let Some(file) = cx.w.files.get_mut(fh) {
+        file.error_mark = failures;
+    }
+    if failures == known { Ok(Answer::Done) } else { Err(errno.into()) }
 }
 
 /// Fills the kernel's buffer.

@@ -96,6 +96,7 @@ pub(crate) fn fid_to_path(cx: &mut Cx<'_>, fid: Fid) -> Run<Answer> {
 /// `GetLayout`.
 pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     walk(cx, ino)?;
+    crate::behind::settled(cx, ino)?;
     Ok(Answer::Layout(attributes(cx, ino, false)?.layout))
 }
 

@@ -28,6 +28,8 @@ use crate::node::S_IFMT;
 use crate::op::{Task, WaitKey};
 use crate::world::{ObjectLocks, World};
 
+pub(crate) use namespace::unnamed;
+
 pub(crate) use kernel::{Gate, ended, names_lost, shown, waits};
 
 /// Steps of helpers; an operation's own begin at 100.
@@ -75,6 +77,10 @@ pub(crate) mod step {
     pub const SHOWN: Step = 40_000;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
+    /// Directories and objects that a request is about to change, up to three.
+    pub const CHANGING: Step = 20;
+    /// The object of a change that was made behind the program's back.
+    pub const BEHIND: Step = 23;
     /// A record lock that takes nothing away.
     pub const KEEP: Step = 17;
     /// A sequence was waited for.
@@ -146,6 +152,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Sequence => background::sequence(cx),
         Task::Callback { dest, cookie } => background::callback(cx, *dest, *cookie),
         Task::Close(closing) => background::close(cx, closing),
+        Task::Batch(batch) => crate::behind::send(cx, batch),
         Task::Hold { closing, until } => kernel::hold(cx, closing, *until),
         Task::Atime { ino } => background::atime(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),

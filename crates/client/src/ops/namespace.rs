@@ -1,13 +1,14 @@
 //! Changes of the namespace: one request each, without a lookup first. The caches are changed by what the reply says.
 
 use bytes::Bytes;
-use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, ReintReq, RenameOp, UnlinkOp, bits};
+use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, ReintReq, RenameOp, UnlinkOp, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use std::sync::Arc;
 
 use super::{fid_of, new_fid, stat, step, walk, writable};
 use crate::absorb::rebuilt;
 use crate::api::{Answer, Effect, Invalidation, Stat};
+use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::data;
@@ -66,18 +67,27 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     let parent_fid = walk(cx, parent)?;
     check_name(name)?;
     writable(cx)?;
+    if let Some(ino) = behind::create(cx, parent, name, mode, rdev, target)? {
+        let stat = stat(cx, ino)?;
+        return Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, parent, name)));
+    }
+    cx.changing(step::CHANGING, parent);
     let fid = new_fid(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
     note_epoch(cx, step::EPOCH, parent);
     let first = !cx.replied(step::MAIN);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
-        let names = w.wants_directory_lock(parent);
+        let lease = w.wants_lease(parent);
+        let names = lease || w.wants_directory_lock(parent);
         let data = (mode & S_IFMT == S_IFREG).then_some(false);
         let object = ObjectLocks { own: true, entries: mode & S_IFMT == S_IFDIR };
+        // Nobody else has a lock on a directory that is new.
+        let exclusive = lease || object.entries && behind::allowed(w, dest);
+        let want = WantLocks { exclusive, ..w.want_locks(dest, object, names, data) };
         ReintReq {
             cred: Some((*op.cred).clone()),
             now_ns: op.wall_ns,
-            want: Some(w.want_locks(dest, object, names, data)),
+            want: Some(want),
             op: Some(Reint::Create(CreateOp {
                 parent: parent_fid,
                 name: name.clone(),
@@ -121,12 +131,15 @@ pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, rep: &ObjectRep, ep
     }
 }
 
-/// A name of an object is about to go. Closes of it that wait leave first: the server is to find that nobody has it open.
-fn closed_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<()> {
+/// A name of an object is about to go. What the server has to know of it is told first: who has it open, and closes of it that
+/// wait, since it is to find that nobody has it open.
+fn asked_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<()> {
+    if cx.began(step::MAIN) {
+        return Ok(());
+    }
+    behind::leaves(cx, parent, name)?;
     match cx.w.known_name(parent, name) {
-        Found::Child(fid) if !cx.began(step::MAIN) && closes::pending(cx.w, fid.ino()) => {
-            closes::sent(cx, dest, fid.ino())
-        }
+        Found::Child(fid) if closes::pending(cx.w, fid.ino()) => closes::sent(cx, dest, fid.ino()),
         _ => Ok(()),
     }
 }
@@ -143,7 +156,11 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     check_name(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
-    closed_before(cx, dest, parent, name)?;
+    if behind::unlink(cx, parent, name, rmdir)? {
+        return Ok(Answer::Done);
+    }
+    cx.changing(step::CHANGING, parent);
+    asked_before(cx, dest, parent, name)?;
     note_epoch(cx, step::EPOCH, parent);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
@@ -162,7 +179,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
 }
 
 /// A name of an object is gone; `attr` says what is left. `destroyed`: nobody has it open either.
-fn unnamed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, destroyed: bool) {
+pub(crate) fn unnamed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, destroyed: bool) {
     let ino = attr.fid.ino();
     let Some(node) = w.nodes.get_mut(ino) else { return };
     node.kernel_names.retain(|(p, n)| *p != parent || n != name);
@@ -188,6 +205,11 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     check_name(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
+    cx.changing(step::CHANGING, new_parent);
+    cx.changing(step::CHANGING + 1, ino);
+    if !cx.began(step::MAIN) {
+        behind::object_leaves(cx, ino)?;
+    }
     note_epoch(cx, step::EPOCH, new_parent);
     let first = !cx.replied(step::MAIN);
     let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
@@ -231,7 +253,12 @@ pub(crate) fn rename(
     check_name(new_name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(source_parent);
-    closed_before(cx, dest, new_parent, new_name)?;
+    cx.changing(step::CHANGING, parent);
+    cx.changing(step::CHANGING + 1, new_parent);
+    asked_before(cx, dest, new_parent, new_name)?;
+    if !cx.began(step::MAIN) {
+        behind::leaves(cx, parent, name)?;
+    }
     note_epoch(cx, step::EPOCH, parent);
     note_epoch(cx, step::EPOCH_OTHER, new_parent);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {

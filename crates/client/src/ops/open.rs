@@ -4,13 +4,14 @@
 //! the server in the background ([`crate::closes`]); what a replay of the open needs stays in `Imports::opens` until the close is answered.
 
 use bytes::Bytes;
-use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, disposition};
+use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, WantLocks, disposition};
 use proto::{Errno, Fid, Opcode, Xid};
 use std::sync::Arc;
 
 use super::namespace::{epoch, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle};
+use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
@@ -34,6 +35,10 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         writable(cx)?;
     }
     let flags = flags & !(o::CREAT | o::EXCL);
+    if behind::open(cx, ino, flags) {
+        let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Xid(0));
+        return Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false });
+    }
     if flags & o::TRUNC != 0 {
         attributes(cx, ino, false)?;
         data::before_truncate(cx, ino, 0)?;
@@ -62,18 +67,29 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     let parent_fid = walk(cx, parent)?;
     check_name(name)?;
     writable(cx)?;
-    let fid = new_fid(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
+    if flags & o::DIRECTORY == 0
+        && let Some(ino) = behind::create(cx, parent, name, S_IFREG | (mode & 0o7777), 0, &Bytes::new())?
+    {
+        let stat = stat(cx, ino)?;
+        let fh = insert(cx, dest, super::fid_of(ino)?, flags, Xid(0));
+        let stat = super::lookup::referenced(cx.w, stat, parent, name);
+        return Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false });
+    }
+    cx.changing(step::CHANGING, parent);
+    let fid = new_fid(cx)?;
     let flags = flags | o::CREAT;
     note_epoch(cx, step::EPOCH, parent);
     let first = !cx.replied(step::MAIN);
     let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.opening = true;
-        let names = w.wants_directory_lock(parent);
+        let exclusive = w.wants_lease(parent);
+        let names = exclusive || w.wants_directory_lock(parent);
+        let want = w.want_locks(dest, ObjectLocks::FILE, names, Some(wants_write(flags)));
         ReintReq {
             cred: Some((*op.cred).clone()),
             now_ns: op.wall_ns,
-            want: Some(w.want_locks(dest, ObjectLocks::FILE, names, Some(wants_write(flags)))),
+            want: Some(WantLocks { exclusive, ..want }),
             op: Some(Reint::Open(OpenOp {
                 parent: Some(parent_fid),
                 name: name.clone(),
@@ -115,7 +131,8 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
             return Err(stop);
         }
     };
-    let fh = insert(cx, dest, attr.fid, flags);
+    let open_xid = open_xid(cx);
+    let fh = insert(cx, dest, attr.fid, flags, open_xid);
     let stat = super::lookup::referenced(cx.w, stat, parent, name);
     Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false })
 }
@@ -135,7 +152,8 @@ fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32, rep: &ObjectRep)
             other => other?,
         }
     }
-    Ok(insert(cx, dest, attr.fid, flags))
+    let open_xid = open_xid(cx);
+    Ok(insert(cx, dest, attr.fid, flags, open_xid))
 }
 
 /// The request that opened.
@@ -143,9 +161,9 @@ fn open_xid(cx: &Cx<'_>) -> Xid {
     cx.reply_header(step::MAIN).map_or(Xid(0), |header| header.xid)
 }
 
-fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32) -> FileHandle {
+/// A program has a file open; `open_xid` is the request that opened it, 0 if there was none.
+fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> FileHandle {
     let ino = fid.ino();
-    let open_xid = open_xid(cx);
     let error_mark = data::error_mark(cx.w, ino);
     let node = cx.w.nodes.obtain(fid);
     node.opens += 1;
@@ -153,7 +171,7 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32) -> FileHandle {
     node.stale = false;
     let cred = cx.op.cred.clone();
     // An eviction between reply and now has taken the open with it.
-    let dead = !cx.w.imports.opens.contains_key(&(dest, open_xid));
+    let dead = open_xid != Xid(0) && !cx.w.imports.opens.contains_key(&(dest, open_xid));
     cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, error_mark, dead, stream: None })
 }
 
@@ -194,6 +212,20 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);
     }
+    if file.open_xid == Xid(0) {
+        closed_here(cx, file.ino);
+        return Ok(Answer::Done);
+    }
     closes::add(cx.w, Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid });
     Ok(Answer::Done)
+}
+
+/// A file is closed that the server does not know to be open.
+fn closed_here(cx: &mut Cx<'_>, ino: u64) {
+    let Some(node) = cx.w.nodes.get_mut(ino) else { return };
+    node.opens = node.opens.saturating_sub(1);
+    if node.atime_ns.is_some() && !node.unlinked {
+        cx.spawn(Task::Atime { ino });
+    }
+    cx.w.nodes.loosened(ino);
 }

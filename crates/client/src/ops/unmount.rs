@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::step;
 use crate::api::Effect;
+use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
@@ -26,6 +27,7 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
                 other => other?,
             }
         }
+        behind::all_drained(cx)?;
         cx.set_memo(step::MAIN, CLOSING);
         for file in cx.w.files.take_all() {
             if file.open_xid.0 != 0 {
@@ -36,7 +38,7 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     }
     if phase < LEAVING {
         // Closes, lock callbacks, writes.
-        if cx.w.mounted && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty() || !closes::idle(cx.w)) {
+        if cx.w.mounted && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty() || !closes::idle(cx.w) || !behind::idle(cx.w)) {
             return Err(cx.wait(WaitKey::Drained));
         }
         if cx.w.mounted && !cx.w.options.read_only {

@@ -249,6 +249,7 @@ impl Values<'_> {
             data_cookie: v.cookie(),
             data_write: v.bool(),
             entries_cookie: v.cookie(),
+            exclusive: v.bool(),
         })
     }
 
@@ -436,6 +437,18 @@ impl Values<'_> {
             Opcode::ObjSync => {
                 let count = self.usually(&[0, 1, 3], 5000);
                 ObjSyncReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
+            }
+            Opcode::MdsBatch => {
+                let mut changes = Vec::new();
+                for _ in 0..self.usually(&[0, 1, 2, 5], 100) {
+                    let op = self.opt(|v| v.reint());
+                    let change = ReintReq { cred: self.cred(), now_ns: self.i(), want: self.want(), op };
+                    BatchReq::push(&mut changes, &change);
+                }
+                if self.rng.chance(1, 8) {
+                    changes.push(self.u() as u8);
+                }
+                BatchReq { changes: changes.into() }.encode_to_vec()
             }
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
             Opcode::MdsGetattr => GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred() }.encode_to_vec(),

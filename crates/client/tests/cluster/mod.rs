@@ -26,6 +26,7 @@ trait Machine {
     fn handle(&mut self, now: Instant, event: target::Event);
     fn poll(&mut self) -> Option<target::Effect>;
     fn deadline(&self) -> Option<Instant>;
+    fn set_param(&mut self, now: Instant, path: &str, value: &str) -> Result<(), Errno>;
 }
 
 impl<S: Service> Machine for Target<S> {
@@ -37,6 +38,9 @@ impl<S: Service> Machine for Target<S> {
     }
     fn deadline(&self) -> Option<Instant> {
         Target::deadline(self)
+    }
+    fn set_param(&mut self, now: Instant, path: &str, value: &str) -> Result<(), Errno> {
+        Target::set_param(self, now, path, value)
     }
 }
 
@@ -245,6 +249,12 @@ impl Cluster {
         self.start(at);
     }
 
+    pub fn set_server_param(&mut self, server: &str, path: &str, value: &str) {
+        let at = self.server(server);
+        let now = self.now;
+        self.servers[at].machine.as_mut().unwrap().set_param(now, path, value).unwrap();
+    }
+
     /// Breaks a link; both ends that live are told.
     fn break_link(&mut self, end: End) {
         let Some(other) = self.links.remove(&end) else { return };
@@ -345,6 +355,7 @@ impl Cluster {
             write_back_after: Duration::from_secs(5),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
+            sync_metadata: true,
             faults: stdx::Faults::none(),
         }
     }

@@ -37,6 +37,9 @@
 //!   cleanup_done(c)                                       poll() gives Cancel([handle])
 //! ```
 //!
+//! A lock on an object that the server has not heard of is [`assume`](LockCache::assume)d: it is used like any other, has no
+//! handle, and is neither given back nor replayed until the grant that [confirms](LockCache::confirm) it.
+//!
 //! After a restart of the server [`next_replays`](LockCache::next_replays) lists what to ask for again. Until the answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
 //! would mean nothing to the new server, which would keep the new lock for ever.
 
@@ -205,6 +208,8 @@ struct Held {
     refs: u32,
     /// Sent for replay, and not answered: the handle is the old server's.
     replaying: bool,
+    /// The server does not know of it yet: there is no handle.
+    assumed: bool,
     reason: Why,
     last_used: Instant,
     prev: u32,
@@ -212,6 +217,11 @@ struct Held {
 }
 
 impl Held {
+    /// Whether it cannot be given back now, because the server would not know which it is.
+    fn is_nameless(&self) -> bool {
+        self.replaying || self.assumed
+    }
+
     fn lock(&self) -> HeldLock {
         HeldLock {
             cookie: self.cookie,
@@ -370,30 +380,7 @@ impl LockCache {
             self.cancel(grant.handle, true);
             return GrantAction::Unexpected;
         };
-        let i = self.held.insert(Held {
-            cookie: grant.cookie,
-            handle: grant.handle,
-            resource: grant.resource,
-            part,
-            mode,
-            state: State::Usable,
-            refs: 0,
-            replaying: false,
-            reason: Why::Asked,
-            last_used: self.now,
-            prev: lru::NIL,
-            next: lru::NIL,
-        });
-        self.by_cookie.insert(i, |i| self.held[i].cookie);
-        self.by_handle.insert(i, |i| self.held[i].handle);
-        let r = self.locks_on(&grant.resource).unwrap_or_else(|| {
-            let r = self.resources.insert(ResLocks::new(grant.resource));
-            self.by_resource.insert(r, |r| self.resources[r].key);
-            r
-        });
-        self.resources[r].list.push(i);
-        self.lru.push(&mut self.held, i);
-        self.refresh_bits(&grant.resource);
+        let i = self.insert(grant.cookie, grant.handle, grant.resource, part, mode);
         match expected.overtaken {
             None => GrantAction::Usable,
             Some((reason, _)) => {
@@ -404,11 +391,71 @@ impl LockCache {
         }
     }
 
+    fn insert(&mut self, cookie: Cookie, handle: u64, resource: Resource, part: Part, mode: LockMode) -> u32 {
+        let i = self.held.insert(Held {
+            cookie,
+            handle,
+            resource,
+            part,
+            mode,
+            state: State::Usable,
+            refs: 0,
+            replaying: false,
+            assumed: handle == 0,
+            reason: Why::Asked,
+            last_used: self.now,
+            prev: lru::NIL,
+            next: lru::NIL,
+        });
+        self.by_cookie.insert(i, |i| self.held[i].cookie);
+        if handle != 0 {
+            self.by_handle.insert(i, |i| self.held[i].handle);
+        }
+        let r = self.locks_on(&resource).unwrap_or_else(|| {
+            let r = self.resources.insert(ResLocks::new(resource));
+            self.by_resource.insert(r, |r| self.resources[r].key);
+            r
+        });
+        self.resources[r].list.push(i);
+        self.lru.push(&mut self.held, i);
+        self.refresh_bits(&resource);
+        i
+    }
+
+    /// A lock on an object that nobody else can know: it is held from now on, and asked for later with this cookie. Its
+    /// grant comes to [`confirm`](LockCache::confirm), or it is [`lost`](LockCache::lost).
+    pub fn assume(&mut self, resource: Resource, mode: LockMode, policy: Policy, now: Instant) -> Option<Cookie> {
+        self.now = self.now.max(now);
+        let part = Part::from_policy(policy)?;
+        let cookie = self.new_cookie();
+        self.insert(cookie, 0, resource, part, mode);
+        Some(cookie)
+    }
+
+    /// The server has granted an assumed lock. One that was given up meanwhile is cancelled. Whether it is still here.
+    pub fn confirm(&mut self, cookie: Cookie, handle: u64) -> bool {
+        let Some(i) = self.place(cookie).filter(|i| self.held[*i].assumed) else {
+            self.cancel(handle, true);
+            return false;
+        };
+        self.held[i].assumed = false;
+        self.new_handle(i, handle);
+        if self.held[i].state == State::Cleaned && self.held[i].refs == 0 {
+            stdx::mark!("dlm.assumed.given-back");
+            self.remove(i);
+            self.cancel(handle, true);
+            return false;
+        }
+        true
+    }
+
     /// Handles rise, also over restarts of the server: a smaller one is a late message about the past.
     fn new_handle(&mut self, i: u32, handle: u64) {
         let old = self.held[i].handle;
         if handle > old {
-            self.by_handle.remove(&old, |i| self.held[i].handle);
+            if old != 0 {
+                self.by_handle.remove(&old, |i| self.held[i].handle);
+            }
             self.held[i].handle = handle;
             self.by_handle.insert(i, |i| self.held[i].handle);
         }
@@ -564,9 +611,9 @@ impl LockCache {
         }
         let found = self.place(callback.cookie);
         match found {
-            // The callback may also overtake the answer to a replay: its handle is the new one then, and the lock goes
-            // back when the answer has told it.
-            Some(i) if self.held[i].handle == callback.handle || self.held[i].replaying => {
+            // The callback may also overtake the answer to a replay, or the one that confirms the lock: its handle is the new
+            // one then, and the lock goes back when the answer has told it.
+            Some(i) if self.held[i].handle == callback.handle || self.held[i].is_nameless() => {
                 if self.held[i].state != State::Usable {
                     self.held[i].reason = Why::of(reason);
                     return BlockingAction::AlreadyCancelling;
@@ -604,7 +651,7 @@ impl LockCache {
             return;
         }
         lock.state = State::Cleaned;
-        if lock.refs == 0 && !lock.replaying {
+        if lock.refs == 0 && !lock.is_nameless() {
             let lock = self.remove(i);
             self.cancel(lock.handle, matches!(lock.reason, Why::Wanted(_)));
         }
@@ -614,7 +661,9 @@ impl LockCache {
         self.lru.remove(&mut self.held, i);
         let Held { cookie, handle, resource, .. } = self.held[i];
         self.by_cookie.remove(&cookie, |i| self.held[i].cookie);
-        self.by_handle.remove(&handle, |i| self.held[i].handle);
+        if handle != 0 {
+            self.by_handle.remove(&handle, |i| self.held[i].handle);
+        }
         let lock = self.held.remove(i);
         if let Some(r) = self.locks_on(&resource) {
             self.resources[r].list.retain(|x| *x != i);
@@ -687,7 +736,7 @@ impl LockCache {
     /// what. From now until its answer no lock is given back.
     pub fn begin_replay(&mut self) {
         let mut cookies: Vec<Cookie> = Vec::with_capacity(self.held.len());
-        for lock in self.held.iter_mut() {
+        for lock in self.held.iter_mut().filter(|lock| !lock.assumed) {
             lock.replaying = true;
             cookies.push(lock.cookie);
         }

@@ -488,3 +488,42 @@ fn a_lock_of_a_client_is_small() {
     let alone = size_of::<Option<Held>>() + size_of::<Option<ResLocks>>() + 3 * 10;
     assert!(alone <= 300, "{alone} bytes");
 }
+
+#[test]
+fn an_assumed_lock_is_used_at_once_and_given_back_when_the_server_has_named_it() {
+    let mut c = LockCache::new(Settings::default());
+    let policy = Policy::Bits(bits::UPDATE);
+    let [kept, left, dropped] = [(); 3].map(|()| c.assume(dir(), LockMode::Ex, policy, at(0)).unwrap());
+    assert_eq!(c.bits_held(&dir()), bits::UPDATE);
+    assert_eq!(c.find(&dir(), LockMode::Ex, &policy), Some(kept));
+    // Not given back before there is a handle, and not replayed.
+    c.give_back(left);
+    assert_eq!(wants(&mut c), (vec![left], vec![]));
+    c.cleanup_done(left);
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    assert_eq!(all_for_replay(&mut c), []);
+    assert!(c.confirm(kept, 7));
+    assert!(!c.confirm(left, 8), "it goes back at once");
+    assert_eq!(wants(&mut c), (vec![], vec![8]));
+    assert_eq!(c.by_handle(7).map(|lock| lock.cookie), Some(kept));
+    assert!(stdx::marks::count("dlm.assumed.given-back") > 0);
+    // The object is gone before the server has told: what it granted is given back.
+    assert!(c.lost(dropped).is_some());
+    assert!(!c.confirm(dropped, 9));
+    assert_eq!(wants(&mut c), (vec![], vec![9]));
+    assert_eq!(all_for_replay(&mut c).len(), 1);
+}
+
+#[test]
+fn a_callback_may_overtake_the_grant_of_an_assumed_lock() {
+    let mut c = LockCache::new(Settings::default());
+    let policy = Policy::Bits(bits::UPDATE);
+    let cookie = c.assume(dir(), LockMode::Ex, policy, at(0)).unwrap();
+    let lock = grant(cookie, 5, dir(), LockMode::Ex, policy);
+    assert_eq!(c.blocking(&callback(&lock)), BlockingAction::StartCleanup(cookie));
+    assert_eq!(wants(&mut c), (vec![cookie], vec![]));
+    c.cleanup_done(cookie);
+    assert_eq!(wants(&mut c), (vec![], vec![]));
+    assert!(!c.confirm(cookie, 5));
+    assert_eq!(wants(&mut c), (vec![], vec![5]));
+}

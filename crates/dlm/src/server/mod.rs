@@ -414,6 +414,33 @@ impl Locks {
         Some(self.grant_message(i))
     }
 
+    /// The lock on an object that its export has just made and counts on, however many locks there are. `None` if another
+    /// export has one that conflicts, or at the limit of one export.
+    pub fn grant_new(
+        &mut self,
+        now: Instant,
+        export: ExportId,
+        resource: Resource,
+        mode: LockMode,
+        bits: u64,
+        cookie: u64,
+    ) -> Option<LockGrant> {
+        self.now = now;
+        let found = self.resource(&resource);
+        if let Some(i) = self.granted_before(found, export, cookie) {
+            return Some(self.grant_message(i));
+        }
+        let part = Part::Bits(bits);
+        let taken = found.is_some_and(|r| self.has_blocker(&self.resources[r], export, mode, part));
+        if taken || self.exports.get(&export).is_some_and(|e| e.total() >= self.settings.locks_per_export_max) {
+            return None;
+        }
+        let r = found.unwrap_or_else(|| self.new_resource(resource));
+        let i = self.grant(r, export, cookie, mode, part);
+        self.call_back_for_queue(i);
+        Some(self.grant_message(i))
+    }
+
     /// Gives locks back. Handles that are unknown or another export's are ignored; enqueues that still wait are
     /// refused with `EINTR`.
     pub fn cancel(&mut self, now: Instant, export: ExportId, req: &CancelReq) {

@@ -6,7 +6,7 @@ use crate::ops::Change;
 use crate::tree::{self, Node, Place};
 use crate::{Mdt, acl, grants, layouts};
 use bytes::Bytes;
-use proto::connect::{LINK_MAX, SYMLINK_MAX};
+use proto::connect::{DIR_SIZE, LINK_MAX, SYMLINK_MAX};
 use proto::msg::{CreateOp, Layout, ObjectRep, bits};
 use proto::{Errno, Fid};
 use schema::inode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
@@ -28,6 +28,8 @@ pub struct New<'a> {
     pub symlink: &'a Bytes,
     /// Regular files, in a replay: the layout that it got the first time.
     pub layout: Option<Layout>,
+    /// Regular files: the client counts on its data lying here.
+    pub resident: bool,
 }
 
 /// What was made. `Mdt::made` is still to be told.
@@ -43,6 +45,37 @@ pub struct Made {
 
 /// See the module.
 pub fn create(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp) -> Result<Reply, Stop> {
+    let made = match named(mdt, cx, change, op, false)? {
+        Named::There { parent, child } => return Ok(reply(cx, change, &child, &parent)),
+        Named::Made(made) => made,
+    };
+    let reply = reply(cx, change, &made.child, &made.parent);
+    mdt.made(&made);
+    mdt.stats.count(statistic(op));
+    Ok(reply)
+}
+
+/// Under which name a create is counted.
+pub fn statistic(op: &CreateOp) -> &'static str {
+    if op.mode & S_IFMT == S_IFDIR { "mkdir" } else { "mknod" }
+}
+
+/// What [`named`] did.
+#[derive(Debug)]
+pub enum Named {
+    /// A replay found it done.
+    There {
+        /// The directory.
+        parent: Node,
+        /// The object.
+        child: Node,
+    },
+    /// Records are written.
+    Made(Made),
+}
+
+/// Checks a create and writes it; memory is untouched. `resident`: see [`New`].
+pub fn named(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp, resident: bool) -> Result<Named, Stop> {
     let parent = tree::dir(cx, op.parent)?;
     change.caller.need(&parent.inode, EXECUTE)?;
     tree::check_name(&op.name)?;
@@ -53,20 +86,16 @@ pub fn create(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp) ->
     if let Some(entry) = &place.entry {
         if cx.is_replay() && entry.object() == op.fid {
             let child = tree::of_entry(cx, entry)?;
-            return Ok(reply(cx, change, &child, &parent));
+            return Ok(Named::There { parent, child });
         }
         return Err(Errno::EEXIST.into());
     }
     check_type(change, op)?;
-    let new = New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None };
-    let made = make(mdt, cx, change, parent, place, &new)?;
-    let reply = reply(cx, change, &made.child, &made.parent);
-    mdt.made(&made);
-    mdt.stats.count(match op.mode & S_IFMT {
-        S_IFDIR => "mkdir",
-        _ => "mknod",
-    });
-    Ok(reply)
+    Ok(Named::Made(make(mdt, cx, change, parent, place, &new(op, resident))?))
+}
+
+fn new(op: &CreateOp, resident: bool) -> New<'_> {
+    New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None, resident }
 }
 
 /// What is wrong with the wish itself.
@@ -171,7 +200,8 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
     let now_ns = change.now_ns;
     let layout = match kind {
         S_IFREG => Some(new.layout.clone().unwrap_or_else(|| {
-            layouts::of_new_file(parent.layout.as_ref(), &mdt.osts, new.fid, mdt.settings.dom_size > 0)
+            let resident = new.resident || mdt.settings.dom_size > 0;
+            layouts::of_new_file(parent.layout.as_ref(), &mdt.osts, new.fid, resident)
         })),
         S_IFDIR => parent.layout.clone(),
         _ => None,
@@ -203,9 +233,6 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
         leaving: false,
     }
 }
-
-/// What `stat` says of the size of every directory.
-pub const DIR_SIZE: u64 = 4096;
 
 /// Mode and lists of a new object: the directory's default list decides, or else the umask.
 fn with_default_list(parent: &Inode, mode: u32, umask: u32) -> (u32, Vec<InodeXattr>) {

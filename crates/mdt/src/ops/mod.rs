@@ -3,6 +3,7 @@
 //! Errors, and which comes first where several fit, are Linux's VFS's. Every file follows the rules of an attempt (see
 //! [`target::service`]): what reads comes first, then calls for locks, then writes, and memory last.
 
+pub mod batch;
 pub mod close;
 pub mod create;
 pub mod data;

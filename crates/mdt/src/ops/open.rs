@@ -89,6 +89,7 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
                 rdev: 0,
                 symlink: &Bytes::new(),
                 layout: op.layout.clone().filter(|_| cx.is_replay()).map(first_layout),
+                resident: false,
             };
             let made = make(mdt, cx, change, parent, place, &new)?;
             let done = disposition::OPEN_CREATE | disposition::OPEN_OPEN;

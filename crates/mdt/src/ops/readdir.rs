@@ -106,10 +106,14 @@ fn add_attrs(
     Ok(())
 }
 
-/// Whether another client may know the size of a resident file better.
+/// Whether another client may know the size of a resident file better, or what is in a directory.
 fn is_written_elsewhere(cx: &Cx<'_>, inode: &Inode) -> bool {
-    let resource = Resource::inode(inode.fid);
-    inode.is_resident() && cx.locks().conflicts(cx.export(), &resource, LockMode::Pr, &Policy::Bits(bits::DOM))
+    let by = match () {
+        () if inode.is_resident() => bits::DOM,
+        () if inode.is_dir() => bits::UPDATE,
+        () => return false,
+    };
+    cx.locks().conflicts(cx.export(), &Resource::inode(inode.fid), LockMode::Pr, &Policy::Bits(by))
 }
 
 /// Asks all clients at once that may know a size better. Those who are through with a file give its lock back with that, so
@@ -117,7 +121,8 @@ fn is_written_elsewhere(cx: &Cx<'_>, inode: &Inode) -> bool {
 fn ask_writers<'i>(cx: &mut Cx<'_>, inodes: impl Iterator<Item = &'i Inode>) -> Result<(), Stop> {
     let mut waits = None;
     for inode in inodes {
-        if is_written_elsewhere(cx, inode)
+        if inode.is_resident()
+            && is_written_elsewhere(cx, inode)
             && let Err(stop) = cx.glimpse(Resource::inode(inode.fid), ANY_VERSION)
         {
             waits = Some(stop);

@@ -8,6 +8,7 @@
 //! | unlink, rename | nothing more: the client drops what it knows |
 //! | close | the status of each, from the record; handles are gone with the memory, or a replay of the open made them again, and they go now |
 //! | write, punch | the state of the data now |
+//! | batch | the status of each change, from the record; the locks on objects that it made are granted |
 //!
 //! Nothing is written here: what the request changed is durable already.
 
@@ -24,6 +25,7 @@ use target::{Cx, Executed, Reply, Request, Stop};
 pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {
     let reply = match request.opcode {
         Opcode::MdsReint => reint(mdt, cx, &request.decode()?, executed)?,
+        Opcode::MdsBatch => super::batch::reconstruct(mdt, cx, &request.decode()?, executed.record)?,
         Opcode::MdsClose => {
             close_again(mdt, cx, &request.decode()?);
             closed(executed.record)

@@ -2,7 +2,8 @@
 
 use crate::ops::{Change, data};
 use crate::params::DOM_SIZE_MAX;
-use crate::{Mdt, attrs, grants, tasks, tree};
+use crate::tree::{self, Node};
+use crate::{Mdt, attrs, grants, tasks};
 use proto::Errno;
 use proto::msg::{ObjectRep, SetattrOp, bits, valid};
 use target::{Cx, Reply, ShareKey, Stop};
@@ -10,6 +11,18 @@ use target::{Cx, Reply, ShareKey, Stop};
 /// See the module. The size of a file whose data lies on object targets is cut there; here only permission, times and
 /// set-id bits are looked after.
 pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<Reply, Stop> {
+    let node = set(mdt, cx, change, op)?;
+    let reply = Reply::new(&ObjectRep {
+        attr: Some(node.inode.attr()),
+        locks: grants::grant(cx, &change.want, Some(&node.inode), None),
+        ..ObjectRep::default()
+    });
+    mdt.stats.count("setattr");
+    Ok(reply)
+}
+
+/// Checks a change of attributes and writes it; memory is untouched. The object, after.
+pub fn set(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<Node, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let open = mdt.opens.find(cx.export(), op.handle).map(|(_, file)| file);
     let may_truncate = open.is_some_and(|file| file.fid == op.fid && file.writes);
@@ -33,13 +46,7 @@ pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) 
     if (before.uid, before.gid) != (node.inode.uid, node.inode.gid) && !node.inode.is_resident() {
         tasks::tell_owner(cx, op.fid);
     }
-    let reply = Reply::new(&ObjectRep {
-        attr: Some(node.inode.attr()),
-        locks: grants::grant(cx, &change.want, Some(&node.inode), None),
-        ..ObjectRep::default()
-    });
-    mdt.stats.count("setattr");
-    Ok(reply)
+    Ok(node)
 }
 
 /// What others may no longer have cached.

@@ -2,7 +2,7 @@
 
 use crate::access::EXECUTE;
 use crate::ops::Change;
-use crate::tree::{self, Node};
+use crate::tree::{self, Node, Place};
 use crate::{Mdt, grants};
 use proto::Errno;
 use proto::msg::{ObjectRep, Resource, UnlinkOp, bits};
@@ -10,6 +10,33 @@ use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
 pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Result<Reply, Stop> {
+    let removed = remove(mdt, cx, change, op)?;
+    let reply = Reply::new(&ObjectRep {
+        attr: Some(removed.child.inode.attr()),
+        parent_attr: Some(removed.parent.inode.attr()),
+        locks: grants::grant(cx, &change.want, None, Some(removed.parent.fid())),
+        destroyed: removed.gone != Gone::No,
+        ..ObjectRep::default()
+    });
+    mdt.removed(cx, &removed);
+    Ok(reply)
+}
+
+/// A name that was removed. [`Mdt::removed`] is still to be told.
+#[derive(Debug)]
+pub struct Removed {
+    /// The directory, after.
+    pub parent: Node,
+    /// The object, after.
+    pub child: Node,
+    place: Place,
+    tombstone: bool,
+    /// What became of the object.
+    pub gone: Gone,
+}
+
+/// Checks the removal of a name and writes it; memory is untouched.
+pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Result<Removed, Stop> {
     let mut parent = tree::dir(cx, op.parent)?;
     change.caller.need(&parent.inode, EXECUTE)?;
     tree::check_name(&op.name)?;
@@ -54,17 +81,7 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) ->
     child.inode.links.remove(parent.fid(), &op.name);
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
 
-    let reply = Reply::new(&ObjectRep {
-        attr: Some(child.inode.attr()),
-        parent_attr: Some(parent.inode.attr()),
-        locks: grants::grant(cx, &change.want, None, Some(parent.fid())),
-        destroyed: gone != Gone::No,
-        ..ObjectRep::default()
-    });
-    mdt.entry_freed(place.key, tombstone);
-    mdt.link_dropped(cx, &child, gone);
-    mdt.stats.count(if op.rmdir { "rmdir" } else { "unlink" });
-    Ok(reply)
+    Ok(Removed { parent, child, place, tombstone, gone })
 }
 
 /// What became of an object that lost a name.
@@ -95,6 +112,13 @@ pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Re
 }
 
 impl Mdt {
+    /// Memory: what [`remove`] did.
+    pub(crate) fn removed(&mut self, cx: &mut Cx<'_>, removed: &Removed) {
+        self.entry_freed(removed.place.key, removed.tombstone);
+        self.link_dropped(cx, &removed.child, removed.gone);
+        self.stats.count(if removed.child.inode.is_dir() { "rmdir" } else { "unlink" });
+    }
+
     /// Memory: what [`drop_link`] did. The requester learns from its answer that its locks on the object went with it.
     pub(crate) fn link_dropped(&mut self, cx: &mut Cx<'_>, node: &Node, gone: Gone) {
         if gone == Gone::No {

@@ -262,17 +262,7 @@ impl ReplayLocksReq {
 
     /// The locks, in order; an error is the last.
     pub fn iter(&self) -> impl Iterator<Item = Result<EnqueueReq, prost::DecodeError>> {
-        let mut rest = self.locks.clone();
-        core::iter::from_fn(move || {
-            if rest.is_empty() {
-                return None;
-            }
-            let lock = EnqueueReq::decode_length_delimited(&mut rest);
-            if lock.is_err() {
-                rest.clear();
-            }
-            Some(lock)
-        })
+        super::one_by_one(&self.locks)
     }
 }
 

@@ -26,6 +26,41 @@ pub struct Cred {
     pub capabilities: u64,
 }
 
+/// Set-group-id.
+const S_ISGID: u32 = 0o2000;
+/// Execution by the group.
+const S_IXGRP: u32 = 0o010;
+/// The capability to keep set-id bits, in Linux's numbers.
+const CAP_FSETID: u64 = 4;
+
+/// What new objects get, by the rules of Linux: both ends have to come to the same.
+impl Cred {
+    /// Whether it is in a group.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// A mode that somebody asked for, for an object of `gid`: without the set-group-id bit if that is not a group of
+    /// his.
+    pub fn mode_allowed(&self, mode: u32, gid: u32) -> u32 {
+        let keeps = self.in_group(gid) || self.uid == 0 || self.capabilities >> CAP_FSETID & 1 == 1;
+        if keeps { mode } else { mode & !S_ISGID }
+    }
+
+    /// Group and mode of a new object in a directory, before umask and lists.
+    pub fn group_and_mode_of_new(&self, dir_gid: u32, dir_mode: u32, mode: u32) -> (u32, u32) {
+        if dir_mode & S_ISGID == 0 {
+            return (self.gid, mode);
+        }
+        if mode & 0o170_000 == 0o040_000 {
+            return (dir_gid, mode | S_ISGID);
+        }
+        let both = S_ISGID | S_IXGRP;
+        let mode = if mode & both == both { self.mode_allowed(mode, dir_gid) } else { mode };
+        (dir_gid, mode)
+    }
+}
+
 /// Attributes of an object.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Attr {
@@ -490,10 +525,24 @@ pub const BATCH_MAX: usize = 64;
 /// are one change of the target, with one transno and one reply record; each of them takes effect or fails by itself.
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchReq {
-    /// `Setattr`, `Create` or `Unlink`. One without `cred` is on behalf of whom the one before it is. Locks that are wanted on
-    /// a new object are granted in any case, the one on its data as PW, the one on its entries as EX.
-    #[prost(message, repeated, tag = "1")]
-    pub changes: Vec<ReintReq>,
+    /// One [`ReintReq`] after the other, each behind its length (varint): a `Setattr`, `Create` or `Unlink`. One without
+    /// `cred` is on behalf of whom the one before it is. Locks that are wanted on a new object are granted in any case, the
+    /// one on its data as PW, the one on its entries as EX.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub changes: Bytes,
+}
+
+impl BatchReq {
+    /// Puts a change behind those that there are.
+    pub fn push(changes: &mut Vec<u8>, change: &ReintReq) {
+        let written = change.encode_length_delimited(changes);
+        debug_assert!(written.is_ok(), "a vector grows");
+    }
+
+    /// The changes, in order; an error is the last.
+    pub fn iter(&self) -> impl Iterator<Item = Result<ReintReq, prost::DecodeError>> {
+        super::one_by_one(&self.changes)
+    }
 }
 
 /// Body of the reply to `MdsBatch`.

@@ -337,7 +337,12 @@ samples! {
     "OpenOp" = open();
     "SetxattrOp" = setxattr();
     "SetlayoutOp" = setlayout();
-    "BatchReq" = BatchReq { changes: vec![reint(Reint::Create(create())), reint(Reint::Unlink(unlink()))] };
+    "BatchReq" = {
+        let mut changes = Vec::new();
+        BatchReq::push(&mut changes, &reint(Reint::Create(create())));
+        BatchReq::push(&mut changes, &reint(Reint::Unlink(unlink())));
+        BatchReq { changes: changes.into() }
+    };
     "BatchRep" = BatchRep { results: vec![batch_result(), BatchResult::default()], room: 2 };
     "BatchResult" = batch_result();
     "CloseReq" = CloseReq {

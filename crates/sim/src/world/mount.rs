@@ -47,6 +47,7 @@ impl Mount {
             write_back_after: plan.write_back_after,
             max_rpcs_in_flight: 512,
             max_mod_rpcs_in_flight: plan.slots[position % plan.slots.len()],
+            sync_metadata: plan.sync_metadata[position % plan.sync_metadata.len()],
             faults: stdx::Faults::none(),
         };
         Mount {

@@ -1,0 +1,615 @@
+//! Changes behind the programs' backs: made here, answered at once, sent in batches.
+//!
+//! A directory whose UPDATE lock this client holds as EX is *leased*: nobody else knows or changes what is in it. If all its
+//! names are known, too, then what a create or an unlink there will do is known without a server. It is done to the caches
+//! ([`make`]) as the server will do it to its records, the program goes on, and the change waits in the lane of its target.
+//!
+//! What was made under a lease can be known to nobody else while the lease lasts: it is *private* ([`Node::private`]). Only of
+//! private objects are attributes changed and names removed here; a private file is opened without a server.
+//!
+//! # Order
+//! One batch of a target is on its way at a time, and what is sent by itself waits until all changes before it are answered
+//! ([`drained`]). So what a server has of this client is at any time a prefix of what its programs did. A lease goes back when its
+//! changes are answered and what programs still have open is open on the server, too ([`give_back`]).
+//!
+//! ```text
+//!   mkdir d, create d/1 .. d/80      lane: 81 changes       batch 1: 64 of them    17 wait
+//!   fsync of the directory           goal: 81               batch 2: 17            then MdsSync
+//!   somebody else looks into d       callback of the lease  nothing is left to do: it goes back
+//! ```
+//!
+//! # Locks
+//! The locks on a new object are assumed ([`dlm::client::LockCache::assume`]) and asked for with its create. Until they are confirmed
+//! nobody can want them.
+//!
+//! # Failures
+//! The server has promised room for what waits ([`proto::msg::ConnectRep::batch_room`]), so what fails is out of the ordinary: an eviction, or
+//! a server that lost the lease. Then what the caches believed is forgotten, and whoever syncs the object or its directory
+//! is told.
+
+mod make;
+
+use bytes::Bytes;
+use core::time::Duration;
+use dlm::client::HeldLock;
+use proto::msg::{
+    BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, OpenOp, Policy, Reint, ReintReq, ResourceKind, WantLocks,
+    bits,
+};
+use proto::{Errno, Opcode, Transno};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use stdx::Instant;
+
+use crate::api::{Effect, FileHandle, Invalidation};
+use crate::closes;
+use crate::cx::{Cx, Run, Step, Stop};
+use crate::data;
+use crate::file::{Closing, flags as o};
+use crate::imports::Dest;
+use crate::locks;
+use crate::names::{Directory, Found};
+use crate::node::Node;
+use crate::op::{Task, WaitKey};
+use crate::world::World;
+
+pub(crate) use make::{accessed, create, open, setattr, unlink};
+
+/// How long a change waits for others.
+const GATHER_TIME: Duration = Duration::from_millis(5);
+/// Most bytes of a batch, about.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Steps of this module's memos, apart from all others.
+mod steps {
+    use crate::cx::Step;
+    /// Until which change is waited for; one for each target.
+    pub const GOAL: Step = 60_000;
+    /// A lease that goes back: its changes are answered.
+    pub const DRAINED: Step = 59_999;
+    /// An open that the server is told of, by the file's handle.
+    pub const OPEN: Step = 1 << 50;
+    /// And of which node.
+    pub const OPENED: Step = 1 << 51;
+    pub const OPENED_END: Step = OPENED + (1 << 50);
+}
+
+/// What a change is about.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum What {
+    /// A new object.
+    Create {
+        /// It.
+        ino: u64,
+        /// Where.
+        parent: u64,
+        /// Its name.
+        name: Bytes,
+    },
+    /// A name less.
+    Unlink {
+        /// What it led to.
+        ino: u64,
+        /// Where.
+        parent: u64,
+        /// The name.
+        name: Bytes,
+    },
+    /// Other attributes.
+    Setattr {
+        /// Of what.
+        ino: u64,
+    },
+}
+
+impl What {
+    /// The nodes that it changes.
+    fn nodes(&self) -> impl Iterator<Item = u64> + use<> {
+        let (ino, parent) = match *self {
+            What::Create { ino, parent, .. } | What::Unlink { ino, parent, .. } => (ino, Some(parent)),
+            What::Setattr { ino } => (ino, None),
+        };
+        core::iter::once(ino).chain(parent)
+    }
+}
+
+/// A change that is made here.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Change {
+    /// As it is sent, but for who did it.
+    request: ReintReq,
+    cred: Arc<Cred>,
+    what: What,
+}
+
+/// A request with changes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    dest: Dest,
+    /// Not empty.
+    changes: Vec<Change>,
+}
+
+/// Changes of one target.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: VecDeque<Change>,
+    /// When the first of them came.
+    since: Instant,
+    /// Changes in the request on its way; 0 if there is none.
+    in_flight: usize,
+    /// Those that wait are not to wait for others.
+    hurried: bool,
+    /// Changes ever made.
+    made: u64,
+    /// How many of them have their answer.
+    settled: u64,
+    /// How many may be without.
+    room: u32,
+    /// The greatest transno that is known of.
+    seen: Transno,
+    /// Requests that were sent.
+    batches: u64,
+}
+
+impl Lane {
+    fn outstanding(&self) -> u64 {
+        self.made - self.settled
+    }
+
+    fn due(&self) -> Option<Instant> {
+        (self.in_flight == 0 && !self.waiting.is_empty()).then(|| self.since + GATHER_TIME)
+    }
+}
+
+/// All changes without an answer.
+#[derive(Debug, Default)]
+pub struct Behind {
+    lanes: BTreeMap<Dest, Lane>,
+}
+
+impl Behind {
+    /// A target says how many changes may be without an answer.
+    pub(crate) fn set_room(&mut self, dest: Dest, room: u32) {
+        self.lanes.entry(dest).or_default().room = room;
+    }
+
+    /// A reply tells of a change.
+    pub(crate) fn seen(&mut self, dest: Dest, transno: Transno) {
+        let lane = self.lanes.entry(dest).or_default();
+        lane.seen = lane.seen.max(transno);
+    }
+}
+
+/// What there is to say of a target's changes, for status output.
+pub(crate) fn text(w: &World, dest: Dest) -> String {
+    let none = Lane::default();
+    let lane = w.behind.lanes.get(&dest).unwrap_or(&none);
+    format!(
+        "changes:     {}\nbatches:     {}\noutstanding: {}\nroom:        {}",
+        lane.made,
+        lane.batches,
+        lane.outstanding(),
+        lane.room
+    )
+}
+
+/// Whether changes may be made here at all.
+pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
+    !w.options.sync_metadata && !w.unmounting && w.behind.lanes.get(&dest).is_some_and(|lane| lane.room > 0)
+}
+
+/// The lease on a directory: our number of the lock.
+pub(crate) fn lease(w: &mut World, dest: Dest, node_fid: proto::Fid) -> Option<u64> {
+    let resource = proto::msg::Resource::inode(node_fid);
+    w.imports.get_mut(dest)?.locks.find(&resource, LockMode::Ex, &Policy::Bits(bits::UPDATE))
+}
+
+/// Whether the lease under which an object was made lasts.
+pub(crate) fn is_private(w: &World, node: &Node) -> bool {
+    let dest = w.mdt_of(node.fid);
+    node.private.is_some_and(|cookie| w.imports.get(dest).is_some_and(|target| target.locks.is_usable(cookie)))
+}
+
+/// A change was made.
+fn push(w: &mut World, dest: Dest, change: Change) {
+    let now = w.now;
+    for ino in change.what.nodes() {
+        if let Some(node) = w.nodes.get_mut(ino) {
+            node.unsettled += 1;
+        }
+    }
+    let lane = w.behind.lanes.entry(dest).or_default();
+    if lane.waiting.is_empty() {
+        lane.since = now;
+    }
+    lane.made += 1;
+    lane.waiting.push_back(change);
+    kick(w, dest);
+}
+
+/// Sends what waits, if it is time.
+fn kick(w: &mut World, dest: Dest) {
+    let hurried = w.unmounting;
+    let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
+    let due = lane.due().is_some_and(|due| hurried || lane.hurried || lane.waiting.len() >= BATCH_MAX || due <= w.now);
+    if !due {
+        return;
+    }
+    let mut bytes = 0;
+    let mut count = 0;
+    for change in lane.waiting.iter().take(BATCH_MAX) {
+        bytes += size(&change.request);
+        if count > 0 && bytes > BATCH_BYTES {
+            break;
+        }
+        count += 1;
+    }
+    let changes: Vec<Change> = lane.waiting.drain(..count).collect();
+    lane.since = w.now;
+    lane.hurried &= !lane.waiting.is_empty();
+    lane.in_flight = changes.len();
+    lane.batches += 1;
+    w.spawn(Task::Batch(Box::new(Batch { dest, changes })));
+}
+
+/// Bytes that a change takes in a request, about.
+fn size(request: &ReintReq) -> usize {
+    match &request.op {
+        Some(Reint::Create(op)) => 128 + op.name.len() + op.symlink.len(),
+        Some(Reint::Unlink(op)) => 128 + op.name.len(),
+        _ => 128,
+    }
+}
+
+/// Changes that wait for others leave as soon as they can.
+fn hurry(w: &mut World, dest: Dest) {
+    if let Some(lane) = w.behind.lanes.get_mut(&dest) {
+        lane.hurried = !lane.waiting.is_empty();
+        kick(w, dest);
+    }
+}
+
+/// Waits until every change so far has its answer.
+pub(crate) fn drained(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    let Some(lane) = cx.w.behind.lanes.get(&dest) else { return Ok(()) };
+    if lane.outstanding() == 0 {
+        return Ok(());
+    }
+    let at = steps::GOAL + number(dest);
+    let goal = cx.memo(at).unwrap_or(lane.made);
+    if lane.settled >= goal {
+        // What follows waits for what was made meanwhile.
+        cx.forget(at);
+        return Ok(());
+    }
+    cx.set_memo(at, goal);
+    hurry(cx.w, dest);
+    Err(cx.wait(WaitKey::Behind))
+}
+
+/// The same for all targets.
+pub(crate) fn all_drained(cx: &mut Cx<'_>) -> Run<()> {
+    let dests: Vec<Dest> = cx.w.behind.lanes.keys().copied().collect();
+    dests.into_iter().try_for_each(|dest| drained(cx, dest))
+}
+
+/// Waits until the server knows an object as it is here.
+pub(crate) fn settled(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    match cx.w.nodes.get(ino) {
+        Some(node) if node.unsettled > 0 => {
+            let dest = cx.w.mdt_of(node.fid);
+            drained(cx, dest)?;
+            // It went on being changed.
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn number(dest: Dest) -> Step {
+    match dest {
+        Dest::Mdt(index) => Step::from(index),
+        Dest::Mgs | Dest::Ost(_) => Step::from(u16::MAX),
+    }
+}
+
+/// Whether a request must not overtake changes: all about metadata but closes and the changes themselves.
+pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
+    use Opcode::{
+        LdlmEnqueue, MdsFid2path, MdsGetattr, MdsGetxattr, MdsLookup, MdsReaddir, MdsReint, MdsStatfs, MdsSync,
+    };
+    matches!(
+        opcode,
+        MdsReint | MdsGetattr | MdsLookup | MdsReaddir | MdsGetxattr | MdsStatfs | MdsSync | MdsFid2path | LdlmEnqueue
+    ) && w.behind.lanes.get(&dest).is_some_and(|lane| lane.outstanding() > 0)
+}
+
+/// Whether none waits and none is on its way.
+pub(crate) fn idle(w: &World) -> bool {
+    w.behind.lanes.values().all(|lane| lane.outstanding() == 0)
+}
+
+/// When [`tick`] wants to be called.
+pub(crate) fn deadline(w: &World) -> Option<Instant> {
+    w.behind.lanes.values().filter_map(Lane::due).min()
+}
+
+/// Time passed.
+pub(crate) fn tick(w: &mut World) {
+    let now = w.now;
+    let is_due = |(dest, lane): (&Dest, &Lane)| lane.due().is_some_and(|due| due <= now).then_some(*dest);
+    let due: Vec<Dest> = w.behind.lanes.iter().filter_map(is_due).collect();
+    for dest in due {
+        kick(w, dest);
+    }
+}
+
+/// Background: sends a batch and takes its answer.
+pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
+    let reply = cx.start_rpc(crate::ops::step::MAIN, batch.dest, Opcode::MdsBatch, |_, _| (encode(batch), Bytes::new()));
+    let (transno, rep) = match reply {
+        None => return Err(Stop::Wait),
+        Some(Ok(reply)) => {
+            (reply.header.transno, reply.frame().decode::<BatchRep>().map_err(|_| Errno::EPROTO))
+        }
+        Some(Err(errno)) => (Transno(0), Err(errno)),
+    };
+    if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
+        cx.w.behind.seen(batch.dest, transno);
+        cx.w.behind.set_room(batch.dest, rep.room);
+    }
+    for (index, change) in batch.changes.iter().enumerate() {
+        let result = match &rep {
+            Ok(rep) => match rep.results.get(index) {
+                Some(result) => Errno::from_status(result.status).map(|()| result),
+                None => Err(Errno::EPROTO),
+            },
+            Err(errno) => Err(*errno),
+        };
+        settle(cx.w, batch.dest, change, transno, result);
+    }
+    if let Some(lane) = cx.w.behind.lanes.get_mut(&batch.dest) {
+        lane.in_flight = 0;
+        lane.settled += batch.changes.len() as u64;
+    }
+    cx.w.wake(WaitKey::Behind);
+    kick(cx.w, batch.dest);
+    Ok(())
+}
+
+fn encode(batch: &Batch) -> BatchReq {
+    let mut changes = Vec::with_capacity(batch.changes.len() * 128);
+    let mut before: Option<&Arc<Cred>> = None;
+    for change in &batch.changes {
+        let same = before.is_some_and(|cred| Arc::ptr_eq(cred, &change.cred) || *cred == change.cred);
+        let cred = (!same).then(|| (*change.cred).clone());
+        before = Some(&change.cred);
+        BatchReq::push(&mut changes, &ReintReq { cred, ..change.request.clone() });
+    }
+    BatchReq { changes: changes.into() }
+}
+
+/// A change has its answer.
+fn settle(w: &mut World, dest: Dest, change: &Change, transno: Transno, result: Result<&BatchResult, Errno>) {
+    for ino in change.what.nodes() {
+        if let Some(node) = w.nodes.get_mut(ino) {
+            node.unsettled = node.unsettled.saturating_sub(1);
+            if let Some(attr) = &mut node.attr {
+                attr.version = attr.version.max(transno.0);
+            }
+            w.nodes.loosened(ino);
+        }
+    }
+    match result {
+        Ok(result) => {
+            if let What::Create { ino, .. } = change.what {
+                made(w, dest, ino, &change.request.want.unwrap_or_default(), result);
+            }
+        }
+        Err(errno) => failed(w, dest, change, errno),
+    }
+}
+
+/// The server has made an object.
+fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchResult) {
+    let pairs = [
+        (want.object_cookie, result.object_handle),
+        (want.entries_cookie, result.entries_handle),
+        (want.data_cookie, result.data_handle),
+    ];
+    let gone = w.nodes.get(ino).is_none_or(|node| node.destroyed);
+    for (cookie, handle) in pairs.into_iter().filter(|(cookie, _)| *cookie != 0) {
+        let Some(target) = w.imports.get_mut(dest) else { return };
+        let lost = match handle {
+            // Removed since, and its locks with it.
+            _ if gone => None,
+            0 => target.locks.lost(cookie),
+            handle => {
+                if target.locks.confirm(cookie, handle)
+                    && let Some(lock) = target.locks.get(cookie)
+                    && locks::is_data(&lock)
+                {
+                    data::lock_confirmed(w, &lock);
+                }
+                None
+            }
+        };
+        if let Some(lock) = lost {
+            stdx::mark!("assumed_lock_lost");
+            locks::lost(w, dest, &lock);
+        }
+    }
+    locks::pump(w, dest);
+    if let (Some(layout), Some(node)) = (&result.layout, w.nodes.get_mut(ino))
+        && let Some(attr) = &mut node.attr
+        // What has left the metadata target since has a newer one.
+        && attr.layout.as_ref().is_none_or(|known| known.resident)
+    {
+        attr.layout = Some(layout.clone());
+        data::layout_settled(w, ino, layout);
+    }
+}
+
+/// A change that programs were told of did not happen: the caches forget what hung on it.
+fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
+    stdx::mark!("behind_failed");
+    w.log(format!("{}: a change that was answered before it was sent is lost ({errno}): {:?}", w.target_name(dest), change.what));
+    for ino in change.what.nodes() {
+        let Some(node) = w.nodes.get_mut(ino) else { continue };
+        node.attr_covered = false;
+        node.failures = (node.failures.0.wrapping_add(1), errno);
+        data::failed(w, ino, errno);
+    }
+    match &change.what {
+        What::Create { ino, parent, name } => {
+            forget_name(w, *parent, name);
+            let want = change.request.want.unwrap_or_default();
+            for cookie in [want.object_cookie, want.entries_cookie, want.data_cookie] {
+                if let Some(lock) = w.imports.get_mut(dest).and_then(|target| target.locks.lost(cookie)) {
+                    locks::lost(w, dest, &lock);
+                }
+            }
+            if let Some(node) = w.nodes.get_mut(*ino) {
+                node.private = None;
+                node.unlinked = true;
+            }
+            for file in w.files.iter_mut().filter(|file| file.ino == *ino) {
+                file.dead = true;
+            }
+        }
+        What::Unlink { parent, name, .. } => forget_name(w, *parent, name),
+        What::Setattr { .. } => {}
+    }
+}
+
+/// Nothing is known of a name any more, nor whether all names are known.
+fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
+    if let Some(dir) = w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
+        **dir = Directory::default();
+    }
+    w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
+}
+
+/// All state at a target is lost; what is on its way is told so by its own answer.
+pub(crate) fn evicted(w: &mut World, dest: Dest) {
+    let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
+    let waiting = core::mem::take(&mut lane.waiting);
+    lane.settled += waiting.len() as u64;
+    for change in &waiting {
+        settle(w, dest, change, Transno(0), Err(Errno::EIO));
+    }
+    w.wake(WaitKey::Behind);
+}
+
+/// Before a lease goes back: its changes are answered, and what programs have open of what was made under it is open on the
+/// server.
+pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
+    let Policy::Bits(held) = lock.policy else { return Ok(()) };
+    if lock.resource.kind() != ResourceKind::Inode || lock.mode != LockMode::Ex || held & bits::UPDATE == 0 {
+        return Ok(());
+    }
+    if !cx.began(steps::DRAINED) {
+        drained(cx, dest)?;
+        cx.set_memo(steps::DRAINED, 1);
+    }
+    publish(cx, dest, |node| node.private == Some(lock.cookie))
+}
+
+/// Opens on the server what programs have open of private files.
+pub(crate) fn publish(cx: &mut Cx<'_>, dest: Dest, which: impl Fn(&Node) -> bool) -> Run<()> {
+    for fh in open_here(cx.w, which) {
+        if let Some(ino) = cx.w.files.get(fh).map(|file| file.ino)
+            && !cx.began(steps::OPENED + fh.0)
+        {
+            cx.set_memo(steps::OPENED + fh.0, ino);
+        }
+    }
+    let begun = |step: &Step| (steps::OPENED..steps::OPENED_END).contains(step);
+    let all: Vec<u64> = cx.op.steps().iter().map(|(step, _)| *step).filter(begun).map(|s| s - steps::OPENED).collect();
+    let mut waits = false;
+    for fh in all {
+        waits |= !opened(cx, dest, FileHandle(fh))?;
+    }
+    if waits { Err(Stop::Wait) } else { Ok(()) }
+}
+
+/// Files that are open here, and not on the server.
+fn open_here(w: &World, which: impl Fn(&Node) -> bool) -> Vec<FileHandle> {
+    let here = |ino: u64| w.nodes.get(ino).is_some_and(|node| node.private.is_some() && which(node));
+    w.files.handles(|file| file.is_here() && here(file.ino))
+}
+
+/// Tells the server of an open. Whether that is done.
+fn opened(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
+    let (at, note) = (steps::OPEN + fh.0, steps::OPENED + fh.0);
+    let ino = cx.memo(note).unwrap_or(0);
+    let fid = crate::ops::fid_of(ino)?;
+    let now_ns = cx.wall_ns();
+    let file = cx.w.files.get(fh).filter(|file| file.ino == ino && file.is_here());
+    let Some((flags, cred)) = file.map(|file| (file.flags & o::ACCMODE, file.cred.clone())).or_else(|| {
+        // It was closed; what was asked for is closed again when it comes.
+        cx.began(at).then(|| (0, cx.op.cred.clone()))
+    }) else {
+        cx.forget(note);
+        return Ok(true);
+    };
+    // It was opened already, whatever its mode says by now.
+    let reply = cx.start_rpc(at, dest, Opcode::MdsReint, |w, _| {
+        w.opening = true;
+        let op = OpenOp { fid, flags: flags | o::PATH, ..OpenOp::default() };
+        let request = ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Open(op)) };
+        (request, Bytes::new())
+    });
+    let result = match reply {
+        None => return Ok(false),
+        Some(result) => result.map(|reply| reply.header.xid),
+    };
+    // Another file may come to be open under this number.
+    cx.forget(at);
+    cx.forget(note);
+    let same = cx.w.files.get_mut(fh).filter(|file| file.ino == ino && file.is_here());
+    match (result, same) {
+        (Ok(xid), Some(file)) => file.open_xid = xid,
+        (Ok(open_xid), None) => {
+            cx.w.nodes.obtain(fid).opens += 1;
+            closes::add(cx.w, Closing { ino, fid, dest, open_xid });
+        }
+        (Err(_), Some(file)) => file.dead = true,
+        (Err(_), None) => {}
+    }
+    Ok(true)
+}
+
+/// A name in a directory is about to be changed by the server, or a further one made for what it leads to: that is private no
+/// more.
+pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
+    let Some(fid) = cx.w.nodes.get(parent).map(|node| node.fid) else { return Ok(()) };
+    let dest = cx.w.mdt_of(fid);
+    match cx.w.known_name(parent, name) {
+        Found::Child(child) => object_leaves(cx, child.ino()),
+        Found::Nothing => Ok(()),
+        Found::Unknown => {
+            let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
+            // It may be anything that was made here.
+            stdx::mark!("lease_left");
+            publish(cx, dest, |node| node.private == Some(cookie))?;
+            if let Some(target) = cx.w.imports.get_mut(dest) {
+                target.locks.give_back(cookie);
+            }
+            locks::pump(cx.w, dest);
+            Ok(())
+        }
+    }
+}
+
+/// See [`leaves`].
+pub(crate) fn object_leaves(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private.is_some()) else { return Ok(()) };
+    let dest = cx.w.mdt_of(node.fid);
+    publish(cx, dest, |node| node.ino == ino)?;
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.private = None;
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! Changes behind the programs' backs: no request while nobody else looks, and nothing lost or done twice when somebody does, or
+//! something dies.
+
+mod cluster;
+
+use std::time::Duration;
+
+use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
+use cluster::{Cluster, name};
+use proto::Errno;
+
+fn options(number: u64) -> Options {
+    Options { sync_metadata: false, ..Cluster::options(number) }
+}
+
+/// A client that makes changes behind its programs' backs.
+fn mount(c: &mut Cluster) -> usize {
+    let node = c.begin_mount(options(c.nodes.len() as u64));
+    c.until(|c| c.nodes[node].mounted);
+    node
+}
+
+/// Such a client, and a directory that it has just made.
+fn leased() -> (Cluster, usize, u64) {
+    let mut c = Cluster::new(1);
+    let a = mount(&mut c);
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    (c, a, dir)
+}
+
+fn made(c: &Cluster, node: usize) -> u64 {
+    let text = c.nodes[node].machine.get_params("mdc.*.metadata_write_back").remove(0).1;
+    let changes = text.lines().find_map(|line| line.strip_prefix("changes:")).unwrap();
+    changes.trim().parse().unwrap()
+}
+
+/// One change of each kind, and with its name what it leaves.
+fn one_of_each(c: &mut Cluster, a: usize, dir: u64) {
+    c.mkdir(a, dir, "sub").unwrap();
+    let sub = c.lookup(a, dir, "sub").unwrap().ino;
+    c.call(a, Call::Symlink { parent: sub, name: name("link"), target: name("to") }).unwrap();
+    c.call(a, Call::Mknod { parent: sub, name: name("pipe"), mode: 0o010_640, rdev: 0 }).unwrap();
+    let (file, fh) = c.create(a, dir, "file").unwrap();
+    c.write(a, fh, 0, b"small").unwrap();
+    c.close(a, fh).unwrap();
+    let set = SetStat { mode: Some(0o4711), uid: Some(7), mtime: Some(SetTime::At(5)), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: file.ino, set }).unwrap();
+    for at in 0..10 {
+        let (_, fh) = c.create(a, dir, &format!("gone{at}")).unwrap();
+        c.close(a, fh).unwrap();
+    }
+    c.mkdir(a, dir, "gone").unwrap();
+    for at in 0..10 {
+        c.unlink(a, dir, &format!("gone{at}")).unwrap();
+    }
+    c.call(a, Call::Rmdir { parent: dir, name: name("gone") }).unwrap();
+}
+
+const PATHS: [&str; 6] = ["d", "d/sub", "d/sub/link", "d/sub/pipe", "d/file", "/"];
+
+/// What the paths look like, but for what only one client can say.
+fn look(c: &mut Cluster, node: usize) -> Vec<Stat> {
+    let mut all = Vec::new();
+    for path in PATHS {
+        let ino = c.walk(node, path).unwrap();
+        let stat = c.getattr(node, ino).unwrap();
+        all.push(Stat { cacheable: true, entry_cacheable: true, blocks: 0, ..stat });
+    }
+    all
+}
+
+#[test]
+fn in_a_directory_of_its_own_a_client_asks_nobody() {
+    let (mut c, a, dir) = leased();
+    c.requests.clear();
+    one_of_each(&mut c, a, dir);
+    assert_eq!(c.requests.get("mds_reint"), None, "{:?}", c.requests);
+    assert_eq!(made(&c, a), 5 + 22, "every one of them");
+    assert!(stdx::marks::count("made_behind") > 0);
+}
+
+/// What the caches say of what was made here is what the server makes of it.
+#[test]
+fn another_client_sees_what_was_made_as_its_maker_does() {
+    for first in [false, true] {
+        let (mut c, a, dir) = leased();
+        one_of_each(&mut c, a, dir);
+        let here = look(&mut c, a);
+        if first {
+            // Everything is sent before anybody looks.
+            c.pass(Duration::from_secs(8));
+        }
+        let b = c.mount();
+        let there = look(&mut c, b);
+        assert_eq!(here, there);
+        assert_eq!(c.list(b, dir, true).unwrap(), c.list(a, dir, true).unwrap());
+        assert_eq!(c.lookup(b, dir, "gone3"), Err(Errno::ENOENT));
+        let ino = c.walk(b, "d/file").unwrap();
+        let fh = c.open(b, ino, 0).unwrap();
+        assert_eq!(&c.read(b, fh, 0, 10).unwrap()[..], b"small");
+        assert_eq!(look(&mut c, a)[1..4], here[1..4], "nothing changed by looking");
+    }
+}
+
+#[test]
+fn rules_of_the_directory_are_those_of_the_server() {
+    let (mut c, a, dir) = leased();
+    let set = SetStat { mode: Some(0o2775), gid: Some(50), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: dir, set }).unwrap();
+    c.call(a, Call::Setattr { ino: dir, set: SetStat { mode: Some(0o2777), ..SetStat::default() } }).unwrap();
+    let calls = [
+        Call::Mkdir { parent: dir, name: name("sub"), mode: 0o777 },
+        Call::Mknod { parent: dir, name: name("f"), mode: 0o102_755, rdev: 0 },
+        Call::Mknod { parent: dir, name: name("g"), mode: 0o106_777, rdev: 0 },
+    ];
+    let mut here = Vec::new();
+    for uid in [0, 9] {
+        for call in &calls {
+            let mut call = call.clone();
+            if let Call::Mkdir { name, .. } | Call::Mknod { name, .. } = &mut call {
+                *name = format!("{}{uid}", String::from_utf8_lossy(name)).into();
+            }
+            let Ok(Answer::Entry(stat)) = c.call_as(a, uid, call) else { panic!() };
+            here.push((stat.ino, stat.mode, stat.uid, stat.gid));
+        }
+    }
+    assert_eq!(made(&c, a), 6);
+    let b = c.mount();
+    let dir = c.lookup(b, 1, "d").unwrap().ino;
+    for (ino, mode, uid, gid) in here {
+        let listed = c.list(b, dir, true).unwrap();
+        assert_eq!(listed.len(), 8);
+        let there = c.getattr(b, ino).unwrap();
+        assert_eq!((there.mode, there.uid, there.gid), (mode, uid, gid));
+    }
+}
+
+/// Whoever may not, is told so by the server; and a name that is taken stays.
+#[test]
+fn what_cannot_be_done_is_not_done_behind_the_back() {
+    let (mut c, a, dir) = leased();
+    c.create(a, dir, "f").unwrap();
+    assert_eq!(c.mkdir(a, dir, "f"), Err(Errno::EEXIST));
+    assert_eq!(c.unlink(a, dir, "nothing"), Err(Errno::ENOENT));
+    assert_eq!(c.call(a, Call::Rmdir { parent: dir, name: name("f") }).map(drop), Err(Errno::ENOTDIR));
+    let call = Call::Mkdir { parent: dir, name: name("x"), mode: 0o755 };
+    assert_eq!(c.call_as(a, 9, call).map(drop), Err(Errno::EACCES));
+    c.mkdir(a, dir, "sub").unwrap();
+    let sub = c.lookup(a, dir, "sub").unwrap().ino;
+    c.create(a, sub, "f").unwrap();
+    assert_eq!(c.call(a, Call::Rmdir { parent: dir, name: name("sub") }).map(drop), Err(Errno::ENOTEMPTY));
+}
+
+#[test]
+fn fsync_of_a_directory_makes_what_was_made_in_it_last() {
+    let (mut c, a, dir) = leased();
+    one_of_each(&mut c, a, dir);
+    let Answer::Opened { fh, .. } = c.call(a, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+    c.call(a, Call::Fsyncdir { fh }).unwrap();
+    // Everything but the disk is gone.
+    c.die(a);
+    c.restart("fs-MDT0000");
+    let b = c.mount();
+    let dir = c.walk(b, "d").unwrap();
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 2);
+}
+
+#[test]
+fn what_waits_or_is_on_its_way_is_done_once_when_the_server_dies() {
+    for died_with in ["what waits", "a batch without an answer", "a batch with an answer"] {
+        let (mut c, a, dir) = leased();
+        c.slow_media = true;
+        for at in 0..100 {
+            c.create(a, dir, &format!("f{at}")).unwrap();
+        }
+        match died_with {
+            "what waits" => {}
+            "a batch with an answer" => c.pass(Duration::from_millis(50)),
+            _ => {
+                // The answer is lost with the connection.
+                let at = c.server("fs-MDT0000");
+                c.kill(at);
+                c.start(at);
+            }
+        }
+        c.restart("fs-MDT0000");
+        c.slow_media = false;
+        for at in 100..110 {
+            c.create(a, dir, &format!("f{at}")).unwrap();
+        }
+        c.unlink(a, dir, "f7").unwrap_or_else(|errno| panic!("{died_with}: {errno} {:#?}", c.log));
+        let b = c.mount();
+        let dir = c.walk(b, "d").unwrap();
+        assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 109, "{died_with}: {:#?}", c.log);
+    }
+}
+
+/// The server does not know of a file that is open where it was made, until somebody else can reach it.
+#[test]
+fn a_file_that_is_open_where_it_was_made_outlives_its_name() {
+    let (mut c, a, dir) = leased();
+    let (file, fh) = c.create(a, dir, "f").unwrap();
+    c.write(a, fh, 0, b"data").unwrap();
+    let b = c.mount();
+    let there = c.walk(b, "d").unwrap();
+    c.unlink(b, there, "f").unwrap();
+    c.pass(Duration::from_secs(10));
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data", "{:#?}", c.log);
+    c.write(a, fh, 4, b" and more").unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    assert_eq!(c.getattr(a, file.ino).map(|stat| stat.nlink), Ok(0));
+    c.close(a, fh).unwrap();
+    // The same when its own client removes the name.
+    let dir = c.mkdir(a, 1, "e").unwrap().ino;
+    let (_, fh) = c.create(a, dir, "f").unwrap();
+    c.unlink(a, dir, "f").unwrap();
+    c.write(a, fh, 0, b"still").unwrap();
+    c.pass(Duration::from_secs(10));
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"still");
+    c.close(a, fh).unwrap();
+}
+
+#[test]
+fn a_file_that_grows_finds_its_objects() {
+    let (mut c, a, dir) = leased();
+    let (_, fh) = c.create(a, dir, "f").unwrap();
+    let data = vec![7; 300_000];
+    c.write(a, fh, 0, &data).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    let b = c.mount();
+    let ino = c.walk(b, "d/f").unwrap();
+    let fh = c.open(b, ino, 0).unwrap();
+    assert_eq!(c.read(b, fh, 0, 300_000).unwrap(), data);
+}
+
+#[test]
+fn what_is_lost_with_an_eviction_is_told_to_who_asks() {
+    let (mut c, a, dir) = leased();
+    let Answer::Opened { fh: dir_fh, .. } = c.call(a, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+    c.call(a, Call::Fsyncdir { fh: dir_fh }).unwrap();
+    c.cut(a);
+    let (_, fh) = c.create(a, dir, "f").unwrap();
+    let uuid = options(a as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    c.until(|c| c.log.iter().any(|line| line.contains("is lost")));
+    assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }).map(drop), Err(Errno::EIO));
+    assert_eq!(c.call(a, Call::Fsyncdir { fh: dir_fh }).map(drop), Err(Errno::EIO));
+    assert_eq!(c.call(a, Call::Fsyncdir { fh: dir_fh }).map(drop), Ok(()), "it is told once");
+    assert_eq!(c.lookup(a, dir, "f"), Err(Errno::ENOENT));
+    c.create(a, dir, "f").unwrap();
+}
+
+#[test]
+fn an_unmount_sends_what_waits() {
+    let (mut c, a, dir) = leased();
+    one_of_each(&mut c, a, dir);
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Unmount);
+    c.until(|c| c.nodes[a].unmounted);
+    c.restart("fs-MDT0000");
+    let b = c.mount();
+    let dir = c.walk(b, "d").unwrap();
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 2);
+}
+
+/// More than the server has promised room for waits for answers, and the disk; then it goes on.
+#[test]
+fn no_more_is_outstanding_than_there_is_room_for() {
+    let (mut c, a, dir) = leased();
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    let mut sent = Vec::new();
+    for at in 0..3000 {
+        sent.push(c.send(a, Call::Mkdir { parent: dir, name: name(&format!("d{at}")), mode: 0o755 }));
+    }
+    let answered = sent.iter().filter(|id| c.answered(a, **id)).count();
+    assert!((10..3000).contains(&answered), "{answered} without a server");
+    c.start(at);
+    for id in sent {
+        assert!(matches!(c.answer(a, id), Ok(Answer::Entry(_))));
+    }
+    let b = c.mount();
+    let dir = c.walk(b, "d").unwrap();
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 3000);
+}

@@ -1,0 +1,176 @@
+//! Changes that a client made behind its programs' backs, many in one request: one attempt, one transno, one reply record.
+//!
+//! The client holds the directories exclusively, and only it can know the objects that it made there. So nothing here waits for
+//! anybody else, and what each change does was known before it came; one that fails nevertheless leaves the others be.
+//!
+//! The reply record has a bit for each change that failed.
+
+use crate::ops::create::{Made, Named};
+use crate::ops::unlink::Removed;
+use crate::ops::{Change, create, setattr, unlink};
+use crate::tree::{self, Node};
+use crate::{Mdt, grants};
+use proto::msg::{BATCH_MAX, BatchRep, BatchReq, BatchResult, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid};
+use proto::{Errno, Fid};
+use schema::Inode;
+use target::{Cx, Reply, Stop};
+
+/// What a change of a batch did to the records.
+enum Done {
+    Made(Box<Made>, &'static str),
+    /// By the first execution.
+    There(Box<Node>),
+    Removed(Box<Removed>),
+    Set,
+}
+
+/// See the module.
+pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply, Stop> {
+    let changes = decode(request)?;
+    let mut done: Vec<Result<Done, Errno>> = Vec::with_capacity(changes.len());
+    let mut waits = false;
+    for change in &changes {
+        // What a later one misses is asked for together with this one's.
+        match cx.apart(|cx| one(mdt, cx, change)) {
+            Ok(did) => {
+                // Whoever makes a name in a directory that came just now must find that nothing is in it. If the attempt is
+                // given up, the next one learns the same.
+                if let Done::Made(made, _) = &did {
+                    mdt.made(made);
+                }
+                done.push(Ok(did));
+            }
+            Err(Stop::Errno(errno)) => done.push(Err(errno)),
+            Err(Stop::Wait) => waits = true,
+        }
+    }
+    if waits {
+        return Err(Stop::Wait);
+    }
+    if cx.is_replay()
+        && let Some(errno) = done.iter().find_map(|did| did.as_ref().err())
+    {
+        return Err((*errno).into());
+    }
+    // What another client's changes have to do with it is settled by the leases.
+    cx.forget_versions();
+    for did in done.iter().flatten() {
+        match did {
+            Done::Made(_, statistic) => mdt.stats.count(statistic),
+            Done::Removed(removed) => mdt.removed(cx, removed),
+            Done::Set => mdt.stats.count("setattr"),
+            Done::There(_) => {}
+        }
+    }
+    let gone: Vec<Fid> = done.iter().flatten().filter_map(Done::removed).collect();
+    let mut failed: u64 = 0;
+    let mut results = Vec::with_capacity(done.len());
+    for (index, (did, change)) in done.iter().zip(&changes).enumerate() {
+        results.push(match did {
+            Err(errno) => {
+                failed |= 1 << index;
+                BatchResult { status: -errno.raw(), ..BatchResult::default() }
+            }
+            Ok(did) => match did.object().filter(|node| !gone.contains(&node.fid())) {
+                Some(node) => result(cx, &node.inode, change.want.as_ref()),
+                None => BatchResult::default(),
+            },
+        });
+    }
+    mdt.stats.count("batch");
+    let room = mdt.promise(cx, cx.export());
+    Ok(Reply::new(&BatchRep { results, room }).with_record(failed))
+}
+
+impl Done {
+    fn object(&self) -> Option<&Node> {
+        match self {
+            Done::Made(made, _) => Some(&made.child),
+            Done::There(node) => Some(node),
+            Done::Removed(_) | Done::Set => None,
+        }
+    }
+
+    fn removed(&self) -> Option<Fid> {
+        match self {
+            Done::Removed(removed) => Some(removed.child.fid()),
+            _ => None,
+        }
+    }
+}
+
+/// The changes, with whom each is for.
+fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
+    let mut changes: Vec<ReintReq> = Vec::with_capacity(BATCH_MAX);
+    for change in request.iter() {
+        let mut change = change.map_err(|_| Errno::EPROTO)?;
+        if changes.len() == BATCH_MAX {
+            return Err(Errno::EINVAL);
+        }
+        if change.cred.is_none() {
+            change.cred = changes.last().and_then(|before| before.cred.clone());
+        }
+        changes.push(change);
+    }
+    if changes.is_empty() { Err(Errno::EINVAL) } else { Ok(changes) }
+}
+
+/// Checks one change and writes it.
+fn one(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq) -> Result<Done, Stop> {
+    let change = Change::new(request);
+    match request.op.as_ref().ok_or(Errno::EPROTO)? {
+        Reint::Create(op) => Ok(match create::named(mdt, cx, &change, op, change.want.data_cookie != 0)? {
+            Named::There { child, .. } => Done::There(Box::new(child)),
+            Named::Made(made) => Done::Made(Box::new(made), create::statistic(op)),
+        }),
+        Reint::Unlink(op) => unlink::remove(mdt, cx, &change, op).map(|removed| Done::Removed(Box::new(removed))),
+        Reint::Setattr(op) if op.valid & valid::SIZE == 0 => setattr::set(mdt, cx, &change, op).map(|_| Done::Set),
+        _ => Err(Errno::EOPNOTSUPP.into()),
+    }
+}
+
+/// What the client is told of a new object, and the locks on it that it counts on.
+fn result(cx: &mut Cx<'_>, inode: &Inode, want: Option<&WantLocks>) -> BatchResult {
+    let want = want.copied().unwrap_or_default();
+    let resource = Resource::inode(inode.fid);
+    let mut grant = |mode, bits, cookie| cx.grant_new(resource, mode, bits, cookie).map_or(0, |grant| grant.handle);
+    BatchResult {
+        status: 0,
+        object_handle: grant(LockMode::Pr, grants::cached(inode), want.object_cookie),
+        entries_handle: if inode.is_dir() { grant(LockMode::Ex, bits::UPDATE, want.entries_cookie) } else { 0 },
+        data_handle: if inode.is_resident() { grant(LockMode::Pw, bits::DOM, want.data_cookie) } else { 0 },
+        layout: inode.layout.clone().filter(|_| inode.is_file()),
+    }
+}
+
+/// The answer to a batch that was executed, and whose answer was lost with the target's memory. Its locks were not replayed,
+/// for its client did not know their handles: they are granted now.
+pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq, failed: u64) -> Result<Reply, Stop> {
+    let changes = decode(request)?;
+    let mut found = Vec::with_capacity(changes.len());
+    let mut waits = false;
+    for change in &changes {
+        let Some(Reint::Create(op)) = &change.op else {
+            found.push(None);
+            continue;
+        };
+        match tree::find(cx, op.fid) {
+            Ok(node) => found.push(node),
+            Err(Stop::Wait) => waits = true,
+            Err(stop) => return Err(stop),
+        }
+    }
+    if waits {
+        return Err(Stop::Wait);
+    }
+    let mut results = Vec::with_capacity(changes.len());
+    for (index, (node, change)) in found.iter().zip(&changes).enumerate() {
+        results.push(match node {
+            _ if failed >> index & 1 != 0 => BatchResult { status: -Errno::EIO.raw(), ..BatchResult::default() },
+            Some(node) => result(cx, &node.inode, change.want.as_ref()),
+            None => BatchResult::default(),
+        });
+    }
+    let room = mdt.promise(cx, cx.export());
+    Ok(Reply::new(&BatchRep { results, room }))
+}

@@ -1,0 +1,58 @@
+//! Room that clients are promised for changes that they make behind their programs' backs.
+//!
+//! Such a change has been answered before it comes: there must be room for it, however full the store is by then. So clients
+//! are told how many they may have outstanding, and all these together fit into half of what the store keeps in reserve. When
+//! what is not in reserve gets short nobody is promised any more, and every change asks before it is answered.
+
+use crate::Mdt;
+use std::collections::BTreeMap;
+use target::{Cx, ExportId};
+
+/// What the records of one such change can cost on the medium, in bytes: entry, inode and index on pages of their own, each
+/// split.
+const CHANGE_COST: u64 = 24 << 10;
+/// Most changes that one client is promised room for.
+pub const PROMISE_MAX: u32 = 1024;
+
+/// Changes that there is room for, by client.
+#[derive(Debug, Default)]
+pub struct Promises(BTreeMap<ExportId, u32>);
+
+impl Promises {
+    /// A client is promised anew: a part of what is left by the others, so that there is something left for the next one.
+    fn renew(&mut self, export: ExportId, room: u64) -> u32 {
+        let others: u64 = self.0.iter().filter(|(other, _)| **other != export).map(|(_, count)| u64::from(*count)).sum();
+        let count = u32::try_from(room.saturating_sub(others) / 4).unwrap_or(u32::MAX).min(PROMISE_MAX);
+        self.0.insert(export, count);
+        count
+    }
+}
+
+impl Mdt {
+    /// How many changes a client may have outstanding from now on.
+    pub(crate) fn promise(&mut self, cx: &Cx<'_>, export: ExportId) -> u32 {
+        let Some(space) = cx.space() else { return 0 };
+        let room = if space.free < space.reserve { 0 } else { space.reserve / 2 / CHANGE_COST };
+        self.promises.renew(export, room)
+    }
+
+    /// A client is gone, and what it was promised with it.
+    pub(crate) fn promise_ends(&mut self, export: ExportId) {
+        self.promises.0.remove(&export);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promises_to_all_clients_together_are_kept_with_the_room_that_there_is() {
+        let mut promises = Promises::default();
+        let told: Vec<u32> = (1..=40).map(|client| promises.renew(ExportId(client), 5461)).collect();
+        assert_eq!(told[..4], [1024, 1024, 853, 640]);
+        assert!(told.iter().map(|count| u64::from(*count)).sum::<u64>() <= 5461);
+        assert_eq!(promises.renew(ExportId(1), 0), 0);
+        assert!(promises.renew(ExportId(40), 5461) > told[39], "what one gives back another can have");
+    }
+}

@@ -84,14 +84,15 @@ pub struct Node {
     pub dropped: u32,
     /// Calls that wait here for attributes that the kernel lacks.
     pub asked: u32,
-    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::behind`]).
-    pub(crate) private: Option<u64>,
+    /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::behind`]); 0: it was
+    /// not.
+    pub(crate) private: u64,
     /// Changes of it that were made here and have no answer.
-    pub(crate) unsettled: u32,
+    pub(crate) unsettled: u16,
     /// Operations that ask a server to change it, or names in it.
-    pub(crate) changing: u32,
+    pub(crate) changing: u16,
     /// How often a change that was made here was lost, and why last.
-    pub(crate) failures: (u32, Errno),
+    pub(crate) failures: Option<Box<(u32, Errno)>>,
     /// The one before it in its list, and the one after it.
     links: (u32, u32),
 }
@@ -127,10 +128,10 @@ impl Node {
             shown: 0,
             dropped: 0,
             asked: 0,
-            private: None,
+            private: 0,
             unsettled: 0,
             changing: 0,
-            failures: (0, Errno::EIO),
+            failures: None,
             links: (NIL, NIL),
         }
     }
@@ -164,6 +165,11 @@ impl Node {
     /// Whether it is known to be a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == S_IFDIR
+    }
+
+    /// How often a change that was made here was lost, and why last.
+    pub(crate) fn failures(&self) -> (u32, Errno) {
+        self.failures.as_deref().copied().unwrap_or((0, Errno::EIO))
     }
 
     /// The directory part, made if need be.

@@ -46,7 +46,7 @@ use ops::Change;
 use params::Stats;
 use promises::Promises;
 use proto::connect::features;
-use proto::msg::{BATCH_MAX, ConnectRep, ConnectReq, Reint, ReintReq};
+use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq};
 use proto::{Errno, Opcode, TargetKind};
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
@@ -168,8 +168,11 @@ impl Service for Mdt {
 
     fn may_use_reserve(&self, request: &Request) -> bool {
         match request.opcode {
-            // For a batch room was promised there.
-            Opcode::MdsClose | Opcode::MdsBatch => true,
+            Opcode::MdsClose => true,
+            // It was answered already, as far as there was room promised for it.
+            Opcode::MdsBatch => request
+                .decode::<BatchReq>()
+                .is_ok_and(|batch| self.promises.cover(request.export, batch.iter().take(BATCH_MAX + 1).count())),
             Opcode::MdsReint => request.decode::<ReintReq>().is_ok_and(|reint| match reint.op {
                 Some(Reint::Unlink(_) | Reint::Setlayout(_)) => true,
                 // Opening what is there takes no more room than the client's record has.
@@ -187,7 +190,7 @@ impl Service for Mdt {
     fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, _request: &ConnectReq, reply: &mut ConnectRep) {
         reply.dom_size = self.settings.dom_size;
         if reply.features & features::WRITE_BACK != 0 {
-            reply.batch_room = self.promise(cx, export);
+            reply.batch_room = self.promise(cx, export, 0);
         }
     }
 

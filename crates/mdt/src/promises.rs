@@ -14,26 +14,33 @@ const CHANGE_COST: u64 = 24 << 10;
 /// Most changes that one client is promised room for.
 pub const PROMISE_MAX: u32 = 1024;
 
-/// Changes that there is room for, by client.
+/// Changes that there is room for, by client: what it was told last, or what is left of what it was told before.
 #[derive(Debug, Default)]
 pub struct Promises(BTreeMap<ExportId, u32>);
 
 impl Promises {
-    /// A client is promised anew: a part of what is left by the others, so that there is something left for the next one.
-    fn renew(&mut self, export: ExportId, room: u64) -> u32 {
+    /// A client has sent so many of its changes, and is promised anew: a part of what is left by the others, so that there is
+    /// something left for the next one.
+    fn renew(&mut self, export: ExportId, room: u64, sent: u32) -> u32 {
         let others: u64 = self.0.iter().filter(|(other, _)| **other != export).map(|(_, count)| u64::from(*count)).sum();
         let count = u32::try_from(room.saturating_sub(others) / 4).unwrap_or(u32::MAX).min(PROMISE_MAX);
-        self.0.insert(export, count);
+        let left = self.0.get(&export).map_or(0, |before| before.saturating_sub(sent));
+        self.0.insert(export, count.max(left));
         count
+    }
+
+    /// Whether there is room for so many changes of a client, whatever others do.
+    pub(crate) fn cover(&self, export: ExportId, changes: usize) -> bool {
+        self.0.get(&export).is_some_and(|count| changes <= *count as usize)
     }
 }
 
 impl Mdt {
-    /// How many changes a client may have outstanding from now on.
-    pub(crate) fn promise(&mut self, cx: &Cx<'_>, export: ExportId) -> u32 {
+    /// A client has sent so many changes: how many it may have outstanding from now on.
+    pub(crate) fn promise(&mut self, cx: &Cx<'_>, export: ExportId, sent: usize) -> u32 {
         let Some(space) = cx.space() else { return 0 };
         let room = if space.free < space.reserve { 0 } else { space.reserve / 2 / CHANGE_COST };
-        self.promises.renew(export, room)
+        self.promises.renew(export, room, u32::try_from(sent).unwrap_or(u32::MAX))
     }
 
     /// A client is gone, and what it was promised with it.
@@ -49,10 +56,14 @@ mod tests {
     #[test]
     fn promises_to_all_clients_together_are_kept_with_the_room_that_there_is() {
         let mut promises = Promises::default();
-        let told: Vec<u32> = (1..=40).map(|client| promises.renew(ExportId(client), 5461)).collect();
+        let told: Vec<u32> = (1..=40).map(|client| promises.renew(ExportId(client), 5461, 0)).collect();
         assert_eq!(told[..4], [1024, 1024, 853, 640]);
         assert!(told.iter().map(|count| u64::from(*count)).sum::<u64>() <= 5461);
-        assert_eq!(promises.renew(ExportId(1), 0), 0);
-        assert!(promises.renew(ExportId(40), 5461) > told[39], "what one gives back another can have");
+        // Room gets short: what was promised before is kept until it was used.
+        assert_eq!(promises.renew(ExportId(1), 0, 24), 0);
+        assert!(promises.cover(ExportId(1), 1000) && !promises.cover(ExportId(1), 1001));
+        assert_eq!(promises.renew(ExportId(1), 0, 1000), 0);
+        assert!(!promises.cover(ExportId(1), 1) && !promises.cover(ExportId(99), 1));
+        assert!(promises.renew(ExportId(40), 5461, 0) > told[39], "what one gives back another can have");
     }
 }

@@ -184,11 +184,13 @@ impl<'w> Run<'w> {
         let first_death = sched.first_death();
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
+        let sync = self.world.plan.sync_metadata;
+        let loses = move |client: usize| crashed || !sync[client % sync.len()];
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
         self.world.sched.spawn("the check", async move {
             for record in records {
-                match check_record(&kernel, &sched, &record, power, crashed).await {
+                match check_record(&kernel, &sched, &record, power, loses).await {
                     Ok(None) => {}
                     Ok(Some(what)) => {
                         sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
@@ -231,7 +233,7 @@ async fn check_record(
     sched: &crate::sched::Sched,
     record: &Record,
     power: bool,
-    crashed: bool,
+    loses: impl Fn(usize) -> bool,
 ) -> Result<Option<String>, Fail> {
     let history = record.history.borrow().clone();
     if !history.base_durable {
@@ -247,7 +249,7 @@ async fn check_record(
     let ((candidates, all), what) = if power {
         ((history.prefixes(), true), "no state of the history at or beyond the last sync")
     } else {
-        (history.without(&dead, crashed), "no state that the death of its clients can leave")
+        (history.without(&dead, loses), "no state that the death of its clients can leave")
     };
     let observed = verify::observe(kernel, &record.base).await?;
     let mut nearest = String::new();

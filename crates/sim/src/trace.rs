@@ -143,6 +143,10 @@ fn detail(frame: &Frame) -> String {
         Some(Opcode::MdsReint) => {
             frame.decode::<msg::ReintReq>().map_or(String::new(), |r| short(format!("{:?}", r.op)))
         }
+        Some(Opcode::MdsBatch) => frame.decode::<msg::BatchReq>().map_or(String::new(), |request| {
+            let changes = request.iter().filter_map(|change| change.ok().and_then(|change| change.op));
+            short(changes.map(|op| format!("{op:?}")).collect::<Vec<_>>().join("; "))
+        }),
         Some(Opcode::MdsClose) => frame.decode::<msg::CloseReq>().map_or(String::new(), |r| short(format!("{r:?}"))),
         Some(Opcode::MdsLookup) => frame.decode::<msg::LookupReq>().map_or(String::new(), |r| short(format!("{r:?}"))),
         Some(Opcode::MdsGetattr) => {

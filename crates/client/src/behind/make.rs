@@ -36,10 +36,11 @@ struct Ground {
     version: u64,
 }
 
-/// Whether changes to this node may be made here, as far as it has to do with requests: none about it is under way, and this
-/// operation has sent none.
+/// Whether changes to this node may be made here, as far as it has to do with requests: none about it is under way, nor one
+/// that could remove it, and this operation has sent none.
 fn is_quiet(cx: &Cx<'_>, node: &Node) -> bool {
-    node.changing == 0 && !node.unlinked && !cx.began(step::MAIN) && !cx.began(step::CHANGING)
+    let above = cx.w.nodes.get(node.parent).map_or(0, |above| above.changing);
+    node.changing + above == 0 && !node.unlinked && !cx.began(step::MAIN) && !cx.began(step::CHANGING)
 }
 
 /// Waits if too many changes are without an answer. The version of the next.
@@ -131,7 +132,7 @@ pub(crate) fn create(
     let want = put_object(cx.w, dest, &attr);
     put_name(cx.w, parent, name, Some(&attr), &above, ground.version, cx.op.wall_ns);
     let Some(node) = cx.w.nodes.get_mut(fid.ino()) else { return Ok(None) };
-    node.private = Some(ground.lease);
+    node.private = ground.lease;
     node.parent = parent;
     if kind == S_IFLNK {
         node.symlink = Some(Box::new(target.clone()));
@@ -244,7 +245,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     let ino = fid.ino();
     let (Some(node), Some(dir)) = (cx.w.nodes.get(ino), cx.w.nodes.get(parent)) else { return Ok(false) };
     let (Some(attr), Some(above)) = (node.covered_attr(), dir.covered_attr()) else { return Ok(false) };
-    let removable = node.private == Some(ground.lease)
+    let removable = node.private == ground.lease
         && is_quiet(cx, node)
         && node.opens == 0
         && node.wanted == 0

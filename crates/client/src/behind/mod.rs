@@ -208,7 +208,7 @@ pub(crate) fn lease(w: &mut World, dest: Dest, node_fid: proto::Fid) -> Option<u
 /// Whether the lease under which an object was made lasts.
 pub(crate) fn is_private(w: &World, node: &Node) -> bool {
     let dest = w.mdt_of(node.fid);
-    node.private.is_some_and(|cookie| w.imports.get(dest).is_some_and(|target| target.locks.is_usable(cookie)))
+    node.private != 0 && w.imports.get(dest).is_some_and(|target| target.locks.is_usable(node.private))
 }
 
 /// A change was made.
@@ -458,7 +458,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
     for ino in change.what.nodes() {
         let Some(node) = w.nodes.get_mut(ino) else { continue };
         node.attr_covered = false;
-        node.failures = (node.failures.0.wrapping_add(1), errno);
+        node.failures = Some(Box::new((node.failures().0.wrapping_add(1), errno)));
         data::failed(w, ino, errno);
     }
     match &change.what {
@@ -471,7 +471,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
                 }
             }
             if let Some(node) = w.nodes.get_mut(*ino) {
-                node.private = None;
+                node.private = 0;
                 node.unlinked = true;
             }
             for file in w.files.iter_mut().filter(|file| file.ino == *ino) {
@@ -513,7 +513,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
         drained(cx, dest)?;
         cx.set_memo(steps::DRAINED, 1);
     }
-    publish(cx, dest, |node| node.private == Some(lock.cookie))
+    publish(cx, dest, |node| node.private == lock.cookie)
 }
 
 /// Opens on the server what programs have open of private files.
@@ -536,7 +536,7 @@ pub(crate) fn publish(cx: &mut Cx<'_>, dest: Dest, which: impl Fn(&Node) -> bool
 
 /// Files that are open here, and not on the server.
 fn open_here(w: &World, which: impl Fn(&Node) -> bool) -> Vec<FileHandle> {
-    let here = |ino: u64| w.nodes.get(ino).is_some_and(|node| node.private.is_some() && which(node));
+    let here = |ino: u64| w.nodes.get(ino).is_some_and(|node| node.private != 0 && which(node));
     w.files.handles(|file| file.is_here() && here(file.ino))
 }
 
@@ -593,7 +593,7 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
             let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
             // It may be anything that was made here.
             stdx::mark!("lease_left");
-            publish(cx, dest, |node| node.private == Some(cookie))?;
+            publish(cx, dest, |node| node.private == cookie)?;
             if let Some(target) = cx.w.imports.get_mut(dest) {
                 target.locks.give_back(cookie);
             }
@@ -605,11 +605,11 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
 
 /// See [`leaves`].
 pub(crate) fn object_leaves(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private.is_some()) else { return Ok(()) };
+    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private != 0) else { return Ok(()) };
     let dest = cx.w.mdt_of(node.fid);
     publish(cx, dest, |node| node.ino == ino)?;
     if let Some(node) = cx.w.nodes.get_mut(ino) {
-        node.private = None;
+        node.private = 0;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let node = cx.w.nodes.obtain(fid);
     node.opens += 1;
     node.handles += 1;
-    let error_mark = node.failures.0;
+    let error_mark = node.failures().0;
     let file =
         OpenFile { ino, fid, flags: o::DIRECTORY, cred, dest, open_xid: Xid(0), error_mark, dead: false, stream };
     let fh = cx.w.files.insert(file);
@@ -80,7 +80,7 @@ pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let (ino, fid, dest, known) = (file.ino, file.fid, file.dest, file.error_mark);
     cx.rpc(step::MAIN, dest, Opcode::MdsSync, || (SyncReq { fid: Some(fid) }, Bytes::new()))?;
-    let (failures, errno) = cx.w.nodes.get(ino).map_or((known, Errno::EIO), |node| node.failures);
+    let (failures, errno) = cx.w.nodes.get(ino).map_or((known, Errno::EIO), |node| node.failures());
     if let Some(file) = cx.w.files.get_mut(fh) {
         file.error_mark = failures;
     }

@@ -56,7 +56,11 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply
     cx.forget_versions();
     for did in done.iter().flatten() {
         match did {
-            Done::Made(_, statistic) => mdt.stats.count(statistic),
+            Done::Made(made, statistic) => {
+                // The name may have been another's before, which was removed by this batch, too.
+                mdt.entry_taken(made.place.key);
+                mdt.stats.count(statistic);
+            }
             Done::Removed(removed) => mdt.removed(cx, removed),
             Done::Set => mdt.stats.count("setattr"),
             Done::There(_) => {}
@@ -78,7 +82,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply
         });
     }
     mdt.stats.count("batch");
-    let room = mdt.promise(cx, cx.export());
+    let room = mdt.promise(cx, cx.export(), changes.len());
     Ok(Reply::new(&BatchRep { results, room }).with_record(failed))
 }
 
@@ -171,6 +175,6 @@ pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq, failed: u
             None => BatchResult::default(),
         });
     }
-    let room = mdt.promise(cx, cx.export());
+    let room = mdt.promise(cx, cx.export(), changes.len());
     Ok(Reply::new(&BatchRep { results, room }))
 }

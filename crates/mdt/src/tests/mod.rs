@@ -1,5 +1,6 @@
 //! Stories: a metadata target over a store in memory, and clients that speak to it in frames.
 
+mod batch;
 mod data;
 mod names;
 mod random;

@@ -61,13 +61,14 @@ impl History {
         ends
     }
 
-    /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost, if
-    /// servers crashed too; those of other clients are not. Also whether these are all: there may be too many ways.
-    pub fn without(&self, dead: &[usize], servers_crashed: bool) -> (Vec<Model>, bool) {
+    /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost if it
+    /// `loses` them (servers crashed too, or it made changes behind its programs' backs); those of other clients are not. Also
+    /// whether these are all: there may be too many ways.
+    pub fn without(&self, dead: &[usize], loses: impl Fn(usize) -> bool) -> (Vec<Model>, bool) {
         let durable = self.durable();
         let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
         let mut all = true;
-        for client in dead.iter().filter(|_| servers_crashed) {
+        for client in dead.iter().filter(|client| loses(**client)) {
             let own: Vec<usize> = (durable..self.steps.len())
                 .filter(|&at| {
                     self.steps[at].client == *client && self.steps[at].succeeded && self.steps[at].op.changes()
@@ -214,8 +215,8 @@ mod tests {
             let (cred, when, after) = (Cred::default(), When::at(1), after.clone());
             history.steps.push(Step { op: op.clone(), cred, when, client: at % 2, succeeded: true, after });
         }
-        assert!(history.without(&[0], true).1 && history.without(&[0, 1], true).1);
-        assert!(!history.without(&[0, 1, 0], true).1);
+        assert!(history.without(&[0], |_| true).1 && history.without(&[0, 1], |_| true).1);
+        assert!(!history.without(&[0, 1, 0], |_| true).1);
     }
 
     #[test]
@@ -230,7 +231,7 @@ mod tests {
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
             history.steps.push(Step { op, cred, when, client, succeeded: true, after });
         }
-        let names: Vec<usize> = history.without(&[0], true).0.iter().map(|model| model.paths().len()).collect();
+        let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the directory may be lost with the client that made it");
     }
 
@@ -246,7 +247,7 @@ mod tests {
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
             history.steps.push(Step { op, cred, when, client: 0, succeeded, after });
         }
-        let names: Vec<usize> = history.without(&[0], true).0.iter().map(|model| model.paths().len()).collect();
+        let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the empty tree, and the one with a directory");
     }
 }

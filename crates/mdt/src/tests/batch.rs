@@ -1,0 +1,188 @@
+//! Batches: many changes in one request, one transno and one reply record.
+
+use super::*;
+
+fn create(fid: Fid, parent: Fid, name: &str, mode: u32) -> Reint {
+    Reint::Create(CreateOp { parent, name: bytes(name), fid, mode, ..CreateOp::default() })
+}
+
+fn remove(parent: Fid, name: &str, rmdir: bool) -> Reint {
+    Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir })
+}
+
+/// All locks that there are, under cookies from `first` on.
+fn want(first: u64) -> WantLocks {
+    WantLocks {
+        object_cookie: first,
+        entries_cookie: first + 1,
+        data_cookie: first + 2,
+        data_write: true,
+        exclusive: true,
+        ..WantLocks::default()
+    }
+}
+
+impl World {
+    fn batch_of(&mut self, changes: &[(Reint, WantLocks)]) -> BatchReq {
+        let mut encoded = Vec::new();
+        let mut cred = Some(cred(0));
+        for (op, want) in changes {
+            self.time_ns += 1000;
+            let change =
+                ReintReq { cred: cred.take(), now_ns: self.time_ns, want: Some(*want), op: Some(op.clone()) };
+            BatchReq::push(&mut encoded, &change);
+        }
+        BatchReq { changes: encoded.into() }
+    }
+
+    fn batch(&mut self, at: usize, changes: &[(Reint, WantLocks)]) -> Result<(Transno, BatchRep), Errno> {
+        let request = self.batch_of(changes);
+        let frame = self.ask(at, Opcode::MdsBatch, Tag(1), &request, Bytes::new())?;
+        Ok((frame.header.transno, frame.decode().expect("a body")))
+    }
+}
+
+fn plain(ops: Vec<Reint>) -> Vec<(Reint, WantLocks)> {
+    ops.into_iter().map(|op| (op, WantLocks::default())).collect()
+}
+
+#[test]
+fn a_batch_is_one_change_and_what_it_made_can_be_used_in_it() {
+    let mut w = World::new();
+    let (dir, file) = (w.new_fid(0), w.new_fid(0));
+    let mode = SetattrOp { fid: file, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() };
+    let (transno, rep) = w
+        .batch(
+            0,
+            &[
+                (create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), want(10)),
+                (create(file, dir, "file", S_IFREG | 0o644), want(20)),
+                (Reint::Setattr(mode), WantLocks::default()),
+            ],
+        )
+        .unwrap();
+    assert_eq!(rep.results.iter().map(|result| result.status).collect::<Vec<_>>(), [0; 3]);
+    let handles = |result: &BatchResult| [result.object_handle, result.entries_handle, result.data_handle].map(|h| h != 0);
+    assert_eq!([handles(&rep.results[0]), handles(&rep.results[1])], [[true, true, false], [true, false, true]]);
+    assert!(rep.results[1].layout.as_ref().is_some_and(|layout| layout.resident));
+    assert!(rep.room > 0);
+    let attr = w.getattr(file).unwrap();
+    assert_eq!((attr.version, attr.mode), (transno.0, S_IFREG | 0o600));
+    assert_eq!(w.names(dir), ["file"]);
+    w.check();
+}
+
+#[test]
+fn a_name_that_goes_and_comes_in_one_batch_is_there() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    w.mknod(dir, "a");
+    let (second, third) = (w.new_fid(0), w.new_fid(0));
+    let ops = vec![
+        remove(dir, "a", false),
+        create(second, dir, "a", S_IFREG | 0o644),
+        remove(dir, "a", false),
+        create(third, dir, "a", S_IFREG | 0o644),
+    ];
+    let (_, rep) = w.batch(0, &plain(ops)).unwrap();
+    assert!(rep.results.iter().all(|result| result.status == 0), "{rep:?}");
+    assert_eq!(w.lookup(dir, "a").map(|attr| attr.fid), Some(third));
+    assert_eq!(w.create(dir, "a", S_IFREG | 0o644), Err(Errno::EEXIST));
+    w.unlink(dir, "a").unwrap();
+    assert_eq!(w.lookup(dir, "a"), None);
+    w.check();
+}
+
+#[test]
+fn a_change_that_fails_leaves_the_others_be() {
+    let mut w = World::new();
+    let [a, b] = [w.new_fid(0), w.new_fid(0)];
+    let ops = vec![
+        create(a, Fid::ROOT, "a", S_IFREG | 0o644),
+        remove(Fid::ROOT, "nothing", false),
+        create(b, Fid::ROOT, "a", S_IFREG | 0o644),
+        remove(Fid::ROOT, "a", true),
+        Reint::Setattr(SetattrOp { fid: a, valid: valid::SIZE, size: 7, ..SetattrOp::default() }),
+        create(b, Fid::ROOT, "b", S_IFREG | 0o644),
+    ];
+    let (_, rep) = w.batch(0, &plain(ops)).unwrap();
+    let statuses: Vec<i32> = rep.results.iter().map(|result| -result.status).collect();
+    let expected = [None, Some(Errno::ENOENT), Some(Errno::EEXIST), Some(Errno::ENOTDIR), Some(Errno::EOPNOTSUPP), None];
+    assert_eq!(statuses, expected.map(|errno| errno.map_or(0, Errno::raw)));
+    assert_eq!(w.names(Fid::ROOT), ["a", "b"]);
+    assert_eq!(w.batch(0, &[]).map(drop), Err(Errno::EINVAL));
+    let many = (0..65).map(|_| remove(Fid::ROOT, "nothing", false)).collect();
+    assert_eq!(w.batch(0, &plain(many)).map(drop), Err(Errno::EINVAL));
+    w.check();
+}
+
+#[test]
+fn a_batch_is_replayed_whole() {
+    let mut w = World::new();
+    w.sync();
+    w.commits = false;
+    let (dir, file) = (w.new_fid(0), w.new_fid(0));
+    let ops = vec![
+        create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755),
+        create(file, dir, "file", S_IFREG | 0o644),
+        create(w.new_fid(0), dir, "gone", S_IFREG | 0o644),
+        remove(dir, "gone", false),
+    ];
+    w.batch(0, &plain(ops)).unwrap();
+    let before = w.getattr(dir).unwrap();
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    let kept = w.clients[0].kept.clone();
+    for frame in kept {
+        assert_eq!(w.send_again(0, frame, flags::REPLAY).header.status, 0);
+    }
+    w.recovered(0);
+    assert_eq!(w.getattr(dir), Ok(before));
+    assert_eq!(w.names(dir), ["file"]);
+    w.check();
+}
+
+/// It was done, its answer is lost, and the target has forgotten: what became of each change is known, and the locks that the
+/// client counts on are granted.
+#[test]
+fn the_answer_to_a_batch_is_rebuilt() {
+    let mut w = World::new();
+    let (dir, file) = (w.new_fid(0), w.new_fid(0));
+    let changes = [
+        (create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), want(10)),
+        (remove(Fid::ROOT, "nothing", false), WantLocks::default()),
+        (create(file, dir, "file", S_IFREG | 0o644), want(20)),
+    ];
+    let (_, first) = w.batch(0, &changes).unwrap();
+    let kept = w.clients[0].kept.pop().expect("the batch");
+    w.clients[0].missing = Some(kept.header.xid.0);
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    let again = w.send_again(0, kept, flags::RESENT);
+    let rep: BatchRep = again.decode().unwrap();
+    assert_eq!(rep.results.iter().map(|r| r.status).collect::<Vec<_>>(), [0, -Errno::EIO.raw(), 0]);
+    assert!(rep.results[2].data_handle > first.results[2].data_handle, "a lock of this start");
+    assert_eq!(rep.results[2].layout, first.results[2].layout);
+    assert_eq!(w.names(dir), ["file"]);
+    w.check();
+}
+
+/// Who has a directory as EX may know more than the target: it is asked before anybody else is told.
+#[test]
+fn a_lease_is_called_back_before_the_directory_is_looked_at() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dir = w.new_fid(0);
+    w.batch(0, &[(create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), want(10))]).unwrap();
+    assert!(w.clients[0].called_back.is_empty());
+    assert_eq!(w.lookup_as(other, cred(0), dir, "x"), Ok(None));
+    let called = |w: &World| w.clients[0].called_back.iter().filter(|c| c.resource.fid == dir).count();
+    assert_eq!(called(&w), 1);
+    // Not so for its holder, nor a second time.
+    assert_eq!(w.lookup(dir, "x"), None);
+    assert_eq!(w.lookup_as(other, cred(0), dir, "y"), Ok(None));
+    assert_eq!(called(&w), 1);
+}

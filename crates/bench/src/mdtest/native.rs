@@ -55,7 +55,7 @@ impl Client {
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
-            sync_metadata: false,
+            sync_metadata: true,
             faults: stdx::Faults::none(),
         };
         Ok(Arc::new(Client { mount: Mount::start(options, Arc::new(NoKernel))? }))

@@ -25,7 +25,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, sync_metadata, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, metadata_write_back, sync_metadata, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -129,7 +129,7 @@ impl MountRequest {
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
-            sync_metadata: false,
+            sync_metadata: true,
             faults: stdx::Faults::none(),
         };
         let mut remount = false;
@@ -171,7 +171,7 @@ impl MountRequest {
                     options.max_rpcs_in_flight = options.max_rpcs_in_flight.max(options.max_mod_rpcs_in_flight + 1);
                 }
                 "sync_metadata" => options.sync_metadata = true,
-                "nosync_metadata" => options.sync_metadata = false,
+                "metadata_write_back" => options.sync_metadata = false,
                 "always_ping" => options.always_ping = true,
                 "allow_faults" => options.faults = serve::allowed_faults(true),
                 "uring" => settings.uring = true,

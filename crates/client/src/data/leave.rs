@@ -240,6 +240,7 @@ fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
     let mdt = cx.w.mdt_of(fid);
     let (cred, now_ns) = (cx.cred().clone(), cx.wall_ns());
     let left = Layout { resident: false, ..layout.clone() };
+    cx.changing(crate::ops::step::CHANGING, ino);
     let op = SetlayoutOp { fid, kind: SetlayoutKind::Leave as i32, layout: Some(left.clone()), lvb: Some(*lvb) };
     let rep = cx.rpc_object(steps::LEAVE_SET, mdt, Opcode::MdsReint, |_, _| ReintReq {
         cred: Some(cred),

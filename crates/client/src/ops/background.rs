@@ -106,6 +106,7 @@ pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if behind::accessed(cx, ino, atime_ns)? {
         return Ok(());
     }
+    cx.changing(step::CHANGING, ino);
     let now_ns = cx.wall_ns();
     let dest = cx.w.mdt_of(fid);
     cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {

@@ -108,6 +108,7 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, stripe_size: u32, count: i32
         return Err(Errno::EINVAL.into());
     }
     let dest = cx.w.mdt_of(fid);
+    cx.changing(step::CHANGING, ino);
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
         now_ns: op.wall_ns,

@@ -142,6 +142,7 @@ fn drop_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if !cx.began(step::MAIN) && attr.mode & S_ISUID == 0 && !group_goes {
         return Ok(());
     }
+    cx.changing(step::CHANGING, ino);
     let fid = super::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {

@@ -178,6 +178,7 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
     check(name)?;
     writable(cx)?;
     let dest = cx.w.mdt_of(fid);
+    cx.changing(step::CHANGING, ino);
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
         now_ns: op.wall_ns,

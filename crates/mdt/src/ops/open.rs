@@ -188,7 +188,8 @@ fn check(caller: &Caller, inode: &Inode, op: &OpenOp) -> Result<(), Errno> {
         return Err(Errno::ENOTDIR);
     }
     if has(flags::PATH) {
-        return Ok(());
+        // An open that its client allowed when nobody else knew the file, and tells of now: its owner may have changed the mode.
+        return if writes(op.flags) && !caller.is_owner(inode) { caller.need(inode, WRITE) } else { Ok(()) };
     }
     if inode.is_dir() && (writes(op.flags) || has(flags::TRUNC)) {
         return Err(Errno::EISDIR);
@@ -292,6 +293,8 @@ mod tests {
     fn an_open_knows_what_kind_of_object_it_wants() {
         assert_eq!(try_open(1, S_IFLNK | 0o777, 0), Err(Errno::ELOOP));
         assert_eq!(try_open(1, S_IFLNK | 0o777, flags::PATH | flags::NOFOLLOW), Ok(()));
+        assert_eq!(try_open(1, S_IFREG, flags::PATH | 2), Ok(()), "its owner opened it before");
+        assert_eq!(try_open(2, S_IFREG | 0o644, flags::PATH | 2), Err(Errno::EACCES));
         assert_eq!(try_open(1, S_IFDIR | 0o755, flags::DIRECTORY), Ok(()));
         assert_eq!(try_open(1, S_IFREG | 0o755, flags::DIRECTORY), Err(Errno::ENOTDIR));
         for flags in [1, 2, flags::TRUNC, flags::CREAT] {

@@ -25,6 +25,8 @@ pub struct Shape {
     pub mount_options: Vec<&'static str>,
     /// Those of the mounts that take requests over `/dev/fuse`, also where the kernel has io_uring for it.
     pub over_device: Vec<usize>,
+    /// Those of the mounts that make changes behind their programs' backs.
+    pub write_back: Vec<usize>,
     /// Options of each server, `-o`, `recovery_time_soft=5`.
     pub serve_arguments: Vec<&'static str>,
     /// Where a target lives, if not in the story's folder.
@@ -42,6 +44,7 @@ impl Default for Shape {
             mounts: 1,
             mount_options: Vec::new(),
             over_device: Vec::new(),
+            write_back: Vec::new(),
             serve_arguments: Vec::new(),
             places: Vec::new(),
             server_program: None,
@@ -373,6 +376,7 @@ impl Cluster {
         let mut words = vec!["mount".to_owned(), "--foreground".to_owned()];
         let mut options = self.shape.mount_options.clone();
         options.extend(self.shape.over_device.contains(&index).then_some("nouring"));
+        options.extend(self.shape.write_back.contains(&index).then_some("metadata_write_back"));
         if !options.is_empty() {
             words.extend(["-o".to_owned(), options.join(",")]);
         }

@@ -17,8 +17,8 @@ fn on_two_mounts(name: &str, story: impl Fn(&Path, &Path)) {
         return;
     }
     let frame = Story::begin(name, Duration::from_secs(60));
-    // One of each way between kernel and client.
-    let cluster = Cluster::start(&frame, Shape { over_device: vec![1], ..Shape::mounts(2) });
+    // One of each way between kernel and client, and one that makes changes behind its programs' backs.
+    let cluster = Cluster::start(&frame, Shape { over_device: vec![1], write_back: vec![0], ..Shape::mounts(2) });
     story(cluster.mount(0), cluster.mount(1));
 }
 

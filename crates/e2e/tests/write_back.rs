@@ -1,0 +1,163 @@
+//! Changes behind the programs' backs, through real mounts: no request of its own for each, the same for everybody, nothing lost
+//! that was promised.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use e2e::{Cluster, Shape, Story, Which, needs_root, trees};
+
+/// Mounts that all make changes behind their programs' backs.
+fn mounts(count: usize) -> Shape {
+    Shape { osts: 1, write_back: (0..count).collect(), ..Shape::mounts(count) }
+}
+
+/// How often the first mount has sent a kind of request to the metadata target.
+fn sent(cluster: &Cluster, request: &str) -> u64 {
+    let text = cluster.mdc_parameter("stats");
+    let line = text.lines().find_map(|line| line.strip_prefix(request));
+    line.map_or(0, |line| line.split_whitespace().next().expect("a number").parse().expect("a number"))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut all: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_tree_is_made_in_batches_and_seen_by_all() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a tree behind the back", Duration::from_secs(120));
+    let cluster = Cluster::start(&story, Shape { write_back: vec![0], ..mounts(2) });
+    let (a, b) = (cluster.mount(0).join("tree"), cluster.mount(1).join("tree"));
+    fs::create_dir(&a).unwrap();
+    trees::make(&a, 7, 400).unwrap();
+    let (alone, batches) = (sent(&cluster, "mds_reint"), sent(&cluster, "mds_batch"));
+    story.note(&format!("400 files: {batches} batches, {alone} changes alone"));
+    assert!(batches > 0 && alone < 200, "{batches} batches, {alone} changes alone");
+    trees::assert_equal(&a, &b);
+    fs::remove_dir_all(&b).unwrap();
+    assert!(!a.exists() && names(cluster.mount(0)).is_empty());
+}
+
+#[test]
+fn two_mounts_take_turns_in_one_directory() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("turns", Duration::from_secs(120));
+    let cluster = Cluster::start(&story, mounts(2));
+    let folder = |mount: usize| cluster.mount(mount).join("shared");
+    fs::create_dir(folder(0)).unwrap();
+    let mut all = Vec::new();
+    for turn in 0..40 {
+        let mount = turn % 2;
+        for at in 0..turn {
+            let name = format!("{turn:02}-{at:02}");
+            fs::write(folder(mount).join(&name), &name).unwrap();
+            all.push(name);
+        }
+        if turn % 5 == 4 {
+            let gone = all.remove(all.len() / 2);
+            fs::remove_file(folder(1 - mount).join(gone)).unwrap();
+        }
+        assert_eq!(names(&folder(1 - mount)), all, "after turn {turn}");
+    }
+    for name in &all {
+        assert_eq!(&fs::read_to_string(folder(0).join(name)).unwrap(), name);
+    }
+}
+
+/// The server is killed again and again under programs that make and remove files: everything that they were told is so, once.
+#[test]
+fn nothing_is_lost_or_done_twice_when_the_server_is_killed() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("kills under write-back", Duration::from_secs(240));
+    let mut cluster = Cluster::start(&story, mounts(2));
+    let over = &AtomicBool::new(false);
+    let places: Vec<_> = (0..4).map(|at| cluster.mount(at % 2).join(format!("p{at}"))).collect();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = places
+            .iter()
+            .map(|place| {
+                scope.spawn(move || {
+                    fs::create_dir(place).unwrap();
+                    let mut kept = Vec::new();
+                    for at in 0.. {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let name = format!("f{at}");
+                        File::create_new(place.join(&name)).unwrap();
+                        match at % 3 {
+                            0 => fs::remove_file(place.join(&name)).unwrap(),
+                            1 => kept.push(name),
+                            _ => {
+                                fs::rename(place.join(&name), place.join(format!("r{at}"))).unwrap();
+                                kept.push(format!("r{at}"));
+                            }
+                        }
+                    }
+                    kept.sort();
+                    kept
+                })
+            })
+            .collect();
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(700));
+            cluster.kill9(Which::Mdt);
+            cluster.restart(Which::Mdt);
+        }
+        over.store(true, Ordering::Relaxed);
+        let kept: Vec<Vec<String>> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        for (place, kept) in places.iter().zip(&kept) {
+            assert!(!kept.is_empty());
+            assert_eq!(&names(place), kept);
+            let other = cluster.mount(usize::from(place.starts_with(cluster.mount(0)))).join(place.file_name().unwrap());
+            assert_eq!(&names(&other), kept, "seen through the other mount");
+        }
+    });
+}
+
+/// A mount that dies takes with it what was not synced: the last of what its program did, and nothing before that.
+#[test]
+fn a_mount_that_dies_leaves_a_prefix_at_or_beyond_the_last_sync() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a death under write-back", Duration::from_secs(240));
+    let shape = Shape { serve_arguments: vec!["-o", "recovery_time_soft=3"], ..mounts(2) };
+    let mut cluster = Cluster::start(&story, shape);
+    let (synced, made) = (AtomicU64::new(0), AtomicU64::new(0));
+    let place = cluster.mount(0).join("d");
+    fs::create_dir(&place).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in 0_u64.. {
+                if File::create_new(place.join(format!("f{at:06}"))).is_err() {
+                    break;
+                }
+                made.store(at + 1, Ordering::SeqCst);
+                if at % 500 == 499 && File::open(&place).is_ok_and(|folder| folder.sync_all().is_ok()) {
+                    synced.store(at + 1, Ordering::SeqCst);
+                }
+            }
+        });
+        e2e::faults::wait_for("two syncs", || synced.load(Ordering::SeqCst) >= 1000);
+        std::thread::sleep(Duration::from_millis(13));
+        cluster.kill9_mount(0);
+    });
+    let (synced, made) = (synced.load(Ordering::SeqCst), made.load(Ordering::SeqCst));
+    let found = names(&cluster.mount(1).join("d"));
+    story.note(&format!("{synced} were synced, {} are there, {made} were made", found.len()));
+    let prefix: Vec<String> = (0..found.len()).map(|at| format!("f{at:06}")).collect();
+    assert_eq!(found, prefix, "no gap");
+    assert!((synced..=made + 1).contains(&(found.len() as u64)), "{} of {made}, {synced} synced", found.len());
+}

@@ -48,7 +48,15 @@ pub struct Held {
 
 /// Whether a request of this kind changes something, so that the operation can no longer end without effect.
 fn modifies(opcode: Opcode) -> bool {
-    matches!(opcode, Opcode::MdsReint | Opcode::MdsBatch | Opcode::MdsClose | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr)
+    matches!(
+        opcode,
+        Opcode::MdsReint
+            | Opcode::MdsBatch
+            | Opcode::MdsClose
+            | Opcode::ObjWrite
+            | Opcode::ObjPunch
+            | Opcode::ObjSetattr
+    )
 }
 
 /// One attempt.

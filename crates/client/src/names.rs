@@ -281,9 +281,8 @@ impl World {
     pub(crate) fn wants_lease(&mut self, ino: u64) -> bool {
         let Some(node) = self.nodes.get(ino) else { return false };
         let (fid, dest) = (node.fid, self.mdt_of(node.fid));
-        let whole = |dir: &Directory| {
-            dir.complete_epoch == Some(node.update_epoch) && dir.changes >= CHANGES_BEFORE_LEASE
-        };
+        let whole =
+            |dir: &Directory| dir.complete_epoch == Some(node.update_epoch) && dir.changes >= CHANGES_BEFORE_LEASE;
         let quiet = node.update_losses == 0 || self.now.since(node.update_lost) > LEASE_PAUSE;
         let wanted = node.has(bits::UPDATE) && quiet && node.dir.as_deref().is_some_and(whole);
         wanted && crate::behind::allowed(self, dest) && crate::behind::lease(self, dest, fid).is_none()

@@ -4,8 +4,8 @@
 //! ([`crate::room`]), unless programs use more. `bits` mirrors the inode locks that are held and not called back.
 
 use bytes::Bytes;
-use proto::{Errno, Fid};
 use proto::msg::{Attr, Xattr, bits};
+use proto::{Errno, Fid};
 use std::sync::Arc;
 use stdx::{Index, Instant, Slab};
 

@@ -120,7 +120,8 @@ fn nothing_is_lost_or_done_twice_when_the_server_is_killed() {
         for (place, kept) in places.iter().zip(&kept) {
             assert!(!kept.is_empty());
             assert_eq!(&names(place), kept);
-            let other = cluster.mount(usize::from(place.starts_with(cluster.mount(0)))).join(place.file_name().unwrap());
+            let other =
+                cluster.mount(usize::from(place.starts_with(cluster.mount(0)))).join(place.file_name().unwrap());
             assert_eq!(&names(&other), kept, "seen through the other mount");
         }
     });

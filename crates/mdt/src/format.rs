@@ -1,7 +1,7 @@
 //! The records that a new metadata target begins with.
 
-use proto::connect::DIR_SIZE;
 use proto::Fid;
+use proto::connect::DIR_SIZE;
 use schema::inode::{ROOT_INO, S_IFDIR};
 use schema::{Inode, MdtState, Oi, Record};
 use store::Batch;

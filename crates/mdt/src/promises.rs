@@ -22,7 +22,8 @@ impl Promises {
     /// A client has sent so many of its changes, and is promised anew: a part of what is left by the others, so that there is
     /// something left for the next one.
     fn renew(&mut self, export: ExportId, room: u64, sent: u32) -> u32 {
-        let others: u64 = self.0.iter().filter(|(other, _)| **other != export).map(|(_, count)| u64::from(*count)).sum();
+        let others: u64 =
+            self.0.iter().filter(|(other, _)| **other != export).map(|(_, count)| u64::from(*count)).sum();
         let count = u32::try_from(room.saturating_sub(others) / 4).unwrap_or(u32::MAX).min(PROMISE_MAX);
         let left = self.0.get(&export).map_or(0, |before| before.saturating_sub(sent));
         self.0.insert(export, count.max(left));

@@ -106,7 +106,14 @@ impl Spy {
 fn modifies(opcode: u16) -> bool {
     matches!(
         Opcode::from_raw(opcode),
-        Some(Opcode::MdsReint | Opcode::MdsBatch | Opcode::MdsClose | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr)
+        Some(
+            Opcode::MdsReint
+                | Opcode::MdsBatch
+                | Opcode::MdsClose
+                | Opcode::ObjWrite
+                | Opcode::ObjPunch
+                | Opcode::ObjSetattr
+        )
     )
 }
 

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use proto::Fid;
 use proto::connect::{DIR_SIZE, LINK_MAX};
 use proto::msg::{
-    Attr, CreateOp, Cred, Layout, LockMode, Policy, Reint, ReintReq, Resource, SetattrOp, UnlinkOp, WantLocks, bits, valid,
+    Attr, CreateOp, Cred, Layout, LockMode, Policy, Reint, ReintReq, Resource, SetattrOp, UnlinkOp, WantLocks, bits,
+    valid,
 };
 
 use super::{Change, What, allowed, hurry, is_private, lease, push};
@@ -273,7 +274,8 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
 
 /// A directory of which all is known, and in which nothing is.
 fn is_empty(node: &Node) -> bool {
-    let empty = |dir: &crate::names::Directory| dir.older.is_empty() && dir.names.values().all(|entry| entry.fid.is_none());
+    let empty =
+        |dir: &crate::names::Directory| dir.older.is_empty() && dir.names.values().all(|entry| entry.fid.is_none());
     is_whole(node) && node.dir.as_deref().is_some_and(empty)
 }
 
@@ -363,5 +365,8 @@ pub(crate) fn open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
         o::WRONLY => 2,
         _ => 6,
     };
-    node.changing == 0 && !node.unlinked && is_private(cx.w, node) && ops::permitted(cx.w, ino, mask, &cx.op.cred) == Some(true)
+    node.changing == 0
+        && !node.unlinked
+        && is_private(cx.w, node)
+        && ops::permitted(cx.w, ino, mask, &cx.op.cred) == Some(true)
 }

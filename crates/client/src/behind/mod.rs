@@ -33,8 +33,8 @@ use bytes::Bytes;
 use core::time::Duration;
 use dlm::client::HeldLock;
 use proto::msg::{
-    BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, OpenOp, Policy, Reint, ReintReq, ResourceKind, WantLocks,
-    bits,
+    BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, OpenOp, Policy, Reint, ReintReq, ResourceKind,
+    WantLocks, bits,
 };
 use proto::{Errno, Opcode, Transno};
 use std::collections::{BTreeMap, VecDeque};
@@ -347,12 +347,11 @@ pub(crate) fn tick(w: &mut World) {
 
 /// Background: sends a batch and takes its answer.
 pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
-    let reply = cx.start_rpc(crate::ops::step::MAIN, batch.dest, Opcode::MdsBatch, |_, _| (encode(batch), Bytes::new()));
+    let reply =
+        cx.start_rpc(crate::ops::step::MAIN, batch.dest, Opcode::MdsBatch, |_, _| (encode(batch), Bytes::new()));
     let (transno, rep) = match reply {
         None => return Err(Stop::Wait),
-        Some(Ok(reply)) => {
-            (reply.header.transno, reply.frame().decode::<BatchRep>().map_err(|_| Errno::EPROTO))
-        }
+        Some(Ok(reply)) => (reply.header.transno, reply.frame().decode::<BatchRep>().map_err(|_| Errno::EPROTO)),
         Some(Err(errno)) => (Transno(0), Err(errno)),
     };
     if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
@@ -454,7 +453,11 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
 /// A change that programs were told of did not happen: the caches forget what hung on it.
 fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
     stdx::mark!("behind_failed");
-    w.log(format!("{}: a change that was answered before it was sent is lost ({errno}): {:?}", w.target_name(dest), change.what));
+    w.log(format!(
+        "{}: a change that was answered before it was sent is lost ({errno}): {:?}",
+        w.target_name(dest),
+        change.what
+    ));
     for ino in change.what.nodes() {
         let Some(node) = w.nodes.get_mut(ino) else { continue };
         node.attr_covered = false;

@@ -38,7 +38,9 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     }
     if phase < LEAVING {
         // Closes, lock callbacks, writes.
-        if cx.w.mounted && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty() || !closes::idle(cx.w) || !behind::idle(cx.w)) {
+        if cx.w.mounted
+            && (cx.w.ops_running > 1 || !cx.w.spawned.is_empty() || !closes::idle(cx.w) || !behind::idle(cx.w))
+        {
             return Err(cx.wait(WaitKey::Drained));
         }
         if cx.w.mounted && !cx.w.options.read_only {

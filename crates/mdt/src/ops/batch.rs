@@ -10,7 +10,9 @@ use crate::ops::unlink::Removed;
 use crate::ops::{Change, create, setattr, unlink};
 use crate::tree::{self, Node};
 use crate::{Mdt, grants};
-use proto::msg::{BATCH_MAX, BatchRep, BatchReq, BatchResult, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid};
+use proto::msg::{
+    BATCH_MAX, BatchRep, BatchReq, BatchResult, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid,
+};
 use proto::{Errno, Fid};
 use schema::Inode;
 use target::{Cx, Reply, Stop};

@@ -167,6 +167,13 @@ pub fn make(
     Ok(Made { parent, child, place })
 }
 
+/// Whether the requester has made an object: its FID is of a sequence that was granted to it.
+pub fn is_of_requester(cx: &mut Cx<'_>, fid: Fid) -> Result<bool, Stop> {
+    let uuid = cx.export_info(cx.export()).map(|info| info.uuid);
+    let grant = cx.get::<SeqGrant>(&fid.seq)?;
+    Ok(grant.is_some_and(|grant| uuid.is_some_and(|uuid| grant.is_of(uuid))))
+}
+
 /// The grant of the FID's sequence with the FID marked as used. Refused: a sequence that was not granted to this client,
 /// and a FID that was used before.
 fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<SeqGrant>, Stop> {

@@ -1,6 +1,7 @@
 //! Batches: many changes in one request, one transno and one reply record.
 
 use super::*;
+use crate::ops::open::flags as o;
 
 fn create(fid: Fid, parent: Fid, name: &str, mode: u32) -> Reint {
     Reint::Create(CreateOp { parent, name: bytes(name), fid, mode, ..CreateOp::default() })
@@ -28,8 +29,7 @@ impl World {
         let mut cred = Some(cred(0));
         for (op, want) in changes {
             self.time_ns += 1000;
-            let change =
-                ReintReq { cred: cred.take(), now_ns: self.time_ns, want: Some(*want), op: Some(op.clone()) };
+            let change = ReintReq { cred: cred.take(), now_ns: self.time_ns, want: Some(*want), op: Some(op.clone()) };
             BatchReq::push(&mut encoded, &change);
         }
         BatchReq { changes: encoded.into() }
@@ -62,7 +62,8 @@ fn a_batch_is_one_change_and_what_it_made_can_be_used_in_it() {
         )
         .unwrap();
     assert_eq!(rep.results.iter().map(|result| result.status).collect::<Vec<_>>(), [0; 3]);
-    let handles = |result: &BatchResult| [result.object_handle, result.entries_handle, result.data_handle].map(|h| h != 0);
+    let handles =
+        |result: &BatchResult| [result.object_handle, result.entries_handle, result.data_handle].map(|h| h != 0);
     assert_eq!([handles(&rep.results[0]), handles(&rep.results[1])], [[true, true, false], [true, false, true]]);
     assert!(rep.results[1].layout.as_ref().is_some_and(|layout| layout.resident));
     assert!(rep.room > 0);
@@ -107,7 +108,8 @@ fn a_change_that_fails_leaves_the_others_be() {
     ];
     let (_, rep) = w.batch(0, &plain(ops)).unwrap();
     let statuses: Vec<i32> = rep.results.iter().map(|result| -result.status).collect();
-    let expected = [None, Some(Errno::ENOENT), Some(Errno::EEXIST), Some(Errno::ENOTDIR), Some(Errno::EOPNOTSUPP), None];
+    let expected =
+        [None, Some(Errno::ENOENT), Some(Errno::EEXIST), Some(Errno::ENOTDIR), Some(Errno::EOPNOTSUPP), None];
     assert_eq!(statuses, expected.map(|errno| errno.map_or(0, Errno::raw)));
     assert_eq!(w.names(Fid::ROOT), ["a", "b"]);
     assert_eq!(w.batch(0, &[]).map(drop), Err(Errno::EINVAL));
@@ -185,4 +187,20 @@ fn a_lease_is_called_back_before_the_directory_is_looked_at() {
     assert_eq!(w.lookup(dir, "x"), None);
     assert_eq!(w.lookup_as(other, cred(0), dir, "y"), Ok(None));
     assert_eq!(called(&w), 1);
+}
+
+/// A client tells of an open that it allowed when nobody else knew the file that it had made.
+#[test]
+fn who_made_a_file_may_have_had_it_open() {
+    let mut w = World::new();
+    let other = w.connect();
+    let file = w.new_fid(0);
+    w.batch(0, &plain(vec![create(file, Fid::ROOT, "file", S_IFREG | 0o400)])).unwrap();
+    let told = |w: &mut World, at: usize| {
+        let op = OpenOp { fid: file, flags: o::PATH | 2, ..OpenOp::default() };
+        w.reint_as(at, cred(7), WantLocks::default(), Reint::Open(op)).map(|rep| rep.handle != 0)
+    };
+    assert_eq!(told(&mut w, 0), Ok(true));
+    assert_eq!(told(&mut w, other), Err(Errno::EACCES));
+    w.check();
 }

@@ -180,8 +180,14 @@ fn locks_come_with_replies_and_are_called_back_by_others() {
     let mut w = World::new();
     let other = w.connect();
     let file = w.mknod(Fid::ROOT, "file");
-    let want =
-        WantLocks { object_cookie: 11, parent_cookie: 12, data_cookie: 13, data_write: true, entries_cookie: 14, exclusive: false };
+    let want = WantLocks {
+        object_cookie: 11,
+        parent_cookie: 12,
+        data_cookie: 13,
+        data_write: true,
+        entries_cookie: 14,
+        exclusive: false,
+    };
     let request = LookupReq { parent: Fid::ROOT, name: bytes("file"), want: Some(want), cred: Some(cred(0)) };
     let rep: ObjectRep = w.call(0, Opcode::MdsLookup, &request).unwrap();
     let granted: Vec<(u64, Option<Policy>)> = rep.locks.iter().map(|lock| (lock.cookie, lock.policy)).collect();

@@ -18,7 +18,9 @@ pub use session::*;
 
 /// Messages that lie one after the other, each behind its length: a reader takes them out one by one, so that many small ones
 /// take no more memory than they have bytes. An error is the last.
-fn one_by_one<M: prost::Message + Default>(bytes: &bytes::Bytes) -> impl Iterator<Item = Result<M, prost::DecodeError>> {
+fn one_by_one<M: prost::Message + Default>(
+    bytes: &bytes::Bytes,
+) -> impl Iterator<Item = Result<M, prost::DecodeError>> {
     let mut rest = bytes.clone();
     core::iter::from_fn(move || {
         if rest.is_empty() {

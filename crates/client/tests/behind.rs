@@ -249,6 +249,7 @@ fn what_is_lost_with_an_eviction_is_told_to_who_asks() {
     assert_eq!(c.call(a, Call::Fsyncdir { fh: dir_fh }).map(drop), Ok(()), "it is told once");
     assert_eq!(c.lookup(a, dir, "f"), Err(Errno::ENOENT));
     c.create(a, dir, "f").unwrap();
+    assert!(stdx::marks::count("behind_failed") > 0);
 }
 
 #[test]
@@ -280,6 +281,27 @@ fn no_more_is_outstanding_than_there_is_room_for() {
     for id in sent {
         assert!(matches!(c.answer(a, id), Ok(Answer::Entry(_))));
     }
+    let b = c.mount();
+    let dir = c.walk(b, "d").unwrap();
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 3000);
+}
+
+/// A name that had to be forgotten may be that of a file that only this client knows, and has open.
+#[test]
+fn a_name_that_was_forgotten_ends_the_lease_when_it_is_changed() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(Options { max_nodes: 1000, ..options(0) });
+    c.until(|c| c.nodes[a].mounted);
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let (_, fh) = c.create(a, dir, "open").unwrap();
+    for at in 0..3000 {
+        c.call(a, Call::Mknod { parent: dir, name: name(&format!("f{at}")), mode: 0o100_644, rdev: 0 }).unwrap();
+    }
+    c.unlink(a, dir, "open").unwrap();
+    assert!(stdx::marks::count("lease_left") > 0);
+    c.write(a, fh, 0, b"data").unwrap();
+    c.pass(Duration::from_secs(10));
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data");
     let b = c.mount();
     let dir = c.walk(b, "d").unwrap();
     assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 3000);

@@ -435,7 +435,6 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
             }
         };
         if let Some(lock) = lost {
-            stdx::mark!("assumed_lock_lost");
             locks::lost(w, dest, &lock);
         }
     }

@@ -8,6 +8,7 @@ use crate::api::{Effect, Invalidation};
 use crate::cx::{Cx, Held, Run, Step, Stop};
 use crate::data;
 use crate::imports::Dest;
+use crate::node::Node;
 use crate::op::{Memo, OpState, Task};
 use crate::world::World;
 
@@ -266,7 +267,8 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
 pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource) -> u64 {
     let (Dest::Mdt(_), ResourceKind::Inode) = (dest, resource.kind()) else { return 0 };
     let Some(target) = w.imports.get(dest) else { return 0 };
-    let known = w.nodes.get(resource.fid.ino()).and_then(|node| node.attr.as_ref()).map_or(0, |attr| attr.version);
+    let node = w.nodes.get(resource.fid.ino()).filter(|node| !crate::behind::is_ours(w, node));
+    let known = node.and_then(|node| node.attr.as_ref()).map_or(0, |attr| attr.version);
     let writes = |lock: &HeldLock| lock.mode != LockMode::Pr;
     if known <= target.sure.0 || target.locks.on_resource(resource).iter().any(writes) {
         return 0;
@@ -280,10 +282,15 @@ pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
     let sure = target.sure.0;
     for ino in w.nodes.inos() {
-        let Some(node) = w.nodes.get_mut(ino) else { continue };
-        if !node.is_dir() || node.attr.as_ref().is_none_or(|attr| attr.version <= sure) {
+        let doubtful = |node: &&Node| {
+            node.is_dir()
+                && node.attr.as_ref().is_some_and(|attr| attr.version > sure)
+                && !crate::behind::is_ours(w, node)
+        };
+        if w.nodes.get(ino).filter(doubtful).is_none() {
             continue;
         }
+        let Some(node) = w.nodes.get_mut(ino) else { continue };
         stdx::mark!("directory_doubted");
         node.attr_covered = false;
         w.epochs = w.epochs.wrapping_add(1);
@@ -303,6 +310,9 @@ pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
     let sure = target.sure.0;
     for ino in w.nodes.inos() {
+        if w.nodes.get(ino).is_some_and(|node| crate::behind::is_ours(w, node)) {
+            continue;
+        }
         if let Some(attr) = w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut())
             && attr.version > sure
         {

@@ -211,6 +211,17 @@ pub(crate) fn is_private(w: &World, node: &Node) -> bool {
     node.private != 0 && w.imports.get(dest).is_some_and(|target| target.locks.is_usable(node.private))
 }
 
+/// Whether nobody else can have changed a node: it is leased, private, or has changes without an answer. What is known of it
+/// hangs on this client's own changes alone.
+pub(crate) fn is_ours(w: &World, node: &Node) -> bool {
+    let resource = proto::msg::Resource::inode(node.fid);
+    let leased = || {
+        let target = w.imports.get(w.mdt_of(node.fid));
+        target.is_some_and(|target| target.locks.on_resource(&resource).iter().any(|lock| lock.mode == LockMode::Ex))
+    };
+    node.unsettled > 0 || is_private(w, node) || node.is_dir() && leased()
+}
+
 /// A change was made.
 fn push(w: &mut World, dest: Dest, change: Change) {
     let now = w.now;

@@ -92,6 +92,19 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         }
         None => {}
     }
+    if set.size.is_none() && behind::setattr(cx, ino, &op)? {
+        if set.atime.is_some()
+            && let Some(node) = cx.w.nodes.get_mut(ino)
+        {
+            node.atime_ns = None;
+        }
+        return Ok(Answer::Attr(stat(cx, ino)?));
+    }
+    cx.changing(step::CHANGING, ino);
+    if set.size.is_some() && !cx.began(step::MAIN) {
+        // Who has it open may cut it, whatever its mode says: the server has to know that it is open.
+        behind::publish(cx, dest, |node| node.ino == ino)?;
+    }
     if let Some(fh) = set.fh
         && let Some(file) = cx.w.files.get(fh)
     {
@@ -102,15 +115,6 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
             op.handle = cx.w.imports.opens.get(&(file.dest, file.open_xid)).map_or(0, |opened| opened.handle);
         }
     }
-    if set.size.is_none() && behind::setattr(cx, ino, &op)? {
-        if set.atime.is_some()
-            && let Some(node) = cx.w.nodes.get_mut(ino)
-        {
-            node.atime_ns = None;
-        }
-        return Ok(Answer::Attr(stat(cx, ino)?));
-    }
-    cx.changing(step::CHANGING, ino);
     let cred = cx.op.cred.clone();
     let first = !cx.replied(step::MAIN);
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, _| ReintReq {

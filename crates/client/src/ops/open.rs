@@ -39,6 +39,7 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Xid(0));
         return Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false });
     }
+    cx.changing(step::CHANGING, ino);
     if flags & o::TRUNC != 0 {
         attributes(cx, ino, false)?;
         data::before_truncate(cx, ino, 0)?;

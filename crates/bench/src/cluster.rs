@@ -219,11 +219,22 @@ impl Cluster {
     /// # Errors
     /// It does not come.
     pub fn mount(&mut self, far: Option<&Far>) -> anyhow::Result<PathBuf> {
+        self.mount_with(far, &[])
+    }
+
+    /// The same with options, as behind `-o`.
+    ///
+    /// # Errors
+    /// It does not come.
+    pub fn mount_with(&mut self, far: Option<&Far>, options: &[&str]) -> anyhow::Result<PathBuf> {
         let name = format!("mount{}", self.mounts.len());
         let folder = self.scratch.join(&name);
         std::fs::create_dir_all(&folder)?;
         let source = format!("{}:/{FILE_SYSTEM}", self.mgs);
-        let words = ["mount", "--foreground", &source, &folder.display().to_string()].map(str::to_owned).to_vec();
+        let mut words = ["mount", "--foreground", &source, &folder.display().to_string()].map(str::to_owned).to_vec();
+        if !options.is_empty() {
+            words.extend(["-o".to_owned(), options.join(",")]);
+        }
         let log = self.scratch.join(format!("{name}.log"));
         let (program, given) = (self.program.clone(), log.clone());
         let start = move || Process::start(&program, &name, words, given);

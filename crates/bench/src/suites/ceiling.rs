@@ -35,6 +35,9 @@ const GROUP: u64 = 10_000;
 const PROGRAMS: [u64; 2] = [1, 4];
 /// The part of the best yardstick that large files are to reach.
 const LARGE_PART: f64 = 0.8;
+/// A mount that makes changes behind its programs' backs, and the part of the do-nothing file system's rate that it is to reach.
+const WRITE_BACK: &str = "Adamant, metadata_write_back";
+const WRITE_BACK_PART: f64 = 0.8;
 /// A socket to a local file.
 const SOCKET: &str = "socket to a local file";
 const PHASES: [(&str, &str, Job); 5] = [
@@ -75,6 +78,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     run.step(0, size.rounds, "starting servers and a mount")?;
     let mut cluster = Cluster::start(&run.folder("cluster")?, 1, 1)?;
     let mount = cluster.mounts().remove(0);
+    let behind = cluster.mount_with(None, &["metadata_write_back"])?;
     let (nothing_data, local) = (run.folder("nothing-data")?, run.folder("local")?);
     let mut locals: Vec<Local> = Vec::new();
     for (name, local) in [(TMPFS, places::tmpfs()), (XFS, places::xfs(run))] {
@@ -116,6 +120,8 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
         }
         run.step(round, size.rounds, ADAMANT)?;
         small(run, &mut pool, size, &mount, ADAMANT, Some(&mut cluster), samples)?;
+        run.step(round, size.rounds, WRITE_BACK)?;
+        small(run, &mut pool, size, &behind, WRITE_BACK, Some(&mut cluster), samples)?;
         run.step(round, size.rounds, "large files")?;
         {
             let nothing = places::do_nothing(run, "nothing", Data::Local(nothing_data.clone()))?;
@@ -175,6 +181,15 @@ fn rows(samples: &Samples) -> Vec<Row> {
         }
         rows.push(row);
     }
+    for what in ["create", "unlink"] {
+        let figure = |place: &str| gathered.figure(what, "", place, Measure::Microseconds);
+        let (Some(time), Some(nothing)) = (figure(WRITE_BACK), figure(NOTHING)) else { continue };
+        let value = nothing.median / WRITE_BACK_PART;
+        let mut row = Row::new(format!("{what}, metadata_write_back"), "us", time).beside(NOTHING, Some(nothing));
+        let is = format!("{WRITE_BACK_PART} of the do-nothing file system's rate");
+        row.bound = Some(Bound { is, value, kept: time.median <= value });
+        rows.push(row);
+    }
     rows.extend(large(samples));
     rows.extend(chores::rows(&samples.chores, &samples.bare));
     for (index, outstanding) in OUTSTANDING.iter().enumerate() {
@@ -221,7 +236,7 @@ fn large(samples: &Samples) -> Vec<Row> {
 fn charts(samples: &Samples) -> Vec<Chart> {
     let gathered = &samples.gathered;
     let mut charts = Vec::new();
-    let series: Vec<Series> = [ADAMANT, NOTHING, NOTHING_DEVICE, TMPFS, XFS]
+    let series: Vec<Series> = [ADAMANT, WRITE_BACK, NOTHING, NOTHING_DEVICE, TMPFS, XFS]
         .iter()
         .map(|place| Series {
             name: (*place).to_owned(),
@@ -268,12 +283,15 @@ mod tests {
         for (what, ..) in PHASES {
             samples.gathered.add(what, "", ADAMANT, sample(60.0));
             samples.gathered.add(what, "", NOTHING, sample(30.0));
+            samples.gathered.add(what, "", WRITE_BACK, sample(37.0));
         }
         let rows = rows(&samples);
         let bound = |what: &str| rows.iter().find(|row| row.what == what).unwrap().bound.clone().unwrap();
         assert_eq!((bound("create").value, bound("create").kept), (71.0, true));
         assert_eq!((bound("stat, warm").value, bound("stat, warm").kept), (39.0, false));
         assert_eq!(bound("4 KiB file: create, write, close").value, 110.0);
+        let behind = bound("create, metadata_write_back");
+        assert_eq!((behind.value, behind.kept), (37.5, true));
         assert_eq!(charts(&samples).len(), 2);
     }
 

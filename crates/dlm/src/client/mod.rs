@@ -43,8 +43,10 @@
 //! After a restart of the server [`next_replays`](LockCache::next_replays) lists what to ask for again. Until the answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
 //! would mean nothing to the new server, which would keep the new lock for ever.
 
+mod assumed;
 mod lru;
 mod records;
+mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -422,33 +424,6 @@ impl LockCache {
         i
     }
 
-    /// A lock on an object that nobody else can know: it is held from now on, and asked for later with this cookie. Its
-    /// grant comes to [`confirm`](LockCache::confirm), or it is [`lost`](LockCache::lost).
-    pub fn assume(&mut self, resource: Resource, mode: LockMode, policy: Policy, now: Instant) -> Option<Cookie> {
-        self.now = self.now.max(now);
-        let part = Part::from_policy(policy)?;
-        let cookie = self.new_cookie();
-        self.insert(cookie, 0, resource, part, mode);
-        Some(cookie)
-    }
-
-    /// The server has granted an assumed lock. One that was given up meanwhile is cancelled. Whether it is still here.
-    pub fn confirm(&mut self, cookie: Cookie, handle: u64) -> bool {
-        let Some(i) = self.place(cookie).filter(|i| self.held[*i].assumed) else {
-            self.cancel(handle, true);
-            return false;
-        };
-        self.held[i].assumed = false;
-        self.new_handle(i, handle);
-        if self.held[i].state == State::Cleaned && self.held[i].refs == 0 {
-            stdx::mark!("dlm.assumed.given-back");
-            self.remove(i);
-            self.cancel(handle, true);
-            return false;
-        }
-        true
-    }
-
     /// Handles rise, also over restarts of the server: a smaller one is a late message about the past.
     fn new_handle(&mut self, i: u32, handle: u64) {
         let old = self.held[i].handle;
@@ -730,81 +705,6 @@ impl LockCache {
             }
             self.events.retain(|e| !matches!(e, LockCacheEvent::Cleanup { lock: l, .. } if l.cookie == lock.cookie));
         }
-    }
-
-    /// The server was restarted: everything held must be asked for again; [`next_replays`](LockCache::next_replays) says
-    /// what. From now until its answer no lock is given back.
-    pub fn begin_replay(&mut self) {
-        let mut cookies: Vec<Cookie> = Vec::with_capacity(self.held.len());
-        for lock in self.held.iter_mut().filter(|lock| !lock.assumed) {
-            lock.replaying = true;
-            cookies.push(lock.cookie);
-        }
-        cookies.sort_unstable();
-        self.replays = cookies.into();
-        // Handles of the old server mean nothing to the new one.
-        self.cancels.clear();
-        let mut records = Vec::new();
-        self.records.replay(&mut self.cookie, &mut records);
-        self.record_replays = records.into();
-    }
-
-    /// The next replays, at most `max`, by cookie; record locks last, under new cookies. None: that was all.
-    pub fn next_replays(&mut self, max: usize) -> Vec<EnqueueReq> {
-        let mut requests = Vec::with_capacity(max.min(self.replays.len() + self.record_replays.len()));
-        while requests.len() < max
-            && let Some(cookie) = self.replays.pop_front()
-        {
-            let Some(i) = self.place(cookie) else { continue };
-            let lock = &self.held[i];
-            requests.push(EnqueueReq {
-                resource: lock.resource,
-                mode: lock.mode as i32,
-                cookie: lock.cookie,
-                policy: Some(lock.part.policy()),
-                no_wait: false,
-                glimpse: false,
-                granted_handle: lock.handle,
-                test: false,
-                keep: false,
-                version: 0,
-            });
-        }
-        let records = self.record_replays.len().min(max - requests.len());
-        requests.extend(self.record_replays.drain(..records));
-        requests
-    }
-
-    /// A replayed lock was granted again, under a new handle; 0 for a record lock.
-    pub fn replayed(&mut self, cookie: Cookie, handle: u64) {
-        if self.records.replayed(cookie) {
-            return;
-        }
-        let Some(i) = self.place(cookie) else {
-            if handle != 0 {
-                self.cancel(handle, true);
-            }
-            return;
-        };
-        self.new_handle(i, handle);
-        let lock = &mut self.held[i];
-        lock.replaying = false;
-        if lock.state == State::Cleaned && lock.refs == 0 {
-            let handle = self.remove(i).handle;
-            self.cancel(handle, true);
-        }
-    }
-
-    /// The server did not grant a replayed lock again: it is gone; drop what it protected. `None` for one that we no
-    /// longer had, and for a record lock, which nobody can be told about.
-    pub fn lost(&mut self, cookie: Cookie) -> Option<HeldLock> {
-        if self.records.lost(cookie) {
-            return None;
-        }
-        let i = self.place(cookie)?;
-        let lock = self.remove(i).lock();
-        self.events.retain(|e| !matches!(e, LockCacheEvent::Cleanup { lock, .. } if lock.cookie == cookie));
-        Some(lock)
     }
 
     /// Eviction: everything is gone, requests under way and record locks too. What was held, by cookie.

@@ -307,14 +307,9 @@ pub(crate) fn all_drained(cx: &mut Cx<'_>) -> Run<()> {
 
 /// Waits until the server knows an object as it is here.
 pub(crate) fn settled(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    match cx.w.nodes.get(ino) {
-        Some(node) if node.unsettled > 0 => {
-            let dest = cx.w.mdt_of(node.fid);
-            drained(cx, dest)?;
-            // It went on being changed.
-            Ok(())
-        }
-        _ => Ok(()),
+    match cx.w.nodes.get(ino).filter(|node| node.unsettled > 0).map(|node| cx.w.mdt_of(node.fid)) {
+        Some(dest) => drained(cx, dest),
+        None => Ok(()),
     }
 }
 
@@ -509,6 +504,8 @@ pub(crate) fn evicted(w: &mut World, dest: Dest) {
     let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
     let waiting = core::mem::take(&mut lane.waiting);
     lane.settled += waiting.len() as u64;
+    // Transnos begin anew if the target's history does.
+    lane.seen = Transno(0);
     for change in &waiting {
         settle(w, dest, change, Transno(0), Err(Errno::EIO));
     }

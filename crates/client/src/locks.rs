@@ -35,9 +35,7 @@ pub(crate) fn lock(
         return Ok(held);
     }
     cx.op.forget(step);
-    if let Dest::Mdt(_) = dest {
-        crate::behind::drained(cx, dest)?;
-    }
+    crate::behind::settled(cx, resource.fid.ino())?;
     let Some(target) = cx.w.imports.get_mut(dest) else { return Err(Stop::Errno(Errno::EIO)) };
     let cookie = target.locks.new_cookie();
     target.locks.expect(cookie);

@@ -291,7 +291,7 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
 /// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
 /// asked, others that are looked up must not push it out.
 fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
-    let found = data::stat(cx, ino);
+    let found = crate::behind::settled(cx, ino).and_then(|()| data::stat(cx, ino));
     if matches!(found, Err(Stop::Wait)) {
         cx.keep_node(step::KEPT, ino);
     }

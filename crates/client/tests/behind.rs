@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
 use cluster::{Cluster, name};
-use proto::Errno;
+use prost::Message;
+use proto::msg::{BatchReq, Reint};
+use proto::{Errno, Fid, Frame, Opcode};
 
 fn options(number: u64) -> Options {
     Options { sync_metadata: false, ..Cluster::options(number) }
@@ -193,6 +195,54 @@ fn what_waits_or_is_on_its_way_is_done_once_when_the_server_dies() {
         let dir = c.walk(b, "d").unwrap();
         assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 109, "{died_with}: {:#?}", c.log);
     }
+}
+
+/// What a server is to do again is what it did: a change that failed at first would fail again, and that costs a client all
+/// that it has there.
+#[test]
+fn changes_that_failed_are_not_done_again_with_those_that_did_not() {
+    for good in [3, 0] {
+        let (mut c, a, dir) = leased();
+        c.pass(Duration::from_secs(8));
+        c.slow_media = true;
+        // On its way each of them comes to be about a directory that is not there.
+        c.tamper = Some(Box::new(|to_client, _, frame| vec![if to_client { frame } else { misdirected(frame) }]));
+        for at in 0..good {
+            c.create(a, dir, &format!("good{at}")).unwrap();
+            c.create(a, dir, &format!("bad{at}")).unwrap();
+        }
+        c.create(a, dir, "bad").unwrap();
+        c.pass(Duration::from_millis(50));
+        let lost = |c: &Cluster| c.log.iter().filter(|line| line.contains("is lost")).count();
+        assert_eq!(lost(&c), good + 1, "{:#?}", c.log);
+        c.restart("fs-MDT0000");
+        c.slow_media = false;
+        c.create(a, dir, "later").unwrap();
+        let b = c.mount();
+        let there = c.walk(b, "d").unwrap();
+        assert_eq!(c.list(b, there, false).unwrap().len(), 2 + good + 1, "{:#?}", c.log);
+        assert_eq!(lost(&c), good + 1, "{:#?}", c.log);
+        assert!(!c.log.iter().any(|line| line.contains("evicted; ")), "{:#?}", c.log);
+    }
+    assert!(stdx::marks::count("batch_kept_in_part") > 0);
+}
+
+/// A batch in which files whose name begins with "bad" are to be made in a directory that nobody knows.
+fn misdirected(mut frame: Frame) -> Frame {
+    if frame.header.opcode == Opcode::MdsBatch as u16 {
+        let mut changes = Vec::new();
+        for change in frame.decode::<BatchReq>().unwrap().iter() {
+            let mut change = change.unwrap();
+            if let Some(Reint::Create(op)) = &mut change.op
+                && op.name.starts_with(b"bad")
+            {
+                op.parent = Fid { oid: op.parent.oid + 1_000_000, ..op.parent };
+            }
+            BatchReq::push(&mut changes, &change);
+        }
+        frame.body = BatchReq { changes: changes.into() }.encode_to_vec().into();
+    }
+    frame
 }
 
 /// The server does not know of a file that is open where it was made, until somebody else can reach it.

@@ -32,11 +32,12 @@ mod make;
 use bytes::Bytes;
 use core::time::Duration;
 use dlm::client::HeldLock;
+use prost::Message;
 use proto::msg::{
     BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, OpenOp, Policy, Reint, ReintReq, ResourceKind,
     WantLocks, bits,
 };
-use proto::{Errno, Opcode, Transno};
+use proto::{Errno, Opcode, Transno, Xid};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stdx::Instant;
@@ -350,16 +351,20 @@ pub(crate) fn tick(w: &mut World) {
 
 /// Background: sends a batch and takes its answer.
 pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
-    let reply =
-        cx.start_rpc(crate::ops::step::MAIN, batch.dest, Opcode::MdsBatch, |_, _| (encode(batch), Bytes::new()));
-    let (transno, rep) = match reply {
+    let reply = cx
+        .start_rpc(crate::ops::step::MAIN, batch.dest, Opcode::MdsBatch, |_, _| (encode(&batch.changes), Bytes::new()));
+    let (xid, transno, rep) = match reply {
         None => return Err(Stop::Wait),
-        Some(Ok(reply)) => (reply.header.transno, reply.frame().decode::<BatchRep>().map_err(|_| Errno::EPROTO)),
-        Some(Err(errno)) => (Transno(0), Err(errno)),
+        Some(Ok(reply)) => {
+            let rep = reply.frame().decode::<BatchRep>().map_err(|_| Errno::EPROTO);
+            (reply.header.xid, reply.header.transno, rep)
+        }
+        Some(Err(errno)) => (Xid(0), Transno(0), Err(errno)),
     };
     if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
         cx.w.behind.seen(batch.dest, transno);
         cx.w.behind.set_room(batch.dest, rep.room);
+        keep_done(cx.w, batch, xid, rep);
     }
     for (index, change) in batch.changes.iter().enumerate() {
         let result = match &rep {
@@ -380,16 +385,34 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
     Ok(())
 }
 
-fn encode(batch: &Batch) -> BatchReq {
-    let mut changes = Vec::with_capacity(batch.changes.len() * 128);
+fn encode<'a>(changes: impl IntoIterator<Item = &'a Change>) -> BatchReq {
+    let changes = changes.into_iter();
+    let mut encoded = Vec::with_capacity(changes.size_hint().1.unwrap_or(0) * 128);
     let mut before: Option<&Arc<Cred>> = None;
-    for change in &batch.changes {
+    for change in changes {
         let same = before.is_some_and(|cred| Arc::ptr_eq(cred, &change.cred) || *cred == change.cred);
         let cred = (!same).then(|| (*change.cred).clone());
         before = Some(&change.cred);
-        BatchReq::push(&mut changes, &ReintReq { cred, ..change.request.clone() });
+        BatchReq::push(&mut encoded, &ReintReq { cred, ..change.request.clone() });
     }
-    BatchReq { changes: changes.into() }
+    BatchReq { changes: encoded.into() }
+}
+
+/// If the server loses the batch, what it did is to be done again, and nothing else: to a server a replay that fails is a sign
+/// that something before it is lost for ever.
+fn keep_done(w: &mut World, batch: &Batch, xid: Xid, rep: &BatchRep) {
+    if rep.results.iter().all(|result| result.status >= 0) {
+        return;
+    }
+    stdx::mark!("batch_kept_in_part");
+    let Some(target) = w.imports.get_mut(batch.dest) else { return };
+    let results = batch.changes.iter().zip(&rep.results);
+    let done = encode(results.filter(|(_, result)| result.status >= 0).map(|(change, _)| change));
+    if done.changes.is_empty() {
+        target.import.forget(xid);
+    } else {
+        target.import.amend(xid, done.encode_to_vec().into());
+    }
 }
 
 /// A change has its answer.

@@ -145,6 +145,49 @@ fn a_batch_is_replayed_whole() {
     w.check();
 }
 
+/// What failed at first its client leaves out of what is to be done again. What is not left out was done, so it must be possible.
+#[test]
+fn of_a_batch_is_replayed_what_was_done() {
+    for whole in [false, true] {
+        let mut w = World::new();
+        w.sync();
+        w.commits = false;
+        let (dir, file) = (w.new_fid(0), w.new_fid(0));
+        let changes = plain(vec![
+            create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755),
+            remove(dir, "nothing", false),
+            create(file, dir, "file", S_IFREG | 0o644),
+        ]);
+        let time_ns = w.time_ns;
+        let (_, rep) = w.batch(0, &changes).unwrap();
+        assert_eq!(rep.results.iter().filter(|result| result.status < 0).count(), 1);
+        let before = [dir, file].map(|fid| w.getattr(fid).unwrap());
+        w.commits = true;
+        w.crash();
+        w.reconnect(0);
+        let mut kept = w.clients[0].kept.last().cloned().expect("the batch");
+        if !whole {
+            let mut encoded = Vec::new();
+            w.time_ns = time_ns;
+            for (change, (op, _)) in w.batch_of(&changes).iter().map(Result::unwrap).zip(&changes) {
+                if !matches!(op, Reint::Unlink(_)) {
+                    BatchReq::push(&mut encoded, &change);
+                }
+            }
+            kept.body = BatchReq { changes: encoded.into() }.encode_to_vec().into();
+        }
+        let again = w.send_again(0, kept, flags::REPLAY);
+        if whole {
+            assert_eq!(again.header.status, -Errno::ENOENT.raw());
+            continue;
+        }
+        assert_eq!(again.header.status, 0);
+        w.recovered(0);
+        assert_eq!([dir, file].map(|fid| w.getattr(fid).unwrap()), before);
+        w.check();
+    }
+}
+
 /// It was done, its answer is lost, and the target has forgotten: what became of each change is known, and the locks that the
 /// client counts on are granted.
 #[test]

@@ -301,6 +301,11 @@ impl Import {
         self.replay.amend(xid, body)
     }
 
+    /// The request `xid` would not be replayed: nothing of it was done, although its answer has a transno.
+    pub fn forget(&mut self, xid: Xid) {
+        self.replay.forget(xid);
+    }
+
     /// What the open `xid` opened was closed; `close` is the transno of the close's reply (0 if it failed or changed nothing).
     /// The open is forgotten when that is durable.
     pub fn open_closed(&mut self, xid: Xid, close: Transno) {

@@ -510,22 +510,24 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
 
 /// Somebody asks what the data of an object looks like that this client holds under a lock. If no program here has the file
 /// open the lock goes back, so that it is not asked for again; and if there is nothing left to tell or to write, its going
-/// back is the answer: then whoever asked can have the lock.
+/// back is the answer: then whoever asked can have the lock. Not while an operation holds it: that may wait for who asks.
 fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     let ino = callback.resource.fid.ino();
     let node = w.nodes.get(ino);
     // The access time is the metadata target's business, but for a newer one that it was not told.
     let untold = node.and_then(|node| node.atime_ns);
     let closed = node.is_none_or(|node| node.handles == 0);
-    let held = w.imports.get(dest).and_then(|target| target.locks.by_handle(callback.handle)).map(|lock| lock.cookie);
-    let answered_by_cancel = closed && held.is_some() && untold.is_none() && data::is_clean(w, ino);
+    let locks = w.imports.get(dest).map(|target| &target.locks);
+    let lock = locks.and_then(|locks| locks.by_handle(callback.handle)).map(|lock| lock.cookie);
+    let idle = lock.is_some_and(|cookie| locks.is_some_and(|locks| !locks.is_held(cookie)));
+    let answered_by_cancel = closed && idle && untold.is_none() && data::is_clean(w, ino);
     if !answered_by_cancel {
         let atime_ns = untold.unwrap_or(i64::MIN);
         let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
         let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
         tell(w, dest, Opcode::LdlmGlReply, &reply);
     }
-    if let (true, Some(cookie), Some(target)) = (closed, held, w.imports.get_mut(dest)) {
+    if let (true, Some(cookie), Some(target)) = (closed, lock, w.imports.get_mut(dest)) {
         stdx::mark!("glimpsed_lock_given_back");
         target.locks.give_back(cookie);
         locks::pump(w, dest);

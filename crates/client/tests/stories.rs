@@ -2,6 +2,8 @@
 
 mod cluster;
 
+use std::time::Duration;
+
 use client::api::{Answer, Call, SetStat, SetTime};
 use cluster::{Cluster, name};
 use proto::msg::LruLimit;
@@ -329,6 +331,33 @@ fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
     assert_eq!(c.sent(), 0);
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 5);
     assert_eq!(marks::count("glimpsed_lock_given_back"), 1);
+}
+
+/// A lock that an operation holds goes back when that is through, and it may wait for whoever asks: so it is no answer.
+#[test]
+fn a_closed_file_that_is_being_cut_is_told_of_all_the_same() {
+    for length in [5, 3_000_000] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &vec![1; length]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.close(a, fh).unwrap();
+        c.pass(Duration::from_secs(10));
+        // What would cut it is lost on its way.
+        c.tamper = Some(Box::new(|to_client, _, frame| {
+            let cuts = matches!(Opcode::from_raw(frame.header.opcode), Some(Opcode::MdsReint | Opcode::ObjPunch));
+            if cuts && !to_client { Vec::new() } else { vec![frame] }
+        }));
+        let cut = c.send(a, Call::Setattr { ino: f.ino, set: SetStat { size: Some(1), ..SetStat::default() } });
+        let seen = c.send(b, Call::Getattr { ino: f.ino, fh: None });
+        let seen = if c.answered(b, seen) { seen } else { panic!("{:?}", c.nodes[a].machine.in_progress()) };
+        assert!(!c.answered(a, cut));
+        assert!(matches!(c.answer(b, seen), Ok(Answer::Attr(stat)) if stat.size == length as u64));
+        c.tamper = None;
+        assert!(matches!(c.answer(a, cut), Ok(Answer::Attr(stat)) if stat.size == 1));
+        assert_eq!(c.getattr(b, f.ino).unwrap().size, 1);
+    }
 }
 
 #[test]

@@ -154,6 +154,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "linked-in-doubt",
+        what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
+        plan: || Plan::draw(8469),
+        canary: Canary::None,
+    },
+    World {
         name: "mapped-atime",
         what: "a program writes through a mapping after the access time was set",
         plan: || Plan { groups: 0, ..Plan::narrow(2088) },

@@ -78,6 +78,7 @@ fn what_was_mended_stays_mended() {
         "made-and-changed",
         "late-targets",
         "dead-and-waiting",
+        "linked-in-doubt",
         "mapped-atime",
     ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1 };

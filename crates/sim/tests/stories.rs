@@ -16,7 +16,7 @@ fn tell(names: &[&str]) {
 
 const NAMES: &[&str] =
     &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
-const DATA: &[&str] = &["close", "grow", "unlink"];
+const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced"];
 const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
 
 #[test]

@@ -1,5 +1,7 @@
 //! Open files and their pages.
 
+use core::ops::Range;
+
 use client::api::{Answer, Call, FileHandle, SetStat, Whence};
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
@@ -51,6 +53,25 @@ impl Inode {
         }
         self.size = size;
     }
+
+    /// Pages have changed, and not all are written.
+    pub(super) fn is_changed(&self) -> bool {
+        !self.dirty.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// A changed page in this range that nobody writes, and what to write it through. It is leaving from now on.
+    fn next_dirty(&mut self, pages: Range<u64>) -> Option<(u64, FileHandle, Bytes)> {
+        let within = |page: &u64| page * PAGE < self.size;
+        let can_be_written = !self.writers.is_empty();
+        self.dirty.retain(|page| !pages.contains(page) || can_be_written && within(page));
+        let page = self.dirty.range(pages).find(|page| !self.leaving.contains(page)).copied()?;
+        let fh = *self.writers.first()?;
+        self.dirty.remove(&page);
+        self.leaving.insert(page);
+        let mut data = self.pages.get(&page).cloned().unwrap_or_default();
+        data.truncate((self.size - page * PAGE).min(PAGE) as usize);
+        Some((page, fh, data.into()))
+    }
 }
 
 impl Kernel {
@@ -67,7 +88,7 @@ impl Kernel {
 
     /// `close`. `owner`: whose record locks go.
     pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> Sys<()> {
-        if !self.inode(fd.ino, |inode| inode.dirty.is_empty()) && fd.flags & O_ACCMODE != 0 {
+        if self.inode(fd.ino, |inode| inode.is_changed()) && fd.flags & O_ACCMODE != 0 {
             self.write_back(cred, fd.ino, 0, u64::MAX).await;
         }
         let flushed = match fd.no_flush {
@@ -292,33 +313,35 @@ impl Kernel {
         Ok((at - offset) as u32)
     }
 
-    /// Writes pages that were changed through `mmap`. Errors are the client's to remember.
+    /// Writes pages that were changed through `mmap`, and waits for those that somebody else writes. Errors are the client's
+    /// to remember.
     async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) {
-        let end = offset.saturating_add(length).div_ceil(PAGE);
+        let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         loop {
-            let (page, fh, data) = {
+            let next = {
                 let mut caches = self.caches_mut();
                 let Some(inode) = caches.inodes.get_mut(&ino) else { return };
-                let Some(page) = inode.dirty.range(offset / PAGE..end).next().copied() else { return };
-                let (Some(&fh), false) = (inode.writers.first(), page * PAGE >= inode.size) else {
-                    inode.dirty.remove(&page);
-                    continue;
-                };
-                inode.dirty.remove(&page);
-                let mut data = inode.pages.get(&page).cloned().unwrap_or_default();
-                data.truncate((inode.size - page * PAGE).min(PAGE) as usize);
-                (page, fh, data)
+                let next = inode.next_dirty(pages.clone());
+                if next.is_none() && inode.leaving.range(pages.clone()).next().is_none() {
+                    return;
+                }
+                next
             };
-            let call =
-                Call::Write { fh, ino, offset: page * PAGE, data: data.into(), write_back: true, kill_priv: false };
+            let Some((page, fh, data)) = next else {
+                self.wait().await;
+                continue;
+            };
+            let call = Call::Write { fh, ino, offset: page * PAGE, data, write_back: true, kill_priv: false };
             let _ = self.ask(cred, call).await;
+            self.inode(ino, |inode| inode.leaving.remove(&page));
             self.touched(ino);
+            self.wake_all();
         }
     }
 
     pub(super) async fn write_back_everything(&self, cred: &Cred) -> Sys<()> {
         let dirty: Vec<u64> =
-            self.caches().inodes.iter().filter(|(_, inode)| !inode.dirty.is_empty()).map(|(ino, _)| *ino).collect();
+            self.caches().inodes.iter().filter(|(_, inode)| inode.is_changed()).map(|(ino, _)| *ino).collect();
         for ino in dirty {
             self.write_back(cred, ino, 0, u64::MAX).await;
         }

@@ -50,6 +50,8 @@ struct Inode {
     pages: BTreeMap<u64, Vec<u8>>,
     /// Pages that a program changed through `mmap`.
     dirty: BTreeSet<u64>,
+    /// Pages of that kind that are on their way to the client; they may be changed again meanwhile.
+    leaving: BTreeSet<u64>,
     /// Pages that are being read or written.
     locked: BTreeSet<u64>,
     /// Open files that can write.
@@ -337,12 +339,7 @@ impl Kernel {
             let mut caches = self.caches_mut();
             let used = caches.names.values().any(|name| name.ino == ino) || caches.names.keys().any(|(p, _)| *p == ino);
             let Some(inode) = caches.inodes.get(&ino) else { return };
-            if ino == 1
-                || caches.walks > 0
-                || used
-                || inode.opens > 0
-                || !inode.locked.is_empty()
-                || !inode.dirty.is_empty()
+            if ino == 1 || caches.walks > 0 || used || inode.opens > 0 || !inode.locked.is_empty() || inode.is_changed()
             {
                 return;
             }
@@ -373,8 +370,9 @@ impl Kernel {
                 .map(|(key, name)| (key.clone(), name.ino))
                 .collect();
             for inode in caches.inodes.values_mut() {
-                let Inode { pages, dirty, locked, .. } = inode;
-                pages.retain(|page, _| dirty.contains(page) || locked.contains(page) || !rng.chance(1, 4));
+                let Inode { pages, dirty, leaving, locked, .. } = inode;
+                let busy = |page: &u64| [&*dirty, leaving, locked].iter().any(|pages| pages.contains(page));
+                pages.retain(|page, _| busy(page) || !rng.chance(1, 4));
             }
             rng.pick(&names).cloned()
         };

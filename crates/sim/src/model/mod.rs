@@ -23,7 +23,7 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 pub use compare::{Got, differs};
-pub use op::{Expect, Op, Way};
+pub use op::{Expect, Leads, Op, Way};
 
 /// An inode of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -246,6 +246,32 @@ impl Model {
             at += 1;
         }
         all
+    }
+
+    /// The same call about the same objects, where their names are others: `None` if one of them is not there.
+    pub fn call_in(&self, other: &Model, op: &Op) -> Option<Op> {
+        let root = Cred::default();
+        let paths = other.paths();
+        let now = |id: Id| paths.iter().find(|(_, at)| *at == id).map(|(path, _)| path.clone());
+        let mut op = op.clone();
+        for (leads, path) in op.paths_mut() {
+            *path = match leads {
+                Leads::ToObject => now(self.walk(&root, path).ok()?)?,
+                Leads::ToName => {
+                    let (dir, name) = self.parent(&root, path).ok()?;
+                    now(dir)?.into_iter().chain([name.clone()]).collect()
+                }
+            };
+        }
+        Some(op)
+    }
+
+    /// What comes next is step `step` of a history that had led to `there`, of which this state lacks a part: an object that it
+    /// makes is the same in both.
+    pub fn follow(&mut self, there: &Model, after: &Model, step: usize) {
+        // What the history did not make is none of its objects.
+        let other = u32::MAX / 2 + step as u32;
+        self.next = if after.next == there.next { other } else { there.next };
     }
 
     /// What a call does, and what it gives. `when`: it began and ended then.

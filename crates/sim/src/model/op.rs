@@ -53,7 +53,59 @@ pub enum Op {
     SetStripe { path: Path, size: u32, count: i32, first: i32 },
 }
 
+/// What a path of a call is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leads {
+    /// What it leads to, whatever its name.
+    ToObject,
+    /// Its last name, in the directory that the others lead to.
+    ToName,
+}
+
+/// Open makes the file if there is none.
+const O_CREAT: u32 = 0o100;
+
 impl Op {
+    /// Its paths.
+    pub fn paths_mut(&mut self) -> Vec<(Leads, &mut Path)> {
+        use Leads::{ToName, ToObject};
+        match self {
+            Op::Link { from, to } => vec![(ToObject, from), (ToName, to)],
+            Op::Rename { from, to, .. } => vec![(ToName, from), (ToName, to)],
+            Op::Mkdir { path, .. }
+            | Op::Mknod { path, .. }
+            | Op::Symlink { path, .. }
+            | Op::Unlink { path }
+            | Op::Rmdir { path } => vec![(ToName, path)],
+            Op::Open { path, flags, .. } => vec![(if *flags & O_CREAT != 0 { ToName } else { ToObject }, path)],
+            Op::Stat { path }
+            | Op::Readlink { path }
+            | Op::List { path, .. }
+            | Op::Chmod { path, .. }
+            | Op::Chown { path, .. }
+            | Op::Utimens { path, .. }
+            | Op::Access { path, .. }
+            | Op::Setxattr { path, .. }
+            | Op::Getxattr { path, .. }
+            | Op::Listxattr { path }
+            | Op::Removexattr { path, .. }
+            | Op::Truncate { path, .. }
+            | Op::Fsyncdir { path }
+            | Op::PathToFid { path }
+            | Op::SetStripe { path, .. } => vec![(ToObject, path)],
+            Op::Close { .. }
+            | Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Ftruncate { .. }
+            | Op::Fallocate { .. }
+            | Op::Seek { .. }
+            | Op::Fstat { .. }
+            | Op::Fsync { .. }
+            | Op::Syncfs
+            | Op::Statfs => Vec::new(),
+        }
+    }
+
     /// The open file that it goes through.
     pub fn fd(&self) -> Option<u32> {
         match self {

@@ -89,7 +89,8 @@ impl History {
         let mut model = self.start.clone();
         // What was refused changed nothing, also where nothing would refuse it now.
         let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at) && !self.was_idle(*at);
-        for (_, step) in self.steps.iter().enumerate().filter(happened) {
+        for (at, step) in self.steps.iter().enumerate().filter(happened) {
+            model.follow(self.state(at), &step.after, at);
             let result = model.apply(&step.op, &step.cred, step.when);
             // What goes through an open file that is lost goes nowhere, and what was only looked at promises nothing; a
             // change that succeeded stands, and what it stood on with it.
@@ -99,9 +100,13 @@ impl History {
         }
         let mut found = vec![model];
         if let Some((op, cred, when, _)) = &self.doubt {
-            let mut done = found[0].clone();
-            if done.apply(op, cred, *when).is_ok() {
-                found.push(done);
+            // Its client may have looked its names up before something was lost, and sends numbers of objects.
+            let known = self.state(self.steps.len()).call_in(&found[0], op).filter(|known| known != op);
+            for op in [Some(op.clone()), known].into_iter().flatten() {
+                let mut done = found[0].clone();
+                if done.apply(&op, cred, *when).is_ok() {
+                    found.push(done);
+                }
             }
         }
         found
@@ -233,6 +238,44 @@ mod tests {
         }
         let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the directory may be lost with the client that made it");
+    }
+
+    #[test]
+    fn a_call_in_doubt_is_about_what_its_names_led_to() {
+        let name = |text: &'static str| vec![Bytes::from_static(text.as_bytes())];
+        let file = |text| Op::Mknod { path: name(text), mode: 0o100_644, rdev: 0 };
+        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let mut model = history.start.clone();
+        let steps = [
+            (0, file("other")),
+            (1, file("lost")),
+            (0, file("old")),
+            (1, Op::Rename { from: name("old"), to: name("new"), flags: 0 }),
+        ];
+        for (client, op) in steps {
+            assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
+            let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
+            history.steps.push(Step { op, cred, when, client, succeeded: true, after });
+        }
+        let link = Op::Link { from: name("new"), to: name("link") };
+        history.doubt = Some((link, Cred::default(), When::at(1), 0));
+        let names = |model: &Model| model.paths().iter().skip(1).map(|(path, id)| (path[0].clone(), id.0)).collect();
+        let mut found: Vec<Vec<(Bytes, u32)>> = history.without(&[1], |_| true).0.iter().map(names).collect();
+        let mut want = Vec::new();
+        for lost in [false, true] {
+            for (renamed, linked) in [(false, false), (false, true), (true, false), (true, true)] {
+                if !(lost && renamed) {
+                    let all = [("link", 3, linked), ("lost", 2, !lost), ("new", 3, renamed), ("old", 3, !renamed)];
+                    let there = all.into_iter().filter(|(.., there)| *there).chain([("other", 1, true)]);
+                    let mut there: Vec<_> = there.map(|(name, id, _)| (Bytes::from(name), id)).collect();
+                    there.sort();
+                    want.push(there);
+                }
+            }
+        }
+        found.sort();
+        want.sort();
+        assert_eq!(found, want);
     }
 
     #[test]

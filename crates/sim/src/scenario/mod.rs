@@ -234,11 +234,11 @@ struct Actor {
     faults: Vec<Faults>,
 }
 
-/// A call in the background: what it is, and whether it has ended well.
+/// A call in the background: what it is, and when and how it has ended.
 struct Begun {
     op: Op,
     from: i64,
-    result: Rc<RefCell<Option<Result<crate::model::Got, Fail>>>>,
+    result: Rc<RefCell<Option<(i64, Result<crate::model::Got, Fail>)>>>,
 }
 
 impl Actor {
@@ -304,7 +304,7 @@ impl Actor {
                 let from = sched.wall_ns();
                 let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
                 let result = hands.perform(&op, &root()).await;
-                self.compare(&op, from, result)?;
+                self.compare(&op, When { from, to: sched.wall_ns() }, result)?;
             }
             Act::Begin(client, op) => {
                 sched.note(|| format!("client {client} begins: {}", op.show()));
@@ -312,10 +312,11 @@ impl Actor {
                 let result = Rc::new(RefCell::new(None));
                 self.begun.push_back(Begun { op: op.clone(), from: sched.wall_ns(), result: result.clone() });
                 let (base, mut files) = (self.base.clone(), self.files.clone());
+                let clock = sched.clone();
                 sched.spawn("a call in the background", async move {
                     let mut hands = Hands { kernel: &kernel, base: &base, files: &mut files, blind: false };
                     let got = hands.perform(&op, &root()).await;
-                    *result.borrow_mut() = Some(got);
+                    *result.borrow_mut() = Some((clock.wall_ns(), got));
                 });
             }
             Act::Join => {
@@ -323,15 +324,15 @@ impl Actor {
                 while begun.result.borrow().is_none() {
                     sched.sleep(Duration::from_micros(100)).await;
                 }
-                let result = begun.result.borrow_mut().take();
-                self.compare(&begun.op, begun.from, result.unwrap_or(Err(Fail::Dead)))?;
+                let ended = begun.result.borrow_mut().take();
+                let (to, result) = ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)));
+                self.compare(&begun.op, When { from: begun.from, to }, result)?;
             }
         }
         Ok(())
     }
 
-    fn compare(&mut self, op: &Op, from: i64, result: Result<crate::model::Got, Fail>) -> Result<(), String> {
-        let when = When { from, to: self.setting.sched.wall_ns() };
+    fn compare(&mut self, op: &Op, when: When, result: Result<crate::model::Got, Fail>) -> Result<(), String> {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),

@@ -74,6 +74,12 @@ pub const STORIES: &[Story] = &[
         acts: rename_recalled,
         strikes: &[],
     },
+    Story {
+        name: "mapped-synced",
+        what: "others sync the file system while a program writes through a mapping: it is told when all of it is written",
+        acts: mapped_synced,
+        strikes: &[],
+    },
 ];
 
 pub(super) fn path(text: &str) -> Path {
@@ -351,5 +357,18 @@ fn rename_recalled() -> Vec<Act> {
             stat(0, &to),
         ]);
     }
+    acts
+}
+
+fn mapped_synced() -> Vec<Act> {
+    let mut acts = vec![open(0, "f", CREATE, 1), write(0, 1, 0, 1 << 20), fsync(0, 1)];
+    for round in 0..10 {
+        let data = pattern(round, 1 << 20);
+        acts.extend([Begin(0, Op::Write { fd: 1, way: Way::Mapped, offset: 0, data }), Wait(round * 10)]);
+        acts.extend((0..8).map(|_| Begin(0, Op::Syncfs)));
+        acts.extend([Join, Do(0, Op::Fstat { fd: 1 })]);
+        acts.extend((0..8).map(|_| Join));
+    }
+    acts.push(close_fd(0, 1));
     acts
 }

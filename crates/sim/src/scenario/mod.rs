@@ -238,8 +238,11 @@ struct Actor {
 struct Begun {
     op: Op,
     from: i64,
-    result: Rc<RefCell<Option<(i64, Result<crate::model::Got, Fail>)>>>,
+    result: Rc<RefCell<Option<Outcome>>>,
 }
+
+/// When a call ended, and how.
+type Outcome = (i64, Result<crate::model::Got, Fail>);
 
 impl Actor {
     async fn play(&mut self, acts: Vec<Act>) -> Result<(), String> {

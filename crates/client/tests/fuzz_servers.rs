@@ -162,7 +162,9 @@ impl Attack<'_> {
 
 fn attack(target: &str, seed: u64) -> Attack<'_> {
     println!("seed {seed}");
+    memory::none_apart();
     let mut c = Cluster::new(2);
+    c.at_media = memory::apart;
     // Something to attack.
     let node = c.mount();
     let dir = c.mkdir(node, 1, "dir").unwrap().ino;

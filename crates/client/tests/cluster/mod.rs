@@ -19,7 +19,7 @@ use proto::{ClientUuid, Errno, Frame, Nid, Opcode};
 use schema::Record;
 use stdx::{Instant, Rng};
 use store::{Engine, MemEngine};
-use target::{Format, Peer, Service, Target};
+use target::{DataOp, Format, Peer, Service, Target};
 
 /// Any target.
 trait Machine {
@@ -109,6 +109,8 @@ pub struct Cluster {
     pub listed: Vec<client::api::DirectoryEntry>,
     /// Groups wait to become durable while this is set.
     pub slow_media: bool,
+    /// Around whatever data files in memory do but read.
+    pub at_media: fn(&mut dyn FnMut()),
     rng: Rng,
 }
 
@@ -146,6 +148,7 @@ impl Cluster {
             requests: BTreeMap::new(),
             listed: Vec::new(),
             slow_media: false,
+            at_media: |work| work(),
             rng: Rng::new(7),
         };
         cluster.add_server("MGS");
@@ -235,7 +238,7 @@ impl Cluster {
         server.serving = false;
         server.in_flight.clear();
         server.engine.crash(&mut rng);
-        server.data.crash(&mut rng);
+        (self.at_media)(&mut || server.data.crash(&mut rng));
         let ends: Vec<End> = self.links.keys().filter(|(who, _)| *who == Who::Server(at)).copied().collect();
         for end in ends {
             self.break_link(end);
@@ -595,7 +598,16 @@ impl Cluster {
                 server.in_flight.push_back(group.number());
             }
             target::Effect::Data { id, op } => {
-                let result = self.servers[at].data.run(&op);
+                let data = &mut self.servers[at].data;
+                let result = match op {
+                    // What is read is the target's.
+                    DataOp::Read { .. } | DataOp::List { .. } => data.run(&op),
+                    _ => {
+                        let mut result = None;
+                        (self.at_media)(&mut || result = Some(data.run(&op)));
+                        result.unwrap()
+                    }
+                };
                 self.tell(at, target::Event::DataDone { id, result });
             }
             target::Effect::Serving { .. } => self.servers[at].serving = true,

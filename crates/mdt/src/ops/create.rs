@@ -7,7 +7,7 @@ use crate::tree::{self, Node, Place};
 use crate::{Mdt, acl, grants, layouts};
 use bytes::Bytes;
 use proto::connect::{DIR_SIZE, LINK_MAX, SYMLINK_MAX};
-use proto::msg::{CreateOp, Layout, ObjectRep, bits};
+use proto::msg::{Attr, CreateOp, Layout, ObjectRep, bits};
 use proto::{Errno, Fid};
 use schema::inode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
@@ -96,6 +96,12 @@ pub fn named(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp, residen
 
 fn new(op: &CreateOp, resident: bool) -> New<'_> {
     New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None, resident }
+}
+
+/// The attributes of an object that was made here and is gone again.
+pub fn gone(mdt: &Mdt, change: &Change, parent: &Inode, op: &CreateOp) -> Attr {
+    let made = new_inode(mdt, change, parent, &new(op, false));
+    Attr { nlink: 0, layout: None, ..made.attr() }
 }
 
 /// What is wrong with the wish itself.

@@ -2,8 +2,8 @@
 //!
 //! | request | what is rebuilt |
 //! |---|---|
-//! | create | attributes of the object, by the FID that the client chose; if it is gone again, of a file without links |
-//! | setattr, setxattr, setlayout, link | attributes of the object, likewise |
+//! | create | attributes of the object, by the FID that the client chose; if it is gone again, those that it had, without links |
+//! | setattr, setxattr, setlayout, link | attributes of the object; if it is gone, of a file without links |
 //! | open | disposition as it was recorded; the object is opened again, by its FID if this client made it, otherwise by name |
 //! | unlink, rename | nothing more: the client drops what it knows |
 //! | close | the status of each, from the record; handles are gone with the memory, or a replay of the open made them again, and they go now |
@@ -12,10 +12,11 @@
 //!
 //! Nothing is written here: what the request changed is durable already.
 
+use crate::ops::{Change, create};
 use crate::{Mdt, grants, tasks, tree};
 use proto::msg::{
-    Attr, CloseRep, CloseReq, CloseResult, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq, WriteReq,
-    disposition,
+    Attr, CloseRep, CloseReq, CloseResult, CreateOp, ObjectRep, ObjectStateRep, OpenOp, PunchReq, Reint, ReintReq,
+    WriteReq, disposition,
 };
 use proto::{Errno, Fid, Opcode};
 use schema::inode::S_IFREG;
@@ -40,16 +41,26 @@ pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request, executed: 
 fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed) -> Result<Reply, Stop> {
     let fid = match &request.op {
         Some(Reint::Open(op)) => return open(mdt, cx, op, executed),
-        Some(Reint::Create(op)) => op.fid,
+        Some(Reint::Create(op)) => return created(mdt, cx, request, op),
         Some(Reint::Setattr(op)) => op.fid,
         Some(Reint::Setxattr(op)) => op.fid,
         Some(Reint::Setlayout(op)) => op.fid,
         Some(Reint::Link(op)) => op.fid,
         Some(Reint::Unlink(_) | Reint::Rename(_)) | None => return Ok(Reply::new(&ObjectRep::default())),
     };
-    let node = tree::find(cx, fid)?;
-    let symlink = node.as_ref().map(|node| node.inode.symlink.clone()).unwrap_or_default();
-    let attr = node.map_or_else(|| gone(fid), |node| node.inode.attr());
+    let attr = tree::find(cx, fid)?.map_or_else(|| gone(fid), |node| node.inode.attr());
+    Ok(Reply::new(&ObjectRep { attr: Some(attr), ..ObjectRep::default() }))
+}
+
+/// A kernel believes no answer that says that another kind of object was made than it asked for.
+fn created(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq, op: &CreateOp) -> Result<Reply, Stop> {
+    let (attr, symlink) = match tree::find(cx, op.fid)? {
+        Some(node) => (node.inode.attr(), node.inode.symlink),
+        None => {
+            let parent = tree::find(cx, op.parent)?.map(|node| node.inode).unwrap_or_default();
+            (create::gone(mdt, &Change::new(request), &parent, op), op.symlink.clone())
+        }
+    };
     Ok(Reply::new(&ObjectRep { attr: Some(attr), symlink, ..ObjectRep::default() }))
 }
 

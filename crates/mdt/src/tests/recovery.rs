@@ -4,6 +4,7 @@ use super::data::{enqueue, knows_osts, write};
 use super::*;
 use crate::ops::open::flags as o;
 use proto::msg::bits;
+use schema::inode::{S_IFCHR, S_IFIFO};
 
 impl World {
     /// Sends what was answered and lost again, in order; the answers.
@@ -317,6 +318,40 @@ fn a_lost_answer_to_a_create_or_open_is_rebuilt() {
     );
     assert_eq!(w.target().service().open_count(), 1);
     assert!(w.close(0, rep.attr.unwrap().fid, rep.handle).is_ok());
+    w.check();
+}
+
+/// A kernel that asked for a directory does not believe that it got a file.
+#[test]
+fn what_was_made_and_is_gone_again_was_what_its_maker_asked_for() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let set = SetattrOp { fid: dir, valid: valid::MODE | valid::GID, mode: 0o2777, gid: 50, ..SetattrOp::default() };
+    w.setattr_as(cred(0), set).unwrap();
+    for (kind, mode) in [(S_IFDIR, 0o777), (S_IFLNK, 0o777), (S_IFREG, 0o604), (S_IFIFO, 0o640), (S_IFCHR, 0o600)] {
+        let op = CreateOp {
+            parent: dir,
+            name: bytes("made"),
+            fid: w.new_fid(0),
+            mode: kind | mode,
+            rdev: if kind == S_IFCHR { 259 } else { 0 },
+            symlink: if kind == S_IFLNK { bytes("target") } else { Bytes::new() },
+        };
+        let rep = w.reint_as(0, Cred { umask: 0o027, ..cred(0) }, WantLocks::default(), Reint::Create(op)).unwrap();
+        let kept = w.loses_last(0);
+        w.remove_as(other, cred(0), dir, "made", kind == S_IFDIR).unwrap();
+        w.sync();
+        w.crash();
+        for at in [0, other] {
+            w.reconnect(at);
+        }
+        w.all_recovered(&[0, other]);
+        let again: ObjectRep = w.send_again(0, kept, flags::RESENT).decode().unwrap();
+        let made = rep.attr.unwrap();
+        assert_eq!(again.attr, Some(Attr { nlink: 0, version: 0, layout: None, ..made }));
+        assert_eq!(again.symlink, rep.symlink);
+    }
     w.check();
 }
 

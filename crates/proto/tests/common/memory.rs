@@ -4,20 +4,26 @@
 #![allow(dead_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// What is not counted: see [`apart`].
+static APART: AtomicIsize = AtomicIsize::new(0);
+
+fn counted(now: usize) -> usize {
+    now.saturating_add_signed(-APART.load(Relaxed))
+}
 
 // SAFETY: everything is passed on to the system's allocator; only numbers are kept beside it.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(now, Relaxed);
+        PEAK.fetch_max(counted(now), Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
@@ -33,7 +39,20 @@ static ALLOCATOR: Counting = Counting;
 
 /// Bytes that are allocated now.
 pub fn held() -> usize {
-    NOW.load(Relaxed)
+    counted(NOW.load(Relaxed))
+}
+
+/// Something that stands for a medium works: what it has more of afterwards, or less, does not count.
+pub fn apart(work: &mut dyn FnMut()) {
+    let (before, peak) = (NOW.load(Relaxed), PEAK.load(Relaxed));
+    work();
+    APART.fetch_add(NOW.load(Relaxed) as isize - before as isize, Relaxed);
+    PEAK.store(peak.max(held()), Relaxed);
+}
+
+/// There are no media any more.
+pub fn none_apart() {
+    APART.store(0, Relaxed);
 }
 
 /// The most that `work` has allocated at once, beyond what was there before.

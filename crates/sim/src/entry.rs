@@ -154,6 +154,18 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "made-and-gone",
+        what: "a symbolic link is gone by the time its maker is told that it is made",
+        plan: || Plan::draw(15_467),
+        canary: Canary::None,
+    },
+    World {
+        name: "emptied-and-filled",
+        what: "a batch empties a directory and makes a name in it, and is begun again after that",
+        plan: || Plan::draw(21_372),
+        canary: Canary::None,
+    },
+    World {
         name: "linked-in-doubt",
         what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
         plan: || Plan::draw(8469),

@@ -78,6 +78,8 @@ fn what_was_mended_stays_mended() {
         "made-and-changed",
         "late-targets",
         "dead-and-waiting",
+        "made-and-gone",
+        "emptied-and-filled",
         "linked-in-doubt",
         "mapped-atime",
     ] {

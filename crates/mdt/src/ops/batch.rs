@@ -35,10 +35,8 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply
         // What a later one misses is asked for together with this one's.
         match cx.apart(|cx| one(mdt, cx, change)) {
             Ok(did) => {
-                // Whoever makes a name in a directory that came just now must find that nothing is in it. If the attempt is
-                // given up, the next one learns the same.
                 if let Done::Made(made, _) = &did {
-                    mdt.made(made);
+                    mdt.made_perhaps(made);
                 }
                 done.push(Ok(did));
             }
@@ -59,8 +57,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply
     for did in done.iter().flatten() {
         match did {
             Done::Made(made, statistic) => {
-                // The name may have been another's before, which was removed by this batch, too.
-                mdt.entry_taken(made.place.key);
+                mdt.made(made);
                 mdt.stats.count(statistic);
             }
             Done::Removed(removed) => mdt.removed(cx, removed),

@@ -264,6 +264,16 @@ fn with_default_list(parent: &Inode, mode: u32, umask: u32) -> (u32, Vec<InodeXa
 }
 
 impl Mdt {
+    /// Memory: an object was made, if the attempt is not given up. Whoever makes a name in a directory that came just now must
+    /// find that nothing is in it, and a new directory is empty whichever attempt makes it. What an old one was before is not
+    /// certain: the attempt may have emptied it.
+    pub(crate) fn made_perhaps(&mut self, made: &Made) {
+        self.entry_taken(made.place.key);
+        if made.child.inode.is_dir() {
+            self.known.learn(made.child.ino, []);
+        }
+    }
+
     /// Memory: an object was made.
     pub(crate) fn made(&mut self, made: &Made) {
         let dir = made.parent.inode.dir;

@@ -94,6 +94,30 @@ fn a_name_that_goes_and_comes_in_one_batch_is_there() {
     w.check();
 }
 
+/// The first attempt finds the directory empty once it has removed its only name, and then something else is not in memory.
+#[test]
+fn an_attempt_that_was_given_up_has_taught_nothing() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    w.mknod(dir, "old");
+    let cold = w.mknod(Fid::ROOT, "cold");
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    assert!(w.lookup(dir, "old").is_some() && w.lookup(dir, "new").is_none());
+    let mode = SetattrOp { fid: cold, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() };
+    let loads = w.loads;
+    let fid = w.new_fid(0);
+    let ops = vec![remove(dir, "old", false), create(fid, dir, "new", S_IFREG | 0o644), Reint::Setattr(mode)];
+    let (_, rep) = w.batch(0, &plain(ops)).unwrap();
+    assert!(w.loads > loads, "an attempt was given up");
+    assert_eq!(rep.results.iter().map(|result| result.status).collect::<Vec<_>>(), [0; 3]);
+    assert_eq!(w.names(dir), ["new"]);
+    assert!(w.create(dir, "old", S_IFREG | 0o644).is_ok());
+    w.check();
+}
+
 #[test]
 fn a_change_that_fails_leaves_the_others_be() {
     let mut w = World::new();

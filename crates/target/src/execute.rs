@@ -241,11 +241,7 @@ impl<S: Service> Target<S> {
                         header.transno = transno;
                     }
                     let group = group.unwrap_or_else(|| self.m.view.collecting_group());
-                    let changed = core::mem::take(&mut self.m.out.changed);
-                    for key in &changed {
-                        self.m.sharing.changed(*key, op.export, (asked.tag, asked.xid), group);
-                    }
-                    self.m.out.changed = changed;
+                    self.m.sharing.changed(&self.m.out.changed, op.export, (asked.tag, asked.xid), group);
                 } else if let Replay::Committed(transno) = op.replay {
                     header.transno = transno;
                 }

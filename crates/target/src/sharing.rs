@@ -5,74 +5,149 @@
 //! holds for a change of the same client in another slot that may still be without its answer: such a one is not replayed but
 //! sent again, after the replays.
 
+use std::collections::VecDeque;
+
 use dlm::ExportId;
 use proto::{Tag, Xid};
-use stdx::Map;
+use stdx::Table;
 
 use crate::service::ShareKey;
 
-#[derive(Clone, Debug)]
-struct Touched {
-    /// `None`: several.
-    export: Option<ExportId>,
+/// Allocations for more keys than this are not kept for the next group.
+const KEEP_KEYS: usize = 1 << 18;
+
+/// A request that changed something.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    export: ExportId,
     by: (Tag, Xid),
-    /// By which other slots of it before: changes of this key need not hang on each other.
-    before: Vec<(Tag, Xid)>,
-    group: u64,
 }
 
-impl Touched {
-    /// In each slot the last change counts: the one before has its answer.
-    fn again(&mut self, by: (Tag, Xid)) {
-        let last = core::mem::replace(&mut self.by, by);
-        self.before.retain(|(tag, _)| *tag != last.0);
-        self.before.push(last);
-        self.before.retain(|(tag, _)| *tag != by.0);
-    }
+/// Who touched a key. Most are touched once: that is all there is in the table, and small.
+#[derive(Clone, Debug)]
+struct Touched {
+    /// Place among the changes of the group.
+    last: u32,
+    others: Option<Box<Others>>,
+}
+
+/// Who touched it before.
+#[derive(Clone, Debug)]
+enum Others {
+    /// Another export.
+    Exports,
+    /// Other slots of the same one: changes of the key need not hang on each other. In each the last change counts: the
+    /// one before has its answer.
+    Slots(Vec<(Tag, Xid)>),
+}
+
+/// What one group has touched.
+#[derive(Debug, Default)]
+struct Group {
+    number: u64,
+    changes: Vec<Change>,
+    keys: Table<(ShareKey, Touched)>,
 }
 
 /// The keys that uncommitted groups touched.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) off: bool,
-    keys: Map<ShareKey, Touched>,
+    /// By number; the newest that has a key knows all of it.
+    groups: VecDeque<Group>,
+    /// An empty one with allocations.
+    spare: Option<Group>,
+}
+
+impl Group {
+    fn find(&self, key: ShareKey) -> Option<(&Touched, &Change)> {
+        // A key is a hash.
+        let (_, touched) = self.keys.find(key.0, |(known, _)| *known == key)?;
+        Some((touched, &self.changes[touched.last as usize]))
+    }
+
+    fn put(&mut self, key: ShareKey, touched: Touched) {
+        match self.keys.find_mut(key.0, |(known, _)| *known == key) {
+            Some((_, known)) => *known = touched,
+            None => drop(self.keys.insert_unique(key.0, (key, touched), |(key, _)| key.0)),
+        }
+    }
+}
+
+/// Who touched a key before a change, as the change has it.
+fn others_of(touched: &Touched, last: &Change, change: &Change) -> Option<Box<Others>> {
+    let before = match touched.others.as_deref() {
+        _ if last.export != change.export => return Some(Box::new(Others::Exports)),
+        Some(Others::Exports) => return touched.others.clone(),
+        Some(Others::Slots(before)) => &before[..],
+        None => &[],
+    };
+    let (slot, same) = (change.by.0, last.by.0);
+    let mut slots: Vec<(Tag, Xid)> =
+        before.iter().copied().filter(|(tag, _)| *tag != slot && *tag != same).collect();
+    if same != slot {
+        slots.push(last.by);
+    }
+    (!slots.is_empty()).then(|| Box::new(Others::Slots(slots)))
 }
 
 impl Sharing {
+    fn find(&self, key: ShareKey) -> Option<(u64, &Touched, &Change)> {
+        self.groups.iter().rev().find_map(|group| {
+            let (touched, last) = group.find(key)?;
+            Some((group.number, touched, last))
+        })
+    }
+
     /// The group that must be durable before a reply that depends on `key` may leave; 0 if none. `unanswered` says whether a
     /// change of the same export may be without its answer.
     pub(crate) fn depends(&self, key: ShareKey, export: ExportId, unanswered: impl Fn(Tag, Xid) -> bool) -> u64 {
         if self.off {
             return 0;
         }
-        match self.keys.get(&key) {
-            Some(touched) if touched.export != Some(export) => touched.group,
-            Some(touched) if touched.before.iter().chain([&touched.by]).any(|(tag, xid)| unanswered(*tag, *xid)) => {
-                touched.group
-            }
-            _ => 0,
-        }
+        let Some((group, touched, last)) = self.find(key) else { return 0 };
+        let unanswered = |by: &(Tag, Xid)| unanswered(by.0, by.1);
+        let depends = match touched.others.as_deref() {
+            _ if last.export != export => true,
+            Some(Others::Exports) => true,
+            Some(Others::Slots(before)) => before.iter().any(unanswered) || unanswered(&last.by),
+            None => unanswered(&last.by),
+        };
+        if depends { group } else { 0 }
     }
 
-    /// The request `by` of `export` changed `key` in `group`.
-    pub(crate) fn changed(&mut self, key: ShareKey, export: ExportId, by: (Tag, Xid), group: u64) {
+    /// The request `by` of `export` changed `keys` in `group`.
+    pub(crate) fn changed(&mut self, keys: &[ShareKey], export: ExportId, by: (Tag, Xid), group: u64) {
         // Also while it is off: it may be on again before the group is durable.
-        let new = || Touched { export: Some(export), by, before: Vec::new(), group };
-        let touched = self.keys.entry(key).or_insert_with(new);
-        if touched.export != Some(export) {
-            touched.export = None;
-            touched.before = Vec::new();
+        if keys.is_empty() {
+            return;
         }
-        match touched.export {
-            Some(_) => touched.again(by),
-            None => touched.by = by,
+        let change = Change { export, by };
+        if self.groups.back().is_none_or(|newest| newest.number < group) {
+            let new = self.spare.take().unwrap_or_default();
+            self.groups.push_back(Group { number: group, ..new });
         }
-        touched.group = group;
+        let Some(newest) = self.groups.back_mut() else { return };
+        let last = newest.changes.len() as u32;
+        newest.changes.push(change);
+        for key in keys {
+            let others = self.find(*key).and_then(|(_, touched, last)| others_of(touched, last, &change));
+            if let Some(newest) = self.groups.back_mut() {
+                newest.put(*key, Touched { last, others });
+            }
+        }
     }
 
     /// Everything up to `group` is durable.
     pub(crate) fn durable(&mut self, group: u64) {
-        self.keys.retain(|_, touched| touched.group > group);
+        while self.groups.front().is_some_and(|oldest| oldest.number <= group) {
+            let Some(mut done) = self.groups.pop_front() else { return };
+            if done.keys.capacity() <= KEEP_KEYS {
+                done.keys.clear();
+                done.changes.clear();
+                self.spare = Some(done);
+            }
+        }
     }
 }
 
@@ -87,23 +162,47 @@ mod tests {
         let by = (Tag(1), Xid(9));
         let answered = |_, _| false;
         assert_eq!(sharing.depends(key, a, answered), 0);
-        sharing.changed(key, a, by, 5);
+        sharing.changed(&[key], a, by, 5);
         assert_eq!(sharing.depends(key, a, answered), 0);
         assert_eq!(sharing.depends(key, a, |tag, xid| (tag, xid) == by), 5, "its own, but not answered yet");
         assert_eq!(sharing.depends(key, b, answered), 5);
         // One in another slot that came before is no better answered for that.
-        sharing.changed(key, a, (Tag(2), Xid(12)), 5);
+        sharing.changed(&[key], a, (Tag(2), Xid(12)), 5);
         assert_eq!(sharing.depends(key, a, |tag, xid| (tag, xid) == by), 5);
-        sharing.changed(key, a, (Tag(1), Xid(13)), 5);
+        sharing.changed(&[key], a, (Tag(1), Xid(13)), 5);
         assert_eq!(sharing.depends(key, a, |tag, xid| (tag, xid) == by), 0, "its slot was used again");
-        sharing.changed(key, b, by, 6);
+        sharing.changed(&[key], b, by, 6);
         assert_eq!(sharing.depends(key, b, answered), 6, "b's change hangs on a's, and either may be lost");
         sharing.off = true;
         assert_eq!(sharing.depends(key, b, answered), 0);
-        sharing.changed(key, b, by, 7);
+        sharing.changed(&[key], b, by, 7);
         sharing.off = false;
         assert_eq!(sharing.depends(key, a, answered), 7, "what was changed meanwhile can still be lost");
         sharing.durable(7);
         assert_eq!(sharing.depends(key, b, answered), 0);
+    }
+
+    #[test]
+    fn what_an_older_group_touched_counts_until_the_newest_that_touched_it_is_durable() {
+        let (a, b, key, other) = (ExportId(1), ExportId(2), ShareKey(7), ShareKey(8));
+        let mut sharing = Sharing::default();
+        let (first, second) = ((Tag(1), Xid(9)), (Tag(2), Xid(12)));
+        let lacks = |by: (Tag, Xid)| move |tag, xid| (tag, xid) == by;
+        // A batch names a key several times.
+        sharing.changed(&[key, other, key], a, first, 5);
+        sharing.changed(&[key], a, second, 6);
+        assert_eq!((sharing.depends(key, b, lacks(first)), sharing.depends(other, b, lacks(first))), (6, 5));
+        sharing.durable(5);
+        assert_eq!(sharing.depends(other, b, lacks(first)), 0);
+        assert_eq!(sharing.depends(key, a, lacks(first)), 6, "the change before, in another slot, has no answer");
+        assert_eq!(sharing.depends(key, a, lacks((Tag(3), Xid(1)))), 0);
+        // Allocations of a group that is done are used again, and nothing of what was in them.
+        sharing.changed(&[ShareKey(9)], b, first, 7);
+        assert_eq!((sharing.depends(other, a, lacks(first)), sharing.depends(ShareKey(9), a, lacks(first))), (0, 7));
+        sharing.changed(&[ShareKey(9)], a, second, 8);
+        sharing.durable(7);
+        assert_eq!(sharing.depends(ShareKey(9), a, lacks((Tag(3), Xid(1)))), 8, "b's change came before a's");
+        sharing.durable(8);
+        assert_eq!(sharing.depends(ShareKey(9), b, lacks(first)), 0);
     }
 }

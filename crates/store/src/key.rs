@@ -1,87 +1,114 @@
 //! Keys: byte strings in bytewise order, cheap to hash, compare and copy.
 //!
-//! A key of up to 40 bytes lies inline; most do (a directory entry with a name of 23 bytes fits). Longer ones allocate.
-//! What the bytes mean is `schema`'s business; the one rule here is that keys from `FF FF` on belong to the engines.
+//! A key of up to 22 bytes lies inline, and nearly all do; so a key is three words, which are compared as words. Longer ones
+//! (with names of attributes or parameters in them) allocate. What the bytes mean is `schema`'s business; the one rule here is
+//! that keys from `FF FF` on belong to the engines.
 
 use core::borrow::Borrow;
+use core::cmp::Ordering;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::ops::Deref;
-use smallvec::SmallVec;
 
 /// The longest key, in bytes. Engines may rely on it (LMDB's own limit is 511).
 pub const KEY_LEN_MAX: usize = 500;
 
-const INLINE: usize = 40;
+const INLINE: usize = 22;
 
 /// A key. Ordered bytewise; a key sorts before all its extensions.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(SmallVec<[u8; INLINE]>);
+#[derive(Clone)]
+pub struct Key(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    /// Zeros follow the key.
+    Inline(u8, [u8; INLINE]),
+    /// Longer than what fits inline.
+    Heap(Box<[u8]>),
+}
 
 impl Key {
     /// A key of these bytes.
+    #[inline]
     pub fn new(bytes: &[u8]) -> Key {
         debug_assert!(bytes.len() <= KEY_LEN_MAX, "a key of {} bytes", bytes.len());
-        Key(SmallVec::from_slice(bytes))
+        if bytes.len() > INLINE {
+            return Key(Bytes::Heap(bytes.into()));
+        }
+        let mut inline = [0; INLINE];
+        inline[..bytes.len()].copy_from_slice(bytes);
+        Key(Bytes::Inline(bytes.len() as u8, inline))
     }
 
     /// The empty key: the lower end of everything.
     pub fn empty() -> Key {
-        Key(SmallVec::new())
+        Key::new(&[])
     }
 
     /// The start of a key in table `table`; continue with [`u64`](Key::u64), [`bytes`](Key::bytes) and so on.
+    #[inline]
     pub fn table(table: u8) -> Key {
-        Key::empty().u8(table)
+        Key::new(&[table])
     }
 
     /// Appends one byte.
-    pub fn u8(mut self, v: u8) -> Key {
-        self.0.push(v);
-        self
+    #[inline]
+    pub fn u8(self, v: u8) -> Key {
+        self.bytes(&[v])
     }
 
     /// Appends a number in big-endian order, so that keys sort as numbers do.
+    #[inline]
     pub fn u16(self, v: u16) -> Key {
         self.bytes(&v.to_be_bytes())
     }
 
     /// Appends a number in big-endian order, so that keys sort as numbers do.
+    #[inline]
     pub fn u32(self, v: u32) -> Key {
         self.bytes(&v.to_be_bytes())
     }
 
     /// Appends a number in big-endian order, so that keys sort as numbers do.
+    #[inline]
     pub fn u64(self, v: u64) -> Key {
         self.bytes(&v.to_be_bytes())
     }
 
     /// Appends bytes.
+    #[inline]
     pub fn bytes(mut self, bytes: &[u8]) -> Key {
-        debug_assert!(self.0.len() + bytes.len() <= KEY_LEN_MAX, "a key of {} bytes", self.0.len() + bytes.len());
-        self.0.extend_from_slice(bytes);
-        self
+        if let Bytes::Inline(len, inline) = &mut self.0
+            && let Some(rest) = inline.get_mut(usize::from(*len)..usize::from(*len) + bytes.len())
+        {
+            rest.copy_from_slice(bytes);
+            *len += bytes.len() as u8;
+            return self;
+        }
+        Key::new(&[self.as_slice(), bytes].concat())
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Bytes::Inline(len, inline) => &inline[..usize::from(*len)],
+            Bytes::Heap(bytes) => bytes,
+        }
     }
 
     /// The smallest key that sorts after this one.
     pub fn successor(&self) -> Key {
-        let mut next = self.clone();
-        next.0.push(0);
-        next
+        self.clone().u8(0)
     }
 
     /// The smallest key that sorts after every key that begins with this one; `FF FF` if there is none below it.
     pub fn prefix_end(&self) -> Key {
-        let mut end = self.clone();
-        while let Some(last) = end.0.pop() {
+        let mut end = self.to_vec();
+        while let Some(last) = end.pop() {
             if last < 0xff {
-                end.0.push(last + 1);
-                return end;
+                end.push(last + 1);
+                return Key::new(&end);
             }
         }
         Key::new(&[0xff, 0xff])
@@ -89,30 +116,73 @@ impl Key {
 
     /// Bytes on the heap, for counting memory.
     pub(crate) fn heap_len(&self) -> usize {
-        if self.0.spilled() { self.0.capacity() } else { 0 }
+        match &self.0 {
+            Bytes::Inline(..) => 0,
+            Bytes::Heap(bytes) => bytes.len(),
+        }
     }
 }
 
-impl Clone for Key {
-    fn clone(&self) -> Key {
-        Key(SmallVec::from_slice(&self.0))
+/// The bytes as numbers that compare as they do.
+#[inline]
+fn words(inline: &[u8; INLINE]) -> (u128, u64) {
+    let mut first = [0; 16];
+    let mut last = [0; 8];
+    first.copy_from_slice(&inline[..16]);
+    last[..INLINE - 16].copy_from_slice(&inline[16..]);
+    (u128::from_be_bytes(first), u64::from_be_bytes(last))
+}
+
+impl PartialEq for Key {
+    #[inline]
+    fn eq(&self, other: &Key) -> bool {
+        match (&self.0, &other.0) {
+            (Bytes::Inline(len, inline), Bytes::Inline(other_len, other)) => len == other_len && inline == other,
+            (Bytes::Heap(bytes), Bytes::Heap(other)) => bytes == other,
+            // Which of the two it is follows from the length.
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Key {}
+
+impl Ord for Key {
+    #[inline]
+    fn cmp(&self, other: &Key) -> Ordering {
+        match (&self.0, &other.0) {
+            // No byte is smaller than the zeros behind a key; where only they differ, the shorter key comes first.
+            (Bytes::Inline(len, inline), Bytes::Inline(other_len, other)) => {
+                (words(inline), len).cmp(&(words(other), other_len))
+            }
+            _ => self.as_slice().cmp(other.as_slice()),
+        }
+    }
+}
+
+impl PartialOrd for Key {
+    #[inline]
+    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl Deref for Key {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.as_slice()
     }
 }
 
 impl Borrow<[u8]> for Key {
     fn borrow(&self) -> &[u8] {
-        &self.0
+        self
     }
 }
 
 impl Hash for Key {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_slice().hash(state);
     }
@@ -133,7 +203,7 @@ impl<const N: usize> From<&[u8; N]> for Key {
 /// Printable: ASCII as it is, everything else as `\xNN`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}'", self.0.escape_ascii())
+        write!(f, "'{}'", self.escape_ascii())
     }
 }
 
@@ -212,8 +282,31 @@ mod tests {
 
     #[test]
     fn short_keys_lie_inline() {
-        assert_eq!(size_of::<Key>(), 48);
-        assert_eq!(Key::new(&[1; 40]).heap_len(), 0);
-        assert!(Key::new(&[1; 41]).heap_len() > 0);
+        assert_eq!(size_of::<Key>(), 24);
+        assert_eq!(Key::new(&[1; INLINE]).heap_len(), 0);
+        assert!(Key::new(&[1; INLINE + 1]).heap_len() > 0);
+    }
+
+    #[test]
+    fn keys_of_all_lengths_are_ordered_and_told_apart_as_their_bytes_are() {
+        let mut all: Vec<Vec<u8>> = vec![Vec::new()];
+        for len in [1, 2, 15, 16, 17, INLINE - 1, INLINE, INLINE + 1, INLINE + 2] {
+            for last in [0, 1, 0x7f, 0x80, 0xff] {
+                for fill in [0, 0x80, 0xff] {
+                    let mut bytes = vec![fill; len];
+                    bytes[len - 1] = last;
+                    all.push(bytes);
+                }
+            }
+        }
+        for a in &all {
+            let built = a.iter().fold(Key::empty(), |key, byte| key.u8(*byte));
+            assert_eq!((&built, &built[..]), (&Key::new(a), &a[..]));
+            for b in &all {
+                assert_eq!(Key::new(a).cmp(&Key::new(b)), a.cmp(b), "{a:?} {b:?}");
+                assert_eq!(Key::new(a) == Key::new(b), a == b, "{a:?} {b:?}");
+                assert_eq!(&Key::new(a).bytes(b)[..], &[&a[..], &b[..]].concat());
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! end a few slots at a time, and a frozen layer can be read by an engine thread while the target reads it too.
 
 use crate::{Key, KeyRange, Value};
-use core::hash::BuildHasher;
+use core::hash::{BuildHasher, Hasher};
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 
@@ -12,12 +12,14 @@ use std::collections::BTreeMap;
 /// users, with what the allocator adds to both.
 pub(crate) const SLOT_COST: usize = size_of::<Slot>() + 96;
 
-/// How many empty slots are kept for the next group.
-const KEEP_SLOTS: usize = 1 << 17;
+/// How many empty slots are kept for the next group: as many as a group of ordinary records has at the default dirty limit.
+const KEEP_SLOTS: usize = 1 << 19;
 
 /// The hash that layers and cache share, so that it is computed once for a look-up.
 pub(crate) fn hash_of(key: &Key) -> u64 {
-    stdx::FixedHash::default().hash_one(key)
+    let mut hasher = stdx::FixedHash::default().build_hasher();
+    hasher.write(key);
+    hasher.finish()
 }
 
 /// What a record costs in memory.
@@ -40,8 +42,96 @@ pub(crate) struct Layer {
     bytes: usize,
 }
 
-/// The keys of a layer in order, with their slots.
-pub(crate) type Index = BTreeMap<Key, u32>;
+/// Tables, by the first byte of their keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tables([u128; 2]);
+
+impl Tables {
+    /// Those that have keys in a range.
+    pub(crate) fn of(range: &KeyRange) -> Tables {
+        let first = usize::from(range.start.first().copied().unwrap_or(0));
+        let last = match range.end[..] {
+            [] => return Tables::default(),
+            // Not the end itself.
+            [table] => usize::from(table),
+            [table, ..] => usize::from(table) + 1,
+        };
+        let mut tables = Tables::default();
+        (first..last).for_each(|table| tables.0[table / 128] |= 1 << (table % 128));
+        tables
+    }
+
+    #[inline]
+    fn has(self, key: &Key) -> bool {
+        let table = usize::from(key.first().copied().unwrap_or(0));
+        self.0[table / 128] >> (table % 128) & 1 == 1
+    }
+
+    /// Both together.
+    pub(crate) fn and(self, other: Tables) -> Tables {
+        Tables([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+    }
+
+    fn without(self, other: Tables) -> Tables {
+        Tables([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
+    }
+}
+
+/// The keys of some tables of a layer in order, with their slots. Most records are never scanned, so they cost nothing here.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    tables: Tables,
+    keys: BTreeMap<Key, u32>,
+}
+
+impl Index {
+    /// Of these tables of an empty layer.
+    pub(crate) fn new(tables: Tables) -> Index {
+        Index { tables, keys: BTreeMap::new() }
+    }
+
+    /// Whether all keys of these tables are in.
+    pub(crate) fn covers(&self, tables: Tables) -> bool {
+        tables.without(self.tables) == Tables::default()
+    }
+
+    /// From now on has these tables, too.
+    pub(crate) fn extend(&mut self, tables: Tables, layer: &Layer) {
+        let new = tables.without(self.tables);
+        if new == Tables::default() {
+            return;
+        }
+        self.tables = self.tables.and(new);
+        let slots = layer.slots.iter().zip(0..).filter(|(slot, _)| new.has(&slot.key));
+        let mut keys: Vec<(Key, u32)> = slots.map(|(slot, at)| (slot.key.clone(), at)).collect();
+        keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        if self.keys.is_empty() {
+            self.keys = keys.into_iter().collect();
+        } else {
+            self.keys.extend(keys);
+        }
+    }
+
+    /// A key of the layer is in this slot.
+    #[inline]
+    pub(crate) fn insert(&mut self, key: &Key, slot: u32) {
+        if self.tables.has(key) {
+            self.keys.insert(key.clone(), slot);
+        }
+    }
+
+    /// A key is not in the layer any more.
+    pub(crate) fn remove(&mut self, key: &Key) {
+        if self.tables.has(key) {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Keys of tables that are in, from one up to another.
+    pub(crate) fn range<'a>(&'a self, from: &Key, to: &Key) -> impl Iterator<Item = (&'a Key, u32)> + use<'a> {
+        self.keys.range::<Key, _>(from..to).map(|(key, slot)| (key, *slot))
+    }
+}
 
 impl Layer {
     pub(crate) fn len(&self) -> usize {
@@ -119,13 +209,6 @@ impl Layer {
         self.slots.clear();
         self.table.clear();
         self.bytes = 0;
-    }
-
-    /// All keys in order.
-    pub(crate) fn build_index(&self) -> Index {
-        let mut keys: Vec<(Key, u32)> = self.slots.iter().zip(0..).map(|(slot, at)| (slot.key.clone(), at)).collect();
-        keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        keys.into_iter().collect()
     }
 
     /// Slots whose keys lie in `range`, in no order, without an index.

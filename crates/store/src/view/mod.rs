@@ -32,7 +32,7 @@ mod scan;
 mod tests;
 
 use crate::cache::Cache;
-use crate::layer::{Index, Layer, hash_of};
+use crate::layer::{Index, Layer, Tables, hash_of};
 use crate::policy::{room, worst_case};
 use crate::{
     CommitPolicy, EngineError, Formats, Group, Key, KeyRange, Load, LoadDone, LoadId, LoadResult, LoadWhat, Room,
@@ -91,7 +91,7 @@ enum Undo {
 struct Flight {
     number: u64,
     layer: Arc<Layer>,
-    index: Option<Index>,
+    index: Index,
 }
 
 /// What a pending load is for.
@@ -114,9 +114,10 @@ pub struct View {
     formats: Formats,
     policy: CommitPolicy,
     collecting: Layer,
-    /// Kept for the collecting group once somebody scanned.
-    collecting_index: Option<Index>,
-    collecting_scanned: bool,
+    /// Of the tables that somebody scanned, in this group or the one before.
+    collecting_index: Index,
+    /// In this group.
+    collecting_scanned: Tables,
     collecting_since: Option<Instant>,
     /// Somebody waits for the collecting group to be durable.
     wanted: bool,
@@ -144,8 +145,8 @@ impl View {
             formats,
             policy: config.policy,
             collecting: Layer::default(),
-            collecting_index: None,
-            collecting_scanned: false,
+            collecting_index: Index::default(),
+            collecting_scanned: Tables::default(),
             collecting_since: None,
             wanted: false,
             flight: None,
@@ -206,9 +207,8 @@ impl View {
         while self.undo.len() > point.0 {
             match self.undo.pop() {
                 Some(Undo::Pushed) => {
-                    let slot = self.collecting.pop();
-                    if let (Some(index), Some(slot)) = (&mut self.collecting_index, slot) {
-                        index.remove(&slot.key);
+                    if let Some(slot) = self.collecting.pop() {
+                        self.collecting_index.remove(&slot.key);
                     }
                 }
                 Some(Undo::Replaced(slot, previous)) => {
@@ -311,9 +311,7 @@ impl View {
                 self.undo.push(Undo::Replaced(slot, previous));
             }
             None => {
-                if let Some(index) = &mut self.collecting_index {
-                    index.insert(key.clone(), self.collecting.len() as u32);
-                }
+                self.collecting_index.insert(&key, self.collecting.len() as u32);
                 self.collecting.push(hash, key, value);
                 self.undo.push(Undo::Pushed);
             }
@@ -486,9 +484,8 @@ impl View {
         let number = self.collecting_group();
         let layer = Arc::new(core::mem::replace(&mut self.collecting, core::mem::take(&mut self.spare)));
         // While somebody scans group after group the index is kept from the first record on: no pause to build it.
-        let next_index = self.collecting_scanned.then(Index::new);
+        let next_index = Index::new(core::mem::take(&mut self.collecting_scanned));
         let index = core::mem::replace(&mut self.collecting_index, next_index);
-        self.collecting_scanned = false;
         self.collecting_since = None;
         self.wanted = false;
         self.flight = Some(Flight { number, layer: layer.clone(), index });
@@ -586,16 +583,13 @@ fn each_in(flight: &Flight, range: &KeyRange, mut what: impl FnMut(&Key, &Option
     if range.is_empty() {
         return;
     }
-    match &flight.index {
-        Some(index) => {
-            for (key, &slot) in index.range::<Key, _>(&range.start..&range.end) {
-                what(key, &flight.layer.slots()[slot as usize].value);
-            }
+    if flight.index.covers(Tables::of(range)) {
+        for (key, slot) in flight.index.range(&range.start, &range.end) {
+            what(key, &flight.layer.slots()[slot as usize].value);
         }
-        None => {
-            for slot in flight.layer.filter(range) {
-                what(&slot.key, &slot.value);
-            }
+    } else {
+        for slot in flight.layer.filter(range) {
+            what(&slot.key, &slot.value);
         }
     }
 }

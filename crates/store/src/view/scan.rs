@@ -1,11 +1,11 @@
 //! Ordered scans over all layers.
 //!
 //! The base of a scan is loaded in chunks, which belong to the attempt that asked. Over a chunk lie the keys of the group
-//! in flight and of the collecting group, from ordered indexes that are built when the first scan needs them. If
+//! in flight and of the collecting group, from ordered indexes, which are built of a table when the first scan of it needs them. If
 //! deletions in the overlays leave too few records, the next chunk is asked for, each twice as large as the one before.
 
 use super::{Flight, Miss, View, Wanted};
-use crate::layer::{Index, Layer};
+use crate::layer::{Index, Layer, Tables};
 use crate::{AttemptId, Key, KeyRange, LoadId, LoadWhat, Value};
 use core::iter::Peekable;
 
@@ -27,14 +27,13 @@ impl View {
                 self.miss_scan(KeyRange { start: from, end: range.end.clone() }, limit - found.len());
                 return Err(Miss);
             };
-            self.need_indexes();
+            self.need_indexes(range);
             let chunk = &self.attempts[&attempt].chunks[chunk];
             let to = chunk.end().min(&range.end).clone();
             let base = chunk.records(&from, &to).map(|(key, value)| (key, Some(value)));
-            let flight = self.flight.as_ref().and_then(|Flight { layer, index, .. }| Some((&**layer, index.as_ref()?)));
+            let flight = self.flight.as_ref().map(|Flight { layer, index, .. }| (&**layer, index));
             let below = over(base, keys(flight, &from, &to));
-            let collecting = self.collecting_index.as_ref().map(|index| (&self.collecting, index));
-            let merged = over(below, keys(collecting, &from, &to));
+            let merged = over(below, keys(Some((&self.collecting, &self.collecting_index)), &from, &to));
             let live = merged.filter_map(|(key, value)| Some((key.clone(), value?.clone())));
             found.extend(live.take(limit - found.len()));
             from = to;
@@ -49,14 +48,13 @@ impl View {
         chunks.iter().position(|chunk| chunk.covers(key)).map(|at| (attempt, at))
     }
 
-    fn need_indexes(&mut self) {
+    fn need_indexes(&mut self, range: &KeyRange) {
+        let tables = Tables::of(range);
         if let Some(flight) = &mut self.flight {
-            flight.index.get_or_insert_with(|| flight.layer.build_index());
+            flight.index.extend(tables, &flight.layer);
         }
-        self.collecting_scanned = true;
-        if self.collecting_index.is_none() {
-            self.collecting_index = Some(self.collecting.build_index());
-        }
+        self.collecting_scanned = self.collecting_scanned.and(tables);
+        self.collecting_index.extend(tables, &self.collecting);
     }
 
     /// Notes that the current attempt needs the durable records of `range`.
@@ -95,9 +93,9 @@ fn keys<'a>(
     from: &'a Key,
     to: &'a Key,
 ) -> impl Iterator<Item = (&'a Key, Option<&'a Value>)> {
-    layer.into_iter().flat_map(move |(layer, index)| {
-        index.range::<Key, _>(from..to).map(move |(key, &slot)| (key, layer.value(slot)))
-    })
+    layer
+        .into_iter()
+        .flat_map(move |(layer, index)| index.range(from, to).map(move |(key, slot)| (key, layer.value(slot))))
 }
 
 /// Two ordered sequences in one; where both have a key, `upper` wins.

@@ -5,7 +5,8 @@
 //! in a group; what is missing is encoding, sockets, and the client's work. A stream has one request outstanding;
 //! a thread of the survey is one stream or several.
 //!
-//! A stream owns the sequences of FIDs that it is granted: number 0 is a folder, number i + 1 its file i. Folders are
+//! A stream owns the sequences of FIDs that it is granted, all that it will need before the first test, because a grant waits
+//! for the disk: number 0 is a folder, number i + 1 its file i. Folders are
 //! `.mds-survey.N` in the root, and the whole is taken away by [`Order::Close`], or when no order came for a minute.
 
 use std::collections::VecDeque;
@@ -90,6 +91,7 @@ pub struct Status {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Connect,
+    TakeSequences,
     MakeFolders,
     Idle,
     Run(Test),
@@ -104,7 +106,6 @@ struct Stream {
     xid: u64,
     uuid: Bytes,
     sequences: Vec<u64>,
-    waits_for_sequence: bool,
     waits: bool,
     /// The next item of the stage, and the first that is not its own any more.
     at: u64,
@@ -162,7 +163,6 @@ impl Survey {
             xid: (clock::seed() >> 16) | 1,
             uuid: Bytes::copy_from_slice(&clock::uuid().0.to_be_bytes()),
             sequences: Vec::new(),
-            waits_for_sequence: false,
             waits: false,
             at: 0,
             end: 1,
@@ -284,6 +284,8 @@ impl Survey {
             let known = stream.handle != Handle(0);
             (stream.at, stream.end) = match stage {
                 Stage::Connect => (0, 1),
+                Stage::TakeSequences if known => (0, each / u64::from(Fid::OID_MAX) + 1),
+                Stage::TakeSequences => (0, 0),
                 Stage::MakeFolders => (0, u64::from(known && index < folders)),
                 Stage::RemoveFolders => (0, u64::from(index < folders && !stream.sequences.is_empty())),
                 Stage::Disconnect => (0, u64::from(known)),
@@ -303,8 +305,9 @@ impl Survey {
     fn finished(&mut self) {
         let failed = self.status.failure.is_some();
         match self.stage {
-            Stage::Connect if failed => self.begin(Stage::Disconnect),
-            Stage::Connect => self.begin(Stage::MakeFolders),
+            Stage::Connect | Stage::TakeSequences if failed => self.begin(Stage::Disconnect),
+            Stage::Connect => self.begin(Stage::TakeSequences),
+            Stage::TakeSequences => self.begin(Stage::MakeFolders),
             Stage::MakeFolders => self.stage = Stage::Idle,
             Stage::Run(_) => {
                 self.status.seconds = self.started.elapsed().as_secs_f64();
@@ -353,19 +356,10 @@ impl Survey {
         }
         stream.waits = false;
         let mut result = Errno::from_status(header.status).map(drop);
-        if std::mem::take(&mut stream.waits_for_sequence) && result.is_ok() {
+        if stage == Stage::TakeSequences && result.is_ok() {
             match frame.decode::<SeqAllocRep>() {
                 Ok(reply) => stream.sequences.push(reply.seq),
                 Err(_) => result = Err(Errno::EPROTO),
-            }
-            if result.is_ok() {
-                // The request that needed it is still to be made, unless the end was asked for meanwhile.
-                if stream.at < stream.end && !self.stop {
-                    self.ready.push_back(index);
-                } else {
-                    self.through();
-                }
-                return;
             }
         }
         match (result, stage) {
@@ -432,6 +426,7 @@ impl Survey {
                 format!("{test:?} of '{}'", String::from_utf8_lossy(&self.file_name(index))).to_lowercase()
             }
             Stage::Connect => format!("connecting to '{}'", self.target),
+            Stage::TakeSequences => "taking a sequence of FIDs".to_owned(),
             _ => format!("making '{}'", String::from_utf8_lossy(&folder_name(index))),
         }
     }
@@ -455,19 +450,11 @@ impl Survey {
     fn request(&mut self, index: usize) -> Frame {
         let number = self.streams[index].at + 1;
         let cred = Some(Cred { capabilities: ALL_CAPABILITIES, ..Cred::default() });
-        let needs = match self.stage {
-            Stage::MakeFolders => Some(0),
-            Stage::Run(Test::Create) => Some(number),
-            _ => None,
-        };
-        if needs.is_some_and(|number| self.fid(index, number).is_none()) {
-            self.streams[index].waits_for_sequence = true;
-            return self.frame(index, Opcode::SeqAlloc, 0, &SeqAllocReq {});
-        }
         let fid = self.fid(index, number).unwrap_or(Fid::ROOT);
         let (parent, name) = (self.folder(index), self.file_name(index));
         let op = match self.stage {
             Stage::Connect => return self.connect(index),
+            Stage::TakeSequences => return self.frame(index, Opcode::SeqAlloc, 0, &SeqAllocReq {}),
             Stage::Disconnect | Stage::Idle | Stage::Over => {
                 return self.frame(index, Opcode::Disconnect, 0, &Empty {});
             }

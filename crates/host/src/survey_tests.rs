@@ -102,14 +102,16 @@ fn every_test_does_every_file_once_and_nothing_is_left() {
 }
 
 #[test]
-fn a_stream_asks_for_a_further_sequence_when_one_is_used_up() {
-    let mut target = Imitation::default();
-    let mut survey = survey(1, 1, 1, u64::from(Fid::OID_MAX) + 10);
-    target.drive(&mut survey, ALL);
-    survey.order(&Order::Run(Test::Create)).unwrap();
-    target.drive(&mut survey, ALL);
-    assert_eq!(target.count("sequence"), 2);
-    assert_eq!(survey.status().done, u64::from(Fid::OID_MAX) + 10);
+fn a_stream_has_all_its_sequences_before_the_first_test() {
+    for (files, sequences) in [(u64::from(Fid::OID_MAX) - 1, 1), (u64::from(Fid::OID_MAX), 2)] {
+        let mut target = Imitation::default();
+        let mut survey = survey(1, 1, 1, files);
+        target.drive(&mut survey, ALL);
+        assert_eq!(target.count("sequence"), sequences, "one FID is the folder's");
+        survey.order(&Order::Run(Test::Create)).unwrap();
+        target.drive(&mut survey, ALL);
+        assert_eq!((target.count("sequence"), survey.status().done), (sequences, files));
+    }
 }
 
 #[test]

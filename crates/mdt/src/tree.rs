@@ -165,8 +165,7 @@ impl Mdt {
 
 /// Writes an entry for an object and counts it in the directory, whose inode is left to be written.
 pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, to: &Node) {
-    let name = Bytes::copy_from_slice(name);
-    let entry = Entry { name, fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino };
+    let entry = Entry { name: name.clone(), fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino };
     cx.put::<Entry>(&place.key, &entry);
     if place.entry.is_none() {
         dir.inode.dir.entries += 1;

@@ -65,6 +65,11 @@ impl Cx<'_> {
         self.op.export
     }
 
+    /// The identity of the client that sent the request; `None` in a task, or if it is gone.
+    pub fn client(&self) -> Option<ClientUuid> {
+        self.m.exports.get(proto::Handle(self.op.export.0)).map(|export| export.uuid)
+    }
+
     /// More about an export; `None` if it is gone.
     pub fn export_info(&self, export: ExportId) -> Option<ExportInfo> {
         self.m.export_info(export)

@@ -83,8 +83,7 @@ fn others_of(touched: &Touched, last: &Change, change: &Change) -> Option<Box<Ot
         None => &[],
     };
     let (slot, same) = (change.by.0, last.by.0);
-    let mut slots: Vec<(Tag, Xid)> =
-        before.iter().copied().filter(|(tag, _)| *tag != slot && *tag != same).collect();
+    let mut slots: Vec<(Tag, Xid)> = before.iter().copied().filter(|(tag, _)| *tag != slot && *tag != same).collect();
     if same != slot {
         slots.push(last.by);
     }

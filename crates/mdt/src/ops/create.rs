@@ -175,7 +175,7 @@ pub fn make(
 
 /// Whether the requester has made an object: its FID is of a sequence that was granted to it.
 pub fn is_of_requester(cx: &mut Cx<'_>, fid: Fid) -> Result<bool, Stop> {
-    let uuid = cx.export_info(cx.export()).map(|info| info.uuid);
+    let uuid = cx.client();
     let grant = cx.get::<SeqGrant>(&fid.seq)?;
     Ok(grant.is_some_and(|grant| uuid.is_some_and(|uuid| grant.is_of(uuid))))
 }
@@ -186,7 +186,7 @@ fn use_fid(cx: &mut Cx<'_>, fid: Fid) -> Result<Option<SeqGrant>, Stop> {
     if !fid.is_normal() {
         return Err(Errno::EPROTO.into());
     }
-    let uuid = cx.export_info(cx.export()).map(|info| info.uuid);
+    let uuid = cx.client();
     let grant = cx.get::<SeqGrant>(&fid.seq)?;
     match grant {
         Some(mut grant) if uuid.is_some_and(|uuid| grant.is_of(uuid)) => {
@@ -239,9 +239,9 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
         btime_ns: now_ns,
         version: 0,
         layout,
-        links: LinkEa::one(parent.fid, Bytes::copy_from_slice(new.name)),
+        links: LinkEa::one(parent.fid, new.name.clone()),
         xattrs,
-        symlink: if kind == S_IFLNK { Bytes::copy_from_slice(new.symlink) } else { Bytes::new() },
+        symlink: if kind == S_IFLNK { new.symlink.clone() } else { Bytes::new() },
         dir: DirState::default(),
         leaving: false,
     }

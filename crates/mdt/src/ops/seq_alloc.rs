@@ -14,7 +14,7 @@ pub const LOW: u64 = 16;
 
 /// See the module.
 pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
-    let uuid = cx.export_info(cx.export()).map(|info| info.uuid).ok_or(Errno::ENOTCONN)?;
+    let uuid = cx.client().ok_or(Errno::ENOTCONN)?;
     let mut state = cx.get::<MdtState>(&())?.unwrap_or_default();
     if left(&state) == 0 {
         fetch(cx, &mut state)?;

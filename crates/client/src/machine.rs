@@ -126,6 +126,11 @@ impl Client {
         result
     }
 
+    /// Changes that were ever made behind programs' backs, and how many of them have been answered by their servers.
+    pub fn behind(&self) -> (u64, u64) {
+        behind::counts(&self.w)
+    }
+
     /// Operations in progress and what they have got so far, one line each: for whoever looks for what is stuck.
     pub fn in_progress(&self) -> Vec<String> {
         let running = self.slots.iter().filter_map(|slot| slot.running.as_deref());

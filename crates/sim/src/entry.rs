@@ -166,6 +166,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "untold",
+        what: "the power fails when a client has not told of a directory that it made, and another's later change is durable",
+        plan: || Plan::draw(17_016),
+        canary: Canary::None,
+    },
+    World {
         name: "linked-in-doubt",
         what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
         plan: || Plan::draw(8469),

@@ -12,6 +12,7 @@ use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
 use crate::plan::{Plan, Profile};
+use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::{Mounts, Setting, locks, shared, verify};
 use crate::rest;
@@ -184,13 +185,14 @@ impl<'w> Run<'w> {
         let first_death = sched.first_death();
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
-        let sync = self.world.plan.sync_metadata;
-        let loses = move |client: usize| crashed || !sync[client % sync.len()];
+        let lanes = sched.lanes();
+        let told = move |step: &Step| step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.told);
+        let loses = move |step: &Step| crashed || !told(step);
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
         self.world.sched.spawn("the check", async move {
             for record in records {
-                match check_record(&kernel, &sched, &record, power, loses).await {
+                match check_record(&kernel, &sched, &record, power, &loses).await {
                     Ok(None) => {}
                     Ok(Some(what)) => {
                         sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
@@ -233,7 +235,7 @@ async fn check_record(
     sched: &crate::sched::Sched,
     record: &Record,
     power: bool,
-    loses: impl Fn(usize) -> bool,
+    loses: &impl Fn(&Step) -> bool,
 ) -> Result<Option<String>, Fail> {
     let history = record.history.borrow().clone();
     if !history.base_durable {
@@ -247,7 +249,7 @@ async fn check_record(
         return verify::tree(kernel, &record.base, history.state(history.steps.len()), verify::FULL).await;
     }
     let ((candidates, all), what) = if power {
-        ((history.prefixes(), true), "no state of the history at or beyond the last sync")
+        (history.prefixes(), "no state of the history at or beyond the last sync")
     } else {
         (history.without(&dead, loses), "no state that the death of its clients can leave")
     };

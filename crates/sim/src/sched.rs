@@ -67,6 +67,15 @@ pub enum Command {
     Expect(Node, &'static str, String),
 }
 
+/// How far a client is with changes that it makes behind its programs' backs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lane {
+    /// So many were made.
+    pub made: u64,
+    /// So many of them, the first ones, the servers have answered.
+    pub told: u64,
+}
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 #[derive(Default)]
@@ -87,6 +96,7 @@ struct State {
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<usize>,
+    lanes: Vec<Lane>,
     first_death: Option<Instant>,
     notes: VecDeque<String>,
     failure: Option<String>,
@@ -230,6 +240,11 @@ impl Sched {
         self.state.borrow().dead.contains(&client)
     }
 
+    /// How far each client is, those that died as they were then.
+    pub fn lanes(&self) -> Vec<Lane> {
+        self.state.borrow().lanes.clone()
+    }
+
     /// Asks the world for something.
     pub fn command(&self, command: Command) {
         self.state.borrow_mut().commands.push_back(command);
@@ -320,6 +335,15 @@ impl Sched {
     /// What is wrong, if anything.
     pub fn failure(&self) -> Option<String> {
         self.state.borrow().failure.clone()
+    }
+
+    /// How far a client is.
+    pub fn note_lane(&self, client: usize, lane: Lane) {
+        let lanes = &mut self.state.borrow_mut().lanes;
+        if lanes.len() <= client {
+            lanes.resize(client + 1, Lane::default());
+        }
+        lanes[client] = lane;
     }
 
     /// A client died: its calls have no answers.

@@ -80,6 +80,7 @@ fn what_was_mended_stays_mended() {
         "dead-and-waiting",
         "made-and-gone",
         "emptied-and-filled",
+        "untold",
         "linked-in-doubt",
         "mapped-atime",
     ] {

@@ -195,6 +195,11 @@ pub(crate) fn text(w: &World, dest: Dest) -> String {
     )
 }
 
+/// Changes of all targets: those that were made, and those that have their answer.
+pub(crate) fn counts(w: &World) -> (u64, u64) {
+    w.behind.lanes.values().fold((0, 0), |(made, settled), lane| (made + lane.made, settled + lane.settled))
+}
+
 /// Whether changes may be made here at all.
 pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
     !w.options.sync_metadata && !w.unmounting && w.behind.lanes.get(&dest).is_some_and(|lane| lane.room > 0)

@@ -1,8 +1,11 @@
 //! What a process did, call by call, for the check after a crash that may have lost the end of it.
 
+use std::collections::BTreeSet;
+
 use proto::msg::Cred;
 
 use crate::model::{Id, Model, Op, When};
+use crate::sched::Lane;
 
 /// A call that ended.
 #[derive(Clone, Debug)]
@@ -19,6 +22,18 @@ pub struct Step {
     pub succeeded: bool,
     /// The state after it.
     pub after: Model,
+    /// How far the clients were when it began.
+    pub before: Vec<Lane>,
+    /// How far its client was when it ended.
+    pub lane: Lane,
+}
+
+impl Step {
+    /// It made durable what its client and the servers knew of.
+    fn is_sync(&self) -> bool {
+        let syncs = matches!(self.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs);
+        self.succeeded && syncs
+    }
 }
 
 /// All calls of a process.
@@ -48,44 +63,36 @@ impl History {
         }
     }
 
-    /// The state at the end, and what it would be if the call in doubt was done.
-    pub fn ends(&self) -> Vec<Model> {
-        let last = self.state(self.steps.len()).clone();
-        let mut ends = vec![last];
-        if let Some((op, cred, when, _)) = &self.doubt {
-            let mut done = ends[0].clone();
-            if done.apply(op, cred, *when).is_ok() {
-                ends.push(done);
-            }
-        }
-        ends
-    }
-
     /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost if it
-    /// `loses` them (servers crashed too, or it made changes behind its programs' backs); those of other clients are not. Also
-    /// whether these are all: there may be too many ways.
-    pub fn without(&self, dead: &[usize], loses: impl Fn(usize) -> bool) -> (Vec<Model>, bool) {
-        let durable = self.durable();
-        let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
-        let mut all = true;
-        for client in dead.iter().filter(|client| loses(**client)) {
-            let own: Vec<usize> = (durable..self.steps.len())
-                .filter(|&at| {
-                    self.steps[at].client == *client && self.steps[at].succeeded && self.steps[at].op.changes()
-                })
-                .collect();
-            all &= losses.len() * (own.len() + 1) <= LOSSES_MAX;
-            losses = losses
-                .iter()
-                .flat_map(|lost| (0..=own.len()).map(|from| [lost.as_slice(), &own[from..]].concat()))
-                .take(LOSSES_MAX)
-                .collect();
-        }
-        (losses.iter().flat_map(|lost| self.replayed_without(lost)).collect(), all)
+    /// `loses` them (servers crashed too, or had not been told of them); those of other clients are not. Also whether these are
+    /// all: there may be too many ways.
+    pub fn without(&self, dead: &[usize], loses: impl Fn(&Step) -> bool) -> (Vec<Model>, bool) {
+        let of = |client: usize| {
+            let own = |at: &usize| self.may_go(*at) && self.steps[*at].client == client && loses(&self.steps[*at]);
+            (0..self.steps.len()).filter(own).collect()
+        };
+        let tails: Vec<Vec<usize>> = dead.iter().map(|client| of(*client)).collect();
+        let (losses, all) = ways_to_lose(&tails);
+        let states = losses.iter().filter_map(|lost| self.replayed_without(lost));
+        (states.flat_map(|state| self.with_doubt(state)).collect(), all)
     }
 
-    /// The states that the history leads to if these steps are lost: none if the others could not have gone as they went.
-    fn replayed_without(&self, lost: &[usize]) -> Vec<Model> {
+    /// A change, and no sync covers it.
+    fn may_go(&self, at: usize) -> bool {
+        let step = &self.steps[at];
+        // A client that syncs tells all before.
+        let covers = |sync: &Step| sync.client == step.client || self.was_told(at, sync);
+        step.succeeded && step.op.changes() && !self.steps[at..].iter().any(|sync| sync.is_sync() && covers(sync))
+    }
+
+    /// Whether servers were told of a step before a later one began.
+    fn was_told(&self, at: usize, later: &Step) -> bool {
+        let step = &self.steps[at];
+        step.lane.made <= later.before.get(step.client).map_or(0, |lane| lane.told)
+    }
+
+    /// The state that the history leads to if these steps are lost: none if the others could not have gone as they went.
+    fn replayed_without(&self, lost: &[usize]) -> Option<Model> {
         let mut model = self.start.clone();
         // What was refused changed nothing, also where nothing would refuse it now.
         let happened = |(at, step): &(usize, &Step)| step.succeeded && !lost.contains(at) && !self.was_idle(*at);
@@ -95,10 +102,15 @@ impl History {
             // What goes through an open file that is lost goes nowhere, and what was only looked at promises nothing; a
             // change that succeeded stands, and what it stood on with it.
             if step.op.changes() && result.is_err() && step.op.fd().is_none() {
-                return Vec::new();
+                return None;
             }
         }
-        let mut found = vec![model];
+        Some(model)
+    }
+
+    /// A state, and what it is if the call in doubt was done.
+    fn with_doubt(&self, state: Model) -> Vec<Model> {
+        let mut found = vec![state];
         if let Some((op, cred, when, _)) = &self.doubt {
             // Its client may have looked its names up before something was lost, and sends numbers of objects.
             let known = self.state(self.steps.len()).call_in(&found[0], op).filter(|known| known != op);
@@ -119,21 +131,33 @@ impl History {
         id(from).is_some() && id(from) == id(to)
     }
 
-    /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync.
-    pub fn prefixes(&self) -> Vec<Model> {
-        let mut found: Vec<Model> =
-            (self.durable()..=self.steps.len()).map(|steps| self.state(steps).clone()).collect();
-        found.extend(self.ends().into_iter().skip(1));
-        found
-    }
-
-    /// So many first steps cannot be lost: something after them was made durable. Groups are durable in order, so what
-    /// was answered before a sync is durable with it.
-    pub fn durable(&self) -> usize {
-        let synced = |step: &Step| {
-            step.succeeded && matches!(step.op, Op::Fsync { data_only: false, .. } | Op::Fsyncdir { .. } | Op::Syncfs)
-        };
-        self.steps.iter().rposition(synced).map_or(0, |last| last + 1)
+    /// What the tree may be after everything crashed: some state of the history, at or beyond the last sync, but for what
+    /// clients had not told by then: of each, some of the last changes before. Also whether these are all.
+    pub fn prefixes(&self) -> (Vec<Model>, bool) {
+        let end = self.steps.len();
+        let (mut found, mut all) = (Vec::new(), true);
+        for cut in (0..=end).filter(|cut| (*cut..end).all(|at| !self.steps[at].is_sync())) {
+            let untold: Vec<usize> = match cut.checked_sub(1).map(|last| &self.steps[last]) {
+                // What its client made before, it told before.
+                Some(last) => (0..cut - 1)
+                    .filter(|at| self.steps[*at].client != last.client && self.may_go(*at) && !self.was_told(*at, last))
+                    .collect(),
+                None => Vec::new(),
+            };
+            let clients: BTreeSet<usize> = untold.iter().map(|at| self.steps[*at].client).collect();
+            let of = |client: &usize| untold.iter().copied().filter(|at| self.steps[*at].client == *client).collect();
+            let (losses, complete) = ways_to_lose(&clients.iter().map(of).collect::<Vec<_>>());
+            all &= complete;
+            for lost in losses {
+                let rest: Vec<usize> = lost.iter().copied().chain(cut..end).collect();
+                let state = if lost.is_empty() { Some(self.state(cut).clone()) } else { self.replayed_without(&rest) };
+                match state {
+                    Some(state) if cut == end => found.extend(self.with_doubt(state)),
+                    state => found.extend(state),
+                }
+            }
+        }
+        (found, all)
     }
 
     /// The files whose bytes are durable, with the bytes' state: synced through the only client that wrote them, and not
@@ -187,6 +211,21 @@ impl History {
 /// More ways to lose changes than this are not looked at.
 const LOSSES_MAX: usize = 5_000;
 
+/// What can be lost if of each of these lists some last part is, and whether that is all that can be.
+fn ways_to_lose(lists: &[Vec<usize>]) -> (Vec<Vec<usize>>, bool) {
+    let mut losses: Vec<Vec<usize>> = vec![Vec::new()];
+    let mut all = true;
+    for list in lists {
+        all &= losses.len() * (list.len() + 1) <= LOSSES_MAX;
+        losses = losses
+            .iter()
+            .flat_map(|lost| (0..=list.len()).map(|from| [lost.as_slice(), &list[from..]].concat()))
+            .take(LOSSES_MAX)
+            .collect();
+    }
+    (losses, all)
+}
+
 #[derive(Default)]
 struct Written {
     clean: bool,
@@ -211,6 +250,19 @@ mod tests {
     use super::*;
     use proto::Bytes;
 
+    fn step() -> Step {
+        Step {
+            op: Op::Syncfs,
+            cred: Cred::default(),
+            when: When::at(1),
+            client: 0,
+            succeeded: true,
+            after: Model::new(0, 0, 0o755, When::at(0)),
+            before: Vec::new(),
+            lane: Lane::default(),
+        }
+    }
+
     #[test]
     fn too_many_ways_to_lose_are_no_verdict() {
         let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
@@ -218,10 +270,43 @@ mod tests {
         let op = Op::Chmod { path: vec![], mode: 0o700 };
         for at in 0..80 {
             let (cred, when, after) = (Cred::default(), When::at(1), after.clone());
-            history.steps.push(Step { op: op.clone(), cred, when, client: at % 2, succeeded: true, after });
+            history.steps.push(Step { op: op.clone(), cred, when, client: at % 2, succeeded: true, after, ..step() });
         }
         assert!(history.without(&[0], |_| true).1 && history.without(&[0, 1], |_| true).1);
         assert!(!history.without(&[0, 1, 0], |_| true).1);
+    }
+
+    /// Client 0 makes a and b behind its programs' backs, client 1 c and d by requests; servers are told of a before d begins.
+    #[test]
+    fn what_a_client_has_not_told_may_be_lost_before_what_came_later() {
+        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let mut model = history.start.clone();
+        for (at, (client, name, told)) in [(0, "a", 0), (0, "b", 0), (1, "c", 0), (1, "d", 1)].into_iter().enumerate() {
+            let op = Op::Mkdir { path: vec![Bytes::from(name)], mode: 0o755 };
+            assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
+            let made = if client == 0 { at as u64 + 1 } else { 0 };
+            let before = vec![Lane { made: 2, told }, Lane::default()];
+            let lane = Lane { made, told: 0 };
+            history.steps.push(Step { op, client, after: model.clone(), before, lane, ..step() });
+        }
+        let names = |model: &Model| -> String {
+            model.entries(crate::model::ROOT).keys().map(|name| char::from(name[0])).collect()
+        };
+        let mut found: Vec<String> = history.prefixes().0.iter().map(names).collect();
+        found.sort();
+        assert_eq!(found, ["", "a", "ab", "abc", "abcd", "ac", "acd", "c"]);
+        // It dies alone: the servers have had its first change.
+        let found: Vec<String> = history.without(&[0], |step| step.lane.made > 1).0.iter().map(names).collect();
+        assert_eq!(found, ["acd", "abcd"]);
+        // A sync of its own covers everything, another's what was told before.
+        for (client, at_least) in [(0, "abcd"), (1, "acd")] {
+            let before = vec![Lane { made: 2, told: 1 }, Lane::default()];
+            let mut history = history.clone();
+            history.steps.push(Step { client, after: model.clone(), before, ..step() });
+            let mut found: Vec<String> = history.prefixes().0.iter().map(names).collect();
+            found.sort_by_key(String::len);
+            assert_eq!(found[0], at_least);
+        }
     }
 
     #[test]
@@ -234,7 +319,7 @@ mod tests {
         for (client, op) in [(0, mkdir), (1, rename)] {
             assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
-            history.steps.push(Step { op, cred, when, client, succeeded: true, after });
+            history.steps.push(Step { op, cred, when, client, succeeded: true, after, ..step() });
         }
         let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the directory may be lost with the client that made it");
@@ -255,7 +340,7 @@ mod tests {
         for (client, op) in steps {
             assert!(model.apply(&op, &Cred::default(), When::at(1)).is_ok());
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
-            history.steps.push(Step { op, cred, when, client, succeeded: true, after });
+            history.steps.push(Step { op, cred, when, client, succeeded: true, after, ..step() });
         }
         let link = Op::Link { from: name("new"), to: name("link") };
         history.doubt = Some((link, Cred::default(), When::at(1), 0));
@@ -288,7 +373,7 @@ mod tests {
         for (op, succeeded) in [(mkdir, true), (symlink, false)] {
             assert_eq!(model.apply(&op, &Cred::default(), When::at(1)).is_ok(), succeeded);
             let (cred, when, after) = (Cred::default(), When::at(1), model.clone());
-            history.steps.push(Step { op, cred, when, client: 0, succeeded, after });
+            history.steps.push(Step { op, cred, when, client: 0, succeeded, after, ..step() });
         }
         let names: Vec<usize> = history.without(&[0], |_| true).0.iter().map(|model| model.paths().len()).collect();
         assert_eq!(names, [1, 2], "the empty tree, and the one with a directory");

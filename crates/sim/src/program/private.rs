@@ -17,7 +17,7 @@ use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
 use crate::model::{Model, NAME_MAX, Op, When, differs};
 use crate::plan::Plan;
-use crate::sched::Fail;
+use crate::sched::{Fail, Lane};
 
 /// A process.
 pub struct Process {
@@ -199,7 +199,7 @@ impl Process {
         };
         let cred = Cred { umask: [0, 0o022, 0o077][self.rng.below(3) as usize], ..cred };
         let sched = self.setting.sched.clone();
-        let from = sched.wall_ns();
+        let (from, before) = (sched.wall_ns(), sched.lanes());
         let blind = self.rng.chance(1, 4) && !self.needs_look(&op);
         sched.note(|| format!("process {} on client {}: {}", self.number, kernel.client(), op.show()));
         let mut files: BTreeMap<u32, Fd> = self.files.iter().map(|(n, (fd, _))| (*n, fd.clone())).collect();
@@ -236,7 +236,7 @@ impl Process {
             }
             _ => {}
         }
-        self.remember(op, cred, when, kernel.client(), result.is_ok());
+        self.remember(op, cred, when, kernel.client(), result.is_ok(), before);
         self.maybe_pause().await;
         Ok(())
     }
@@ -251,7 +251,7 @@ impl Process {
         id.is_ok_and(|id| !self.model.inode(id).is_file())
     }
 
-    fn remember(&mut self, op: Op, cred: Cred, when: When, client: usize, succeeded: bool) {
+    fn remember(&mut self, op: Op, cred: Cred, when: When, client: usize, succeeded: bool, before: Vec<Lane>) {
         let mut unsynced = self.unsynced.borrow_mut();
         match (&op, succeeded) {
             (Op::Syncfs, true) => unsynced.retain(|of| *of != client),
@@ -260,7 +260,8 @@ impl Process {
         }
         drop(unsynced);
         let after = self.model.clone();
-        self.history.borrow_mut().steps.push(Step { op, cred, when, client, succeeded, after });
+        let lane = self.setting.sched.lanes().get(client).copied().unwrap_or_default();
+        self.history.borrow_mut().steps.push(Step { op, cred, when, client, succeeded, after, before, lane });
     }
 
     /// Sometimes long enough for things to be called back, written back or forgotten.

@@ -9,6 +9,7 @@ use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
 use super::{Canary, Happening, World, space};
+use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
 
 impl World {
@@ -238,6 +239,9 @@ impl World {
                 }
             }
             Node::Client(client) => {
+                if let Some((made, told)) = self.mounts[client].machine.as_ref().map(client::Client::behind) {
+                    self.sched.note_lane(client, Lane { made, told });
+                }
                 while let Some(effect) = self.mounts[client].machine.as_mut().and_then(client::Client::poll) {
                     self.client_effect(client, effect);
                 }

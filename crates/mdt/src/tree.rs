@@ -81,6 +81,47 @@ pub fn dir(cx: &mut Cx<'_>, fid: Fid) -> Result<Node, Stop> {
     }
 }
 
+/// A directory in which an attempt makes or removes names, one or several.
+#[derive(Debug)]
+pub struct Dir {
+    /// As it is by now; [`Dir::write`] has still to be called.
+    pub node: Node,
+    /// Nobody else's lock on its entries is in the way.
+    claimed: bool,
+    /// Differs from its record.
+    changed: bool,
+}
+
+impl Dir {
+    /// See [`dir`].
+    pub fn find(cx: &mut Cx<'_>, fid: Fid) -> Result<Dir, Stop> {
+        Ok(Dir { node: dir(cx, fid)?, claimed: false, changed: false })
+    }
+
+    /// Calls back what others have locked of its entries. After that, checks are over.
+    pub fn claim(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
+        if !self.claimed {
+            revoke(cx, &[(self.node.fid(), bits::UPDATE)])?;
+            self.claimed = true;
+        }
+        Ok(())
+    }
+
+    /// A name was made or removed in it.
+    pub fn entries_changed(&mut self, now_ns: i64) {
+        self.node.inode.mtime_ns = now_ns;
+        self.node.inode.ctime_ns = now_ns;
+        self.changed = true;
+    }
+
+    /// Writes it, if it has changed.
+    pub fn write(&mut self, cx: &mut Cx<'_>) {
+        if core::mem::take(&mut self.changed) {
+            self.node.put(cx);
+        }
+    }
+}
+
 /// The object of an entry.
 pub fn of_entry(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     let fid = entry.object();

@@ -3,12 +3,14 @@
 //! The client holds the directories exclusively, and only it can know the objects that it made there. So nothing here waits for
 //! anybody else, and what each change does was known before it came; one that fails nevertheless leaves the others be.
 //!
+//! Most changes of a batch are in the same directory: it is read before the first and written after the last of them.
+//!
 //! The reply record has a bit for each change that failed.
 
 use crate::ops::create::{Made, Named};
 use crate::ops::unlink::Removed;
 use crate::ops::{Change, create, setattr, unlink};
-use crate::tree::{self, Node};
+use crate::tree::{self, Dir, Node};
 use crate::{Mdt, grants};
 use proto::msg::{
     BATCH_MAX, BatchRep, BatchReq, BatchResult, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid,
@@ -31,9 +33,11 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply
     let changes = decode(request)?;
     let mut done: Vec<Result<Done, Errno>> = Vec::with_capacity(changes.len());
     let mut waits = false;
+    let mut dir = None;
     for change in &changes {
+        leave(cx, &mut dir, change);
         // What a later one misses is asked for together with this one's.
-        match cx.apart(|cx| one(mdt, cx, change)) {
+        match cx.apart(|cx| one(mdt, cx, change, &mut dir)) {
             Ok(did) => {
                 if let Done::Made(made, _) = &did {
                     mdt.made_perhaps(made);
@@ -46,6 +50,9 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply
     }
     if waits {
         return Err(Stop::Wait);
+    }
+    if let Some(mut dir) = dir {
+        dir.write(cx);
     }
     if cx.is_replay()
         && let Some(errno) = done.iter().find_map(|did| did.as_ref().err())
@@ -118,15 +125,41 @@ fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
     if changes.is_empty() { Err(Errno::EINVAL) } else { Ok(changes) }
 }
 
-/// Checks one change and writes it.
-fn one(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq) -> Result<Done, Stop> {
+/// Writes the directory of the changes before, unless this change is in it, too.
+fn leave(cx: &mut Cx<'_>, dir: &mut Option<Dir>, request: &ReintReq) {
+    let parent = match &request.op {
+        Some(Reint::Create(op)) => Some(op.parent),
+        Some(Reint::Unlink(op)) => Some(op.parent),
+        _ => None,
+    };
+    if let Some(mut dir) = dir.take_if(|dir| parent != Some(dir.node.fid())) {
+        dir.write(cx);
+    }
+}
+
+/// The directory of a change.
+fn enter<'a>(cx: &mut Cx<'_>, dir: &'a mut Option<Dir>, parent: Fid) -> Result<&'a mut Dir, Stop> {
+    match dir {
+        Some(dir) => Ok(dir),
+        None => Ok(dir.insert(Dir::find(cx, parent)?)),
+    }
+}
+
+/// Checks one change and writes it, but for its directory.
+fn one(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq, dir: &mut Option<Dir>) -> Result<Done, Stop> {
     let change = Change::new(request);
     match request.op.as_ref().ok_or(Errno::EPROTO)? {
-        Reint::Create(op) => Ok(match create::named(mdt, cx, &change, op, change.want.data_cookie != 0)? {
-            Named::There { child, .. } => Done::There(Box::new(child)),
-            Named::Made(made) => Done::Made(Box::new(made), create::statistic(op)),
-        }),
-        Reint::Unlink(op) => unlink::remove(mdt, cx, &change, op).map(|removed| Done::Removed(Box::new(removed))),
+        Reint::Create(op) => {
+            let (dir, resident) = (enter(cx, dir, op.parent)?, change.want.data_cookie != 0);
+            Ok(match create::named(mdt, cx, &change, op, dir, resident)? {
+                Named::There(child) => Done::There(Box::new(child)),
+                Named::Made(made) => Done::Made(Box::new(made), create::statistic(op)),
+            })
+        }
+        Reint::Unlink(op) => {
+            let dir = enter(cx, dir, op.parent)?;
+            unlink::remove(mdt, cx, &change, op, dir).map(|removed| Done::Removed(Box::new(removed)))
+        }
         Reint::Setattr(op) if op.valid & valid::SIZE == 0 => setattr::set(mdt, cx, &change, op).map(|_| Done::Set),
         _ => Err(Errno::EOPNOTSUPP.into()),
     }

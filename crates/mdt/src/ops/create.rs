@@ -3,11 +3,11 @@
 
 use crate::access::{Capability, EXECUTE, WRITE};
 use crate::ops::Change;
-use crate::tree::{self, Node, Place};
+use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, acl, grants, layouts};
 use bytes::Bytes;
 use proto::connect::{DIR_SIZE, LINK_MAX, SYMLINK_MAX};
-use proto::msg::{Attr, CreateOp, Layout, ObjectRep, bits};
+use proto::msg::{Attr, CreateOp, Layout, ObjectRep};
 use proto::{Errno, Fid};
 use schema::inode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
@@ -35,8 +35,8 @@ pub struct New<'a> {
 /// What was made. `Mdt::made` is still to be told.
 #[derive(Debug)]
 pub struct Made {
-    /// The directory, after.
-    pub parent: Node,
+    /// Where the directory lies, and what its entries are after.
+    parent: (u64, DirState),
     /// The object.
     pub child: Node,
     /// Where the entry is.
@@ -45,11 +45,13 @@ pub struct Made {
 
 /// See the module.
 pub fn create(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp) -> Result<Reply, Stop> {
-    let made = match named(mdt, cx, change, op, false)? {
-        Named::There { parent, child } => return Ok(reply(cx, change, &child, &parent)),
+    let mut parent = Dir::find(cx, op.parent)?;
+    let made = match named(mdt, cx, change, op, &mut parent, false)? {
+        Named::There(child) => return Ok(reply(cx, change, &child, &parent.node)),
         Named::Made(made) => made,
     };
-    let reply = reply(cx, change, &made.child, &made.parent);
+    parent.write(cx);
+    let reply = reply(cx, change, &made.child, &parent.node);
     mdt.made(&made);
     mdt.stats.count(statistic(op));
     Ok(reply)
@@ -63,30 +65,30 @@ pub fn statistic(op: &CreateOp) -> &'static str {
 /// What [`named`] did.
 #[derive(Debug)]
 pub enum Named {
-    /// A replay found it done.
-    There {
-        /// The directory.
-        parent: Node,
-        /// The object.
-        child: Node,
-    },
-    /// Records are written.
+    /// A replay found it done: the object.
+    There(Node),
+    /// Records are written, but for the directory's.
     Made(Made),
 }
 
-/// Checks a create and writes it; memory is untouched. `resident`: see [`New`].
-pub fn named(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp, resident: bool) -> Result<Named, Stop> {
-    let parent = tree::dir(cx, op.parent)?;
-    change.caller.need(&parent.inode, EXECUTE)?;
+/// Checks a create in `parent` and writes all but that; memory is untouched. `resident`: see [`New`].
+pub fn named(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change,
+    op: &CreateOp,
+    parent: &mut Dir,
+    resident: bool,
+) -> Result<Named, Stop> {
+    change.caller.need(&parent.node.inode, EXECUTE)?;
     tree::check_name(&op.name)?;
     if tree::is_dot(&op.name) {
         return Err(Errno::EEXIST.into());
     }
-    let place = mdt.place(cx, parent.ino, &op.name)?;
+    let place = mdt.place(cx, parent.node.ino, &op.name)?;
     if let Some(entry) = &place.entry {
         if cx.is_replay() && entry.object() == op.fid {
-            let child = tree::of_entry(cx, entry)?;
-            return Ok(Named::There { parent, child });
+            return Ok(Named::There(tree::of_entry(cx, entry)?));
         }
         return Err(Errno::EEXIST.into());
     }
@@ -128,15 +130,16 @@ fn reply(cx: &mut Cx<'_>, change: &Change, child: &Node, parent: &Node) -> Reply
     })
 }
 
-/// Checks whether the caller may create in the directory, takes the locks and writes the records.
+/// Checks whether the caller may create in the directory, takes the locks and writes the records, but for the directory's.
 pub fn make(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
     change: &Change,
-    mut parent: Node,
+    dir: &mut Dir,
     place: Place,
     new: &New<'_>,
 ) -> Result<Made, Stop> {
+    let parent = &dir.node;
     let is_dir = new.mode & S_IFMT == S_IFDIR;
     change.caller.need(&parent.inode, WRITE | EXECUTE)?;
     if parent.inode.nlink == 0 {
@@ -151,9 +154,10 @@ pub fn make(
     let grant = use_fid(cx, new.fid)?;
     cx.note_version(0, parent.inode.version);
     cx.note_version(1, tree::NO_ENTRY);
-    tree::revoke(cx, &[(parent.fid(), bits::UPDATE)])?;
+    dir.claim(cx)?;
 
-    let ino = tree::allocate_ino(cx, &mut parent)?;
+    let parent = &mut dir.node;
+    let ino = tree::allocate_ino(cx, parent)?;
     let mut child = Node { ino, inode: new_inode(mdt, change, &parent.inode, new) };
     cx.depends_on(ShareKey::object(parent.fid()));
     cx.changed(ShareKey::name(parent.fid(), new.name));
@@ -163,13 +167,12 @@ pub fn make(
     }
     cx.put::<Oi>(&new.fid, &Oi { ino });
     child.put(cx);
-    tree::put_entry(cx, &mut parent, &place, new.name, &child);
+    tree::put_entry(cx, parent, &place, new.name, &child);
     if is_dir {
         parent.inode.nlink += 1;
     }
-    parent.inode.mtime_ns = change.now_ns;
-    parent.inode.ctime_ns = change.now_ns;
-    parent.put(cx);
+    let parent = (parent.ino, parent.inode.dir);
+    dir.entries_changed(change.now_ns);
     Ok(Made { parent, child, place })
 }
 
@@ -276,9 +279,9 @@ impl Mdt {
 
     /// Memory: an object was made.
     pub(crate) fn made(&mut self, made: &Made) {
-        let dir = made.parent.inode.dir;
-        if dir.entries == 1 && dir.tombstones == 0 && !made.place.tombstone && !self.known.knows(made.parent.ino) {
-            self.known.learn(made.parent.ino, []);
+        let (ino, dir) = made.parent;
+        if dir.entries == 1 && dir.tombstones == 0 && !made.place.tombstone && !self.known.knows(ino) {
+            self.known.learn(ino, []);
         }
         self.entry_taken(made.place.key);
         if made.child.inode.is_dir() {

@@ -9,7 +9,7 @@ use crate::access::{Caller, EXECUTE, READ, WRITE};
 use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
 use crate::ops::{Change, data};
-use crate::tree::{self, Node};
+use crate::tree::{self, Dir, Node};
 use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
@@ -64,7 +64,8 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
         let node = tree::node(cx, op.fid)?;
         return existing(mdt, cx, change, op, node, None);
     };
-    let parent = tree::dir(cx, parent)?;
+    let mut dir = Dir::find(cx, parent)?;
+    let parent = &dir.node;
     change.caller.need(&parent.inode, EXECUTE)?;
     tree::check_name(&op.name)?;
     let creates = op.flags & flags::CREAT != 0;
@@ -77,7 +78,7 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
         Some(entry) => {
             let node = tree::of_entry(cx, entry)?;
             cx.depends_on(ShareKey::name(parent.fid(), &op.name));
-            existing(mdt, cx, change, op, node, Some(&parent))
+            existing(mdt, cx, change, op, node, Some(parent))
         }
         None if !creates => Err(Errno::ENOENT.into()),
         None if op.flags & flags::DIRECTORY != 0 => Err(Errno::EINVAL.into()),
@@ -91,10 +92,11 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
                 layout: op.layout.clone().filter(|_| cx.is_replay()).map(first_layout),
                 resident: false,
             };
-            let made = make(mdt, cx, change, parent, place, &new)?;
+            let made = make(mdt, cx, change, &mut dir, place, &new)?;
+            dir.write(cx);
             let done = disposition::OPEN_CREATE | disposition::OPEN_OPEN;
             let attr = made.child.inode.attr();
-            let reply = finish(mdt, cx, change, op, &made.child.inode, attr, Some(&made.parent), done);
+            let reply = finish(mdt, cx, change, op, &made.child.inode, attr, Some(&dir.node), done);
             mdt.made(&made);
             mdt.stats.count("mknod");
             Ok(reply)

@@ -2,7 +2,7 @@
 
 use crate::access::EXECUTE;
 use crate::ops::Change;
-use crate::tree::{self, Node, Place};
+use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, grants};
 use proto::Errno;
 use proto::msg::{ObjectRep, Resource, UnlinkOp, bits};
@@ -10,11 +10,13 @@ use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
 pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Result<Reply, Stop> {
-    let removed = remove(mdt, cx, change, op)?;
+    let mut parent = Dir::find(cx, op.parent)?;
+    let removed = remove(mdt, cx, change, op, &mut parent)?;
+    parent.write(cx);
     let reply = Reply::new(&ObjectRep {
         attr: Some(removed.child.inode.attr()),
-        parent_attr: Some(removed.parent.inode.attr()),
-        locks: grants::grant(cx, &change.want, None, Some(removed.parent.fid())),
+        parent_attr: Some(parent.node.inode.attr()),
+        locks: grants::grant(cx, &change.want, None, Some(op.parent)),
         destroyed: removed.gone != Gone::No,
         ..ObjectRep::default()
     });
@@ -25,8 +27,6 @@ pub fn unlink(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) ->
 /// A name that was removed. [`Mdt::removed`] is still to be told.
 #[derive(Debug)]
 pub struct Removed {
-    /// The directory, after.
-    pub parent: Node,
     /// The object, after.
     pub child: Node,
     place: Place,
@@ -35,9 +35,9 @@ pub struct Removed {
     pub gone: Gone,
 }
 
-/// Checks the removal of a name and writes it; memory is untouched.
-pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Result<Removed, Stop> {
-    let mut parent = tree::dir(cx, op.parent)?;
+/// Checks the removal of a name in `dir` and writes all but that; memory is untouched.
+pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &mut Dir) -> Result<Removed, Stop> {
+    let parent = &dir.node;
     change.caller.need(&parent.inode, EXECUTE)?;
     tree::check_name(&op.name)?;
     if tree::is_dot(&op.name) {
@@ -62,8 +62,12 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Res
     }
     cx.note_version(0, parent.inode.version);
     cx.pre_version(1, tree::version_of(&child.inode))?;
-    tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (child.fid(), bits::LOOKUP | bits::UPDATE)])?;
+    // Both are called back at once.
+    let child_is_free = tree::revoke(cx, &[(child.fid(), bits::LOOKUP | bits::UPDATE)]);
+    dir.claim(cx)?;
+    child_is_free?;
 
+    let parent = &mut dir.node;
     cx.depends_on(ShareKey::object(parent.fid()));
     cx.changed(ShareKey::name(parent.fid(), &op.name));
     cx.changed(ShareKey::object(child.fid()));
@@ -71,17 +75,16 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp) -> Res
     if is_dir {
         cx.depends_on(ShareKey::emptied(child.fid()));
     }
-    tree::remove_entry(cx, &mut parent, &place, tombstone);
+    child.inode.links.remove(parent.fid(), &op.name);
+    // A damaged record may be found here, and must leave the directory as it is.
+    let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
+    tree::remove_entry(cx, parent, &place, tombstone);
     if is_dir {
         parent.inode.nlink = parent.inode.nlink.saturating_sub(1);
     }
-    parent.inode.mtime_ns = change.now_ns;
-    parent.inode.ctime_ns = change.now_ns;
-    parent.put(cx);
-    child.inode.links.remove(parent.fid(), &op.name);
-    let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
+    dir.entries_changed(change.now_ns);
 
-    Ok(Removed { parent, child, place, tombstone, gone })
+    Ok(Removed { child, place, tombstone, gone })
 }
 
 /// What became of an object that lost a name.

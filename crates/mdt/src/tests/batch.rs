@@ -142,6 +142,44 @@ fn a_change_that_fails_leaves_the_others_be() {
     w.check();
 }
 
+/// Changes of one directory, with changes in between that read or write its record otherwise.
+#[test]
+fn a_directory_is_what_all_changes_of_a_batch_have_made_of_it() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    w.mknod(dir, "old");
+    let fids: Vec<Fid> = (0..6).map(|_| w.new_fid(0)).collect();
+    let mode = |fid, mode| Reint::Setattr(SetattrOp { fid, valid: valid::MODE, mode, ..SetattrOp::default() });
+    let ops = vec![
+        create(fids[0], dir, "a", S_IFREG | 0o644),
+        create(fids[1], dir, "sub", S_IFDIR | 0o755),
+        mode(dir, 0o700),
+        create(fids[2], fids[1], "inner", S_IFREG | 0o644),
+        create(fids[3], dir, "a", S_IFREG | 0o644),
+        remove(fids[1], "inner", false),
+        create(fids[4], dir, "b", S_IFDIR | 0o755),
+        remove(dir, "sub", true),
+        remove(dir, "old", false),
+        remove(dir, "b", false),
+        create(fids[5], dir, "c", S_IFREG | 0o644),
+    ];
+    let (transno, rep) = w.batch(0, &plain(ops)).unwrap();
+    let statuses: Vec<i32> = rep.results.iter().map(|result| -result.status).collect();
+    assert_eq!(statuses, [0, 0, 0, 0, Errno::EEXIST.raw(), 0, 0, 0, 0, Errno::EISDIR.raw(), 0]);
+    assert_eq!(w.names(dir), ["a", "b", "c"]);
+    let attr = w.getattr(dir).unwrap();
+    assert_eq!((attr.mode & 0o777, attr.nlink, attr.version), (0o700, 3, transno.0));
+    assert_eq!((attr.mtime_ns, attr.ctime_ns), (w.time_ns, w.time_ns), "the last change's");
+    assert_eq!(w.rmdir(Fid::ROOT, "dir"), Err(Errno::ENOTEMPTY));
+    w.check();
+    let ops =
+        vec![remove(dir, "a", false), remove(dir, "b", true), remove(dir, "c", false), remove(Fid::ROOT, "dir", true)];
+    let (_, rep) = w.batch(0, &plain(ops)).unwrap();
+    assert!(rep.results.iter().all(|result| result.status == 0), "{rep:?}");
+    assert_eq!(w.lookup(Fid::ROOT, "dir"), None);
+    w.check();
+}
+
 #[test]
 fn a_batch_is_replayed_whole() {
     let mut w = World::new();

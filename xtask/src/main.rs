@@ -92,7 +92,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             let out = target_directory().join("bench");
             // `slots` finds version 0.1.0 beside the program.
             compat::build_all(&sh)?;
-            for suite in ["ceiling", "smallfile", "meta", "slots", "recovery"] {
+            for suite in ["ceiling", "native", "smallfile", "meta", "slots", "recovery"] {
                 cmd!(sh, "cargo run --release --package adamant -- bench {suite} --out {out}").run()?;
             }
             Ok(cmd!(sh, "cargo run --release --package adamant -- bench report --out {out}").run()?)

@@ -12,6 +12,7 @@ use host::admin;
 use host::survey::Test;
 
 use crate::far::Far;
+use crate::filler::Share;
 use crate::survey::Survey;
 
 /// A process of the cluster.
@@ -322,9 +323,9 @@ impl Cluster {
         self.mounts.iter().map(|(place, _)| place.clone()).collect()
     }
 
-    /// Where its MGS listens.
-    pub fn mgs(&self) -> &str {
-        &self.mgs
+    /// What a worker needs to be a client of its own that makes files, so many at a time.
+    pub fn share(&self, in_flight: u16, sync_metadata: bool) -> Share {
+        Share { mgs: self.mgs.clone(), fsname: FILE_SYSTEM.to_owned(), in_flight, sync_metadata, burst: 0 }
     }
 
     /// The anonymous memory of each of its processes, in bytes, by name.

@@ -1,79 +1,197 @@
-//! A worker that is a client of its own: makes empty files through the client library, without a mount, by several threads.
+//! A worker that is a client of its own: makes empty files through the client library, without a mount, many at a time.
 //!
-//! The client stays when a task is done: what it caches is held, as a mount would hold it, until the worker ends.
+//! One thread keeps calls under way and looks after the sockets, as those of a mount do. The client stays when a task is done:
+//! what it caches is held, as a mount would hold it, until the worker ends.
 
-use core::ops::Range;
-use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use bytes::Bytes;
+use client::api::{Answer, Call};
+use host::client::{Attention, Completion, Mount};
+use proto::Errno;
+use proto::msg::Cred;
 use serde::{Deserialize, Serialize};
 
-use crate::mdtest::files::Files;
-use crate::mdtest::native::{Client, Native};
+use crate::mdtest::native::{Client, Manner, Native};
 use crate::mdtest::options::Place;
 
-/// The file system that a worker is a client of.
+/// The file system that a worker is a client of, and how.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Share {
     /// Where its MGS is.
     pub mgs: String,
     /// Its name.
     pub fsname: String,
-    /// Programs at work on this client.
-    pub threads: u64,
+    /// Creates under way at a time.
+    pub in_flight: u16,
+    /// Each create is answered by the target before it is done.
+    pub sync_metadata: bool,
+    /// After so many creates (0: never, and not at the end) all is brought to disk, which does not count as time of the creates.
+    pub burst: u64,
+}
+
+/// What a worker's creates took.
+#[derive(Debug, Default)]
+pub struct Filled {
+    /// How many were made.
+    pub made: u64,
+    /// The time of the creates.
+    pub time: Duration,
+    /// What stopped it.
+    pub error: Option<io::Error>,
 }
 
 /// The client of a worker.
 #[derive(Default)]
 pub struct Filler {
-    client: Option<Arc<Client>>,
+    client: Option<(Arc<Client>, bool)>,
 }
+
+/// How long a thread without anything to do waits for an answer before it looks again.
+const GLANCE: Duration = Duration::from_millis(1);
+/// O_CREAT | O_EXCL | O_WRONLY on Linux.
+const CREATE_NEW: u32 = 0o301;
+const MODE: u32 = 0o644;
 
 impl Filler {
     fn client(&mut self, share: &Share) -> anyhow::Result<Arc<Client>> {
-        if let Some(client) = &self.client {
+        if let Some((client, sync_metadata)) = &self.client
+            && *sync_metadata == share.sync_metadata
+        {
             return Ok(client.clone());
         }
+        self.client = None;
         let mgs = vec![share.mgs.parse().ok().with_context(|| format!("'{}' is no NID", share.mgs))?];
         let place = Place::Native { mgs, fsname: share.fsname.clone(), folder: String::new() };
-        match Client::start(&place) {
-            Ok(client) => Ok(self.client.insert(client).clone()),
+        let manner = Manner { changes_in_flight: share.in_flight, sync_metadata: share.sync_metadata };
+        match Client::start(&place, manner) {
+            Ok(client) => Ok(self.client.insert((client, share.sync_metadata)).0.clone()),
             Err(reason) => bail!("{reason}"),
         }
     }
 
-    /// Makes `count` empty files `PREFIXn` in a directory, its path from the root; gives how many were made before an error.
+    /// Makes `count` empty files `PREFIXn` in a directory, its path from the root.
     ///
     /// # Errors
-    /// There is no client.
-    pub fn fill(
-        &mut self,
-        share: &Share,
-        folder: &str,
-        prefix: &str,
-        count: u64,
-    ) -> anyhow::Result<(u64, Option<io::Error>)> {
+    /// There is no client, or no such directory.
+    pub fn fill(&mut self, share: &Share, folder: &str, prefix: &str, count: u64) -> anyhow::Result<Filled> {
         let client = self.client(share)?;
-        let threads = share.threads.clamp(1, 64);
-        let part = move |at: u64| (count * at / threads)..(count * (at + 1) / threads);
-        let work = &|range: Range<u64>| {
-            let mut native = Native::new(client.clone());
-            for n in range.clone() {
-                let path = CString::new(format!("{folder}/{prefix}{n}")).map_err(io::Error::from);
-                if let Err(error) = path.and_then(|path| native.create(&path, &[], false)) {
-                    return (n - range.start, Some(error));
+        let mut native = Native::new(client.clone());
+        let parent = native.directory(folder.as_bytes()).with_context(|| format!("'{folder}'"))?;
+        let (answers, answered) = mpsc::channel();
+        let mut work = Work {
+            mount: client.mount(),
+            cred: native.cred(),
+            parent,
+            prefix,
+            next: 0,
+            under_way: 0,
+            answers,
+            answered,
+        };
+        let mut filled = Filled::default();
+        let burst = if share.burst == 0 { count } else { share.burst };
+        while filled.made < count && filled.error.is_none() {
+            let start = Instant::now();
+            let end = count.min(work.next + burst);
+            let (made, error) = work.make_until(end, u64::from(share.in_flight.max(1)));
+            filled.time += start.elapsed();
+            filled.made += made;
+            filled.error = error.map(|errno| io::Error::from_raw_os_error(errno.raw()));
+            if share.burst != 0 {
+                native.bring_to_disk()?;
+            }
+        }
+        Ok(filled)
+    }
+}
+
+type Created = Result<Answer, Errno>;
+
+/// Creates under way.
+struct Work<'a> {
+    mount: &'a Mount,
+    cred: Cred,
+    parent: u64,
+    prefix: &'a str,
+    next: u64,
+    under_way: u64,
+    answers: Sender<Created>,
+    answered: Receiver<Created>,
+}
+
+impl Work<'_> {
+    /// Makes files up to number `end`, so many at a time. How many were made, and what stopped it.
+    fn make_until(&mut self, end: u64, in_flight: u64) -> (u64, Option<Errno>) {
+        let (mut made, mut error) = (0, None);
+        let mut calls = Vec::new();
+        let mut attention = Attention::Unneeded;
+        loop {
+            while error.is_none() && self.next < end && self.under_way < in_flight {
+                calls.push(self.create());
+            }
+            self.mount.submit_all(calls.drain(..));
+            if self.under_way == 0 {
+                return (made, error);
+            }
+            attention = self.mount.attend(attention != Attention::Unneeded, &mut || false);
+            let first = match attention {
+                Attention::Again => self.answered.try_recv().ok(),
+                Attention::Wait | Attention::Unneeded => self.wait(attention),
+            };
+            for answer in first.into_iter().chain(self.answered.try_iter()) {
+                self.under_way -= 1;
+                match answer {
+                    Ok(answer) => {
+                        made += 1;
+                        calls.extend(leave(&self.cred, &answer));
+                    }
+                    Err(errno) => error = Some(errno),
                 }
             }
-            (range.end - range.start, None)
-        };
-        let results: Vec<(u64, Option<io::Error>)> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|at| scope.spawn(move || work(part(at)))).collect();
-            let failed = |_| (0, Some(io::Error::other("a thread of the worker failed")));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect()
-        });
-        let made = results.iter().map(|(done, _)| done).sum();
-        Ok((made, results.into_iter().find_map(|(_, error)| error)))
+        }
     }
+
+    fn wait(&self, attention: Attention) -> Option<Created> {
+        if attention == Attention::Unneeded {
+            // All calls are answered, or another thread reads.
+            return match self.answered.recv_timeout(GLANCE) {
+                Ok(answer) => Some(answer),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+            };
+        }
+        let sockets = self.mount.sockets();
+        let glance = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
+        let _ = rustix::event::poll(
+            &mut [rustix::event::PollFd::from_borrowed_fd(sockets, rustix::event::PollFlags::IN)],
+            Some(&glance),
+        );
+        self.answered.try_recv().ok()
+    }
+
+    fn create(&mut self) -> (Cred, Call, Completion) {
+        let name = Bytes::from(format!("{}{}", self.prefix, self.next));
+        self.next += 1;
+        self.under_way += 1;
+        let answers = self.answers.clone();
+        let call = Call::Create { parent: self.parent, name, mode: MODE, flags: CREATE_NEW };
+        // A worker that does not listen any more has ended.
+        (self.cred.clone(), call, Box::new(move |result| drop(answers.send(result))))
+    }
+}
+
+/// A file that was made is closed, and not needed any more.
+fn leave(cred: &Cred, answer: &Answer) -> impl Iterator<Item = (Cred, Call, Completion)> {
+    let calls = match answer {
+        Answer::Created { stat, fh, .. } => {
+            vec![Call::Release { fh: *fh, flock_owner: None }, Call::Forget { ino: stat.ino, count: 1 }]
+        }
+        _ => Vec::new(),
+    };
+    let cred = cred.clone();
+    calls.into_iter().map(move |call| (cred.clone(), call, Box::new(|_| ()) as Completion))
 }

@@ -70,6 +70,8 @@ struct Answer {
     done: u64,
     /// The longest single operation, in seconds.
     longest: f64,
+    /// The time of a client's creates alone, in seconds.
+    busy: f64,
     /// What stopped it: the error's number and a sentence.
     failed: Option<(i32, String)>,
 }
@@ -83,6 +85,8 @@ pub struct Took {
     pub operations: u64,
     /// The longest single operation, in seconds.
     pub longest: f64,
+    /// For a task with a [`Share`]: the time of the creates alone, of the slowest worker, in seconds.
+    pub busy: f64,
 }
 
 const READY: &str = "ready";
@@ -106,9 +110,11 @@ pub fn work(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
         lines.next().context("the other end is gone")??;
         let mut answer = Answer::default();
         if let Some(share) = &task.share {
-            let (done, error) = filler.fill(share, &task.folder.to_string_lossy(), &task.prefix, task.count)?;
-            answer.done = done;
-            answer.failed = error.map(|e| (e.raw_os_error().unwrap_or(0), format!("'{}': {e}", task.folder.display())));
+            let filled = filler.fill(share, &task.folder.to_string_lossy(), &task.prefix, task.count)?;
+            answer.done = filled.made;
+            answer.busy = filled.time.as_secs_f64();
+            answer.failed =
+                filled.error.map(|e| (e.raw_os_error().unwrap_or(0), format!("'{}': {e}", task.folder.display())));
         } else if let Err(error) = perform(&task, &names, &mut open, &mut answer) {
             let place = names.get(answer.done as usize).unwrap_or(&task.folder);
             answer.failed = Some((error.raw_os_error().unwrap_or(0), format!("'{}': {error}", place.display())));
@@ -335,6 +341,7 @@ impl Pool {
             }
             took.operations += answer.done;
             took.longest = took.longest.max(answer.longest);
+            took.busy = took.busy.max(answer.busy);
         }
         Ok(took)
     }

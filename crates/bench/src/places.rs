@@ -1,9 +1,10 @@
 //! Where the same work is done: Adamant, and the file systems that it is compared with.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::cluster::{self, Cluster, Usage};
 use crate::load::{Job, Pool, Task, Took};
@@ -12,6 +13,10 @@ use crate::run::Run;
 
 /// Adamant's name in tables and charts.
 pub const ADAMANT: &str = "Adamant";
+/// A mount of it that makes no change behind its programs' backs.
+pub const SYNC: &str = "Adamant, sync_metadata";
+/// What `adamant up` starts: servers in one process, beside its mount.
+pub const UP: &str = "adamant up";
 /// The name of the do-nothing FUSE file system.
 pub const NOTHING: &str = "do-nothing FUSE";
 /// The same over `/dev/fuse`, where FUSE goes over io_uring otherwise.
@@ -30,8 +35,16 @@ pub struct Local {
     pub name: &'static str,
     /// Where files may be made.
     pub root: PathBuf,
-    is_mount: bool,
-    session: Option<nothing::NothingMount>,
+    kind: Kind,
+}
+
+/// What a place is, and so how it goes.
+enum Kind {
+    Folder,
+    Mount,
+    Nothing(nothing::NothingMount),
+    /// With the directory of its targets.
+    Up(PathBuf),
 }
 
 impl Local {
@@ -41,17 +54,26 @@ impl Local {
     /// It is another file system, or the kernel refuses.
     pub fn again(&self, run: &Run, name: &str) -> anyhow::Result<Local> {
         let root = run.folder(name)?;
-        let session = self.session.as_ref().context("it has no files of its own")?.again(&root, THREADS)?;
-        Ok(Local { name: self.name, root, is_mount: false, session: Some(session) })
+        let Kind::Nothing(session) = &self.kind else { bail!("it has no files of its own") };
+        let session = session.again(&root, THREADS)?;
+        Ok(Local { name: self.name, root, kind: Kind::Nothing(session) })
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        drop(self.session.take());
-        if self.is_mount {
-            cluster::unmount(&self.root);
-        } else {
+        match std::mem::replace(&mut self.kind, Kind::Folder) {
+            Kind::Mount => return cluster::unmount(&self.root),
+            Kind::Up(targets) => {
+                let _ = adamant("down", &[("--dir", &targets)]);
+                cluster::unmount(&self.root);
+                let _ = std::fs::remove_dir_all(targets);
+            }
+            Kind::Nothing(session) => drop(session),
+            Kind::Folder => {}
+        }
+        // What is still mounted there is not removed.
+        if !cluster::is_mounted(&self.root) {
             let _ = std::fs::remove_dir_all(&self.root);
         }
     }
@@ -64,7 +86,7 @@ impl Drop for Local {
 pub fn do_nothing(run: &Run, name: &str, data: Data) -> anyhow::Result<Local> {
     let root = run.folder(name)?;
     let session = nothing::mount(&root, data, THREADS, true)?;
-    Ok(Local { name: NOTHING, root, is_mount: false, session: Some(session) })
+    Ok(Local { name: NOTHING, root, kind: Kind::Nothing(session) })
 }
 
 /// The same over `/dev/fuse`, where [`do_nothing`] is over io_uring; `None` where both would be the same.
@@ -77,7 +99,31 @@ pub fn do_nothing_over_device(run: &Run, name: &str) -> anyhow::Result<Option<Lo
         return Ok(None);
     }
     let session = nothing::mount(&root, Data::Memory, THREADS, false)?;
-    Ok(Some(Local { name: NOTHING_DEVICE, root, is_mount: false, session: Some(session) }))
+    Ok(Some(Local { name: NOTHING_DEVICE, root, kind: Kind::Nothing(session) }))
+}
+
+/// What `adamant up` starts.
+///
+/// # Errors
+/// What it says.
+pub fn up(run: &Run) -> anyhow::Result<Local> {
+    let (targets, root) = (run.folder("up-targets")?, run.folder("up")?);
+    let local = Local { name: UP, root, kind: Kind::Up(targets.clone()) };
+    adamant("up", &[("--dir", &targets), ("--mount", &local.root)])?;
+    Ok(local)
+}
+
+fn adamant(command: &str, options: &[(&str, &Path)]) -> anyhow::Result<()> {
+    let mut words = Command::new(std::env::current_exe()?);
+    words.arg0("adamant").arg(command);
+    for (name, value) in options {
+        words.arg(name).arg(value);
+    }
+    let output = words.output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
 }
 
 /// The file system in memory.
@@ -93,7 +139,7 @@ pub fn tmpfs() -> Result<Local, String> {
     }
     let root = Path::new(SHARED).join(format!("adamant-bench-{}", std::process::id()));
     std::fs::create_dir_all(&root).map_err(|error| format!("{}: {error}", root.display()))?;
-    Ok(Local { name: TMPFS, root, is_mount: false, session: None })
+    Ok(Local { name: TMPFS, root, kind: Kind::Folder })
 }
 
 /// A new local xfs on a file through the loop device.
@@ -119,7 +165,7 @@ pub fn xfs(run: &Run) -> Result<Local, String> {
     let (image, place) = (image.display().to_string(), root.display().to_string());
     words("mkfs.xfs", &["-q", "-f", &image])?;
     words("mount", &["-o", "loop", &image, &place])?;
-    Ok(Local { name: XFS, root, is_mount: true, session: None })
+    Ok(Local { name: XFS, root, kind: Kind::Mount })
 }
 
 /// How the work of a phase lies over directories and mounts.

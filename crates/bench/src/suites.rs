@@ -4,6 +4,7 @@ pub mod ceiling;
 mod chores;
 pub mod meta;
 pub mod millions;
+pub mod native;
 pub mod recovery;
 pub mod slots;
 pub mod smallfile;

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use stdx::{Instant, Map};
 
 use crate::name_marks::NameMarks;
-use crate::node::{S_IFDIR, S_IFMT};
+use crate::node::{Node, S_IFDIR, S_IFMT};
+use crate::op::Task;
 use crate::world::World;
 
 /// What a name leads to.
@@ -92,8 +93,10 @@ pub struct Directory {
     pub building: Option<Box<Building>>,
     /// Somebody looks at one object after another.
     pub(crate) sweep: Option<Box<crate::ops::ahead::Sweep>>,
-    /// Lookups in a row that found nothing here.
+    /// Names in a row that were not there, under the unbroken lock of `missed_epoch`.
     pub misses: u32,
+    /// See there.
+    pub(crate) missed_epoch: u32,
     /// A listing is being fetched.
     pub fetching: bool,
     /// The directory was too large to be listed, in this epoch.
@@ -117,6 +120,10 @@ pub enum Found {
 
 /// Most names that a directory keeps without being complete.
 const LOOSE_NAMES_MAX: usize = 8192;
+/// Names in a row that are not there before the whole directory is fetched.
+const MISSES_BEFORE_LISTING: u32 = 3;
+/// Fetching so many names costs as much as asking for one.
+const NAMES_PER_MISS: usize = 64;
 /// Names that are changed in a directory before it is leased.
 const CHANGES_BEFORE_LEASE: u32 = 2;
 /// After its lock was lost, a directory is leased again when nobody else came for so long.
@@ -276,6 +283,34 @@ impl World {
         })
     }
 
+    /// A name was not there, or was made. Who meets several such names is about to make more: with the whole listing here, no further
+    /// one costs a request. Where others work, too, they may void it at once: there it must be cheap beside what was asked.
+    pub(crate) fn missed_name(&mut self, ino: u64) {
+        let quiet = self.is_quiet(ino);
+        let Some(node) = self.nodes.get_mut(ino).filter(|node| node.has(bits::UPDATE)) else { return };
+        let epoch = node.update_epoch;
+        let dir = node.dir_mut();
+        // Of all names known some had to be forgotten: this one only looked like one of them.
+        if dir.complete_epoch == Some(epoch) || dir.fetching || dir.too_large == Some(epoch) {
+            return;
+        }
+        if dir.missed_epoch != epoch {
+            (dir.missed_epoch, dir.misses) = (epoch, 0);
+        }
+        dir.misses += 1;
+        let others = if quiet { 0 } else { (dir.names.len() / NAMES_PER_MISS) as u32 };
+        if dir.misses >= MISSES_BEFORE_LISTING.max(others) {
+            dir.fetching = true;
+            self.spawn(Task::Listing { ino });
+        }
+    }
+
+    /// Whether nobody else has taken a directory's lock away lately.
+    fn is_quiet(&self, ino: u64) -> bool {
+        let long_ago = |node: &Node| node.update_losses == 0 || self.now.since(node.update_lost) > LEASE_PAUSE;
+        self.nodes.get(ino).is_none_or(long_ago)
+    }
+
     /// Whether a create in this directory should bring a lease on it: names are made here one after the other, all are known, and
     /// nobody else has taken the lock away lately.
     pub(crate) fn wants_lease(&mut self, ino: u64) -> bool {
@@ -283,8 +318,7 @@ impl World {
         let (fid, dest) = (node.fid, self.mdt_of(node.fid));
         let whole =
             |dir: &Directory| dir.complete_epoch == Some(node.update_epoch) && dir.changes >= CHANGES_BEFORE_LEASE;
-        let quiet = node.update_losses == 0 || self.now.since(node.update_lost) > LEASE_PAUSE;
-        let wanted = node.has(bits::UPDATE) && quiet && node.dir.as_deref().is_some_and(whole);
+        let wanted = node.has(bits::UPDATE) && self.is_quiet(ino) && node.dir.as_deref().is_some_and(whole);
         wanted && crate::behind::allowed(self, dest) && crate::behind::lease(self, dest, fid).is_none()
     }
 

@@ -32,8 +32,11 @@ const ASK_PATIENCE: Duration = Duration::from_millis(50);
 /// Nodes looked at in one go, to be dropped: more than one answer can bring.
 const DROP_MAX: usize = 1024;
 
+/// It ends after so many in a row that cannot be dropped yet; the next go begins behind them.
+const KEPT_MAX: usize = 16;
+
 /// What the kernel was asked.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     /// Nodes that it was asked to let go, and has not yet.
     asked: usize,
@@ -41,6 +44,8 @@ pub(crate) struct Room {
     asked_at: Instant,
     /// It has not been told all yet.
     telling: bool,
+    /// There are too many nodes, and what could be dropped is to be written first.
+    pub(crate) is_short: bool,
 }
 
 /// How full something is.
@@ -76,20 +81,31 @@ impl World {
     /// Drops nodes that nothing needs, as long as there are too many or too many locks on them, and sees to it that there
     /// will be such nodes.
     pub(crate) fn make_room(&mut self) {
+        self.room.is_short = false;
         if self.node_fill().max(self.lock_fill()) == Fill::Fine {
             return;
         }
         self.ask_kernel();
+        let (mut kept, mut dirty) = (0, false);
         for _ in 0..self.nodes.free().min(DROP_MAX) {
-            if self.node_fill().max(self.lock_fill()) < Fill::Full {
+            if kept == KEPT_MAX || self.node_fill().max(self.lock_fill()) < Fill::Full {
                 break;
             }
-            if let Some(ino) = self.nodes.candidate()
-                && crate::data::is_clean(self, ino)
-            {
-                self.drop_node(ino);
+            kept += 1;
+            match self.nodes.candidate() {
+                Some(ino) if crate::data::is_clean(self, ino) => {
+                    kept = 0;
+                    self.drop_node(ino);
+                }
+                // What is dirty goes when it is written.
+                Some(ino) => {
+                    dirty = true;
+                    crate::data::write_now(self, ino);
+                }
+                None => {}
             }
         }
+        self.room.is_short = dirty && self.node_fill() == Fill::Full;
     }
 
     /// Asks the kernel to let go what it has known longest, if too few nodes can be dropped and it is not at it.
@@ -100,7 +116,7 @@ impl World {
             return;
         }
         let nodes = self.nodes.long_known(many);
-        self.room = Room { asked: nodes.len(), asked_at: self.now, telling: !nodes.is_empty() };
+        self.room = Room { asked: nodes.len(), asked_at: self.now, telling: !nodes.is_empty(), ..self.room };
         if !nodes.is_empty() {
             stdx::mark!("kernel_asked_to_let_go");
             self.effect(Effect::LetGo(nodes));

@@ -74,11 +74,51 @@ fn look(c: &mut Cluster, node: usize) -> Vec<Stat> {
 #[test]
 fn in_a_directory_of_its_own_a_client_asks_nobody() {
     let (mut c, a, dir) = leased();
-    c.requests.clear();
+    c.all_requests.clear();
     one_of_each(&mut c, a, dir);
-    assert_eq!(c.requests.get("mds_reint"), None, "{:?}", c.requests);
+    assert_eq!(c.all_requests.get("mds_reint"), None, "{:?}", c.all_requests);
     assert_eq!(made(&c, a), 5 + 22, "every one of them");
     assert!(stdx::marks::count("made_behind") > 0);
+}
+
+/// Who makes file after file without looking first leases the directory, too: its listing is fetched.
+#[test]
+fn a_directory_is_leased_by_who_makes_names_in_it_unseen() {
+    let (mut c, _, dir) = leased();
+    let b = mount(&mut c);
+    assert_eq!(c.lookup(b, 1, "d").unwrap().ino, dir);
+    for at in 0..20 {
+        let (_, fh) = c.create(b, dir, &format!("f{at}")).unwrap();
+        c.close(b, fh).unwrap();
+    }
+    assert!(made(&c, b) >= 12, "{} of 20: {:?}", made(&c, b), c.all_requests);
+    assert!(c.all_requests.contains_key("mds_readpage"), "{:?}", c.all_requests);
+}
+
+/// Who shares a directory with others does not fetch its listing again and again.
+#[test]
+fn a_directory_that_others_change_is_not_listed_for_a_few_names() {
+    let (mut c, a, dir) = leased();
+    let b = mount(&mut c);
+    for at in 0..2000 {
+        let (_, fh) = c.create(a, dir, &format!("old{at}")).unwrap();
+        c.close(a, fh).unwrap();
+    }
+    c.all_requests.clear();
+    for round in 0..40 {
+        for client in [a, b] {
+            c.pass(Duration::from_millis(600));
+            for at in 0..2 {
+                let text = format!("{client}.{round}.{at}");
+                assert_eq!(c.lookup(client, dir, &text), Err(Errno::ENOENT));
+                let (_, fh) = c.create(client, dir, &text).unwrap();
+                c.close(client, fh).unwrap();
+            }
+        }
+    }
+    let pieces = c.all_requests.get("mds_readpage").copied().unwrap_or(0);
+    assert!(pieces < 10, "{:?}", c.all_requests);
+    assert_eq!(c.list(a, dir, false).unwrap().len(), 2 + 2000 + 160);
 }
 
 /// What the caches say of what was made here is what the server makes of it.

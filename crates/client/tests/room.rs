@@ -68,9 +68,9 @@ fn a_stream_of_new_files_tells_the_kernel_no_name_and_asks_the_server_nothing_mo
     let names = c.nodes[a].invalidations.iter().filter(|what| matches!(what, Invalidation::Entry { .. })).count();
     assert_eq!(names, 0);
     // All names are known all the time, though not by heart.
-    let lookups = c.requests.get("mds_lookup").copied().unwrap_or(0);
-    assert!(lookups < 8, "{:?}", c.requests);
-    assert_eq!(c.requests.get("mds_readdir"), None);
+    let lookups = c.all_requests.get("mds_getattr_name").copied().unwrap_or(0);
+    assert!(lookups < 8, "{:?}", c.all_requests);
+    assert_eq!(c.all_requests.get("mds_readpage"), None);
     assert_eq!(c.lookup(a, dir, "f7").map(|stat| stat.size), Ok(0));
     assert_eq!(c.lookup(a, dir, "kept").unwrap().ino, kept);
     assert!(stdx::marks::count("kernel_asked_to_let_go") > 0);

@@ -25,8 +25,8 @@ pub struct Shape {
     pub mount_options: Vec<&'static str>,
     /// Those of the mounts that take requests over `/dev/fuse`, also where the kernel has io_uring for it.
     pub over_device: Vec<usize>,
-    /// Those of the mounts that make changes behind their programs' backs.
-    pub write_back: Vec<usize>,
+    /// Those of the mounts that make no change behind their programs' backs.
+    pub sync_metadata: Vec<usize>,
     /// Options of each server, `-o`, `recovery_time_soft=5`.
     pub serve_arguments: Vec<&'static str>,
     /// Where a target lives, if not in the story's folder.
@@ -44,7 +44,7 @@ impl Default for Shape {
             mounts: 1,
             mount_options: Vec::new(),
             over_device: Vec::new(),
-            write_back: Vec::new(),
+            sync_metadata: Vec::new(),
             serve_arguments: Vec::new(),
             places: Vec::new(),
             server_program: None,
@@ -57,6 +57,11 @@ impl Shape {
     /// So many mounts.
     pub fn mounts(count: usize) -> Shape {
         Shape { mounts: count, ..Shape::default() }
+    }
+
+    /// So many mounts, of which each change is a request of its own.
+    pub fn synchronous(count: usize) -> Shape {
+        Shape { sync_metadata: (0..count).collect(), ..Shape::mounts(count) }
     }
 }
 
@@ -376,7 +381,7 @@ impl Cluster {
         let mut words = vec!["mount".to_owned(), "--foreground".to_owned()];
         let mut options = self.shape.mount_options.clone();
         options.extend(self.shape.over_device.contains(&index).then_some("nouring"));
-        options.extend(self.shape.write_back.contains(&index).then_some("metadata_write_back"));
+        options.extend(self.shape.sync_metadata.contains(&index).then_some("sync_metadata"));
         if !options.is_empty() {
             words.extend(["-o".to_owned(), options.join(",")]);
         }
@@ -396,6 +401,17 @@ impl Cluster {
     /// Unmounts as umount(8) does, and waits until the process has written everything back and ended.
     #[track_caller]
     pub fn unmount(&mut self, index: usize) {
+        self.unmount_and(index, |_| ());
+    }
+
+    /// The same, and tells the process to end as soon as the kernel has let go.
+    #[track_caller]
+    pub fn unmount_and_terminate(&mut self, index: usize) {
+        self.unmount_and(index, |process| process.terminate());
+    }
+
+    #[track_caller]
+    fn unmount_and(&mut self, index: usize, then: impl FnOnce(&Background)) {
         let mount = &mut self.mounts[index];
         let mut process = mount.process.take().expect("a mount");
         let start = Instant::now();
@@ -407,6 +423,7 @@ impl Cluster {
             );
             std::thread::sleep(Duration::from_millis(10));
         }
+        then(&process);
         let status = process.wait(END_BOUND).unwrap_or_else(|| {
             panic!("the process of the mount does not end after umount:\n{}", process.log_text());
         });

@@ -54,13 +54,13 @@ pub fn mode(file: &Path) -> u32 {
 }
 
 impl Shape {
-    /// One mount, one object target, and faults allowed everywhere.
+    /// One mount, one object target, and faults allowed everywhere. Each change is a request, so that a fault meets the one that is meant.
     pub fn with_faults() -> Shape {
         Shape {
             osts: 1,
             mount_options: vec!["allow_faults"],
             serve_arguments: vec!["--allow-faults"],
-            ..Shape::default()
+            ..Shape::synchronous(1)
         }
     }
 }

@@ -62,12 +62,18 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
     let rows_of_ceiling = rows(&figures_of_ceiling);
     let create = rows_of_ceiling.iter().find(|row| row["what"] == "create").expect("create");
     assert!(create["figure"]["median"].as_f64() > Some(0.0), "{create}");
-    assert!(create["requests"].as_f64() >= Some(0.5), "a create is at least a request: {create}");
+    let synchronous = rows_of_ceiling.iter().find(|row| row["what"] == "create, sync_metadata").expect("its row");
+    assert!(synchronous["requests"].as_f64() >= Some(0.5), "a create is at least a request: {synchronous}");
     assert!(create["yardsticks"][0]["ratio"].as_f64() > Some(0.0), "{create}");
 
     let bounded = |row: &&&Value| row["bound"]["kept"].is_boolean() && row["yardsticks"][0]["ratio"].is_number();
     let bounded: Vec<&str> = rows_of_ceiling.iter().filter(bounded).filter_map(|row| row["what"].as_str()).collect();
     for what in [
+        "create",
+        "4 KiB file: open, read, close",
+        "unlink, sync_metadata",
+        "create, adamant up",
+        "unlink, 4 programs, sync_metadata",
         "write with fsync (FUSE: to a local file), 4 programs",
         "read (FUSE: of a local file)",
         "ls -l of files that another client made",
@@ -81,6 +87,13 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
             text.contains("untar, git clone: not available") && matches!(what, "untar of small files" | "git clone");
         assert!(bounded.contains(&what) || missing, "no bound for '{what}':\n{text}");
     }
+
+    let text = bench(&story, &["native", "--quick", "--rounds", "1", "--files", "200", "--before", "100"]).ok();
+    let figures_of_native = figures(&story, "native");
+    for row in rows(&figures_of_native).iter().filter(|row| row["unit"] == "creates/s") {
+        assert!(row["figure"]["median"].as_f64() > Some(0.0), "{row}");
+    }
+    assert!(text.contains("native create, until the buffer is full"), "{text}");
 
     bench(&story, &["smallfile", "--rounds", "1", "--files", "20", "--sizes", "0,4"]).ok();
     let figures_of_small = figures(&story, "smallfile");

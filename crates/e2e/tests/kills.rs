@@ -35,7 +35,7 @@ struct Death {
 }
 
 fn run(story: &Story, plan: &Plan) {
-    let mut cluster = Cluster::start(story, Shape::mounts(CLIENTS));
+    let mut cluster = Cluster::start(story, Shape { sync_metadata: vec![0, 1], ..Shape::mounts(CLIENTS) });
     fill(story, &cluster, plan.files);
     let load = Load::of_names(&cluster.mounts(), PROGRAMS, 31);
     load.await_progress(500, BACK);

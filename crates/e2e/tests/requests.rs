@@ -162,7 +162,7 @@ fn operations_send_what_the_guide_says() {
         return;
     }
     let story = Story::begin("requests of operations", Duration::from_secs(300));
-    let mut cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::default() });
+    let mut cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::synchronous(1) });
     cluster.await_mount();
     let mut measured = Vec::new();
     for operation in OPERATIONS {
@@ -195,7 +195,7 @@ fn a_close_after_a_rest_leaves_soon() {
         return;
     }
     let story = Story::begin("closes after a rest", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let cluster = Cluster::start(&story, Shape::synchronous(1));
     let closes = || counts(&cluster).get("mds_close").copied().unwrap_or(0);
     let mut waits = Vec::new();
     for round in 0..13 {

@@ -32,7 +32,7 @@ fn sanity_182_processes_of_one_client_change_side_by_side() {
         return;
     }
     let story = Story::begin("sanity 182", Duration::from_secs(120));
-    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let cluster = Cluster::start(&story, Shape::synchronous(1));
     set(&cluster, "rpc_stats", "0").ok();
     let names: Vec<String> = (0..10)
         .map(|at| {
@@ -67,7 +67,7 @@ fn sanity_245_the_import_tells_of_the_feature() {
         return;
     }
     let story = Story::begin("sanity 245", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let cluster = Cluster::start(&story, Shape::synchronous(1));
     let import = cluster.parameter(&mdc(&cluster, "import"));
     let flags = import.lines().find(|line| line.contains("connect_flags")).expect("flags");
     assert!(flags.contains("multi_mod_rpcs"), "{import}");
@@ -82,7 +82,7 @@ fn sanity_252_the_reader_of_sessions() {
         return;
     }
     let story = Story::begin("sanity 252", Duration::from_secs(60));
-    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    let mut cluster = Cluster::start(&story, Shape::synchronous(1));
     let folder = cluster.mount(0).join("d");
     std::fs::create_dir(&folder).unwrap();
     std::fs::File::open(&folder).unwrap().sync_all().unwrap();
@@ -119,7 +119,7 @@ fn conf_sanity_86c_limits_of_changes_in_flight() {
         return;
     }
     let story = Story::begin("conf-sanity 86c", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let cluster = Cluster::start(&story, Shape::synchronous(1));
     let value = |name: &str| cluster.parameter(&mdc(&cluster, name));
     assert_eq!((value("max_rpcs_in_flight"), value("max_mod_rpcs_in_flight")), ("8".into(), "7".into()));
     for (wrong, why) in [("8", "not below max_rpcs_in_flight"), ("0", "none"), ("513", "too many"), ("x", "no number")]

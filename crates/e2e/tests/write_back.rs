@@ -10,7 +10,7 @@ use e2e::{Cluster, Shape, Story, Which, needs_root, trees};
 
 /// Mounts that all make changes behind their programs' backs.
 fn mounts(count: usize) -> Shape {
-    Shape { osts: 1, write_back: (0..count).collect(), ..Shape::mounts(count) }
+    Shape { osts: 1, ..Shape::mounts(count) }
 }
 
 /// How often the first mount has sent a kind of request to the metadata target.
@@ -33,7 +33,7 @@ fn a_tree_is_made_in_batches_and_seen_by_all() {
         return;
     }
     let story = Story::begin("a tree behind the back", Duration::from_secs(120));
-    let cluster = Cluster::start(&story, Shape { write_back: vec![0], ..mounts(2) });
+    let cluster = Cluster::start(&story, Shape { sync_metadata: vec![1], ..mounts(2) });
     let (a, b) = (cluster.mount(0).join("tree"), cluster.mount(1).join("tree"));
     fs::create_dir(&a).unwrap();
     trees::make(&a, 7, 400).unwrap();
@@ -161,4 +161,30 @@ fn a_mount_that_dies_leaves_a_prefix_at_or_beyond_the_last_sync() {
     let prefix: Vec<String> = (0..found.len()).map(|at| format!("f{at:06}")).collect();
     assert_eq!(found, prefix, "no gap");
     assert!((synced..=made + 1).contains(&(found.len() as u64)), "{} of {made}, {synced} synced", found.len());
+}
+
+/// An unmount, and right after it the signal that ends processes: what programs had written is on its way then.
+#[test]
+fn a_mount_that_is_told_to_end_while_it_unmounts_loses_nothing() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("told to end while it unmounts", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, mounts(2));
+    for round in 0..3 {
+        let name = format!("r{round}");
+        let place = cluster.mount(0).join(&name);
+        fs::create_dir(&place).unwrap();
+        for at in 0..300 {
+            fs::write(place.join(format!("f{at}")), format!("{round} {at}")).unwrap();
+        }
+        fs::write(place.join("large"), vec![round; 8 << 20]).unwrap();
+        cluster.unmount_and_terminate(0);
+        let there = cluster.mount(1).join(&name);
+        for at in 0..300 {
+            assert_eq!(fs::read_to_string(there.join(format!("f{at}"))).unwrap(), format!("{round} {at}"));
+        }
+        assert!(fs::read(there.join("large")).unwrap() == vec![round; 8 << 20]);
+        cluster.mount_again(0);
+    }
 }

@@ -24,6 +24,22 @@ pub struct Client {
     mount: Mount,
 }
 
+/// How a client changes metadata.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Requests that change something, at a time.
+    pub changes_in_flight: u16,
+    /// None of them behind the caller's back.
+    pub sync_metadata: bool,
+}
+
+impl Default for Manner {
+    /// As a mount has it without options.
+    fn default() -> Manner {
+        Manner { changes_in_flight: 7, sync_metadata: false }
+    }
+}
+
 /// How long an unmount waits for servers.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
@@ -34,7 +50,7 @@ impl Client {
     ///
     /// # Errors
     /// A sentence that says what to do.
-    pub fn start(place: &Place) -> Result<Arc<Client>, String> {
+    pub fn start(place: &Place, manner: Manner) -> Result<Arc<Client>, String> {
         let Place::Native { mgs, fsname, .. } = place else {
             return Err(format!("'{place}' is not a file system of ours"));
         };
@@ -53,12 +69,17 @@ impl Client {
             timeouts: client::api::Timeouts::default(),
             always_ping: false,
             write_back_after: Duration::from_secs(2),
-            max_rpcs_in_flight: 8,
-            max_mod_rpcs_in_flight: 7,
-            sync_metadata: true,
+            max_rpcs_in_flight: manner.changes_in_flight + 1,
+            max_mod_rpcs_in_flight: manner.changes_in_flight,
+            sync_metadata: manner.sync_metadata,
             faults: stdx::Faults::none(),
         };
         Ok(Arc::new(Client { mount: Mount::start(options, Arc::new(NoKernel))? }))
+    }
+
+    /// The library.
+    pub fn mount(&self) -> &Mount {
+        &self.mount
     }
 }
 
@@ -97,6 +118,27 @@ impl Native {
             capabilities: if uid.is_root() { ALL_CAPABILITIES } else { 0 },
         };
         Native { client, cred, known: HashMap::from([(ROOT.to_vec(), ROOT_INO)]) }
+    }
+
+    /// On whose behalf.
+    pub fn cred(&self) -> Cred {
+        self.cred.clone()
+    }
+
+    /// A directory by its path from the root, without a slash in front. The library keeps it until the client goes.
+    ///
+    /// # Errors
+    /// As of the lookups.
+    pub fn directory(&mut self, path: &[u8]) -> io::Result<u64> {
+        self.again(|native| native.folder(path))
+    }
+
+    /// Brings to disk what was changed.
+    ///
+    /// # Errors
+    /// What could not be.
+    pub fn bring_to_disk(&self) -> io::Result<()> {
+        self.call(Call::Syncfs).map(drop)
     }
 
     fn call(&self, call: Call) -> io::Result<Answer> {
@@ -330,7 +372,7 @@ impl Files for Native {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.call(Call::Syncfs).map(drop)
+        self.bring_to_disk()
     }
 
     fn remove_all(&mut self, path: &CStr) -> io::Result<()> {

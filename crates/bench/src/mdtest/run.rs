@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Phase;
 use super::files::{Files, Mounted};
-use super::native::{Client, Native};
+use super::native::{Client, Manner, Native};
 use super::options::{Options, Place};
 use super::rank::{Rank, Report};
 use super::summary::{self, Measured, Row};
@@ -498,7 +498,7 @@ fn files(options: &Options, rank: u64, clients: &mut HashMap<usize, Arc<Client>>
         Place::Native { .. } => {
             let client = match clients.get(&at) {
                 Some(client) => client.clone(),
-                None => Client::start(place)?,
+                None => Client::start(place, Manner::default())?,
             };
             clients.insert(at, client.clone());
             Box::new(Native::new(client))

@@ -1,6 +1,8 @@
 //! One program at work on a mount over loopback TCP, beside what the kernel, the network and the engine allow, and beside
 //! local file systems.
 
+use std::path::Path;
+
 use crate::bare::{self, Bare};
 use crate::cluster::Cluster;
 use crate::echo::{Echo, EchoServer};
@@ -8,7 +10,7 @@ use crate::figures::Figure;
 use crate::gather::{Gathered, Measure};
 use crate::load::{self, Job, Pool};
 use crate::nothing::Data;
-use crate::places::{self, ADAMANT, Local, NOTHING, NOTHING_DEVICE, Spread, TMPFS, XFS, phase};
+use crate::places::{self, ADAMANT, Local, NOTHING, NOTHING_DEVICE, SYNC, Spread, TMPFS, UP, XFS, phase};
 use crate::results::{Bound, Chart, Results, Row, Series, Shape};
 use crate::run::Run;
 use crate::suites::chores;
@@ -35,18 +37,26 @@ const GROUP: u64 = 10_000;
 const PROGRAMS: [u64; 2] = [1, 4];
 /// The part of the best yardstick that large files are to reach.
 const LARGE_PART: f64 = 0.8;
-/// A mount that makes changes behind its programs' backs, and the part of the do-nothing file system's rate that it is to reach.
-const WRITE_BACK: &str = "Adamant, metadata_write_back";
-const WRITE_BACK_PART: f64 = 0.8;
 /// A socket to a local file.
 const SOCKET: &str = "socket to a local file";
-const PHASES: [(&str, &str, Job); 5] = [
-    ("create", "f", Job::Create { size: 0 }),
-    ("stat, warm", "f", Job::Stat),
-    ("unlink", "f", Job::Remove),
+/// What is done, and how the names begin.
+type Phase = (&'static str, &'static str, Job);
+const CREATE: Phase = ("create", "f", Job::Create { size: 0 });
+const STAT: Phase = ("stat, warm", "f", Job::Stat);
+const UNLINK: Phase = ("unlink", "f", Job::Remove);
+const PHASES: [Phase; 6] = [
+    CREATE,
+    STAT,
+    UNLINK,
     ("4 KiB file: create, write, close", "s", Job::Create { size: 4096 }),
+    ("4 KiB file: open, read, close", "s", Job::Read),
     ("unlink of 4 KiB files", "s", Job::Remove),
 ];
+/// What is looked at more closely.
+const NAMES: [Phase; 2] = [CREATE, UNLINK];
+/// Programs that work at once, where there is more than one.
+const TOGETHER: usize = 4;
+const TOGETHER_MARK: &str = "4 programs";
 const YARDSTICKS: [&str; 4] = [NOTHING, NOTHING_DEVICE, TMPFS, XFS];
 
 #[derive(Default)]
@@ -78,7 +88,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     run.step(0, size.rounds, "starting servers and a mount")?;
     let mut cluster = Cluster::start(&run.folder("cluster")?, 1, 1)?;
     let mount = cluster.mounts().remove(0);
-    let behind = cluster.mount_with(None, &["metadata_write_back"])?;
+    let sync = cluster.mount_with(None, &["sync_metadata"])?;
     let (nothing_data, local) = (run.folder("nothing-data")?, run.folder("local")?);
     let mut locals: Vec<Local> = Vec::new();
     for (name, local) in [(TMPFS, places::tmpfs()), (XFS, places::xfs(run))] {
@@ -89,7 +99,7 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     }
     let server = EchoServer::start()?;
     let mut echo = Echo::connect(server.port)?;
-    let mut pool = Pool::start(1)?;
+    let mut pool = Pool::start(TOGETHER)?;
     let mut over_uring = true;
     for round in 0..size.rounds {
         run.step(round, size.rounds, "echo")?;
@@ -98,15 +108,17 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
         samples.echo.push(times.collect::<Result<_, _>>()?);
         run.step(round, size.rounds, "bare engine")?;
         samples.bare.push(bare::measure(&run.folder("engine")?, size.groups, GROUP)?);
+        let mut small = |root: &Path, name: &str, phases: &[Phase], cluster: Option<&mut Cluster>| {
+            run.step(round, size.rounds, name)?;
+            names(run, &mut pool, size.files, root, name, phases, cluster, samples)
+        };
         {
-            run.step(round, size.rounds, NOTHING)?;
             let nothing = places::do_nothing(run, "nothing", Data::Memory)?;
-            small(run, &mut pool, size, &nothing.root, NOTHING, None, samples)?;
+            small(&nothing.root, NOTHING, &PHASES, None)?;
         }
         if over_uring {
-            run.step(round, size.rounds, NOTHING_DEVICE)?;
             match places::do_nothing_over_device(run, "nothing")? {
-                Some(nothing) => small(run, &mut pool, size, &nothing.root, nothing.name, None, samples)?,
+                Some(nothing) => small(&nothing.root, nothing.name, &PHASES, None)?,
                 None => {
                     over_uring = false;
                     let why = "the kernel does not have it or does not allow it (fuse.enable_uring)";
@@ -115,13 +127,14 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
             }
         }
         for local in &locals {
-            run.step(round, size.rounds, local.name)?;
-            small(run, &mut pool, size, &local.root, local.name, None, samples)?;
+            small(&local.root, local.name, &PHASES, None)?;
         }
-        run.step(round, size.rounds, ADAMANT)?;
-        small(run, &mut pool, size, &mount, ADAMANT, Some(&mut cluster), samples)?;
-        run.step(round, size.rounds, WRITE_BACK)?;
-        small(run, &mut pool, size, &behind, WRITE_BACK, Some(&mut cluster), samples)?;
+        small(&mount, ADAMANT, &PHASES, Some(&mut cluster))?;
+        small(&sync, SYNC, &PHASES, Some(&mut cluster))?;
+        {
+            let up = places::up(run)?;
+            small(&up.root, UP, &NAMES, None)?;
+        }
         run.step(round, size.rounds, "large files")?;
         {
             let nothing = places::do_nothing(run, "nothing", Data::Local(nothing_data.clone()))?;
@@ -137,29 +150,34 @@ fn measure(run: &Run, size: Size, samples: &mut Samples, results: &mut Results) 
     chores::measure(run, size.rounds, size.tree, &mut cluster, &mut samples.chores, results)
 }
 
-fn small(
+/// Small files, by one program, and by some at once.
+fn names(
     run: &Run,
     pool: &mut Pool,
-    size: Size,
-    root: &std::path::Path,
+    files: u64,
+    root: &Path,
     name: &str,
+    phases: &[Phase],
     mut cluster: Option<&mut Cluster>,
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    let spread = Spread {
-        roots: vec![root.to_owned()],
-        folder: "load".to_owned(),
-        workers: 1,
-        count: size.files,
-        shared: false,
-        stride: 0,
-    };
-    spread.prepare()?;
-    for (what, prefix, job) in PHASES {
-        let sample = phase(run, pool, &spread.tasks(job, prefix), cluster.as_deref_mut())?;
-        samples.gathered.add(what, "", name, sample);
+    for (workers, at, phases) in [(1, "", phases), (TOGETHER, TOGETHER_MARK, &NAMES)] {
+        let spread = Spread {
+            roots: vec![root.to_owned()],
+            folder: "load".to_owned(),
+            workers,
+            count: files / workers as u64,
+            shared: false,
+            stride: 0,
+        };
+        spread.prepare()?;
+        for (what, prefix, job) in phases {
+            let sample = phase(run, pool, &spread.tasks(*job, prefix), cluster.as_deref_mut())?;
+            samples.gathered.add(what, at, name, sample);
+        }
+        spread.clean()?;
     }
-    spread.clean()
+    Ok(())
 }
 
 fn rows(samples: &Samples) -> Vec<Row> {
@@ -170,25 +188,39 @@ fn rows(samples: &Samples) -> Vec<Row> {
     for (what, _, _) in PHASES {
         let row = gathered.row(what, "", ADAMANT, &YARDSTICKS, Measure::Microseconds, what.to_owned(), "us");
         let Some(mut row) = row else { continue };
-        let nothing = gathered.figure(what, "", NOTHING, Measure::Microseconds);
-        if let (Some(nothing), Some(echo)) = (nothing, echo) {
-            let (is, value) = match what {
-                "stat, warm" => ("1.3 do-nothing", 1.3 * nothing.median),
-                "create" | "unlink" => ("do-nothing + 1.3 echoes + 15 us", nothing.median + 1.3 * echo.median + 15.0),
-                _ => ("do-nothing + 2 echoes + 40 us", nothing.median + 2.0 * echo.median + 40.0),
+        if let Some(nothing) = gathered.figure(what, "", NOTHING, Measure::Microseconds) {
+            let part = match what {
+                "stat, warm" => 1.0 / 1.3,
+                "create" | "unlink" => 0.8,
+                _ => 0.5,
             };
-            row.bound = Some(Bound { is: is.to_owned(), value, kept: row.figure.median <= value });
+            row = part_of_nothing(row, nothing, part);
         }
         rows.push(row);
     }
-    for what in ["create", "unlink"] {
-        let figure = |place: &str| gathered.figure(what, "", place, Measure::Microseconds);
-        let (Some(time), Some(nothing)) = (figure(WRITE_BACK), figure(NOTHING)) else { continue };
-        let value = nothing.median / WRITE_BACK_PART;
-        let mut row = Row::new(format!("{what}, metadata_write_back"), "us", time).beside(NOTHING, Some(nothing));
-        let is = format!("{WRITE_BACK_PART} of the do-nothing file system's rate");
-        row.bound = Some(Bound { is, value, kept: time.median <= value });
-        rows.push(row);
+    for (what, _, _) in NAMES {
+        let figure = |at: &str, place: &str| gathered.figure(what, at, place, Measure::Microseconds);
+        let beside = |label: String, at: &str, place: &str| {
+            gathered.row(what, at, place, &[NOTHING], Measure::Microseconds, label, "us")
+        };
+        if let (Some(mut row), Some(nothing), Some(echo)) =
+            (beside(format!("{what}, sync_metadata"), "", SYNC), figure("", NOTHING), echo)
+        {
+            let value = nothing.median + 1.3 * echo.median + 10.0;
+            let kept = row.figure.median <= value;
+            row.bound = Some(Bound { is: "do-nothing + 1.3 echoes + 10 us".to_owned(), value, kept });
+            rows.push(row);
+        }
+        let part = if what == "create" { 0.75 } else { 0.6 };
+        for (label, at, place, part) in [
+            (format!("{what}, {UP}"), "", UP, part),
+            (format!("{what}, {TOGETHER_MARK}"), TOGETHER_MARK, ADAMANT, 0.6),
+            (format!("{what}, {TOGETHER_MARK}, sync_metadata"), TOGETHER_MARK, SYNC, 0.6),
+        ] {
+            if let (Some(row), Some(nothing)) = (beside(label, at, place), figure(at, NOTHING)) {
+                rows.push(part_of_nothing(row, nothing, part));
+            }
+        }
     }
     rows.extend(large(samples));
     rows.extend(chores::rows(&samples.chores, &samples.bare));
@@ -205,6 +237,13 @@ fn rows(samples: &Samples) -> Vec<Row> {
         rows.extend(of(which).map(|figure| Row::new(what, unit, figure)));
     }
     rows
+}
+
+/// A time that is to reach this part of the do-nothing file system's rate.
+fn part_of_nothing(row: Row, nothing: Figure, part: f64) -> Row {
+    let value = nothing.median / part;
+    let is = format!("{part:.2} of the do-nothing file system's rate");
+    Row { bound: Some(Bound { is, value, kept: row.figure.median <= value }), ..row }
 }
 
 /// The rows of large files.
@@ -236,7 +275,7 @@ fn large(samples: &Samples) -> Vec<Row> {
 fn charts(samples: &Samples) -> Vec<Chart> {
     let gathered = &samples.gathered;
     let mut charts = Vec::new();
-    let series: Vec<Series> = [ADAMANT, WRITE_BACK, NOTHING, NOTHING_DEVICE, TMPFS, XFS]
+    let series: Vec<Series> = [ADAMANT, SYNC, NOTHING, NOTHING_DEVICE, TMPFS, XFS]
         .iter()
         .map(|place| Series {
             name: (*place).to_owned(),
@@ -251,7 +290,9 @@ fn charts(samples: &Samples) -> Vec<Chart> {
             across: String::new(),
             up: "µs per file (less is better)".to_owned(),
             shape: Shape::Bars,
-            places: ["create", "stat", "unlink", "4 KiB: create", "4 KiB: unlink"].map(str::to_owned).to_vec(),
+            places: ["create", "stat", "unlink", "4 KiB: create", "4 KiB: read", "4 KiB: unlink"]
+                .map(str::to_owned)
+                .to_vec(),
             series,
         });
     }
@@ -283,15 +324,21 @@ mod tests {
         for (what, ..) in PHASES {
             samples.gathered.add(what, "", ADAMANT, sample(60.0));
             samples.gathered.add(what, "", NOTHING, sample(30.0));
-            samples.gathered.add(what, "", WRITE_BACK, sample(37.0));
+            samples.gathered.add(what, "", SYNC, sample(67.0));
+            samples.gathered.add(what, "", UP, sample(41.0));
+            samples.gathered.add(what, TOGETHER_MARK, NOTHING, sample(12.0));
+            samples.gathered.add(what, TOGETHER_MARK, SYNC, sample(19.0));
         }
         let rows = rows(&samples);
         let bound = |what: &str| rows.iter().find(|row| row.what == what).unwrap().bound.clone().unwrap();
-        assert_eq!((bound("create").value, bound("create").kept), (71.0, true));
-        assert_eq!((bound("stat, warm").value, bound("stat, warm").kept), (39.0, false));
-        assert_eq!(bound("4 KiB file: create, write, close").value, 110.0);
-        let behind = bound("create, metadata_write_back");
-        assert_eq!((behind.value, behind.kept), (37.5, true));
+        let rounded = |what: &str| (bound(what).value.round() as u64, bound(what).kept);
+        assert_eq!(rounded("create"), (38, false));
+        assert_eq!(rounded("stat, warm"), (39, false));
+        assert_eq!(rounded("4 KiB file: open, read, close"), (60, true));
+        assert_eq!(rounded("create, sync_metadata"), (66, false), "30 + 1.3 * 20 + 10");
+        assert_eq!(rounded("create, adamant up"), (40, false));
+        assert_eq!(rounded("unlink, adamant up"), (50, true));
+        assert_eq!(rounded("unlink, 4 programs, sync_metadata"), (20, true));
         assert_eq!(charts(&samples).len(), 2);
     }
 

@@ -9,7 +9,6 @@ use anyhow::{Context, bail};
 
 use crate::cluster::{Cluster, anonymous_memory};
 use crate::figures::Figure;
-use crate::filler::Share;
 use crate::load::{Job, Pool, Task};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
@@ -30,7 +29,7 @@ const LARGE: u64 = 1_000_000;
 /// Entries of the other directories.
 const USUAL: u64 = 100_000;
 /// Programs at work on each client.
-const THREADS: u64 = 4;
+const IN_FLIGHT: u16 = 4;
 /// Bytes on disk that an empty file may take.
 const DISK_BOUND: f64 = 700.0;
 /// MiB of its own memory that a server may take, as it is set by default.
@@ -41,7 +40,6 @@ const CLIENT_BOUND: f64 = 512.0;
 const LIST_BOUND: f64 = 0.01;
 /// Milliseconds until a server serves again.
 const RESTART_BOUND: f64 = 1000.0;
-const FSNAME: &str = "adamant";
 
 /// Runs the measurement.
 pub fn run(run: &Run, size: &Size, command: &str) -> Results {
@@ -136,7 +134,7 @@ fn fill(
     let mut large = None;
     for (done, phase) in phases.iter().enumerate() {
         run.step(done, all, &format!("{made} files are there"))?;
-        let share = Share { mgs: cluster.mgs().to_owned(), fsname: FSNAME.to_owned(), threads: THREADS };
+        let share = cluster.share(IN_FLIGHT, true);
         let mut tasks = Vec::new();
         for (at, (folder, count)) in phase.iter().enumerate() {
             let place = mount.join(folder);

@@ -54,8 +54,9 @@ pub fn run(run: &Run, size: &Size, command: &str) -> Results {
 fn measure(run: &Run, size: &Size, cases: &mut Vec<Case>) -> anyhow::Result<()> {
     let all = size.files.len() * size.uncommitted.len() * size.kills;
     run.step(0, all, "starting servers and a mount")?;
-    let mut cluster = Cluster::start(&run.folder("cluster")?, 1, 1)?;
-    let mount = cluster.mounts().remove(0);
+    let mut cluster = Cluster::start(&run.folder("cluster")?, 1, 0)?;
+    // So many creates are so many replays.
+    let mount = cluster.mount_with(None, &["sync_metadata"])?;
     let stop_file = run.folder("signals")?.join("stop");
     let mut pool = Pool::start(2)?;
     let beat = mount.join("beat");

@@ -138,7 +138,9 @@ fn begin(
         sides.push((names[1], Some(far)));
     }
     for (name, far) in sides {
-        let root = cluster.mount(far)?;
+        // Version 0.1.0 knows nothing else.
+        let options: &[&str] = if offer.is_some() { &["sync_metadata"] } else { &[] };
+        let root = cluster.mount_with(far, options)?;
         if offer.is_some() {
             cluster.set_mount_param(&root, "mdc.*.max_mod_rpcs_raise", "1")?;
         }

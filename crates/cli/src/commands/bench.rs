@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bench::results::Results;
 use bench::run::{Progress, Run};
-use bench::suites::{ceiling, meta, millions, recovery, slots, smallfile};
+use bench::suites::{ceiling, meta, millions, native, recovery, slots, smallfile};
 use clap::{Args, Subcommand};
 
 use crate::{daemon, output};
@@ -94,6 +94,19 @@ enum Command {
         /// Clients that make them, each a process without a mount
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
         clients: u64,
+    },
+    /// Creates by the client library, without a mount
+    ///
+    /// Example: adamant bench native --before 1000000 --files 100000
+    Native {
+        #[command(flatten)]
+        common: Common,
+        /// Files of each measurement
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+        files: Option<u64>,
+        /// Files that there are before
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+        before: Option<u64>,
     },
     /// One client with more and more changes in flight, over loopback and with a longer way, beside version 0.1.0
     ///
@@ -200,6 +213,15 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 groups: if quick { 3 } else { 10 },
             };
             measure(&common, |run, command| ceiling::run(run, size, command))
+        }
+        Command::Native { common, files, before } => {
+            let quick = common.quick;
+            let size = native::Size {
+                rounds: common.rounds(3, 5),
+                files: files.unwrap_or(if quick { 10_000 } else { 100_000 }),
+                before: before.unwrap_or(if quick { 0 } else { 1_000_000 }),
+            };
+            measure(&common, |run, command| native::run(run, size, command))
         }
         Command::Smallfile { common, files, processes, sizes } => {
             let quick = common.quick;

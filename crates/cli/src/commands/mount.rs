@@ -25,7 +25,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, metadata_write_back, sync_metadata, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, sync_metadata, metadata_write_back, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -129,7 +129,7 @@ impl MountRequest {
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
-            sync_metadata: true,
+            sync_metadata: false,
             faults: stdx::Faults::none(),
         };
         let mut remount = false;
@@ -177,8 +177,13 @@ impl MountRequest {
                 "uring" => settings.uring = true,
                 "nouring" => settings.uring = false,
                 "threads" => settings.threads = number()? as usize,
-                "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" | "sync"
-                | "dirsync" => settings.kernel_options.push(key.to_owned()),
+                "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" => {
+                    settings.kernel_options.push(key.to_owned());
+                }
+                "sync" | "dirsync" => {
+                    options.sync_metadata = true;
+                    settings.kernel_options.push(key.to_owned());
+                }
                 _ if key.starts_with("x-") || key.starts_with("comment") || sloppy => {}
                 _ => bail!("mount option '{key}' is unknown; see 'adamant mount --help'"),
             }
@@ -304,11 +309,22 @@ impl Mounted {
             result.is_some()
         });
         if result.is_none() {
-            unmount(mount.directory())?;
+            if let Err(error) = unmount(mount.directory())
+                && is_mounted(mount.directory())
+            {
+                return Err(error);
+            }
+            // Or umount(8) was first: what programs wrote is still on its way to the servers.
             result = ended.recv_timeout(Duration::from_secs(60)).ok();
         }
         result.unwrap_or(Ok(())).context("the session with the kernel broke")
     }
+}
+
+/// Whether something is mounted there.
+fn is_mounted(directory: &std::path::Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
 }
 
 /// umount(8) for a directory.
@@ -411,9 +427,20 @@ mod tests {
     }
 
     #[test]
+    fn changes_are_made_behind_the_back_unless_something_synchronous_is_wanted() {
+        for (line, sync) in [("rw", false), ("sync_metadata", true), ("sync_metadata,metadata_write_back", false)] {
+            assert_eq!(parse(line).options.sync_metadata, sync, "{line}");
+        }
+        assert!(parse("sync").options.sync_metadata && parse("dirsync").options.sync_metadata);
+    }
+
+    fn parse(line: &str) -> MountRequest {
+        let words: Vec<String> = line.split(',').map(str::to_owned).collect();
+        MountRequest::parse("a:1:/fs", &words, false).unwrap()
+    }
+
+    #[test]
     fn the_last_of_ro_and_rw_counts() {
-        let words = |line: &str| -> Vec<String> { line.split(',').map(str::to_owned).collect() };
-        let parse = |line: &str| MountRequest::parse("a:1:/fs", &words(line), false).unwrap();
         let changed = parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro");
         assert!(changed.remount && changed.settings.read_only && changed.options.read_only);
         let back = parse("ro,remount,rw");

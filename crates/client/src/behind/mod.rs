@@ -200,9 +200,13 @@ pub(crate) fn counts(w: &World) -> (u64, u64) {
     w.behind.lanes.values().fold((0, 0), |(made, settled), lane| (made + lane.made, settled + lane.settled))
 }
 
-/// Whether changes may be made here at all.
+/// Whether changes may be made here at all. Not while there is no room for more nodes: a change that waits for its answer leaves time
+/// for data to be written.
 pub(crate) fn allowed(w: &World, dest: Dest) -> bool {
-    !w.options.sync_metadata && !w.unmounting && w.behind.lanes.get(&dest).is_some_and(|lane| lane.room > 0)
+    !w.options.sync_metadata
+        && !w.unmounting
+        && !w.room.is_short
+        && w.behind.lanes.get(&dest).is_some_and(|lane| lane.room > 0)
 }
 
 /// The lease on a directory: our number of the lock.

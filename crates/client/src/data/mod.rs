@@ -318,6 +318,11 @@ pub fn is_clean(w: &World, ino: u64) -> bool {
     !file.leave_asked && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
+/// Dirty data is written without waiting for its time.
+pub fn write_now(w: &mut World, ino: u64) {
+    flush::start_all(w, ino);
+}
+
 /// The node is being dropped.
 pub fn drop_node(w: &mut World, ino: u64) {
     recall::drop_node(w, ino);

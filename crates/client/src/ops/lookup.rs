@@ -9,11 +9,7 @@ use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::cx::{Cx, Run};
 use crate::file::check_name;
 use crate::names::Found;
-use crate::op::Task;
 use crate::world::{ObjectLocks, World};
-
-/// Lookups in a row that find nothing before the whole directory is fetched.
-const MISSES_BEFORE_LISTING: u32 = 2;
 
 /// Names of one object that the kernel may keep at a time.
 const KERNEL_NAMES_MAX: usize = 16;
@@ -102,7 +98,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         if first {
             cx.w.learn_absent(parent, name, epoch, version);
         }
-        missed(cx, parent);
+        cx.w.missed_name(parent);
         return Err(Errno::ENOENT.into());
     };
     if first && !up {
@@ -112,26 +108,6 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         }
     }
     stat(cx, attr.fid.ino())
-}
-
-/// A name was not there. Who looks up several such names is about to make them: with the whole listing here, no further
-/// lookup costs a request.
-fn missed(cx: &mut Cx<'_>, parent: u64) {
-    let Some(node) = cx.w.nodes.get_mut(parent) else { return };
-    let epoch = node.update_epoch;
-    if !node.has(proto::msg::bits::UPDATE) {
-        return;
-    }
-    let dir = node.dir_mut();
-    // Of all names known some had to be forgotten: this one only looked like one of them.
-    if dir.complete_epoch == Some(epoch) {
-        return;
-    }
-    dir.misses += 1;
-    if dir.misses >= MISSES_BEFORE_LISTING && !dir.fetching && dir.too_large != Some(epoch) {
-        dir.fetching = true;
-        cx.spawn(Task::Listing { ino: parent });
-    }
 }
 
 /// `Forget`.

@@ -120,6 +120,7 @@ pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, rep: &ObjectRep, ep
         rebuilt(w);
     }
     w.changed_name(parent, name, Some(attr), epoch, version(rep));
+    w.missed_name(parent);
     if attr.mode & S_IFMT == S_IFDIR
         && let Some(node) = w.nodes.get_mut(attr.fid.ino())
         && node.has(bits::UPDATE)

@@ -105,6 +105,8 @@ pub struct Cluster {
     pub log: Vec<String>,
     /// Requests of clients by opcode.
     pub requests: BTreeMap<&'static str, u64>,
+    /// Those of all calls.
+    pub all_requests: BTreeMap<&'static str, u64>,
     /// What the last listing gave.
     pub listed: Vec<client::api::DirectoryEntry>,
     /// Groups wait to become durable while this is set.
@@ -146,6 +148,7 @@ impl Cluster {
             next_call: 1,
             log: Vec::new(),
             requests: BTreeMap::new(),
+            all_requests: BTreeMap::new(),
             listed: Vec::new(),
             slow_media: false,
             at_media: |work| work(),
@@ -630,7 +633,9 @@ impl Cluster {
             }
             Effect::Send { conn, frame } => {
                 if let Some(opcode) = Opcode::from_raw(frame.header.opcode) {
-                    *self.requests.entry(opcode.name()).or_default() += 1;
+                    for count in [&mut self.requests, &mut self.all_requests] {
+                        *count.entry(opcode.name()).or_default() += 1;
+                    }
                 }
                 if let Some(&other) = self.links.get(&(me, conn.0)) {
                     self.transmit(me, other, frame);

@@ -1,0 +1,198 @@
+//! The client library without a mount: creates with many requests under way, behind the caller's back, and in one directory for
+//! many clients.
+
+use std::path::PathBuf;
+
+use crate::cluster::{self, Cluster};
+use crate::echo::{Echo, EchoServer};
+use crate::figures::Figure;
+use crate::filler::Share;
+use crate::load::{Job, Pool, Task};
+use crate::results::{Bound, Results, Row};
+use crate::run::Run;
+
+/// Requests under way.
+const IN_FLIGHT: u16 = 32;
+/// Creates that fit into what a client may have made and not sent.
+const BURST: u64 = 1000;
+/// Files of a directory of those that are there before.
+const FOLDER: u64 = 100_000;
+/// Clients of one directory.
+const CLIENTS: usize = 4;
+const ECHOES: u32 = 10_000;
+/// Of the machine that the wanted figures are for.
+const ECHO_US: f64 = 5.0;
+
+/// How much to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Rounds, of which the median counts.
+    pub rounds: usize,
+    /// Files that there are before.
+    pub before: u64,
+    /// Files of each measurement.
+    pub files: u64,
+}
+
+/// What was measured.
+#[derive(Debug, Default)]
+struct Samples {
+    echo: Vec<f64>,
+    rate: Vec<f64>,
+    server_cpu_us: Vec<f64>,
+    client_cpu_us: Vec<f64>,
+    burst: Vec<f64>,
+    sustained: Vec<f64>,
+    sustained_server_cpu_us: Vec<f64>,
+    sustained_client_cpu_us: Vec<f64>,
+    own: Vec<f64>,
+    shared: Vec<f64>,
+}
+
+/// Runs the measurement.
+pub fn run(run: &Run, size: Size, command: &str) -> Results {
+    let about = "Empty files made through the client library, without a mount: one thread with 32 creates under way. What is \
+                 wanted is for a machine on which an echo over loopback takes 5 us; on a slower one it is in proportion.";
+    super::finish("native", about, command, |results| {
+        let mut samples = Samples::default();
+        let ended = measure(run, size, &mut samples);
+        results.rows = rows(&samples);
+        ended
+    })
+}
+
+fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
+    run.step(0, size.rounds, "starting servers and a mount")?;
+    let cluster = &mut Cluster::start(&run.folder("cluster")?, 1, 1)?;
+    let server = EchoServer::start()?;
+    let mut echo = Echo::connect(server.port)?;
+    let mount = cluster.mounts().remove(0);
+    let make = |folder: &str| std::fs::create_dir_all(mount.join(folder));
+    let mut pool = Pool::start(CLIENTS)?;
+    let pid = pool.pids()[0];
+    let sync = cluster.share(IN_FLIGHT, true);
+    let behind = cluster.share(IN_FLIGHT, false);
+    let mut done = 0;
+    while done < size.before {
+        run.step(0, size.rounds, &format!("{done} files are there"))?;
+        let folder = format!("before{done}");
+        make(&folder)?;
+        fill(run, &mut pool, cluster, vec![task(&folder, 0, FOLDER.min(size.before - done), &sync)])?;
+        done += FOLDER;
+    }
+    for round in 0..size.rounds {
+        run.step(round, size.rounds, "echo")?;
+        samples.echo.push(echo.measure(ECHOES, 1)?);
+        run.step(round, size.rounds, "creates of a native client")?;
+        let folder = format!("native{round}");
+        for what in ["sync", "burst", "sustained"] {
+            make(&format!("{folder}/{what}"))?;
+        }
+        let place = |what: &str| format!("{folder}/{what}");
+        let each = size.files as f64;
+        let before = (cluster.usage().server_cpu_us, cpu(pid));
+        let took = fill(run, &mut pool, cluster, vec![task(&place("sync"), 0, size.files, &sync)])?;
+        samples.rate.push(took.operations as f64 / took.busy);
+        samples.server_cpu_us.push((cluster.usage().server_cpu_us - before.0) / each);
+        samples.client_cpu_us.push((cpu(pid) - before.1) / each);
+
+        run.step(round, size.rounds, "creates of a native client behind the back")?;
+        let bursts = Share { burst: BURST, ..behind.clone() };
+        let took = fill(run, &mut pool, cluster, vec![task(&place("burst"), 0, BURST * 10, &bursts)])?;
+        samples.burst.push(took.operations as f64 / took.busy);
+        let whole = Share { burst: size.files, ..behind.clone() };
+        let before = (cluster.usage().server_cpu_us, cpu(pid));
+        let took = fill(run, &mut pool, cluster, vec![task(&place("sustained"), 0, size.files, &whole)])?;
+        samples.sustained.push(took.operations as f64 / took.seconds);
+        samples.sustained_server_cpu_us.push((cluster.usage().server_cpu_us - before.0) / each);
+        samples.sustained_client_cpu_us.push((cpu(pid) - before.1) / each);
+
+        run.step(round, size.rounds, "creates of four native clients")?;
+        let count = (size.files / CLIENTS as u64).max(1);
+        for shared in [false, true] {
+            let mut tasks = Vec::new();
+            for client in 0..CLIENTS {
+                let place = if shared { place("shared") } else { place(&format!("own{client}")) };
+                make(&place)?;
+                tasks.push(task(&place, client, count, &sync));
+            }
+            let took = fill(run, &mut pool, cluster, tasks)?;
+            let rates = if shared { &mut samples.shared } else { &mut samples.own };
+            rates.push(took.operations as f64 / took.seconds);
+        }
+        run.step(round, size.rounds, "removing them")?;
+        std::fs::remove_dir_all(mount.join(&folder))?;
+    }
+    Ok(())
+}
+
+fn cpu(pid: u32) -> f64 {
+    cluster::cpu_us(pid).unwrap_or(0.0)
+}
+
+fn task(folder: &str, client: usize, count: u64, share: &Share) -> Task {
+    Task {
+        job: Job::Create { size: 0 },
+        folder: PathBuf::from(folder),
+        prefix: format!("f.{client}."),
+        count,
+        stop_file: None,
+        share: Some(share.clone()),
+    }
+}
+
+fn fill(run: &Run, pool: &mut Pool, cluster: &mut Cluster, tasks: Vec<Task>) -> anyhow::Result<crate::load::Took> {
+    pool.phase(run, &tasks, &mut || cluster.check())
+}
+
+/// The rows of what was measured.
+fn rows(samples: &Samples) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let echo = Figure::of(&samples.echo);
+    let slower = echo.map_or(1.0, |echo| echo.median / ECHO_US).max(1.0);
+    let mut row = |what: &str, unit: &str, of: &[f64], wanted: f64, most: bool| {
+        let Some(figure) = Figure::of(of) else { return };
+        let value = if most { wanted * slower } else { wanted / slower };
+        let kept = if most { figure.median <= value } else { figure.median >= value };
+        let bound = Bound { is: format!("{wanted} where an echo takes {ECHO_US} us"), value, kept };
+        rows.push(Row { bound: Some(bound), ..Row::new(what, unit, figure) });
+    };
+    row("native create, sync_metadata, 32 under way", "creates/s", &samples.rate, 80_000.0, false);
+    row("native create, sync_metadata: CPU of the servers", "us", &samples.server_cpu_us, 10.0, true);
+    row("native create, sync_metadata: CPU of the client", "us", &samples.client_cpu_us, 5.0, true);
+    row("native create, until the buffer is full", "creates/s", &samples.burst, 250_000.0, false);
+    row("native create, sustained to disk", "creates/s", &samples.sustained, 80_000.0, false);
+    row("native create, sustained: CPU of the servers", "us", &samples.sustained_server_cpu_us, 10.0, true);
+    row("native create, sustained: CPU of the client", "us", &samples.sustained_client_cpu_us, 5.0, true);
+    if let (Some(shared), Some(own)) = (Figure::of(&samples.shared), Figure::of(&samples.own)) {
+        let value = 0.7 * own.median;
+        let bound = Bound { is: "0.7 of directories of their own".to_owned(), value, kept: shared.median >= value };
+        let row = Row::new("native create, sync_metadata, 4 clients in one directory", "creates/s", shared);
+        rows.push(Row { bound: Some(bound), ..row.beside("directories of their own", Some(own)) });
+    }
+    rows.extend(echo.map(|figure| Row::new("echo", "us", figure)));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_bounded_from_below_and_cpu_from_above() {
+        let samples = Samples {
+            rate: vec![79_999.0],
+            server_cpu_us: vec![10.1],
+            client_cpu_us: vec![4.9],
+            shared: vec![70.0],
+            own: vec![100.0],
+            ..Samples::default()
+        };
+        let kept = |samples: &Samples| -> Vec<bool> {
+            rows(samples).into_iter().filter_map(|row| Some(row.bound?.kept)).collect()
+        };
+        assert_eq!(kept(&samples), [false, false, true, true], "what was not measured has no row");
+        let slower = Samples { echo: vec![5.1], ..samples };
+        assert_eq!(kept(&slower), [true, true, true, true]);
+    }
+}

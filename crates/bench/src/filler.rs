@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -159,10 +159,7 @@ impl Work<'_> {
     fn wait(&self, attention: Attention) -> Option<Created> {
         if attention == Attention::Unneeded {
             // All calls are answered, or another thread reads.
-            return match self.answered.recv_timeout(GLANCE) {
-                Ok(answer) => Some(answer),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-            };
+            return self.answered.recv_timeout(GLANCE).ok();
         }
         let sockets = self.mount.sockets();
         let glance = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };

@@ -63,6 +63,14 @@ pub struct Task {
     pub share: Option<Share>,
 }
 
+impl Task {
+    /// Empty files, made by a client of its own; `folder` counts from the root.
+    pub fn of_client(share: &Share, folder: &str, prefix: String, count: u64) -> Task {
+        let (job, folder) = (Job::Create { size: 0 }, PathBuf::from(folder));
+        Task { job, folder, prefix, count, stop_file: None, share: Some(share.clone()) }
+    }
+}
+
 /// A worker's answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Answer {

@@ -1,7 +1,7 @@
 //! A file system of millions of files: what it costs in disk and memory, and how soon it serves again after a crash.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::cluster::{Cluster, anonymous_memory};
 use crate::figures::Figure;
-use crate::load::{Job, Pool, Task};
+use crate::load::{Pool, Task};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
 
@@ -28,7 +28,7 @@ pub struct Size {
 const LARGE: u64 = 1_000_000;
 /// Entries of the other directories.
 const USUAL: u64 = 100_000;
-/// Programs at work on each client.
+/// Creates under way of each client.
 const IN_FLIGHT: u16 = 4;
 /// Bytes on disk that an empty file may take.
 const DISK_BOUND: f64 = 700.0;
@@ -139,14 +139,7 @@ fn fill(
         for (at, (folder, count)) in phase.iter().enumerate() {
             let place = mount.join(folder);
             std::fs::create_dir_all(&place).with_context(|| format!("cannot make '{}'", place.display()))?;
-            tasks.push(Task {
-                job: Job::Create { size: 0 },
-                folder: PathBuf::from(folder),
-                prefix: format!("file.{at}."),
-                count: *count,
-                stop_file: None,
-                share: Some(share.clone()),
-            });
+            tasks.push(Task::of_client(&share, folder, format!("file.{at}."), *count));
         }
         let took = pool.phase(run, &tasks, &mut || {
             peaks.look(cluster, clients);

@@ -1,13 +1,13 @@
 //! The client library without a mount: creates with many requests under way, behind the caller's back, and in one directory for
 //! many clients.
 
-use std::path::PathBuf;
+use anyhow::Context;
 
 use crate::cluster::{self, Cluster};
 use crate::echo::{Echo, EchoServer};
 use crate::figures::Figure;
 use crate::filler::Share;
-use crate::load::{Job, Pool, Task};
+use crate::load::{Pool, Task, Took};
 use crate::results::{Bound, Results, Row};
 use crate::run::Run;
 
@@ -69,7 +69,6 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
     let mount = cluster.mounts().remove(0);
     let make = |folder: &str| std::fs::create_dir_all(mount.join(folder));
     let mut pool = Pool::start(CLIENTS)?;
-    let pid = pool.pids()[0];
     let sync = cluster.share(IN_FLIGHT, true);
     let behind = cluster.share(IN_FLIGHT, false);
     let mut done = 0;
@@ -89,23 +88,22 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
             make(&format!("{folder}/{what}"))?;
         }
         let place = |what: &str| format!("{folder}/{what}");
-        let each = size.files as f64;
-        let before = (cluster.usage().server_cpu_us, cpu(pid));
-        let took = fill(run, &mut pool, cluster, vec![task(&place("sync"), 0, size.files, &sync)])?;
+        let (took, server_us, client_us) =
+            fill_alone(run, &mut pool, cluster, task(&place("sync"), 0, size.files, &sync))?;
         samples.rate.push(took.operations as f64 / took.busy);
-        samples.server_cpu_us.push((cluster.usage().server_cpu_us - before.0) / each);
-        samples.client_cpu_us.push((cpu(pid) - before.1) / each);
+        samples.server_cpu_us.push(server_us);
+        samples.client_cpu_us.push(client_us);
 
         run.step(round, size.rounds, "creates of a native client behind the back")?;
         let bursts = Share { burst: BURST, ..behind.clone() };
         let took = fill(run, &mut pool, cluster, vec![task(&place("burst"), 0, BURST * 10, &bursts)])?;
         samples.burst.push(took.operations as f64 / took.busy);
         let whole = Share { burst: size.files, ..behind.clone() };
-        let before = (cluster.usage().server_cpu_us, cpu(pid));
-        let took = fill(run, &mut pool, cluster, vec![task(&place("sustained"), 0, size.files, &whole)])?;
+        let (took, server_us, client_us) =
+            fill_alone(run, &mut pool, cluster, task(&place("sustained"), 0, size.files, &whole))?;
         samples.sustained.push(took.operations as f64 / took.seconds);
-        samples.sustained_server_cpu_us.push((cluster.usage().server_cpu_us - before.0) / each);
-        samples.sustained_client_cpu_us.push((cpu(pid) - before.1) / each);
+        samples.sustained_server_cpu_us.push(server_us);
+        samples.sustained_client_cpu_us.push(client_us);
 
         run.step(round, size.rounds, "creates of four native clients")?;
         let count = (size.files / CLIENTS as u64).max(1);
@@ -126,22 +124,22 @@ fn measure(run: &Run, size: Size, samples: &mut Samples) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn cpu(pid: u32) -> f64 {
-    cluster::cpu_us(pid).unwrap_or(0.0)
+/// One client's creates, and the CPU time of servers and client for each, in microseconds.
+fn fill_alone(run: &Run, pool: &mut Pool, cluster: &mut Cluster, task: Task) -> anyhow::Result<(Took, f64, f64)> {
+    let pid = *pool.pids().first().context("no worker")?;
+    let used = |cluster: &Cluster| (cluster.usage().server_cpu_us, cluster::cpu_us(pid).unwrap_or(0.0));
+    let each = task.count as f64;
+    let before = used(cluster);
+    let took = fill(run, pool, cluster, vec![task])?;
+    let after = used(cluster);
+    Ok((took, (after.0 - before.0) / each, (after.1 - before.1) / each))
 }
 
 fn task(folder: &str, client: usize, count: u64, share: &Share) -> Task {
-    Task {
-        job: Job::Create { size: 0 },
-        folder: PathBuf::from(folder),
-        prefix: format!("f.{client}."),
-        count,
-        stop_file: None,
-        share: Some(share.clone()),
-    }
+    Task::of_client(share, folder, format!("f.{client}."), count)
 }
 
-fn fill(run: &Run, pool: &mut Pool, cluster: &mut Cluster, tasks: Vec<Task>) -> anyhow::Result<crate::load::Took> {
+fn fill(run: &Run, pool: &mut Pool, cluster: &mut Cluster, tasks: Vec<Task>) -> anyhow::Result<Took> {
     pool.phase(run, &tasks, &mut || cluster.check())
 }
 

@@ -11,6 +11,7 @@ use prost::Message;
 use proto::Fid;
 use proto::msg::Layout;
 
+use crate::commands::mount::mounts;
 use crate::output::{human, parse_size};
 
 /// The verbs.
@@ -142,18 +143,6 @@ fn explain(path: &Path, error: &io::Error) -> anyhow::Error {
         Some(25) => anyhow!("'{shown}' is not on an Adamant mount"),
         _ => anyhow!("'{shown}': {error}"),
     }
-}
-
-/// Mount points of ours.
-fn mounts() -> Vec<(String, PathBuf)> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let (source, place, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            (kind == "fuse.adamant").then(|| (source.to_owned(), PathBuf::from(place.replace("\\040", " "))))
-        })
-        .collect()
 }
 
 fn mounts_of(path: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {

@@ -321,10 +321,20 @@ impl Mounted {
     }
 }
 
-/// Whether something is mounted there.
+/// Mounts of ours on this machine: source, place.
+pub fn mounts() -> Vec<(String, PathBuf)> {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            let (source, place, kind) = (fields.next()?, fields.next()?, fields.next()?);
+            (kind == "fuse.adamant").then(|| (source.to_owned(), PathBuf::from(place.replace("\\040", " "))))
+        })
+        .collect()
+}
+
 fn is_mounted(directory: &std::path::Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
+    mounts().iter().any(|(_, place)| place == directory)
 }
 
 /// umount(8) for a directory.

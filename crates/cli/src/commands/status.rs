@@ -8,6 +8,7 @@ use clap::Args;
 use host::admin::{self, Description, Request, Response};
 
 use crate::audience;
+use crate::commands::mount;
 use crate::output;
 
 /// Targets, clients, recovery and space of what runs on this machine
@@ -62,12 +63,8 @@ impl Process {
 
     /// Whether a mount's source names this address.
     pub fn is_mounted_from(&self, nid: &str) -> bool {
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        mounts.lines().any(|line| {
-            let mut fields = line.split(' ');
-            let (source, place) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
-            self.description.places.iter().any(|own| own == place) && source.contains(nid)
-        })
+        let is_ours = |place: &Path| self.description.places.iter().any(|own| Path::new(own) == place);
+        mount::mounts().iter().any(|(source, place)| is_ours(place) && source.contains(nid))
     }
 
     /// Parameters of it that match.

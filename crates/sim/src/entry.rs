@@ -172,6 +172,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "opened-in-doubt",
+        what: "a file is opened by a name that a crash takes away again, and that its rename gives once more",
+        plan: || Plan::draw(8_999),
+        canary: Canary::None,
+    },
+    World {
         name: "linked-in-doubt",
         what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
         plan: || Plan::draw(8469),

@@ -19,7 +19,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::{FixedHash, Instant};
 
-use crate::model::{Expect, Got, Id, Model, Op, When, differs};
+use crate::model::{Expect, Got, Id, Model, Op, Path, When, differs};
 
 /// What a call gave.
 pub type Outcome = Result<Got, Errno>;
@@ -40,6 +40,8 @@ pub struct Event {
     /// What it saw may have been undone by a crash, and done once more later: a server shows changes before they are
     /// durable, and who made this one had no answer yet.
     pub doubtful: bool,
+    /// A change that a crash may have undone after others saw it, before it was done once more.
+    pub undone: bool,
 }
 
 impl Event {
@@ -160,6 +162,13 @@ pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verd
         let mut told = Vec::new();
         for (p, event) in candidates {
             steps += 1;
+            for id in glimpses(&state, p, event, &current) {
+                let mut next = state.clone();
+                next.at[p].1 = Phase::Found(id);
+                if seen.insert(next.key()) {
+                    stack.push(next);
+                }
+            }
             let mut next = state.clone();
             match take(&mut next, p, event) {
                 Step::Ended => {
@@ -203,6 +212,46 @@ fn ended(state: &State, processes: &[Vec<Event>]) -> String {
     lines.concat()
 }
 
+/// The path of a call whose first step is to look where that leads.
+fn looks_up(op: &Op) -> Option<&Path> {
+    match op {
+        Op::Stat { path }
+        | Op::Readlink { path }
+        | Op::List { path, .. }
+        | Op::Chmod { path, .. }
+        | Op::Truncate { path, .. }
+        | Op::Open { path, .. }
+        | Op::Link { from: path, .. } => Some(path),
+        _ => None,
+    }
+}
+
+/// Objects that the path of a change may have led to by what a crash undid: its client had looked by then, and asks for the
+/// object. (What is only looked at need not be so at all: see [`Event::doubtful`].)
+fn glimpses(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> BTreeSet<Id> {
+    let mut found = BTreeSet::new();
+    let succeeded = event.end.as_ref().is_none_or(|(_, result)| result.is_ok());
+    let looks = event.doubtful && succeeded && event.op.changes() && state.at[process].1 == Phase::Start;
+    if let Some(path) = looks_up(&event.op).filter(|_| looks) {
+        let seen = |(p, other): &(usize, &Event)| *p != process && other.undone && other.from <= event.to();
+        let undone: Vec<&Event> = current.iter().filter(|of| seen(of)).map(|(_, other)| *other).collect();
+        walks(&state.model, path, &undone, &mut found);
+    }
+    found
+}
+
+/// Where a path leads after some of these changes, in any order.
+fn walks(model: &Model, path: &Path, changes: &[&Event], found: &mut BTreeSet<Id>) {
+    found.extend(model.walk(&Cred::default(), path));
+    for (at, change) in changes.iter().enumerate() {
+        let mut then = model.clone();
+        then.name_next(change.serial);
+        if then.apply(&change.op, &Cred::default(), When::at(0)).is_ok() {
+            walks(&then, path, &[&changes[..at], &changes[at + 1..]].concat(), found);
+        }
+    }
+}
+
 /// One step of a call.
 fn take(state: &mut State, process: usize, event: &Event) -> Step {
     let phase = state.at[process].1;
@@ -233,16 +282,7 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
             }
             other => Some(other),
         },
-        (
-            Op::Stat { path }
-            | Op::Readlink { path }
-            | Op::List { path, .. }
-            | Op::Chmod { path, .. }
-            | Op::Truncate { path, .. }
-            | Op::Open { path, .. }
-            | Op::Link { from: path, .. },
-            Phase::Start,
-        ) => Some(model.walk(&cred, path)),
+        (op, Phase::Start) => looks_up(op).map(|path| model.walk(&cred, path)),
         _ => None,
     };
     match walk {
@@ -284,6 +324,9 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
     let cred = Cred::default();
     let when = When::at(0);
     let model = &mut state.model;
+    if model.get(id).is_none() {
+        return Step::Not("what it looked up is not there".to_owned());
+    }
     let expect = match &event.op {
         Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expect::Inode(id)),
         Op::Readlink { .. } => match &model.inode(id).body {
@@ -322,7 +365,6 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Path;
     use crate::program::name;
 
     fn path(text: &str) -> Path {
@@ -331,7 +373,7 @@ mod tests {
 
     fn event(serial: u32, from: u64, op: Op, end: Option<(u64, Outcome)>) -> Event {
         let end = end.map(|(to, outcome)| (Instant(to), outcome));
-        Event { op, serial, client: 0, from: Instant(from), end, doubtful: false }
+        Event { op, serial, client: 0, from: Instant(from), end, doubtful: false, undone: false }
     }
 
     fn begin() -> Model {
@@ -374,6 +416,25 @@ mod tests {
         assert_eq!(verdict(0o600, 3), Verdict::Good);
         assert!(matches!(verdict(0o640, 3), Verdict::Bad(_)), "nobody gave it that mode");
         assert!(matches!(verdict(0o600, 10), Verdict::Bad(_)), "it was not changed before the call ended");
+    }
+
+    /// A rename was seen, a directory found by the name that it gave, a crash undid it, and then it was done once more.
+    #[test]
+    fn what_was_looked_up_before_a_crash_is_changed_after_it() {
+        let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
+        let chmod = Op::Chmod { path: path("f"), mode: 0o700 };
+        let gone = event(102, 20, Op::Rmdir { path: path("f") }, Some((22, Err(Errno::ENOENT))));
+        let verdict = |undone, doubtful, mode| {
+            let rename = Event { undone, ..event(100, 3, rename.clone(), Some((30, Ok(Got::Done)))) };
+            let chmod = Event { doubtful, ..event(101, 4, chmod.clone(), Some((8, Ok(Got::Done)))) };
+            let stat = client::api::Stat { ino: 7, mode: crate::model::S_IFDIR | mode, nlink: 2, ..Default::default() };
+            let stat = event(103, 23, Op::Stat { path: path("d") }, Some((24, Ok(Got::Stat(stat)))));
+            search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], 1000)
+        };
+        assert_eq!(verdict(true, true, 0o700), Verdict::Good);
+        assert!(matches!(verdict(true, true, 0o755), Verdict::Bad(_)), "what it led to was changed");
+        assert!(matches!(verdict(true, false, 0o700), Verdict::Bad(_)), "it was looked up after the crash");
+        assert!(matches!(verdict(false, true, 0o700), Verdict::Bad(_)), "no crash undid the rename");
     }
 
     /// And may as well not have.

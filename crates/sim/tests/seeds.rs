@@ -81,6 +81,7 @@ fn what_was_mended_stays_mended() {
         "made-and-gone",
         "emptied-and-filled",
         "untold",
+        "opened-in-doubt",
         "linked-in-doubt",
         "mapped-atime",
     ] {

@@ -143,6 +143,7 @@ impl Record {
             from: sched.now(),
             end: None,
             doubtful: false,
+            undone: false,
         };
         let at = {
             let mut histories = self.histories.borrow_mut();
@@ -235,8 +236,9 @@ impl Record {
 
 /// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: what others
 /// looked at from its begin to the crash proves nothing. (What others *changed* on top of it was answered only when both
-/// were durable.) And a client keeps its locks, and with them what it knows, until the answer to its own change is here:
-/// what other processes look at through it meanwhile may be older than what other clients see.
+/// were durable; but the object that a name led to can be changed whatever became of the name.) And a client keeps its
+/// locks, and with them what it knows, until the answer to its own change is here: what other processes look at through it
+/// meanwhile may be older than what other clients see.
 fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
     let mut zones: Vec<(usize, Instant, Instant)> = Vec::new();
     let mut changes: Vec<(usize, usize, Instant, Instant)> = Vec::new();
@@ -252,6 +254,7 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
         for event in events {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
             let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
+            event.undone = event.op.changes() && crashes.iter().any(|at| (event.from..=to).contains(at));
             event.doubtful = zones.iter().any(|(of, from, last)| meets(*of, *from, *last))
                 || changes.iter().any(|(of, on, from, last)| *on == event.client && meets(*of, *from, *last));
         }

@@ -585,6 +585,10 @@ fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Buf;
+    use proto::frame::flags;
+    use proto::msg::ConnectRep;
+    use proto::{Decoder, Frame, Header, SendQueue};
 
     #[test]
     fn places_are_read() {
@@ -609,5 +613,41 @@ mod tests {
         };
         assert_eq!(show("127.0.0.1:7988"), ["127.0.0.1:7988", "127.0.0.1:7989", "127.0.0.1:7990"]);
         assert_eq!(show("unix:/run/x"), ["unix:/run/x", "unix:/run/x.fs-MDT0000", "unix:/run/x.fs-OST0000"]);
+    }
+
+    /// An MGS that refuses every connection, as one that has not started yet.
+    fn refuse(listener: &std::os::unix::net::UnixListener, connections: usize) {
+        for _ in 0..connections {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut decoder = Decoder::new();
+            let request = loop {
+                if let Some(frame) = decoder.next_frame().unwrap() {
+                    break frame;
+                }
+                let mut bytes = [0; 4096];
+                let count = std::io::Read::read(&mut stream, &mut bytes).unwrap();
+                decoder.buffer().extend_from_slice(&bytes[..count]);
+            };
+            let header = Header { flags: flags::REPLY, status: -Errno::ENODEV.raw(), ..request.header };
+            let mut queue = SendQueue::new();
+            queue.push(&Frame::new(header, &ConnectRep::default(), bytes::Bytes::new()));
+            std::io::Write::write_all(&mut stream, &queue.copy_to_bytes(queue.remaining())).unwrap();
+        }
+    }
+
+    /// Delays between its attempts double from 10 ms on, and nothing else happens that would wake its thread.
+    #[test]
+    fn a_target_whose_mgs_is_not_ready_tries_again_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| Nid::Unix(folder.path().join(name).display().to_string());
+        let mgs = std::os::unix::net::UnixListener::bind(folder.path().join("mgs")).unwrap();
+        let options = ServeOptions { listen: at("target"), mgs: vec![at("mgs")], ..ServeOptions::default() };
+        let places = ["mem:fs-MDT0000".parse().unwrap()];
+        let start = std::time::Instant::now();
+        let server = Server::start(&places, &options).unwrap();
+        refuse(&mgs, 7);
+        let took = start.elapsed();
+        server.stop().unwrap();
+        assert!(took < Duration::from_secs(3), "{took:?}");
     }
 }

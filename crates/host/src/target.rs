@@ -4,7 +4,7 @@
 //! machine, and only then are the machine's wishes carried out; replies to one peer that are ready together leave in one
 //! write. What touches the disk goes to the [`crate::workers`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
@@ -190,7 +190,8 @@ pub fn spawn<S: Service + 'static>(
                 loads: RefCell::default(),
                 events,
                 conns: RefCell::new(HashMap::new()),
-                next_conn: std::cell::Cell::new(1),
+                next_conn: Cell::new(1),
+                timer: Cell::new(None),
                 timer_moved: Notify::new(),
                 stopped: RefCell::new(None),
                 stop: Notify::new(),
@@ -218,7 +219,10 @@ struct World<S: Service> {
     loads: RefCell<Vec<store::Load>>,
     events: mpsc::UnboundedSender<Event>,
     conns: RefCell<HashMap<ConnId, Conn>>,
-    next_conn: std::cell::Cell<u64>,
+    next_conn: Cell<u64>,
+    /// What the timer waits for.
+    timer: Cell<Option<stdx::Instant>>,
+    /// The machine wants to be told the time before that.
     timer_moved: Notify,
     stopped: RefCell<Option<String>>,
     stop: Notify,
@@ -265,12 +269,13 @@ async fn serve<S: Service + 'static>(
     };
     world.event(Event::WallClock(clock::wall_ns()));
     world.tell_space();
-    world.pump();
+    world.carry_out();
     let accepting = tokio::task::spawn_local(accept(world.clone(), listener, admission));
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let deadline = world.machine.borrow().deadline();
+        world.timer.set(deadline);
         let timer = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(tokio::time::Instant::from_std(world.clock.at(at))).await,
@@ -306,7 +311,7 @@ async fn serve<S: Service + 'static>(
                 }
             }
         }
-        world.pump();
+        world.carry_out();
     }
     accepting.abort();
     // Replies that say "durable" are written before the connections go.
@@ -603,18 +608,25 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    /// Carries out what the machine wants.
+    /// Carries out what the machine wants after an event that came past the loop that looks after the timer.
     fn pump(self: &Rc<Self>) {
-        let before = self.machine.borrow().deadline();
+        self.carry_out();
+        // The event may have moved the deadline as well as its effects.
+        let deadline = self.machine.borrow().deadline();
+        if deadline.is_some_and(|at| self.timer.get().is_none_or(|timer| at < timer)) {
+            self.timer.set(deadline);
+            self.timer_moved.notify_one();
+        }
+    }
+
+    /// Carries out what the machine wants.
+    fn carry_out(self: &Rc<Self>) {
         loop {
             let effect = self.machine.borrow_mut().poll();
             let Some(effect) = effect else { break };
             self.apply(effect);
         }
         self.workers.load(self.loads.take());
-        if self.machine.borrow().deadline() != before {
-            self.timer_moved.notify_one();
-        }
     }
 
     fn apply(self: &Rc<Self>, effect: Effect) {

@@ -159,3 +159,22 @@ fn in_the_foreground_until_it_is_told_to_stop() {
         assert!(!e2e::story::is_mounted(&fs.mount));
     }
 }
+
+/// An unmount, and right after it `down`: the mount's process still writes back, and the servers go on until it has.
+#[test]
+fn down_waits_for_a_mount_that_was_just_taken_away() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("down right after an unmount", Duration::from_secs(90));
+    let up = Up::new(story.folder());
+    up.up().ok();
+    let data: Vec<u8> = (0..64 << 20).map(|at: u32| (at % 253) as u8).collect();
+    fs::write(up.mount.join("large"), &data).unwrap();
+    rustix::mount::unmount(&up.mount, rustix::mount::UnmountFlags::empty()).unwrap();
+    up.down();
+    let left = adamant(["status", "--json"]).run().stdout;
+    assert!(!left.contains(&up.mount.display().to_string()), "the mount still writes, to nobody:\n{left}");
+    up.up().ok();
+    assert!(fs::read(up.mount.join("large")).unwrap() == data, "what was written before the unmount is lost");
+}

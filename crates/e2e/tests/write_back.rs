@@ -4,9 +4,10 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use e2e::{Cluster, Shape, Story, Which, needs_root, trees};
+use e2e::{Cluster, Shape, Story, Which, adamant, needs_root, trees};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Mounts that all make changes behind their programs' backs.
 fn mounts(count: usize) -> Shape {
@@ -187,4 +188,50 @@ fn a_mount_that_is_told_to_end_while_it_unmounts_loses_nothing() {
         assert!(fs::read(there.join("large")).unwrap() == vec![round; 8 << 20]);
         cluster.mount_again(0);
     }
+}
+
+/// States and identities of the clients of a file system on this machine.
+fn clients(cluster: &Cluster) -> Vec<(String, String)> {
+    let text = adamant(["lctl", "dl"]).ok();
+    let name = format!("{}-client", cluster.fsname);
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|words| words.len() > 4 && words[3] == name);
+    ours.map(|words| (words[1].to_owned(), words[4].to_owned())).collect()
+}
+
+/// A mount is taken away and made again while its object target hangs: the first process still writes back, and who asks for the
+/// place means the second.
+#[test]
+fn a_mount_in_the_place_of_one_that_writes_back_is_the_one_that_is_meant() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a mount in the place of one that writes back", Duration::from_secs(120));
+    let cluster = Cluster::start(&story, mounts(0));
+    let place = story.folder().join("place");
+    fs::create_dir(&place).unwrap();
+    let (source, shown) = (cluster.source(), place.display().to_string());
+    adamant(["mount", &source, &shown]).ok();
+    let data: Vec<u8> = (0..6 << 20).map(|at| (at % 251) as u8).collect();
+    fs::write(place.join("large"), &data).unwrap();
+    let object_target = Pid::from_raw(cluster.server_pid(Which::Ost(0)) as i32).unwrap();
+    kill_process(object_target, Signal::STOP).unwrap();
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).unwrap();
+    adamant(["mount", &source, &shown]).ok();
+    let mut known = clients(&cluster);
+    known.sort();
+    let states: Vec<&str> = known.iter().map(|(state, _)| state.as_str()).collect();
+    assert_eq!(states, ["ST", "UP"]);
+    for _ in 0..20 {
+        let asked = adamant(["lctl", "--device", &shown, "get_param", "-n", "llite.*.uuid"]).ok();
+        assert_eq!(asked.trim(), known[1].1);
+    }
+    kill_process(object_target, Signal::CONT).unwrap();
+    let start = Instant::now();
+    while clients(&cluster).len() > 1 {
+        assert!(start.elapsed() < Duration::from_secs(30), "the first mount does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(fs::read(place.join("large")).unwrap() == data, "what was written before the unmount is there");
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).unwrap();
 }

@@ -46,7 +46,7 @@ pub enum Request {
 /// A device as `lctl dl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// `UP`, or what else.
+    /// `UP`; `ST`: it stops, and was a mount that still writes back what programs have written.
     pub state: String,
     /// `mgs`, `mdt`, `obdfilter`, `mdc`, `osc`, `mgc`.
     pub kind: String,

@@ -320,6 +320,11 @@ impl Mount {
         result
     }
 
+    /// Whether it serves programs: it was not told to end yet.
+    pub fn is_up(&self) -> bool {
+        matches!(self.shared.state.lock().phase, Phase::Mounting | Phase::Mounted)
+    }
+
     /// Writes everything back, says good-bye to the servers and ends the client. Gives up after `patience`.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         servers.iter().flat_map(|server| server.description.devices.iter().map(|d| d.place.clone())).collect();
     for mount in processes.iter().filter(|p| p.role == "mount" && fsnames.contains(&p.description.fsname)) {
         // Another file system of the same name is not ours.
-        if !nids.iter().any(|nid| mount.is_mounted_from(nid)) {
+        if !mount.is_mounted_from(&nids) {
             continue;
         }
         stop(mount)?;

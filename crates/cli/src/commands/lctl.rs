@@ -173,8 +173,7 @@ fn asked(device: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Audience> {
         let Description { devices, places, .. } = &process.description;
         devices.iter().any(|known| known.name == device) || places.iter().any(|place| place == device)
     };
-    // Who is meant has answered: nobody waits for the others.
-    let named = status::as_they_answer().find(has).map(|process| process.socket);
+    let named = status::newest(has).map(|process| process.socket);
     let found = named.or_else(|| {
         let number = device.parse().ok()?;
         let each = |process: status::Process| vec![process.socket; process.description.devices.len()];

@@ -202,9 +202,10 @@ impl MountRequest {
 fn remount(settings: &MountSettings, directory: &std::path::Path) -> anyhow::Result<()> {
     let shown = directory.display().to_string();
     let same = |place: &String| std::fs::canonicalize(place).ok() == std::fs::canonicalize(directory).ok();
-    let mut processes = status::processes().into_iter();
-    let found = processes.find(|process| process.role == "mount" && process.description.places.iter().any(same));
-    let Some(process) = found else { bail!("no file system of ours is mounted at {shown}; see 'adamant status'") };
+    let is_there = |process: &status::Process| process.role == "mount" && process.description.places.iter().any(same);
+    let Some(process) = status::newest(is_there) else {
+        bail!("no file system of ours is mounted at {shown}; see 'adamant status'")
+    };
     if !settings.read_only && process.params("llite.*.read_only").iter().any(|(_, value)| value == "1") {
         bail!("{shown} was mounted with ro, and its servers know it: unmount it and mount it again with rw");
     }
@@ -388,7 +389,7 @@ fn answer(client: &Mount, faults: &stdx::Faults, fsname: &str, uuid: &str, place
             fsname: fsname.to_owned(),
             places: vec![place.to_owned()],
             devices: vec![Device {
-                state: "UP".to_owned(),
+                state: if client.is_up() { "UP" } else { "ST" }.to_owned(),
                 kind: "client".to_owned(),
                 name: format!("{fsname}-client"),
                 uuid: uuid.to_owned(),
@@ -398,6 +399,8 @@ fn answer(client: &Mount, faults: &stdx::Faults, fsname: &str, uuid: &str, place
         Request::Survey { .. } => {
             Response::Failed(Errno::ENODEV.raw(), "no metadata target runs in this process".to_owned())
         }
+        // It is about to end, and what is mounted there now is another's.
+        Request::Shutdown if !client.is_up() => Response::Done,
         Request::Shutdown => match unmount(std::path::Path::new(place)) {
             Ok(()) => Response::Done,
             Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),

@@ -1,14 +1,15 @@
 //! `adamant status`: what runs on this machine.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use host::admin::{self, Description, Request, Response};
 
 use crate::audience;
-use crate::commands::mount;
 use crate::output;
 
 /// Targets, clients, recovery and space of what runs on this machine
@@ -61,10 +62,16 @@ impl Process {
         names
     }
 
-    /// Whether a mount's source names this address.
-    pub fn is_mounted_from(&self, nid: &str) -> bool {
-        let is_ours = |place: &Path| self.description.places.iter().any(|own| Path::new(own) == place);
-        mount::mounts().iter().any(|(source, place)| is_ours(place) && source.contains(nid))
+    /// Whether a mount looks for its MGS at one of these addresses.
+    pub fn is_mounted_from(&self, nids: &[String]) -> bool {
+        let imports = self.params("mgc.*.import");
+        let addresses = imports.iter().flat_map(|(_, text)| mgs_addresses(text));
+        addresses.into_iter().any(|address| nids.iter().any(|nid| nid == address))
+    }
+
+    /// Whether it is there for programs. A mount that was taken away may still write back what they have written.
+    pub fn is_up(&self) -> bool {
+        self.description.devices.iter().all(|device| device.state == "UP")
     }
 
     /// Parameters of it that match.
@@ -77,24 +84,58 @@ impl Process {
     }
 }
 
-/// All processes that run, as they answer; those that hang are left out, with a warning.
-pub fn as_they_answer() -> impl Iterator<Item = Process> {
-    let answers = admin::ask_all(&admin::sockets(), &Request::Describe, audience::PATIENCE);
-    answers.filter_map(|(socket, answer)| match answer {
+/// The addresses in the text of an import.
+fn mgs_addresses(import: &str) -> Vec<&str> {
+    let list = import.lines().find_map(|line| line.trim().strip_prefix("failover_nids: ["));
+    list.map_or(Vec::new(), |list| list.trim_end_matches(']').split(',').map(str::trim).collect())
+}
+
+/// What a process said of itself; one that hangs is left out, with a warning.
+fn described(socket: PathBuf, answer: io::Result<Response>) -> Option<Process> {
+    match answer {
         Ok(Response::Description(description)) => Some(Process { socket, role: description.role.clone(), description }),
         Err(error) if audience::hangs(&error) => {
             audience::warn(&socket, audience::PATIENCE);
             None
         }
         _ => None,
-    })
+    }
 }
 
-/// All processes that run, in the order of their sockets.
+/// All processes that run, in the order of their sockets; those that hang are left out, with a warning.
 pub fn processes() -> Vec<Process> {
-    let mut all: Vec<Process> = as_they_answer().collect();
+    let answers = admin::ask_all(&admin::sockets(), &Request::Describe, audience::PATIENCE);
+    let mut all: Vec<Process> = answers.filter_map(|(socket, answer)| described(socket, answer)).collect();
     all.sort_by(|a, b| a.socket.cmp(&b.socket));
     all
+}
+
+/// The process that is meant. Of several mounts one that is up, and the newest: where a mount was taken away and made again, the
+/// old one's process may still write back. Nobody waits for a process that would not be chosen.
+pub fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
+    let sockets = admin::sockets();
+    // A socket is as old as its process.
+    let made = |socket: &PathBuf| std::fs::metadata(socket).and_then(|file| file.modified());
+    let mut silent: BTreeMap<PathBuf, SystemTime> =
+        sockets.iter().map(|socket| (socket.clone(), made(socket).unwrap_or(SystemTime::UNIX_EPOCH))).collect();
+    let mut best: Option<(bool, SystemTime, Process)> = None;
+    for (socket, answer) in admin::ask_all(&sockets, &Request::Describe, audience::PATIENCE) {
+        let since = silent.remove(&socket).unwrap_or(SystemTime::UNIX_EPOCH);
+        if let Some(process) = described(socket, answer).filter(&is_meant) {
+            let up = process.is_up();
+            if best.as_ref().is_none_or(|(known_up, known, _)| (up, since) > (*known_up, *known)) {
+                best = Some((up, since, process));
+            }
+        }
+        // A target is served by one process only.
+        let sure = |(up, since, process): &(bool, SystemTime, Process)| {
+            process.role == "server" || *up && silent.values().all(|other| other < since)
+        };
+        if best.as_ref().is_some_and(sure) {
+            break;
+        }
+    }
+    best.map(|(.., process)| process)
 }
 
 /// Runs the command.
@@ -116,8 +157,7 @@ fn print(arguments: &Arguments) -> anyhow::Result<bool> {
         let servers = processes.iter().filter(|p| p.role == "server" && p.serves(&dir));
         let nids: Vec<String> =
             servers.flat_map(|p| &p.description.devices).map(|device| device.place.clone()).collect();
-        let is_ours =
-            |p: &Process| p.serves(&dir) || nids.iter().any(|nid| p.role == "mount" && p.is_mounted_from(nid));
+        let is_ours = |p: &Process| p.serves(&dir) || p.role == "mount" && p.is_mounted_from(&nids);
         processes.retain(is_ours);
     }
     let mut rows = Vec::new();

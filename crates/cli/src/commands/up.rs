@@ -67,7 +67,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (targets, made) = format_missing(&arguments, &dir, &listen)?;
     let running = status::processes();
     let serving = running.iter().any(|process| process.role == "server" && process.serves(&dir));
-    let mounted = running.iter().any(|process| process.role == "mount" && process.serves(&directory));
+    let mounted =
+        running.iter().any(|process| process.role == "mount" && process.is_up() && process.serves(&directory));
     let source = format!("{listen}:/{}", arguments.fsname);
 
     let mount_options: Vec<String> = arguments.allow_faults.then(|| "allow_faults".to_owned()).into_iter().collect();

@@ -82,7 +82,7 @@ pub struct Node {
     pub shown: u32,
     /// Of these many the kernel has dropped what it kept.
     pub dropped: u32,
-    /// Calls that wait here for attributes that the kernel lacks.
+    /// Calls that wait here for attributes that the kernel lacks, or that will cut the file in the kernel when they are answered.
     pub asked: u32,
     /// It was made under this lease of its directory, so that nobody else knows it while that lasts ([`crate::behind`]); 0: it was
     /// not.

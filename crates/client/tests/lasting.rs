@@ -9,7 +9,7 @@ use std::time::Duration;
 use client::api::{Answer, Call, Event, FileHandle, Invalidation, SetStat};
 use cluster::{Cluster, name};
 use prost::Message;
-use proto::msg::{ConnectRep, DirEntry, ReaddirRep};
+use proto::msg::{ConnectRep, DirEntry, ReaddirRep, Reint, ReintReq};
 use proto::{Bytes, Errno, Fid, Frame, Opcode};
 
 /// A file whose data lies on objects, durable.
@@ -338,4 +338,35 @@ fn a_kernel_without_attributes_is_not_told_to_forget_them() {
     c.tamper = None;
     assert!(matches!(c.answer(a, asked), Ok(Answer::Attr(_))));
     assert!(c.lookup(a, 1, "f").unwrap().cacheable);
+}
+
+#[test]
+fn what_was_known_before_a_file_is_cut_by_an_open_is_not_kept_after_it() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    assert_eq!(c.write(a, fh, 0, &[7; 422]), Ok(422));
+    c.close(a, fh).unwrap();
+    assert!(matches!(c.getattr(a, f.ino), Ok(stat) if stat.size == 422 && stat.cacheable));
+    c.tamper = Some(Box::new(|to_client, _, frame| {
+        let reint = !to_client && Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsReint);
+        let opens = |op: &Option<Reint>| matches!(op, Some(Reint::Open(_)));
+        if reint && frame.decode::<ReintReq>().is_ok_and(|request| opens(&request.op)) {
+            Vec::new()
+        } else {
+            vec![frame]
+        }
+    }));
+    let opened = c.send(a, Call::Open { ino: f.ino, flags: 0o1002 });
+    c.run();
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    let changed = c.call(a, Call::Setattr { ino: f.ino, set });
+    assert!(
+        matches!(changed, Ok(Answer::Attr(stat)) if stat.size == 422 && !stat.cacheable),
+        "the kernel may see it last"
+    );
+    assert!(!c.answered(a, opened));
+    c.tamper = None;
+    assert!(matches!(c.answer(a, opened), Ok(Answer::Opened { .. })));
+    assert!(matches!(c.getattr(a, f.ino), Ok(stat) if stat.size == 0 && stat.cacheable));
 }

@@ -178,6 +178,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "cut-and-changed",
+        what: "the mode of a file is changed while another program opens and cuts it, and the kernel takes in that answer first",
+        plan: || Plan::draw(302_403),
+        canary: Canary::None,
+    },
+    World {
         name: "linked-in-doubt",
         what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
         plan: || Plan::draw(8469),

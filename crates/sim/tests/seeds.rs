@@ -82,6 +82,7 @@ fn what_was_mended_stays_mended() {
         "emptied-and-filled",
         "untold",
         "opened-in-doubt",
+        "cut-and-changed",
         "linked-in-doubt",
         "mapped-atime",
     ] {

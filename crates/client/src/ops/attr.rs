@@ -22,7 +22,7 @@ pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<
         return Ok(Answer::Attr(stat));
     }
     let found = attributes(cx, ino, true).and_then(|_| stat(cx, ino));
-    if found == Err(Stop::Wait) && !cx.began(step::ASKED) {
+    if found == Err(Stop::Wait) {
         super::kernel::asked(cx, ino);
     }
     Ok(Answer::Attr(found?))

@@ -105,16 +105,19 @@ fn walked(call: &Call) -> SmallVec<[u64; 2]> {
     }
 }
 
-/// The kernel waits for attributes of a node.
+/// The kernel waits for attributes of a node, or for their change by a call that it holds no lock for.
 pub(super) fn asked(cx: &mut Cx<'_>, ino: u64) {
-    if let Some(node) = cx.w.nodes.get_mut(ino) {
+    if !cx.began(step::ASKED)
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+    {
         node.asked += 1;
         cx.op.set_memo(step::ASKED, Memo::Asked(ino));
     }
 }
 
 /// An answer goes to the kernel. While another program's question about the same node waits for attributes, the kernel may
-/// not keep these: it would have to be told to forget them, and then not believe the answer to that question.
+/// not keep these: it would have to be told to forget them, and then not believe the answer to that question. Nor while another
+/// opens the file and cuts it: of these two answers the kernel may take in the one with the old size last.
 pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
     let mut show = |stat: &mut Stat| {
         if let (true, Some(node)) = (stat.cacheable, w.nodes.get_mut(stat.ino)) {

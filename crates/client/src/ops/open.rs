@@ -41,6 +41,8 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     }
     cx.changing(step::CHANGING, ino);
     if flags & o::TRUNC != 0 {
+        // The kernel cuts its own copy without a lock when it is told: another's answer may come to it after that.
+        super::kernel::asked(cx, ino);
         attributes(cx, ino, false)?;
         data::before_truncate(cx, ino, 0)?;
     }

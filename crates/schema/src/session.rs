@@ -64,7 +64,7 @@ pub struct SlotRec {
     /// Its status: 0 or positive, for what failed leaves no record.
     #[prost(sint32, tag = "4")]
     pub result: i32,
-    /// What the operation needs to answer again; an open's disposition.
+    /// What the operation needs to answer again: an open's disposition, the mode of an object that was changed.
     #[prost(uint64, tag = "5")]
     pub data: u64,
     /// Versions of the objects before the change, at most four.
@@ -123,7 +123,7 @@ pub struct ReplyRec {
     /// Its status: 0 or positive, for what failed leaves no record.
     #[prost(sint32, tag = "3")]
     pub result: i32,
-    /// What the operation needs to answer again; an open's disposition.
+    /// What the operation needs to answer again: an open's disposition, the mode of an object that was changed.
     #[prost(uint64, tag = "4")]
     pub data: u64,
     /// Versions of the objects before the change, at most four.

@@ -86,7 +86,7 @@ pub struct Reply {
     /// Bytes behind it.
     pub bulk: Bytes,
     /// What [`Service::reconstruct`] is given if this reply is lost together with the target's memory; goes into the
-    /// reply record of a request with a tag. An open's disposition.
+    /// reply record of a request with a tag. An open's disposition, the mode of an object that was changed.
     pub record: u64,
 }
 

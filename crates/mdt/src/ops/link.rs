@@ -2,11 +2,11 @@
 
 use crate::access::{EXECUTE, WRITE};
 use crate::ops::Change;
-use crate::{Mdt, grants, tree};
+use crate::{Mdt, tree};
 use bytes::Bytes;
 use proto::Errno;
 use proto::connect::LINK_MAX;
-use proto::msg::{LinkOp, ObjectRep, bits};
+use proto::msg::{LinkOp, bits};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
@@ -46,13 +46,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
     parent.inode.ctime_ns = change.now_ns;
     parent.put(cx);
 
-    let attr = node.inode.attr();
-    let reply = Reply::new(&ObjectRep {
-        attr: Some(attr),
-        parent_attr: Some(parent.inode.attr()),
-        locks: grants::grant(cx, &change.want, Some(&node.inode), Some(parent.fid())),
-        ..ObjectRep::default()
-    });
+    let reply = super::changed(cx, change, &node.inode, Some(&parent.inode));
     mdt.entry_taken(place.key);
     mdt.stats.count("link");
     Ok(reply)

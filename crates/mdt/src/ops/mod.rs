@@ -27,7 +27,10 @@ pub mod unlink;
 pub mod xattr;
 
 use crate::access::Caller;
-use proto::msg::{ReintReq, WantLocks};
+use crate::grants;
+use proto::msg::{ObjectRep, ReintReq, WantLocks};
+use schema::Inode;
+use target::{Cx, Reply};
 
 /// What all changes have in common.
 #[derive(Debug)]
@@ -49,4 +52,16 @@ impl Change {
             want: request.want.unwrap_or_default(),
         }
     }
+}
+
+/// The answer to a change of an object, and of the directory that it got a name in. Its mode goes into the record, for an answer
+/// that has to be rebuilt when the object is gone.
+fn changed(cx: &mut Cx<'_>, change: &Change, inode: &Inode, parent: Option<&Inode>) -> Reply {
+    let rep = ObjectRep {
+        attr: Some(inode.attr()),
+        parent_attr: parent.map(Inode::attr),
+        locks: grants::grant(cx, &change.want, Some(inode), parent.map(|parent| parent.fid)),
+        ..ObjectRep::default()
+    };
+    Reply::new(&rep).with_record(u64::from(inode.mode))
 }

@@ -3,7 +3,7 @@
 //! | request | what is rebuilt |
 //! |---|---|
 //! | create | attributes of the object, by the FID that the client chose; if it is gone again, those that it had, without links |
-//! | setattr, setxattr, setlayout, link | attributes of the object; if it is gone, of a file without links |
+//! | setattr, setxattr, setlayout, link | attributes of the object; if it is gone, the mode that was recorded, without links; `ESTALE` if none was |
 //! | open | disposition as it was recorded; the object is opened again, by its FID if this client made it, otherwise by name |
 //! | unlink, rename | nothing more: the client drops what it knows |
 //! | close | the status of each, from the record; handles are gone with the memory, or a replay of the open made them again, and they go now |
@@ -19,7 +19,7 @@ use proto::msg::{
     WriteReq, disposition,
 };
 use proto::{Errno, Fid, Opcode};
-use schema::inode::S_IFREG;
+use schema::inode::S_IFMT;
 use target::{Cx, Executed, Reply, Request, Stop};
 
 /// See the module.
@@ -48,8 +48,11 @@ fn reint(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReintReq, executed: &Executed
         Some(Reint::Link(op)) => op.fid,
         Some(Reint::Unlink(_) | Reint::Rename(_)) | None => return Ok(Reply::new(&ObjectRep::default())),
     };
-    let attr = tree::find(cx, fid)?.map_or_else(|| gone(fid), |node| node.inode.attr());
-    Ok(Reply::new(&ObjectRep { attr: Some(attr), ..ObjectRep::default() }))
+    let attr = tree::find(cx, fid)?.map_or_else(|| gone(fid, executed), |node| Some(node.inode.attr()));
+    match attr {
+        None => Ok(Reply { status: -Errno::ESTALE.raw(), ..Reply::default() }),
+        attr => Ok(Reply::new(&ObjectRep { attr, ..ObjectRep::default() })),
+    }
 }
 
 /// A kernel believes no answer that says that another kind of object was made than it asked for.
@@ -72,9 +75,10 @@ fn closed(failed: u64) -> Reply {
     Reply::new(&CloseRep { results })
 }
 
-/// Stands for an object that somebody has removed since.
-fn gone(fid: Fid) -> Attr {
-    Attr { fid, mode: S_IFREG, ..Attr::default() }
+/// Stands for an object that somebody has removed since. Older versions recorded nothing of what it was.
+fn gone(fid: Fid, executed: &Executed) -> Option<Attr> {
+    let mode = u32::try_from(executed.record).ok().filter(|mode| mode & S_IFMT != 0)?;
+    Some(Attr { fid, mode, ..Attr::default() })
 }
 
 fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Result<Reply, Stop> {
@@ -112,4 +116,17 @@ fn close_again(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) {
 fn state(cx: &mut Cx<'_>, fid: Fid) -> Result<Reply, Stop> {
     let lvb = tree::find(cx, fid)?.map(|node| grants::lvb(&node.inode));
     Ok(Reply::new(&ObjectStateRep { lvb, grant: 0 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Transno;
+
+    #[test]
+    fn nothing_is_said_of_what_was_not_recorded() {
+        let executed = |record| Executed { transno: Transno(1), status: 0, record };
+        assert_eq!(gone(Fid::ROOT, &executed(0)), None);
+        assert_eq!(gone(Fid::ROOT, &executed(0o040_711)).map(|attr| attr.mode), Some(0o040_711));
+    }
 }

@@ -3,20 +3,16 @@
 use crate::ops::{Change, data};
 use crate::params::DOM_SIZE_MAX;
 use crate::tree::{self, Node};
-use crate::{Mdt, attrs, grants, tasks};
+use crate::{Mdt, attrs, tasks};
 use proto::Errno;
-use proto::msg::{ObjectRep, SetattrOp, bits, valid};
+use proto::msg::{SetattrOp, bits, valid};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module. The size of a file whose data lies on object targets is cut there; here only permission, times and
 /// set-id bits are looked after.
 pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<Reply, Stop> {
     let node = set(mdt, cx, change, op)?;
-    let reply = Reply::new(&ObjectRep {
-        attr: Some(node.inode.attr()),
-        locks: grants::grant(cx, &change.want, Some(&node.inode), None),
-        ..ObjectRep::default()
-    });
+    let reply = super::changed(cx, change, &node.inode, None);
     mdt.stats.count("setattr");
     Ok(reply)
 }

@@ -2,9 +2,9 @@
 
 use crate::ops::Change;
 use crate::tree::{self, Node};
-use crate::{Mdt, grants, layouts};
+use crate::{Mdt, layouts};
 use proto::Errno;
-use proto::msg::{Layout, LockMode, ObjectRep, Policy, Resource, SetlayoutKind, SetlayoutOp, bits};
+use proto::msg::{Layout, LockMode, Policy, Resource, SetlayoutKind, SetlayoutOp, bits};
 use schema::SmallData;
 use target::{Cx, Reply, ShareKey, Stop};
 
@@ -24,11 +24,7 @@ pub fn setlayout(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &Setlayout
 
     cx.changed(ShareKey::object(op.fid));
     node.put(cx);
-    let reply = Reply::new(&ObjectRep {
-        attr: Some(node.inode.attr()),
-        locks: grants::grant(cx, &change.want, Some(&node.inode), None),
-        ..ObjectRep::default()
-    });
+    let reply = super::changed(cx, change, &node.inode, None);
     mdt.stats.count("setattr");
     Ok(reply)
 }

@@ -4,11 +4,11 @@ use crate::ops::Change;
 use crate::ops::xattr::is_always_inline;
 use crate::tree::{self, Node};
 use crate::xattrs::{self, INLINE_MAX, INLINE_TOTAL_MAX, NAMES_MAX, Namespace};
-use crate::{Mdt, acl, grants};
+use crate::{Mdt, acl};
 use bytes::Bytes;
 use proto::Errno;
 use proto::connect::XATTR_SIZE_MAX;
-use proto::msg::{ObjectRep, SetxattrOp, bits};
+use proto::msg::{SetxattrOp, bits};
 use schema::inode::S_IFMT;
 use schema::{InodeXattr, LargeXattr};
 use target::{Cx, Reply, ShareKey, Stop};
@@ -52,11 +52,7 @@ pub fn setxattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp
     store(cx, &mut node, at, &op.name, wanted)?;
     node.inode.ctime_ns = change.now_ns;
     node.put(cx);
-    let reply = Reply::new(&ObjectRep {
-        attr: Some(node.inode.attr()),
-        locks: grants::grant(cx, &change.want, Some(&node.inode), None),
-        ..ObjectRep::default()
-    });
+    let reply = super::changed(cx, change, &node.inode, None);
     mdt.stats.count("setxattr");
     Ok(reply)
 }

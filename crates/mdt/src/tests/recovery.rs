@@ -355,6 +355,52 @@ fn what_was_made_and_is_gone_again_was_what_its_maker_asked_for() {
     w.check();
 }
 
+/// A kernel that knows a directory does not believe that it has become a file.
+#[test]
+fn what_was_changed_and_is_gone_is_what_it_was() {
+    let mut w = World::new();
+    let other = w.connect();
+    let setattr = |fid| {
+        let op = SetattrOp { fid, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() };
+        Reint::Setattr(op)
+    };
+    let setxattr =
+        |fid| Reint::Setxattr(SetxattrOp { fid, name: bytes("trusted.a"), value: bytes("b"), ..Default::default() });
+    let setlayout = |fid| {
+        let layout = Some(Layout { stripe_size: 1 << 20, want_count: -1, want_first: -1, ..Layout::default() });
+        Reint::Setlayout(SetlayoutOp { fid, kind: SetlayoutKind::Set as i32, layout, lvb: None })
+    };
+    let link = |fid| Reint::Link(LinkOp { fid, parent: Fid::ROOT, name: bytes("linked") });
+    type Make<'a> = &'a dyn Fn(Fid) -> Reint;
+    let cases: [(u32, &str, Make<'_>); 5] = [
+        (S_IFDIR, "directory", &setattr),
+        (S_IFDIR, "directory", &setxattr),
+        (S_IFDIR, "directory", &setlayout),
+        (S_IFIFO, "pipe", &link),
+        (S_IFREG, "file", &setattr),
+    ];
+    for (kind, name, change) in cases {
+        let fid = w.new_fid(0);
+        let (parent, mode) = (Fid::ROOT, kind | 0o700);
+        w.reint(Reint::Create(CreateOp { parent, name: bytes(name), fid, mode, ..CreateOp::default() })).unwrap();
+        let first = w.reint(change(fid)).unwrap().attr.unwrap();
+        let kept = w.loses_last(0);
+        if w.lookup(Fid::ROOT, "linked").is_some() {
+            w.remove_as(other, cred(0), Fid::ROOT, "linked", false).unwrap();
+        }
+        w.remove_as(other, cred(0), Fid::ROOT, name, kind == S_IFDIR).unwrap();
+        w.sync();
+        w.crash();
+        for at in [0, other] {
+            w.reconnect(at);
+        }
+        w.all_recovered(&[0, other]);
+        let again: ObjectRep = w.send_again(0, kept, flags::RESENT).decode().unwrap();
+        assert_eq!(again.attr, Some(Attr { fid, mode: first.mode, ..Attr::default() }), "{name}");
+    }
+    w.check();
+}
+
 #[test]
 fn sequences_are_durable_before_they_are_given() {
     let mut w = World::new();

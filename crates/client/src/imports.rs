@@ -4,7 +4,9 @@
 use bytes::Bytes;
 use dlm::client::{BlockingAction, LockCache, Settings};
 use prost::Message;
-use proto::msg::{BlCallback, CancelReq, GlCallback, GlReply, Layout, LruLimit, ObjectRep, OpenOp, Reint, ReintReq};
+use proto::msg::{
+    BlCallback, CancelReq, GlCallback, GlReply, Layout, LockMode, LruLimit, ObjectRep, OpenOp, Reint, ReintReq,
+};
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
@@ -509,8 +511,10 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
 }
 
 /// Somebody asks what the data of an object looks like that this client holds under a lock. If no program here has the file
-/// open the lock goes back, so that it is not asked for again; and if there is nothing left to tell or to write, its going
-/// back is the answer: then whoever asked can have the lock. Not while an operation holds it: that may wait for who asks.
+/// open, and there is nothing left to tell or to write, this client goes on holding the lock to read only: then whoever asked
+/// can have one too, is not asked again, and what is cached here stays. From a server that does not know of that the lock goes
+/// back instead, which is the answer then; and so it goes back, after an answer, if there is still something to write. Not while
+/// an operation holds it: that may wait for who asks.
 fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     let ino = callback.resource.fid.ino();
     let node = w.nodes.get(ino);
@@ -520,12 +524,17 @@ fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     let locks = w.imports.get(dest).map(|target| &target.locks);
     let lock = locks.and_then(|locks| locks.by_handle(callback.handle)).map(|lock| lock.cookie);
     let idle = lock.is_some_and(|cookie| locks.is_some_and(|locks| !locks.is_held(cookie)));
-    let answered_by_cancel = closed && idle && untold.is_none() && data::is_clean(w, ino);
-    if !answered_by_cancel {
+    let nothing_to_tell = closed && idle && untold.is_none() && data::is_clean(w, ino);
+    let reply = GlReply { handle: callback.handle, serial: callback.serial, ..GlReply::default() };
+    if let (true, Some(cookie)) = (nothing_to_tell, lock)
+        && locks::share(w, dest, cookie)
+    {
+        return tell(w, dest, Opcode::LdlmGlReply, &GlReply { mode: LockMode::Pr as i32, ..reply });
+    }
+    if !nothing_to_tell {
         let atime_ns = untold.unwrap_or(i64::MIN);
         let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
-        let reply = GlReply { handle: callback.handle, lvb, serial: callback.serial };
-        tell(w, dest, Opcode::LdlmGlReply, &reply);
+        tell(w, dest, Opcode::LdlmGlReply, &GlReply { lvb, ..reply });
     }
     if let (true, Some(cookie), Some(target)) = (closed, lock, w.imports.get_mut(dest)) {
         stdx::mark!("glimpsed_lock_given_back");

@@ -232,6 +232,20 @@ pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
     pump(w, dest);
 }
 
+/// Holds a lock to read from now on, if its server knows of that: what it covers stays. Whether it does.
+pub(crate) fn share(w: &mut World, dest: Dest, cookie: u64) -> bool {
+    let Some(target) = w.imports.get_mut(dest) else { return false };
+    let known = target.import.features() & proto::connect::features::LOCK_CONVERT != 0;
+    if !known || !target.locks.downgrade(cookie, LockMode::Pr) {
+        return false;
+    }
+    stdx::mark!("glimpsed_lock_shared");
+    if let Some(lock) = target.locks.get(cookie) {
+        data::lock_changed(w, &lock);
+    }
+    true
+}
+
 /// An object is gone by a change of ours, and our locks on it with it: nothing is given back. What the node knows stays
 /// true without them, for nobody can change it any more.
 pub(crate) fn destroyed(w: &mut World, dest: Dest, fid: proto::Fid) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, SetStat, SetTime};
 use cluster::{Cluster, name};
-use proto::msg::LruLimit;
+use proto::msg::{ConnectReq, LruLimit};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::marks;
 
@@ -331,6 +331,62 @@ fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
     assert_eq!(c.sent(), 0);
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 5);
     assert_eq!(marks::count("glimpsed_lock_given_back"), 1);
+}
+
+/// Who wrote a file and is through with it goes on knowing it while others read it.
+#[test]
+fn a_file_that_was_written_is_shared_with_who_looks_at_it() {
+    for knows in [true, false] {
+        for length in [5, 100_000] {
+            let mut c = Cluster::new(1);
+            if !knows {
+                c.tamper = Some(Box::new(|_, _, frame| vec![without_lock_convert(frame)]));
+            }
+            let (a, b) = (c.mount(), c.mount());
+            let (f, fh) = c.create(a, 1, "f").unwrap();
+            c.write(a, fh, 0, &vec![1; length]).unwrap();
+            c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+            c.close(a, fh).unwrap();
+            c.pass(Duration::from_secs(10));
+            let marks_before = (marks::count("glimpsed_lock_shared"), marks::count("dlm.lock.weakened"));
+            assert_eq!(c.lookup(b, 1, "f").unwrap().size, length as u64);
+            // Of an object that somebody had locked, a lock is asked for some time later.
+            c.pass(Duration::from_secs(3));
+            assert_eq!(c.getattr(b, f.ino).unwrap().size, length as u64);
+            let shared = marks::count("glimpsed_lock_shared") - marks_before.0;
+            assert_eq!(shared, u64::from(knows), "{length} bytes");
+            assert_eq!(marks::count("dlm.lock.weakened") - marks_before.1, shared);
+            for (node, free) in [(b, true), (a, knows)] {
+                assert_eq!(c.getattr(node, f.ino).unwrap().size, length as u64);
+                assert_eq!(c.sent() == 0, free, "{length} bytes, {knows}");
+            }
+            if knows {
+                let fh = c.open(a, f.ino, 0).unwrap();
+                assert_eq!(c.read(a, fh, 0, 5).unwrap(), &[1; 5][..]);
+                assert_eq!(c.sent(), 0, "its data stayed here");
+            }
+            // Each writes again, and each sees it.
+            for (node, size) in [(a, length + 7), (b, length + 20), (a, length + 30)] {
+                let fh = c.open(node, f.ino, 2).unwrap();
+                c.write(node, fh, size as u64 - 1, b"x").unwrap();
+                for seen in [a, b] {
+                    assert_eq!(c.getattr(seen, f.ino).unwrap().size, size as u64);
+                }
+                c.close(node, fh).unwrap();
+            }
+        }
+    }
+}
+
+fn without_lock_convert(mut frame: Frame) -> Frame {
+    if frame.header.opcode == Opcode::Connect as u16
+        && let Ok(mut request) = frame.decode::<ConnectReq>()
+        && !request.client_uuid.is_empty()
+    {
+        request.features &= !proto::connect::features::LOCK_CONVERT;
+        frame.body = prost::Message::encode_to_vec(&request).into();
+    }
+    frame
 }
 
 /// A lock that an operation holds goes back when that is through, and it may wait for whoever asks: so it is no answer.

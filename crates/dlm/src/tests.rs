@@ -314,9 +314,13 @@ impl World {
             }
             Message::Blocking(callback) => drop(self.clients[client].locks.blocking(&callback)),
             Message::Glimpse(callback) => {
-                let known = self.clients[client].locks.by_handle(callback.handle).is_some();
-                let lvb = known.then(Lvb::default);
-                let reply = GlReply { handle: callback.handle, serial: callback.serial, lvb };
+                let weaker = MODES[self.rng.below(5) as usize];
+                let locks = &mut self.clients[client].locks;
+                let known = locks.by_handle(callback.handle);
+                let lvb = known.map(|_| Lvb::default());
+                let weakened = known.is_some_and(|lock| locks.downgrade(lock.cookie, weaker));
+                let mode = if weakened { weaker } else { LockMode::Unset } as i32;
+                let reply = GlReply { handle: callback.handle, serial: callback.serial, lvb, mode };
                 self.send(client, true, Message::GlReply(reply));
             }
             Message::Replayed(grant) => {

@@ -20,6 +20,9 @@ pub mod features {
     /// The client may make changes behind its programs' backs in directories that it holds exclusively, and send them in
     /// batches. Metadata targets that grant it say how many ([`crate::msg::ConnectRep::batch_room`]).
     pub const WRITE_BACK: u64 = 0x0800_0000;
+    /// A client that is asked about what it no longer changes goes on holding its lock to read. The number is that of Lustre's
+    /// `lock_convert`, by which a lock is given back in part.
+    pub const LOCK_CONVERT: u64 = 0x80;
     /// The bits that have a name, for `import`.
     pub const NAMES: &[(u64, &str)] = &[
         (AT, "adaptive_timeouts"),
@@ -30,9 +33,11 @@ pub mod features {
         (BATCH_RPC, "batch_rpc"),
         (LRU_RESIZE, "lru_resize"),
         (WRITE_BACK, "metadata_write_back"),
+        (LOCK_CONVERT, "lock_convert"),
     ];
     /// What this version asks for. It offers the same, but for what an administrator has turned off.
-    pub const SUPPORTED: u64 = AT | VBR | IMP_RECOV | PINGLESS | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE | WRITE_BACK;
+    pub const SUPPORTED: u64 =
+        AT | VBR | IMP_RECOV | PINGLESS | MULTI_MOD_RPCS | BATCH_RPC | LRU_RESIZE | WRITE_BACK | LOCK_CONVERT;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

@@ -464,7 +464,7 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
                     && let Some(lock) = target.locks.get(cookie)
                     && locks::is_data(&lock)
                 {
-                    data::lock_confirmed(w, &lock);
+                    data::lock_changed(w, &lock);
                 }
                 None
             }

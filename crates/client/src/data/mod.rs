@@ -274,9 +274,9 @@ pub fn lock_granted(w: &mut World, dest: Dest, lock: &HeldLock, lvb: Option<&Lvb
     state::lock_granted(w, lock, lvb);
 }
 
-/// A data lock that was assumed is granted: the server's number of it is known.
-pub fn lock_confirmed(w: &mut World, lock: &HeldLock) {
-    state::lock_confirmed(w, lock);
+/// A data lock has another mode, or a number of the server's.
+pub fn lock_changed(w: &mut World, lock: &HeldLock) {
+    state::lock_changed(w, lock);
 }
 
 /// The target has made a file whose data is here already, and tells where it goes when it grows.

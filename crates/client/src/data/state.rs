@@ -647,12 +647,12 @@ pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     edit(w, ino, key, |object| object.locked(lock, lvb));
 }
 
-/// See [`super::lock_confirmed`].
-pub(super) fn lock_confirmed(w: &mut World, lock: &HeldLock) {
+/// See [`super::lock_changed`].
+pub(super) fn lock_changed(w: &mut World, lock: &HeldLock) {
     let Some((ino, key)) = place_of(&lock.resource) else { return };
     edit(w, ino, key, |object| {
         for held in object.locks.iter_mut().filter(|held| held.cookie == lock.cookie) {
-            held.handle = lock.handle;
+            *held = *lock;
         }
     });
 }

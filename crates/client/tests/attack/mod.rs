@@ -550,7 +550,10 @@ impl Values<'_> {
                 }
                 .encode_to_vec()
             }
-            Opcode::LdlmGlReply => GlReply { handle: self.handle(), lvb: self.lvb(), serial: self.n() }.encode_to_vec(),
+            Opcode::LdlmGlReply => {
+                GlReply { handle: self.handle(), lvb: self.lvb(), serial: self.n(), mode: self.n() as i32 }
+                    .encode_to_vec()
+            }
             Opcode::MgsRegister if self.bool() => RegisterReq {
                 target: format!("evil{}-OST{:04x}", self.rng.below(100), self.rng.below(70_000)),
                 target_uuid: vec![self.small() as u8; 16].into(),

@@ -40,6 +40,9 @@
 //! A lock on an object that the server has not heard of is [`assume`](LockCache::assume)d: it is used like any other, has no
 //! handle, and is neither given back nor replayed until the grant that [confirms](LockCache::confirm) it.
 //!
+//! A lock that is only read under by now need not go back when others want to read: [`downgrade`](LockCache::downgrade).
+//! A lock is never made stronger, so the server may hear of that late: until then it takes it for more than it is.
+//!
 //! After a restart of the server [`next_replays`](LockCache::next_replays) lists what to ask for again. Until the answer ([`replayed`](LockCache::replayed), [`lost`](LockCache::lost)) no such lock is given back: the old handle
 //! would mean nothing to the new server, which would keep the new lock for ever.
 
@@ -678,6 +681,20 @@ impl LockCache {
     /// Gives a lock back at once, as if it had been called back: somebody is interested in what it covers.
     pub fn give_back(&mut self, cookie: Cookie) {
         self.begin_giving_back(cookie, Reason::Wanted(None, LockMode::Nl));
+    }
+
+    /// Holds a lock in a weaker mode from now on, so that others can have it too: what it covers stays. Not one that an operation
+    /// holds, or that is being given back. Whether it is held so.
+    pub fn downgrade(&mut self, cookie: Cookie, mode: LockMode) -> bool {
+        let Some(i) = self.place(cookie) else { return false };
+        let held = &mut self.held[i];
+        let can = held.state == State::Usable && held.refs == 0 && covers(held.mode, mode);
+        if can && held.mode != mode {
+            held.mode = mode;
+            let resource = held.resource;
+            self.refresh_bits(&resource);
+        }
+        can
     }
 
     fn begin_giving_back(&mut self, cookie: Cookie, reason: Reason) {

@@ -83,6 +83,31 @@ fn a_lock_that_covers_is_found() {
 }
 
 #[test]
+fn a_lock_can_be_held_to_read_from_now_on_and_never_more_again() {
+    let mut c = LockCache::new(Settings::default());
+    let dom = Policy::Bits(bits::DOM);
+    let lock = have(&mut c, 10, dir(), LockMode::Pw, dom);
+    assert!(c.hold(lock.cookie));
+    assert!(!c.downgrade(lock.cookie, LockMode::Pr), "an operation counts on it");
+    c.release(lock.cookie);
+    assert!(c.downgrade(lock.cookie, LockMode::Pr) && c.downgrade(lock.cookie, LockMode::Pr));
+    assert!(!c.downgrade(lock.cookie, LockMode::Pw) && !c.downgrade(lock.cookie, LockMode::Ex));
+    assert_eq!(c.find(&dir(), LockMode::Pr, &dom), Some(lock.cookie));
+    assert_eq!((c.find(&dir(), LockMode::Pw, &dom), c.bits_held(&dir())), (None, bits::DOM));
+    let below = have(&mut c, 11, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));
+    assert!(c.downgrade(below.cookie, LockMode::Cr));
+    assert_eq!(c.bits_held(&dir()), bits::DOM, "what is not covered to read is not covered");
+    assert_eq!(
+        all_for_replay(&mut c).iter().map(|replay| replay.mode()).collect::<Vec<_>>(),
+        [LockMode::Pr, LockMode::Cr]
+    );
+    c.replayed(lock.cookie, 20);
+    c.blocking(&BlCallback { handle: 20, ..callback(&lock) });
+    assert!(!c.downgrade(lock.cookie, LockMode::Pr), "it goes back");
+    assert!(!c.downgrade(99, LockMode::Pr));
+}
+
+#[test]
 fn a_called_back_lock_goes_when_nobody_needs_it() {
     let mut c = LockCache::new(Settings::default());
     let lock = have(&mut c, 10, dir(), LockMode::Pr, Policy::Bits(bits::UPDATE));

@@ -2,6 +2,9 @@
 //!
 //! At most one glimpse is on its way to a holder. Whoever asks meanwhile is served by the next one, sent when the
 //! answer comes: an answer that left before the question may be older than something the asker already knows.
+//!
+//! A holder that changes nothing any more may answer that it holds its lock to read from now on: then nobody need ask again, and
+//! whoever reads can have a lock of its own.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +12,7 @@ use proto::msg::{BlCallback, GlCallback, GlReply, LockMode, Lvb, Resource, Resou
 use stdx::Instant;
 
 use super::{Glimpsed, LockEvent, Locks};
-use crate::mode::writes;
+use crate::mode::{covers, writes};
 use crate::part::Part;
 use crate::{ExportId, WaiterId};
 
@@ -211,6 +214,9 @@ impl Locks {
         let Some(asked) = lock.asked.take() else { return };
         let resource = self.resources[lock.res].key;
         let called = lock.call.is_some();
+        if let Ok(mode) = LockMode::try_from(reply.mode) {
+            self.weaken(i, mode);
+        }
         self.timers.remove(&(asked.deadline, reply.handle, true));
         if !asked.next.is_empty() {
             self.ask(i, asked.next);
@@ -220,6 +226,21 @@ impl Locks {
         for waiter in asked.waiters {
             self.answer(waiter, &resource, reply.handle, reply.lvb);
         }
+    }
+
+    /// Its holder has a lock in this mode from now on, if that is a weaker one: who waits for no more may have it.
+    fn weaken(&mut self, i: u32, mode: LockMode) {
+        let lock = &mut self.locks[i];
+        let old = lock.mode;
+        if old == mode || !covers(old, mode) {
+            return;
+        }
+        stdx::mark!("dlm.lock.weakened");
+        lock.mode = mode;
+        let r = lock.res;
+        self.resources[r].modes.remove(old);
+        self.resources[r].modes.add(mode);
+        self.run_queue(r);
     }
 
     fn answer(&mut self, waiter: WaiterId, resource: &Resource, handle: u64, lvb: Option<Lvb>) {

@@ -460,7 +460,12 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
         })
         .collect();
     assert_eq!(asked.iter().map(|(e, c)| (*e, c.cookie)).collect::<Vec<_>>(), [(A, 2), (B, 3)]);
-    let reply = |i: usize, size| GlReply { handle: asked[i].1.handle, serial: asked[i].1.serial, lvb: Some(lvb(size)) };
+    let reply = |i: usize, size| GlReply {
+        handle: asked[i].1.handle,
+        serial: asked[i].1.serial,
+        lvb: Some(lvb(size)),
+        ..GlReply::default()
+    };
     t.locks.glimpse_reply(t.now, B, &reply(0, 1));
     t.locks.glimpse_reply(t.now, A, &reply(0, 10));
     assert_eq!(t.said(), [""; 0]);
@@ -493,7 +498,8 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     let ask = |t: &mut Target, version| t.locks.glimpse(t.now, WaiterId(60), dir(), C, version);
     let answer = |t: &mut Target, size| {
         let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
-        let reply = GlReply { handle: callback.handle, serial: callback.serial, lvb: Some(lvb(size)) };
+        let reply =
+            GlReply { handle: callback.handle, serial: callback.serial, lvb: Some(lvb(size)), ..GlReply::default() };
         t.locks.glimpse_reply(t.now, A, &reply);
         assert_eq!(t.said(), ["glimpsed 60"]);
         callback.handle
@@ -509,6 +515,30 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     t.cancel(A, handle);
     assert_eq!(ask(&mut t, 9), Glimpsed::Nothing, "what was written back counts");
     assert!(stdx::marks::count("dlm.glimpse.too-old") > 0);
+}
+
+#[test]
+fn a_holder_that_goes_on_to_read_lets_others_read_and_is_not_asked_again() {
+    let mut t = Target::new();
+    t.bits(A, LockMode::Pw, bits::DOM, 1);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Waiting);
+    let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
+    t.waits(B, &request(dir(), LockMode::Pr, Policy::Bits(bits::DOM), 1));
+    assert_eq!(t.said(), ["blocking 1 1"]);
+    let answer = |serial, mode: LockMode| GlReply { handle: callback.handle, serial, lvb: None, mode: mode as i32 };
+    t.locks.glimpse_reply(t.now, A, &answer(callback.serial + 1, LockMode::Pr));
+    t.locks.glimpse_reply(t.now, B, &answer(callback.serial, LockMode::Pr));
+    assert_eq!(t.said(), [""; 0], "an answer to another question, and of another client");
+    t.locks.glimpse_reply(t.now, A, &answer(callback.serial, LockMode::Pr));
+    assert_eq!(t.said(), ["granted 2 1", "glimpsed 60"]);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Done(vec![]));
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), dir(), C, 0), Glimpsed::Nothing);
+    assert_eq!(t.locks.held(A).iter().map(|lock| lock.mode).collect::<Vec<_>>(), [LockMode::Pr]);
+    // Who wants to write calls both back; a holder's answer makes nothing stronger.
+    t.waits(C, &request(dir(), LockMode::Pw, Policy::Bits(bits::DOM), 1));
+    assert_eq!(t.said(), ["blocking 2 1"], "the first was called back before");
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(62), dir(), C, 0), Glimpsed::Nothing);
+    assert!(stdx::marks::count("dlm.lock.weakened") > 0);
 }
 
 #[test]

@@ -195,7 +195,12 @@ impl World {
             }
             Some(Opcode::LdlmGlCallback) => {
                 let callback: GlCallback = frame.decode().expect("a callback");
-                let answer = GlReply { handle: callback.handle, lvb: client.glimpse, serial: callback.serial };
+                let answer = GlReply {
+                    handle: callback.handle,
+                    lvb: client.glimpse,
+                    serial: callback.serial,
+                    ..GlReply::default()
+                };
                 self.send(at, Opcode::LdlmGlReply, Tag(0), &answer, Bytes::new(), 0);
             }
             _ => client.inbox.push_back(frame),

@@ -390,7 +390,8 @@ impl World {
             }
             Some(Opcode::LdlmGlCallback) => {
                 let callback: GlCallback = frame.decode().unwrap();
-                let reply = GlReply { handle: callback.handle, lvb: client.lvb, serial: callback.serial };
+                let reply =
+                    GlReply { handle: callback.handle, lvb: client.lvb, serial: callback.serial, ..GlReply::default() };
                 client.import.submit(self.now, Outgoing::new(Opcode::LdlmGlReply, &reply));
             }
             _ => {}

@@ -359,4 +359,8 @@ pub struct GlReply {
     /// The number of the callback.
     #[prost(uint64, tag = "3")]
     pub serial: u64,
+    /// The lock is held in this weaker mode from now on: who asked may read under a lock of its own. Unset: as it was. Only with
+    /// [`crate::connect::features::LOCK_CONVERT`].
+    #[prost(enumeration = "LockMode", tag = "4")]
+    pub mode: i32,
 }

@@ -302,7 +302,7 @@ samples! {
     "BlCallback/flock" = bl_callback(Policy::Flock(flock(7)));
     "LruLimit" = LruLimit { locks: 1 << 20 };
     "GlCallback" = GlCallback { handle: big(1), cookie: big(2), resource: resource(3), serial: big(7) };
-    "GlReply" = GlReply { handle: big(1), lvb: Some(lvb(2)), serial: big(7) };
+    "GlReply" = GlReply { handle: big(1), lvb: Some(lvb(2)), serial: big(7), mode: LockMode::Pr as i32 };
 
     "Cred" = cred(1);
     "Attr" = attr(1);

@@ -356,6 +356,11 @@ impl Import {
         &self.granted
     }
 
+    /// What the server has agreed to.
+    pub fn features(&self) -> u64 {
+        self.granted.features
+    }
+
     /// How often this client was evicted.
     pub fn generation(&self) -> u32 {
         self.generation

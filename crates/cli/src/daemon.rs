@@ -104,18 +104,29 @@ impl Signals {
         Ok(Signals { runtime, interrupt, terminate })
     }
 
-    /// Waits for one that came since they are caught, or until `ended` says so.
-    pub fn wait(mut self, mut ended: impl FnMut() -> bool) {
+    /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
+    pub fn wait(&mut self, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
             loop {
                 tokio::select! {
-                    _ = self.interrupt.recv() => return,
-                    _ = self.terminate.recv() => return,
-                    _ = glance.tick() => if ended() { return },
+                    _ = self.interrupt.recv() => return true,
+                    _ = self.terminate.recv() => return true,
+                    _ = glance.tick() => if ended() { return false },
                 }
             }
-        });
+        })
+    }
+
+    /// After one that came: waits until `ended` says so, or for another that is no echo of the first: whether one came.
+    pub fn wait_again(&mut self, mut ended: impl FnMut() -> bool) -> bool {
+        let start = std::time::Instant::now();
+        loop {
+            let told = self.wait(&mut ended);
+            if !told || start.elapsed() > SAME_WORD {
+                return told;
+            }
+        }
     }
 }
 

@@ -92,7 +92,8 @@ pub enum Event {
     WallClock(i64),
     /// Time passed.
     Tick,
-    /// Unmount: write everything back, close, give locks back, disconnect; then [`Effect::Unmounted`].
+    /// Unmount: interrupt calls and take no more, write everything back, close, give locks back, disconnect; then
+    /// [`Effect::Unmounted`].
     Unmount,
 }
 
@@ -116,8 +117,8 @@ pub enum Effect {
     Mounted,
     /// The mount cannot be: a sentence for a person.
     MountFailed { reason: String },
-    /// See [`Event::Unmount`].
-    Unmounted,
+    /// See [`Event::Unmount`]. An error if not everything could be written back.
+    Unmounted { result: Result<(), Errno> },
     /// A line for the log.
     Log(String),
 }

@@ -150,6 +150,8 @@ pub struct World {
     pub(crate) crowded: VecDeque<u64>,
     /// No new calls.
     pub unmounting: bool,
+    /// Why something could not be written back since then.
+    pub lost: Option<Errno>,
     /// When `WaitKey::Timer` is to be woken.
     pub timer: Option<Instant>,
     /// Calls that wait while the kernel holds directories locked for them.
@@ -202,6 +204,7 @@ impl World {
             config_params: Vec::new(),
             crowded: VecDeque::new(),
             unmounting: false,
+            lost: None,
             timer: None,
             gates: Vec::new(),
             room: Room::default(),

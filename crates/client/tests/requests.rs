@@ -4,6 +4,7 @@ mod cluster;
 
 use client::api::{Answer, Call, Event, SetStat};
 use cluster::{Cluster, name};
+use proto::{Errno, Opcode};
 
 /// A client that knows the directory `d` alone, in which another has made the file `f`, the directory `e` and the link `s`;
 /// gives the clients, `d` and `f`.
@@ -160,4 +161,26 @@ fn a_listing_with_attributes_of_files_that_another_made_is_a_few_requests() {
     }
     assert_eq!((with, all), (MANY, MANY + 2), "all but the dots come with attributes that last");
     assert!(sent < 12, "{sent} requests");
+}
+
+/// What a target refuses while the mount ends nobody is told but by the end.
+#[test]
+fn an_unmount_says_that_not_everything_was_written_back() {
+    for refused in [false, true] {
+        let mut c = Cluster::new(1);
+        let a = c.mount();
+        let (_, fh) = c.create(a, 1, "f").unwrap();
+        assert_eq!(c.write(a, fh, 0, &[7; 100_000]), Ok(100_000));
+        c.close(a, fh).unwrap();
+        c.tamper = Some(Box::new(move |to_client, _, mut frame| {
+            if to_client && refused && Opcode::from_raw(frame.header.opcode) == Some(Opcode::ObjWrite) {
+                frame.header.status = -Errno::EIO.raw();
+            }
+            vec![frame]
+        }));
+        let now = c.now;
+        c.nodes[a].machine.handle(now, Event::Unmount);
+        c.until(|c| c.nodes[a].unmounted);
+        assert_eq!(c.nodes[a].lost, refused.then_some(Errno::EIO));
+    }
 }

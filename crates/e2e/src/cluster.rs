@@ -430,6 +430,19 @@ impl Cluster {
         assert!(status.success(), "the mount ended with {}:\n{}", describe(status), process.log_text());
     }
 
+    /// Tells the process of a mount to end, whether programs use that or not.
+    #[track_caller]
+    pub fn terminate_mount(&self, index: usize) {
+        self.mounts[index].process.as_ref().expect("a mount").terminate();
+    }
+
+    /// How the process of a mount ended, if it does in this time, and its log.
+    pub fn mount_ended(&mut self, index: usize, bound: Duration) -> Option<(std::process::ExitStatus, String)> {
+        let status = self.mounts[index].process.as_mut()?.wait(bound)?;
+        let process = self.mounts[index].process.take()?;
+        Some((status, process.log_text()))
+    }
+
     /// Ends a mount as a power cut would.
     #[track_caller]
     pub fn kill9_mount(&mut self, index: usize) {

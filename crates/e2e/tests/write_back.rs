@@ -2,10 +2,12 @@
 //! that was promised.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use e2e::system::{self, Mapping};
 use e2e::{Cluster, Shape, Story, Which, adamant, needs_root, trees};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -234,4 +236,67 @@ fn a_mount_in_the_place_of_one_that_writes_back_is_the_one_that_is_meant() {
     }
     assert!(fs::read(place.join("large")).unwrap() == data, "what was written before the unmount is there");
     rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
+/// A program that goes on using the mount holds up neither what was written before nor the end.
+#[test]
+fn a_mount_in_use_that_is_told_to_end_writes_everything_back() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("told to end while it is used", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, mounts(2));
+    let place = cluster.mount(0).join("used");
+    fs::create_dir(&place).unwrap();
+    for at in 0..300 {
+        fs::write(place.join(format!("f{at}")), format!("small {at}")).unwrap();
+    }
+    let mut open = File::create_new(place.join("open")).unwrap();
+    open.write_all(&vec![7; 8 << 20]).unwrap();
+    let mapped = File::options().read(true).write(true).create_new(true).open(place.join("mapped")).unwrap();
+    mapped.set_len(200_000).unwrap();
+    let mapping = Mapping::new(&mapped, 200_000).unwrap();
+    mapping.write(100_000, b"in the kernel");
+    let both = |folder: &Path| File::options().read(true).write(true).open(folder.join("f0")).unwrap();
+    let (waits, holds) = (both(&place), both(&cluster.mount(1).join("used")));
+    system::try_lock(&holds, system::RecordLock::Exclusive, 0, 1).unwrap();
+    let waiter = std::thread::spawn(move || system::wait_lock(&waits, system::RecordLock::Exclusive, 0, 1));
+    std::thread::sleep(Duration::from_millis(300));
+
+    cluster.terminate_mount(0);
+    let (status, log) = cluster.mount_ended(0, Duration::from_secs(30)).expect("the mount ends");
+    assert!(status.success() && log.contains("while programs use it"), "{status}:\n{log}");
+    assert!(open.write_all(b"more").is_err() && waiter.join().unwrap().is_err());
+    let there = cluster.mount(1).join("used");
+    for at in 0..300 {
+        assert_eq!(fs::read_to_string(there.join(format!("f{at}"))).unwrap(), format!("small {at}"));
+    }
+    assert!(fs::read(there.join("open")).unwrap() == vec![7; 8 << 20]);
+    assert_eq!(fs::read(there.join("mapped")).unwrap()[100_000..100_013], *b"in the kernel");
+    assert!(!e2e::story::is_mounted(cluster.mount(0)), "the directory is free");
+    drop((open, mapped, mapping, holds));
+    cluster.mount_again(0);
+    assert_eq!(fs::read(place.join("open")).unwrap().len(), 8 << 20);
+}
+
+/// Its object target hangs: it waits for that, until it is told once more.
+#[test]
+fn a_mount_in_use_that_is_told_twice_to_end_ends_at_once_and_says_so() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("told twice to end", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, mounts(1));
+    let mut open = File::create_new(cluster.mount(0).join("open")).unwrap();
+    open.write_all(&vec![7; 6 << 20]).unwrap();
+    let object_target = Pid::from_raw(cluster.server_pid(Which::Ost(0)) as i32).unwrap();
+    kill_process(object_target, Signal::STOP).unwrap();
+    cluster.terminate_mount(0);
+    assert_eq!(cluster.mount_ended(0, Duration::from_secs(3)), None, "it still writes back");
+    cluster.terminate_mount(0);
+    let (status, log) = cluster.mount_ended(0, Duration::from_secs(3)).expect("the mount ends");
+    kill_process(object_target, Signal::CONT).unwrap();
+    assert!(status.code() == Some(1) && log.contains("is lost"), "{status}:\n{log}");
+    drop(open);
+    e2e::story::take_away(cluster.mount(0));
 }

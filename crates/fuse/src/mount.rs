@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 use client::api::{Answer, KernelNode, Options};
 use fusewire::abi::flags;
@@ -20,6 +20,9 @@ use crate::session::Adapter;
 
 /// Threads that take requests from the kernel.
 const THREADS: usize = 8;
+
+/// How long the end of a mount may take: servers may be away.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(60);
 
 /// Settings of a mount under a directory.
 #[derive(Clone, Debug)]
@@ -78,18 +81,36 @@ impl FuseMount {
         self.transport
     }
 
-    /// Where it is mounted.
+    /// Where it is mounted, as the kernel lists it.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Waits until somebody unmounts the directory.
+    /// Waits until somebody unmounts the directory, and writes back what programs have written.
     ///
     /// # Errors
-    /// The session broke.
+    /// The session broke, or not everything was written back.
     pub fn wait(&self) -> io::Result<()> {
         let session = self.session.lock().take();
-        session.map_or(Ok(()), Session::join)
+        let served = session.map_or(Ok(()), Session::join);
+        self.client.unmount(WRITE_BACK_MAX).map_err(io::Error::other).and(served)
+    }
+
+    /// Writes back what programs have written while they use the mount still: from now on their calls fail.
+    ///
+    /// # Errors
+    /// Not everything was written back.
+    pub fn write_back(&self) -> io::Result<()> {
+        let start = Instant::now();
+        // What they wrote to mapped files is in the kernel.
+        if let Ok(directory) = std::fs::File::open(&self.directory) {
+            let (sender, written) = mpsc::channel();
+            std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
+                let _ = sender.send(rustix::fs::syncfs(directory));
+            })?;
+            let _ = written.recv_timeout(WRITE_BACK_MAX);
+        }
+        self.client.unmount(WRITE_BACK_MAX.saturating_sub(start.elapsed())).map_err(io::Error::other)
     }
 }
 
@@ -121,7 +142,8 @@ pub fn connect(options: Options, settings: &MountSettings, directory: &Path) -> 
         }
     };
     let _ = root_known.set(root);
-    Ok(Connected { client, root, identity, notifier, directory: directory.to_path_buf() })
+    let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
+    Ok(Connected { client, root, identity, notifier, directory })
 }
 
 impl Connected {

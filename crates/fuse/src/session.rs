@@ -1,7 +1,6 @@
 //! The session with the kernel: each request becomes one call, each answer one reply.
 
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use client::api::{Answer, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
@@ -452,12 +451,6 @@ impl Handler for Adapter {
             Attention::Unneeded => Attend::No,
             Attention::Wait => Attend::Wait,
             Attention::Again => Attend::Again,
-        }
-    }
-
-    fn ended(&self) {
-        if let Err(reason) = self.client.unmount(Duration::from_secs(60)) {
-            tracing::error!("unmount: {reason}");
         }
     }
 }

@@ -39,9 +39,6 @@ pub trait Handler: Send + Sync + 'static {
         let _ = (attending, called);
         Attend::No
     }
-
-    /// The file system was unmounted; no request comes any more.
-    fn ended(&self) {}
 }
 
 /// What a thread of the session does beside its requests: see [`Handler::attend`].
@@ -134,7 +131,6 @@ impl Notifier {
 /// A file system that is served.
 pub struct Session {
     device: Arc<Device>,
-    handler: Arc<dyn Handler>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     transport: Transport,
 }
@@ -165,12 +161,7 @@ impl Session {
             ..options.clone()
         };
         let device = Arc::new(Device::new(device));
-        let mut session = Session {
-            device: device.clone(),
-            handler: handler.clone(),
-            threads: Vec::new(),
-            transport: Transport::Device(0),
-        };
+        let mut session = Session { device: device.clone(), threads: Vec::new(), transport: Transport::Device(0) };
         let Some(asked) = take_init(&device, options.max_write)? else { return Ok(session) };
         let offers_uring = options.uring && asked.offered() & abi::flags::OVER_IO_URING != 0;
         let rings = if offers_uring { RingThreads::start(&device, &options, &handler) } else { None };
@@ -209,7 +200,7 @@ impl Session {
         Notifier(self.device.clone())
     }
 
-    /// Waits until the file system is unmounted, and tells the handler.
+    /// Waits until the file system is unmounted: no request comes any more.
     ///
     /// # Errors
     /// A thread broke off; the others went on.
@@ -219,7 +210,6 @@ impl Session {
             let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the session panicked")));
             result = result.and(ended);
         }
-        self.handler.ended();
         result
     }
 }

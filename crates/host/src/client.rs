@@ -125,6 +125,8 @@ struct State {
     /// When the caretaker wakes by itself, while it sleeps.
     wakes: Option<stdx::Instant>,
     phase: Phase,
+    /// What was not written back when it ended, as a sentence.
+    lost: Option<String>,
     /// When the last call came, so that the caretaker stays away from the sockets.
     last_call: std::time::Instant,
     /// Completions that are ready to run once the lock is free.
@@ -184,6 +186,7 @@ impl Mount {
                 reader: Reader::Nobody,
                 wakes: None,
                 phase: Phase::Mounting,
+                lost: None,
                 last_call: std::time::Instant::now(),
                 ready: Vec::new(),
                 dirty: Vec::new(),
@@ -325,7 +328,8 @@ impl Mount {
         matches!(self.shared.state.lock().phase, Phase::Mounting | Phase::Mounted)
     }
 
-    /// Writes everything back, says good-bye to the servers and ends the client. Gives up after `patience`.
+    /// Writes everything back, says good-bye to the servers and ends the client. Gives up after `patience`. Once it has ended, this
+    /// tells the same again.
     ///
     /// # Errors
     /// What was not written back, as a sentence.
@@ -340,14 +344,15 @@ impl Mount {
         let mut state = self.shared.state.lock();
         loop {
             match &state.phase {
-                Phase::Gone => return Ok(()),
+                Phase::Gone => return state.lost.clone().map_or(Ok(()), Err),
                 Phase::Failed(reason) => return Err(reason.clone()),
                 _ => {}
             }
             if self.shared.settled.wait_until(&mut state, deadline).timed_out() {
                 state.phase = Phase::Gone;
+                state.lost =
+                    Some("the servers did not answer in time; what they had not confirmed may be lost".to_owned());
                 self.shared.caretaker.notify_all();
-                return Err("the servers did not answer in time; what they had not confirmed may be lost".to_owned());
             }
         }
     }
@@ -659,7 +664,12 @@ impl Shared {
             }
             Effect::Mounted => self.settle(state, Phase::Mounted),
             Effect::MountFailed { reason } => self.settle(state, Phase::Failed(reason)),
-            Effect::Unmounted => self.settle(state, Phase::Gone),
+            Effect::Unmounted { result } => {
+                state.lost = result
+                    .err()
+                    .map(|errno| format!("not everything that programs wrote could be written back: {errno}"));
+                self.settle(state, Phase::Gone);
+            }
             Effect::Log(line) => tracing::info!("{line}"),
         }
     }

@@ -296,30 +296,59 @@ impl Mounted {
         Ok(Mounted { mount, signals, _admin: admin })
     }
 
-    /// Serves the mount until it is unmounted or the process is told to stop.
+    /// Serves the mount until it is unmounted or the process is told to stop. Either way what programs have written is written back,
+    /// unless the process is told to stop once more.
     pub fn run(self) -> anyhow::Result<()> {
-        let Mounted { mount, signals, _admin } = self;
-        let (sender, ended) = std::sync::mpsc::channel();
-        let waiting = mount.clone();
+        let Mounted { mount, mut signals, _admin } = self;
+        let (sender, ends) = std::sync::mpsc::channel();
+        let (waiting, served) = (mount.clone(), sender.clone());
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {
-            let _ = sender.send(waiting.wait());
+            let _ = served.send(waiting.wait());
         })?;
         let mut result = None;
-        signals.wait(|| {
-            result = ended.try_recv().ok();
+        let mut ended = || {
+            result = ends.try_recv().ok();
             result.is_some()
-        });
-        if result.is_none() {
-            if let Err(error) = unmount(mount.directory())
-                && is_mounted(mount.directory())
-            {
-                return Err(error);
+        };
+        if signals.wait(&mut ended) {
+            let told = mount.clone();
+            std::thread::Builder::new().name("end".to_owned()).spawn(move || {
+                if let Some(result) = end(&told) {
+                    let _ = sender.send(result);
+                }
+            })?;
+            if signals.wait_again(&mut ended) {
+                bail!("told to end once more: what was not written back by now is lost");
             }
-            // Or umount(8) was first: what programs wrote is still on its way to the servers.
-            result = ended.recv_timeout(Duration::from_secs(60)).ok();
         }
-        result.unwrap_or(Ok(())).context("the session with the kernel broke")
+        result.unwrap_or(Ok(())).with_context(|| format!("the mount on {} has ended", mount.directory().display()))
     }
+}
+
+/// The session of a mount that nobody uses ends within this time after the unmount.
+const SESSION_END: Duration = Duration::from_secs(5);
+
+/// Ends a mount. If programs use it, their calls fail from now on, and the directory is free afterwards; how that went. Otherwise, or
+/// if umount(8) was first, its session ends, and writes back what programs wrote.
+fn end(mount: &FuseMount) -> Option<std::io::Result<()>> {
+    let (directory, is_up) = (mount.directory(), || mount.client().is_up());
+    let in_use = is_up().then(|| unmount(directory).err()).flatten().filter(|_| is_mounted(directory));
+    let start = std::time::Instant::now();
+    while in_use.is_none() && is_up() && start.elapsed() < SESSION_END {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if !is_up() {
+        return None;
+    }
+    let shown = directory.display();
+    tracing::warn!(
+        "{shown} was told to end while programs use it: what they have written is written back, and their calls fail"
+    );
+    let result = mount.write_back();
+    if let Some(error) = in_use.and_then(|_| take_away(directory, true).err()) {
+        tracing::warn!("{shown} stays a mount whose process has ended; free it with: umount -l {shown} ({error})");
+    }
+    Some(result)
 }
 
 /// Mounts of ours on this machine: source, place.
@@ -341,21 +370,27 @@ fn is_mounted(directory: &std::path::Path) -> bool {
 /// umount(8) for a directory.
 pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
     let shown = directory.display();
-    let result = if rustix::process::geteuid().is_root() {
-        rustix::mount::unmount(directory, rustix::mount::UnmountFlags::empty()).map_err(std::io::Error::from)
-    } else {
-        match std::process::Command::new("fusermount3").arg("-u").arg(directory).output() {
-            Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-            Err(error) => Err(error),
-        }
-    };
-    match result {
+    match take_away(directory, false) {
         Err(error) if error.raw_os_error() == Some(16) => {
             bail!("{shown} is in use; end the programs that use it (see: fuser -vm {shown}), then try again")
         }
         Err(error) => Err(error).with_context(|| format!("cannot unmount {shown}")),
         Ok(()) => Ok(()),
+    }
+}
+
+/// Takes a mount away. One that programs use only if it is detached from its directory, `lazily`.
+fn take_away(directory: &std::path::Path, lazily: bool) -> std::io::Result<()> {
+    use rustix::mount::UnmountFlags;
+    if rustix::process::geteuid().is_root() {
+        let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return rustix::mount::unmount(directory, flags).map_err(std::io::Error::from);
+    }
+    let mut command = std::process::Command::new("fusermount3");
+    let output = command.arg("-u").args(lazily.then_some("-z")).arg(directory).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
 }
 

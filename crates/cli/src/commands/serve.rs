@@ -46,7 +46,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         daemon::detach();
     }
     daemon::start_log();
-    let signals = daemon::Signals::catch()?;
+    let mut signals = daemon::Signals::catch()?;
     let started = options(&arguments).and_then(|options| {
         let places = arguments.targets.iter().map(|target| target.parse()).collect::<Result<Vec<Place>, _>>()?;
         Server::start(&places, &options)

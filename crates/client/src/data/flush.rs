@@ -11,7 +11,7 @@ use proto::msg::{LockMode, ObjSyncReq, ObjectId, ObjectStateRep, WriteReq};
 use proto::{Bytes, Errno, Opcode, Transno};
 use stdx::Instant;
 
-use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, file, file_mut, into_clock, node_key};
+use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, failed, file, file_mut, into_clock, node_key};
 use super::{Task, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
@@ -198,9 +198,7 @@ fn done(
                 object.pages.lost(id);
                 object.size_exact = false;
             });
-            if let Some(file) = file_mut(w, ino) {
-                file.fail(*errno);
-            }
+            failed(w, ino, *errno);
         }
     }
     let lane = w.data.lane(dest);

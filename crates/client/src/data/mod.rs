@@ -284,11 +284,9 @@ pub fn layout_settled(w: &mut World, ino: u64, layout: &Layout) {
     state::layout_settled(w, ino, layout);
 }
 
-/// Something that a program did to the file was lost, which the next fsync or close tells.
+/// Something that a program did to the file was lost, which the next fsync or close tells, or the end of the unmount.
 pub fn failed(w: &mut World, ino: u64, errno: Errno) {
-    if let Some(file) = state::file_mut(w, ino) {
-        file.fail(errno);
-    }
+    state::failed(w, ino, errno);
 }
 
 /// What attributes say of the data, if it lies on the metadata target: for a DOM lock that came with them.

@@ -22,7 +22,7 @@ use proto::msg::{Lvb, Resource};
 use smallvec::SmallVec;
 
 use super::state::{
-    ALL, HOME, KernelCall, Key, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
+    ALL, HOME, KernelCall, Key, edit, failed, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
 };
 use super::{access, flush, step, steps};
 use crate::api::{Effect, Invalidation};
@@ -230,10 +230,8 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
     let bytes = now.file_range(key, &range);
     let kernel = now.kernel_pages && !idle;
     forget_lock(w, ino, key, lock);
-    if let Some(file) = file_mut(w, ino)
-        && lost
-    {
-        file.fail(Errno::EIO);
+    if lost {
+        failed(w, ino, Errno::EIO);
     }
     if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
         let length = match (kernel, bytes.end) {

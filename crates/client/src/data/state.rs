@@ -344,9 +344,19 @@ impl NodeData {
         Some(size)
     }
 
-    pub(super) fn fail(&mut self, errno: Errno) {
+    fn fail(&mut self, errno: Errno) {
         self.errors = self.errors.wrapping_add(1);
         self.last_error = errno;
+    }
+}
+
+/// Something that a program did to the file was lost, which the next fsync or close tells, or the end of the unmount.
+pub(super) fn failed(w: &mut World, ino: u64, errno: Errno) {
+    if w.unmounting {
+        w.lost.get_or_insert(errno);
+    }
+    if let Some(file) = file_mut(w, ino) {
+        file.fail(errno);
     }
 }
 

@@ -23,7 +23,9 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
     if phase < CLOSING {
         if cx.w.mounted {
             match data::sync_all(cx) {
-                Err(Stop::Errno(errno)) => cx.w.log(format!("unmount: not all data could be written back: {errno}")),
+                Err(Stop::Errno(errno)) => {
+                    cx.w.lost.get_or_insert(errno);
+                }
                 other => other?,
             }
         }
@@ -45,7 +47,9 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
         }
         if cx.w.mounted && !cx.w.options.read_only {
             match super::io::sync_metadata(cx) {
-                Err(Stop::Errno(errno)) => cx.w.log(format!("unmount: changes may not be durable: {errno}")),
+                Err(Stop::Errno(errno)) => {
+                    cx.w.lost.get_or_insert(errno);
+                }
                 other => other?,
             }
         }
@@ -66,6 +70,7 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
         let _ = cx.wait(WaitKey::Timer);
         return Err(cx.wait(WaitKey::Drained));
     }
-    cx.w.effect(Effect::Unmounted);
+    let result = cx.w.lost.map_or(Ok(()), Err);
+    cx.w.effect(Effect::Unmounted { result });
     Ok(())
 }

@@ -62,6 +62,8 @@ pub struct Node {
     pub mounted: bool,
     pub failed: Option<String>,
     pub unmounted: bool,
+    /// Not everything was written back by then.
+    pub lost: Option<Errno>,
     pub invalidations: Vec<Invalidation>,
     /// What the kernel was asked to let go.
     pub let_go: Vec<Vec<client::KernelNode>>,
@@ -376,6 +378,7 @@ impl Cluster {
             mounted: false,
             failed: None,
             unmounted: false,
+            lost: None,
             invalidations: Vec::new(),
             let_go: Vec::new(),
             slow_kernel: false,
@@ -665,7 +668,7 @@ impl Cluster {
             Effect::LetGo(nodes) => self.nodes[at].let_go.push(nodes),
             Effect::Mounted => self.nodes[at].mounted = true,
             Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
-            Effect::Unmounted => self.nodes[at].unmounted = true,
+            Effect::Unmounted { result } => (self.nodes[at].unmounted, self.nodes[at].lost) = (true, result.err()),
             Effect::Log(line) => self.log.push(format!("client {at}: {line}")),
         }
     }

@@ -377,7 +377,7 @@ impl World {
             }
             capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
-            capi::Effect::Unmounted => {
+            capi::Effect::Unmounted { .. } => {
                 self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));
                 self.mounts[client].unmounted = true;
                 self.sched.left(client);

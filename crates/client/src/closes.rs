@@ -13,8 +13,8 @@
 //! ```
 
 use core::time::Duration;
-use proto::Transno;
 use proto::msg::CLOSES_MAX;
+use proto::{Transno, Xid};
 use std::collections::{BTreeMap, VecDeque};
 use stdx::Instant;
 
@@ -33,7 +33,7 @@ pub(crate) const GATHER_TIME: Duration = Duration::from_millis(2);
 pub struct Item {
     /// What is closed.
     pub closing: Closing,
-    /// The server's handle.
+    /// The server's handle; 0 if it was not told of the open.
     pub handle: u64,
     /// A new access time; 0 if there is none.
     pub atime_ns: i64,
@@ -108,13 +108,17 @@ fn kick(w: &mut World, dest: Dest) {
         lane.hurried &= !lane.waiting.is_empty();
         let mut items = Vec::with_capacity(list.len());
         for closing in list {
-            // Without a record an eviction has closed it already.
-            let Some(opened) = w.imports.opens.get(&(dest, closing.open_xid)) else {
-                closed(w, &closing, Transno(0));
-                continue;
-            };
-            let handle = opened.handle;
             let atime_ns = w.nodes.get(closing.ino).and_then(|node| node.atime_ns).unwrap_or(0);
+            let handle = match w.imports.opens.get(&(dest, closing.open_xid)) {
+                Some(opened) => opened.handle,
+                // It was open here, and there is only the access time to tell.
+                None if closing.open_xid == Xid(0) && atime_ns != 0 => 0,
+                // Without a record an eviction has closed it already.
+                None => {
+                    closed(w, &closing, Transno(0));
+                    continue;
+                }
+            };
             items.push(Item { closing, handle, atime_ns });
         }
         if items.is_empty() {
@@ -140,7 +144,9 @@ pub(crate) fn answered(w: &mut World, dest: Dest) {
 
 /// One close took effect with the change `transno`; 0 if there was nothing to close.
 pub(crate) fn closed(w: &mut World, closing: &Closing, transno: Transno) {
-    w.imports.open_closed(closing.dest, closing.open_xid, transno);
+    if closing.open_xid != Xid(0) {
+        w.imports.open_closed(closing.dest, closing.open_xid, transno);
+    }
     if let Some(node) = w.nodes.get_mut(closing.ino) {
         node.opens = node.opens.saturating_sub(1);
         if node.opens == 0 && node.lookups == 0 && node.unlinked && data::is_clean(w, closing.ino) {

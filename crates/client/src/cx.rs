@@ -236,6 +236,11 @@ impl Cx<'_> {
         }
     }
 
+    /// Whether that was said at this step, of this node.
+    pub fn is_changing(&self, step: Step, ino: u64) -> bool {
+        matches!(self.op.memo(step), Some(Memo::Changing(known)) if *known == ino)
+    }
+
     /// The node stays until the operation ends, however many others come meanwhile.
     pub fn keep_node(&mut self, step: Step, ino: u64) {
         if self.op.memo(step).is_none() && self.w.nodes.want(ino) {

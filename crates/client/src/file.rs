@@ -54,7 +54,7 @@ pub struct OpenFile {
     pub cred: Arc<Cred>,
     /// Where it is open.
     pub dest: Dest,
-    /// The request that opened it: names it in `Imports::opens`. 0 for a directory.
+    /// The request that opened it: names it in `Imports::opens`. 0 for a directory, and for a file that is open here.
     pub open_xid: Xid,
     /// See `data::error_mark`.
     pub error_mark: u32,
@@ -70,7 +70,7 @@ impl OpenFile {
         self.flags & flags::ACCMODE != flags::WRONLY
     }
 
-    /// A private file: the server does not know that it is open.
+    /// The server does not know that it is open ([`crate::here`]).
     pub fn is_here(&self) -> bool {
         self.open_xid == Xid(0) && self.flags & flags::DIRECTORY == 0 && !self.dead
     }
@@ -168,7 +168,17 @@ impl Files {
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// All, in the order of their slots.
+    pub fn iter(&self) -> impl Iterator<Item = &OpenFile> {
+        self.slots.iter().flatten()
+    }
+
+    /// The same, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenFile> {
         self.slots.iter_mut().flatten()
     }

@@ -42,6 +42,7 @@ mod config;
 mod cx;
 pub mod data;
 mod file;
+mod here;
 mod imports;
 mod locks;
 mod machine;

@@ -262,6 +262,7 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
     if lock.resource.kind() == ResourceKind::Inode && w.nodes.get(lock.resource.fid.ino()).is_some() {
         refresh_bits(w, dest, &lock.resource);
         crate::ops::names_lost(w, lock.resource.fid.ino());
+        crate::here::lost(w, lock.resource.fid.ino());
     }
     if is_data(lock) {
         data::lock_lost(w, dest, lock);

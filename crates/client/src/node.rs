@@ -152,6 +152,12 @@ impl Node {
         if self.attr_covered && self.has(bits::UPDATE) { self.attr.as_ref() } else { None }
     }
 
+    /// Whether locks cover what says who may do what with it, and it has a name.
+    pub fn knows_access(&self) -> bool {
+        let covered = self.xattr_covered && self.has(bits::XATTR);
+        covered && self.covered_attr().is_some_and(|attr| attr.nlink > 0)
+    }
+
     /// Type bits, 0 if unknown.
     pub fn kind(&self) -> u32 {
         self.attr.as_ref().map_or(0, |attr| attr.mode & S_IFMT)

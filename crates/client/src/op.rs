@@ -79,6 +79,11 @@ pub enum Task {
         /// Whose.
         ino: u64,
     },
+    /// Open on the server what programs have open here.
+    Publish {
+        /// Of which object.
+        ino: u64,
+    },
     /// Fetch the listing of a directory whose names are being looked up.
     Listing {
         /// Which.

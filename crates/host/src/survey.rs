@@ -482,9 +482,11 @@ impl Survey {
                 value: Bytes::from_static(b"0123456789abcdef"),
                 ..SetxattrOp::default()
             }),
-            Stage::Run(Test::Destroy) | Stage::RemoveFiles => Reint::Unlink(UnlinkOp { parent, name, rmdir: false }),
+            Stage::Run(Test::Destroy) | Stage::RemoveFiles => {
+                Reint::Unlink(UnlinkOp { parent, name, rmdir: false, told: None })
+            }
             Stage::RemoveFolders => {
-                Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: folder_name(index), rmdir: true })
+                Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: folder_name(index), rmdir: true, told: None })
             }
         };
         let request = ReintReq { cred, now_ns: clock::wall_ns(), want: None, op: Some(op) };

@@ -287,6 +287,17 @@ pub fn revoke(cx: &mut Cx<'_>, wanted: &[(Fid, u64)]) -> Result<(), Stop> {
     result
 }
 
+/// Frees an object that is about to lose a name. A client opens files for reading under its lock on what their names lead to, and
+/// tells of that before the lock goes. So does the requester before it asks for the last name to go, if it knows what has that name
+/// (`told`); otherwise its lock goes as well.
+pub fn revoke_named(cx: &mut Cx<'_>, node: &Node, told: Option<Fid>) -> Result<(), Stop> {
+    let others = revoke(cx, &[(node.fid(), bits::LOOKUP | bits::UPDATE)]);
+    if node.inode.is_file() && node.inode.nlink <= 1 && told != Some(node.fid()) {
+        cx.revoke_all(Resource::inode(node.fid()), LockMode::Ex, Policy::Bits(bits::LOOKUP))?;
+    }
+    others
+}
+
 /// The access list that a chmod leaves in step with the mode.
 pub fn chmod(inode: &mut Inode, mode: u32) {
     inode.mode = inode.mode & schema::inode::S_IFMT | mode & 0o7777;

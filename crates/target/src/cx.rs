@@ -296,14 +296,23 @@ impl Cx<'_> {
     /// Makes sure that no other export holds a lock that conflicts, as long as this attempt runs: calls them back and waits
     /// if need be. The requester's own locks stay.
     pub fn revoke(&mut self, resource: Resource, mode: LockMode, policy: Policy) -> Result<(), Stop> {
+        self.free(self.op.export, resource, mode, policy)
+    }
+
+    fn free(&mut self, holder: ExportId, resource: Resource, mode: LockMode, policy: Policy) -> Result<(), Stop> {
         if self.is_replay() {
             return Ok(());
         }
         self.op.used_locks = true;
-        match self.m.locks.revoke(self.m.now, self.op.waiter(), self.op.export, resource, mode, policy) {
+        match self.m.locks.revoke(self.m.now, self.op.waiter(), holder, resource, mode, policy) {
             Revoked::Free => Ok(()),
             Revoked::Waiting => Err(self.wait()),
         }
+    }
+
+    /// The same, of the requester's own locks, too.
+    pub fn revoke_all(&mut self, resource: Resource, mode: LockMode, policy: Policy) -> Result<(), Stop> {
+        self.free(ExportId::TARGET, resource, mode, policy)
     }
 
     /// Grants the requester a lock if it can be had at once: as many of `want_bits` as conflict with nobody, but at least

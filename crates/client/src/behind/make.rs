@@ -14,7 +14,6 @@ use proto::msg::{
 use super::{Change, What, allowed, hurry, is_private, lease, push};
 use crate::cx::{Cx, Run};
 use crate::data;
-use crate::file::flags as o;
 use crate::imports::Dest;
 use crate::locks;
 use crate::names::Found;
@@ -78,8 +77,7 @@ fn is_whole(node: &Node) -> bool {
 
 /// It has a name, and no lists of access decide.
 fn is_plain(node: &Node) -> bool {
-    let covered = node.xattr_covered && node.has(bits::XATTR);
-    covered && node.covered_attr().is_some_and(|attr| attr.nlink > 0 && !attr.has_xattrs)
+    node.knows_access() && node.covered_attr().is_some_and(|attr| !attr.has_xattrs)
 }
 
 /// A change of attributes of a private object: where.
@@ -265,7 +263,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     let directory = after.fid;
     put_name(cx.w, parent, name, None, &after, ground.version, cx.op.wall_ns);
     locks::destroyed(cx.w, dest, fid);
-    let op = UnlinkOp { parent: directory, name: name.clone(), rmdir };
+    let op = UnlinkOp { parent: directory, name: name.clone(), rmdir, told: Some(fid) };
     let what = What::Unlink { ino, parent, name: name.clone() };
     done(cx, dest, ino, WantLocks::default(), Reint::Unlink(op), what);
     ops::unnamed(cx.w, parent, name, &attr, true);
@@ -350,23 +348,4 @@ pub(crate) fn accessed(cx: &mut Cx<'_>, ino: u64, atime_ns: i64) -> Run<bool> {
     let op = SetattrOp { fid, valid: valid::ATIME | valid::HOUSEKEEPING, atime_ns, ..SetattrOp::default() };
     done(cx, dest, ino, WantLocks::default(), Reint::Setattr(op), What::Setattr { ino });
     Ok(true)
-}
-
-/// Whether a private file may be opened so without asking.
-pub(crate) fn open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
-    const ASKED: u32 = o::TRUNC | o::DIRECTORY | o::PATH | o::NOATIME;
-    if cx.began(step::MAIN) || flags & ASKED != 0 {
-        return false;
-    }
-    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.is_regular() && is_plain(node)) else { return false };
-    let mask = match flags & o::ACCMODE {
-        0 if flags & o::EXEC != 0 => 1,
-        0 => 4,
-        o::WRONLY => 2,
-        _ => 6,
-    };
-    node.changing == 0
-        && !node.unlinked
-        && is_private(cx.w, node)
-        && ops::permitted(cx.w, ino, mask, &cx.op.cred) == Some(true)
 }

@@ -10,7 +10,7 @@
 //! # Order
 //! One batch of a target is on its way at a time, and what is sent by itself waits until all changes before it are answered
 //! ([`drained`]). So what a server has of this client is at any time a prefix of what its programs did. A lease goes back when its
-//! changes are answered and what programs still have open is open on the server, too ([`give_back`]).
+//! changes are answered and what programs still have open is open on the server, too ([`give_back`], [`crate::here`]).
 //!
 //! ```text
 //!   mkdir d, create d/1 .. d/80      lane: 81 changes       batch 1: 64 of them    17 wait
@@ -34,19 +34,17 @@ use core::time::Duration;
 use dlm::client::HeldLock;
 use prost::Message;
 use proto::msg::{
-    BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, OpenOp, Policy, Reint, ReintReq, ResourceKind,
-    WantLocks, bits,
+    BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, Policy, Reint, ReintReq, ResourceKind, WantLocks, bits,
 };
 use proto::{Errno, Opcode, Transno, Xid};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stdx::Instant;
 
-use crate::api::{Effect, FileHandle, Invalidation};
-use crate::closes;
+use crate::api::{Effect, Invalidation};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::data;
-use crate::file::{Closing, flags as o};
+use crate::here;
 use crate::imports::Dest;
 use crate::locks;
 use crate::names::{Directory, Found};
@@ -54,7 +52,7 @@ use crate::node::Node;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
 
-pub(crate) use make::{accessed, create, open, setattr, unlink};
+pub(crate) use make::{accessed, create, setattr, unlink};
 
 /// How long a change waits for others.
 const GATHER_TIME: Duration = Duration::from_millis(5);
@@ -68,11 +66,6 @@ mod steps {
     pub const GOAL: Step = 60_000;
     /// A lease that goes back: its changes are answered.
     pub const DRAINED: Step = 59_999;
-    /// An open that the server is told of, by the file's handle.
-    pub const OPEN: Step = 1 << 50;
-    /// And of which node.
-    pub const OPENED: Step = 1 << 51;
-    pub const OPENED_END: Step = OPENED + (1 << 50);
 }
 
 /// What a change is about.
@@ -552,72 +545,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
         drained(cx, dest)?;
         cx.set_memo(steps::DRAINED, 1);
     }
-    publish(cx, dest, |node| node.private == lock.cookie)
-}
-
-/// Opens on the server what programs have open of private files.
-pub(crate) fn publish(cx: &mut Cx<'_>, dest: Dest, which: impl Fn(&Node) -> bool) -> Run<()> {
-    for fh in open_here(cx.w, which) {
-        if let Some(ino) = cx.w.files.get(fh).map(|file| file.ino)
-            && !cx.began(steps::OPENED + fh.0)
-        {
-            cx.set_memo(steps::OPENED + fh.0, ino);
-        }
-    }
-    let begun = |step: &Step| (steps::OPENED..steps::OPENED_END).contains(step);
-    let all: Vec<u64> = cx.op.steps().iter().map(|(step, _)| *step).filter(begun).map(|s| s - steps::OPENED).collect();
-    let mut waits = false;
-    for fh in all {
-        waits |= !opened(cx, dest, FileHandle(fh))?;
-    }
-    if waits { Err(Stop::Wait) } else { Ok(()) }
-}
-
-/// Files that are open here, and not on the server.
-fn open_here(w: &World, which: impl Fn(&Node) -> bool) -> Vec<FileHandle> {
-    let here = |ino: u64| w.nodes.get(ino).is_some_and(|node| node.private != 0 && which(node));
-    w.files.handles(|file| file.is_here() && here(file.ino))
-}
-
-/// Tells the server of an open. Whether that is done.
-fn opened(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
-    let (at, note) = (steps::OPEN + fh.0, steps::OPENED + fh.0);
-    let ino = cx.memo(note).unwrap_or(0);
-    let fid = crate::ops::fid_of(ino)?;
-    let now_ns = cx.wall_ns();
-    let file = cx.w.files.get(fh).filter(|file| file.ino == ino && file.is_here());
-    let Some((flags, cred)) = file.map(|file| (file.flags & o::ACCMODE, file.cred.clone())).or_else(|| {
-        // It was closed; what was asked for is closed again when it comes.
-        cx.began(at).then(|| (0, cx.op.cred.clone()))
-    }) else {
-        cx.forget(note);
-        return Ok(true);
-    };
-    // It was opened already, whatever its mode says by now.
-    let reply = cx.start_rpc(at, dest, Opcode::MdsReint, |w, _| {
-        w.opening = true;
-        let op = OpenOp { fid, flags: flags | o::PATH, ..OpenOp::default() };
-        let request = ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Open(op)) };
-        (request, Bytes::new())
-    });
-    let result = match reply {
-        None => return Ok(false),
-        Some(result) => result.map(|reply| reply.header.xid),
-    };
-    // Another file may come to be open under this number.
-    cx.forget(at);
-    cx.forget(note);
-    let same = cx.w.files.get_mut(fh).filter(|file| file.ino == ino && file.is_here());
-    match (result, same) {
-        (Ok(xid), Some(file)) => file.open_xid = xid,
-        (Ok(open_xid), None) => {
-            cx.w.nodes.obtain(fid).opens += 1;
-            closes::add(cx.w, Closing { ino, fid, dest, open_xid });
-        }
-        (Err(_), Some(file)) => file.dead = true,
-        (Err(_), None) => {}
-    }
-    Ok(true)
+    here::publish(cx, dest, |node| node.private == lock.cookie)
 }
 
 /// A name in a directory is about to be changed by the server, or a further one made for what it leads to: that is private no
@@ -632,7 +560,7 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
             let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
             // It may be anything that was made here.
             stdx::mark!("lease_left");
-            publish(cx, dest, |node| node.private == cookie)?;
+            here::publish(cx, dest, |node| node.private == cookie)?;
             if let Some(target) = cx.w.imports.get_mut(dest) {
                 target.locks.give_back(cookie);
             }
@@ -646,7 +574,7 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
 pub(crate) fn object_leaves(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(node) = cx.w.nodes.get(ino).filter(|node| node.private != 0) else { return Ok(()) };
     let dest = cx.w.mdt_of(node.fid);
-    publish(cx, dest, |node| node.ino == ino)?;
+    here::publish_object(cx, dest, ino)?;
     if let Some(node) = cx.w.nodes.get_mut(ino) {
         node.private = 0;
     }

@@ -8,6 +8,7 @@ use crate::api::{Answer, FileHandle, SetStat, SetTime};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
+use crate::here;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::op::Task;
 
@@ -103,7 +104,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     cx.changing(step::CHANGING, ino);
     if set.size.is_some() && !cx.began(step::MAIN) {
         // Who has it open may cut it, whatever its mode says: the server has to know that it is open.
-        behind::publish(cx, dest, |node| node.ino == ino)?;
+        here::publish_object(cx, dest, ino)?;
     }
     if let Some(fh) = set.fh
         && let Some(file) = cx.w.files.get(fh)

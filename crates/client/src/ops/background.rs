@@ -11,7 +11,7 @@ use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
-use crate::{behind, closes, config, data, locks};
+use crate::{behind, closes, config, data, here, locks};
 
 /// A further sequence of FIDs.
 pub(crate) fn sequence(cx: &mut Cx<'_>) -> Run<()> {
@@ -28,6 +28,7 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     cx.op.urgent = true;
     let result = (|| {
         behind::give_back(cx, dest, &lock)?;
+        here::give_back(cx, dest, &lock)?;
         if locks::is_data(&lock) {
             data::flush_for_lock(cx, dest, &lock)?;
         }
@@ -51,6 +52,13 @@ pub(crate) fn callback(cx: &mut Cx<'_>, dest: Dest, cookie: u64) -> Run<()> {
     }
     locks::pump(cx.w, dest);
     Ok(())
+}
+
+/// Tells a server what programs have open of an object.
+pub(crate) fn publish(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    cx.op.urgent = true;
+    let dest = cx.w.mdt_of(fid_of(ino)?);
+    here::publish_object(cx, dest, ino)
 }
 
 /// Tells a server what programs have closed.

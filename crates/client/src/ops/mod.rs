@@ -79,6 +79,8 @@ pub(crate) mod step {
     pub const ASKED: Step = 16;
     /// Directories and objects that a request is about to change, up to three.
     pub const CHANGING: Step = 20;
+    /// What has the name that is to go: one of them.
+    pub const GOES: Step = CHANGING + 2;
     /// The object of a change that was made behind the program's back.
     pub const BEHIND: Step = 23;
     /// A record lock that takes nothing away.
@@ -155,6 +157,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Batch(batch) => crate::behind::send(cx, batch),
         Task::Hold { closing, until } => kernel::hold(cx, closing, *until),
         Task::Atime { ino } => background::atime(cx, *ino),
+        Task::Publish { ino } => background::publish(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),
         Task::Ahead { ino } => ahead::fetch(cx, *ino),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),

@@ -13,6 +13,7 @@ use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::data;
 use crate::file::check_name;
+use crate::here;
 use crate::imports::Dest;
 use crate::names::Found;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -139,6 +140,7 @@ fn asked_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<(
         return Ok(());
     }
     behind::leaves(cx, parent, name)?;
+    here::name_goes(cx, dest, parent, name, step::GOES)?;
     match cx.w.known_name(parent, name) {
         Found::Child(fid) if closes::pending(cx.w, fid.ino()) => closes::sent(cx, dest, fid.ino()),
         _ => Ok(()),
@@ -163,11 +165,12 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     cx.changing(step::CHANGING, parent);
     asked_before(cx, dest, parent, name)?;
     note_epoch(cx, step::EPOCH, parent);
+    let told = here::told(cx, parent, name, step::GOES);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
         now_ns: op.wall_ns,
         want: None,
-        op: Some(Reint::Unlink(UnlinkOp { parent: parent_fid, name: name.clone(), rmdir })),
+        op: Some(Reint::Unlink(UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, told })),
     });
     let rep = rep?;
     let epoch = epoch(cx, step::EPOCH, &rep, parent);
@@ -262,6 +265,7 @@ pub(crate) fn rename(
     }
     note_epoch(cx, step::EPOCH, parent);
     note_epoch(cx, step::EPOCH_OTHER, new_parent);
+    let told = here::told(cx, new_parent, new_name, step::GOES);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
         now_ns: op.wall_ns,
@@ -272,6 +276,7 @@ pub(crate) fn rename(
             target_parent,
             target_name: new_name.clone(),
             flags,
+            told,
         })),
     })?;
     let from = epoch(cx, step::EPOCH, &rep, parent);

@@ -16,6 +16,7 @@ use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::file::{Closing, OpenFile, check_name, flags as o};
+use crate::here;
 use crate::imports::Dest;
 use crate::node::{S_IFMT, S_IFREG};
 use crate::op::Task;
@@ -35,7 +36,7 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         writable(cx)?;
     }
     let flags = flags & !(o::CREAT | o::EXCL);
-    if behind::open(cx, ino, flags) {
+    if here::may_open(cx, ino, flags) {
         let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Xid(0));
         return Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false });
     }
@@ -215,20 +216,11 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);
     }
+    let closing = Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid };
     if file.open_xid == Xid(0) {
-        closed_here(cx, file.ino);
-        return Ok(Answer::Done);
+        here::closed(cx, file.ino, closing);
+    } else {
+        closes::add(cx.w, closing);
     }
-    closes::add(cx.w, Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid });
     Ok(Answer::Done)
-}
-
-/// A file is closed that the server does not know to be open.
-fn closed_here(cx: &mut Cx<'_>, ino: u64) {
-    let Some(node) = cx.w.nodes.get_mut(ino) else { return };
-    node.opens = node.opens.saturating_sub(1);
-    if node.atime_ns.is_some() && !node.unlinked {
-        cx.spawn(Task::Atime { ino });
-    }
-    cx.w.nodes.loosened(ino);
 }

@@ -316,13 +316,19 @@ impl Values<'_> {
                 symlink: self.name(),
             }),
             2 => Reint::Link(LinkOp { fid: self.fid(), parent: self.fid(), name: self.name() }),
-            3 => Reint::Unlink(UnlinkOp { parent: self.fid(), name: self.name(), rmdir: self.bool() }),
+            3 => Reint::Unlink(UnlinkOp {
+                parent: self.fid(),
+                name: self.name(),
+                rmdir: self.bool(),
+                told: self.bool().then(|| self.fid()),
+            }),
             4 => Reint::Rename(RenameOp {
                 source_parent: self.fid(),
                 source_name: self.name(),
                 target_parent: self.fid(),
                 target_name: self.name(),
                 flags: [0, 0, 1, 2, 3, 4, u32::MAX][self.rng.below(7) as usize],
+                told: self.bool().then(|| self.fid()),
             }),
             5 => Reint::Open(OpenOp {
                 parent: self.opt(Self::fid),

@@ -12,12 +12,12 @@ use target::{Cx, Reply, Stop};
 enum Found {
     /// Nothing to close, or nothing that can be read.
     Failed(Errno),
-    /// An open file, by its present handle and the object's FID. The object itself is with its first close, unless it is
-    /// gone.
+    /// An open file, by its present handle (0: it has none) and the object's FID. The object itself is with its first close, unless
+    /// it is gone.
     Open(u64, Fid, Option<Node>),
 }
 
-/// See the module. A handle that is not known was closed before: `ESTALE`. An object without a name goes with its last close.
+/// See the module. The handle 0 is that of an open that was not told of: there is nothing to close. Another one that is not known was closed before: `ESTALE`. An object without a name goes with its last close.
 ///
 /// The reply record has a bit for each close that failed.
 pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply, Stop> {
@@ -48,7 +48,9 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
         rep.results.push(result);
     }
     for found in found {
-        if let Found::Open(handle, ..) = found {
+        if let Found::Open(handle, ..) = found
+            && handle != 0
+        {
             mdt.opens.remove(handle);
             mdt.stats.count("close");
         }
@@ -64,22 +66,26 @@ fn find(mdt: &Mdt, cx: &mut Cx<'_>, closes: &[Close]) -> Result<Vec<Found>, Stop
     let mut found: Vec<Found> = Vec::with_capacity(closes.len());
     let mut waits = false;
     for close in closes {
-        let Some((handle, file)) = mdt.opens.find(cx.export(), close.handle) else {
+        let opened = match close.handle {
+            0 => Some((0, close.fid)),
+            handle => mdt.opens.find(cx.export(), handle).map(|(handle, file)| (handle, file.fid)),
+        };
+        let again = |handle: u64| {
+            let is = |earlier: &Found| matches!(earlier, Found::Open(other, ..) if *other == handle);
+            handle != 0 && found.iter().any(is)
+        };
+        let Some((handle, fid)) = opened.filter(|(handle, _)| !again(*handle)) else {
             found.push(Found::Failed(Errno::ESTALE));
             continue;
         };
-        if found.iter().any(|earlier| matches!(earlier, Found::Open(other, ..) if *other == handle)) {
-            found.push(Found::Failed(Errno::ESTALE));
-            continue;
-        }
-        let known = |earlier: &Found| matches!(earlier, Found::Open(_, fid, _) if *fid == file.fid);
-        let node = if found.iter().any(known) { Ok(None) } else { tree::find(cx, file.fid) };
+        let known = |earlier: &Found| matches!(earlier, Found::Open(_, other, _) if *other == fid);
+        let node = if found.iter().any(known) { Ok(None) } else { tree::find(cx, fid) };
         found.push(match node {
-            Ok(node) => Found::Open(handle, file.fid, node),
+            Ok(node) => Found::Open(handle, fid, node),
             Err(Stop::Errno(errno)) => Found::Failed(errno),
             Err(Stop::Wait) => {
                 waits = true;
-                Found::Open(handle, file.fid, None)
+                Found::Open(handle, fid, None)
             }
         });
     }
@@ -92,10 +98,10 @@ fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &
     let own = |pair: &(&Close, &Found)| matches!(pair.1, Found::Open(_, other, _) if *other == fid);
     let (mut count, mut atime_ns) = (0, 0);
     for (close, _) in closes.iter().zip(found).filter(own) {
-        count += 1;
+        count += u32::from(close.handle != 0);
         atime_ns = atime_ns.max(close.atime_ns);
     }
-    if node.inode.nlink == 0 && mdt.opens.count(fid) == count {
+    if node.inode.nlink == 0 && count > 0 && mdt.opens.count(fid) == count {
         cx.delete::<Orphan>(&fid);
         return Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here });
     }

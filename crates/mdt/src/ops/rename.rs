@@ -59,7 +59,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
     let tombstone = mdt.chain_goes_on(cx, &found.source)? || follows;
     check_versions(cx, &found)?;
-    revoke(cx, &found)?;
+    revoke(cx, op, &found)?;
 
     cx.depends_on(ShareKey::object(op.source_parent));
     cx.depends_on(ShareKey::object(op.target_parent));
@@ -201,11 +201,15 @@ fn check_versions(cx: &mut Cx<'_>, found: &Found) -> Result<(), Stop> {
     cx.pre_version(3, found.other.as_ref().map_or(tree::NO_ENTRY, |other| tree::version_of(&other.inode)))
 }
 
-fn revoke(cx: &mut Cx<'_>, found: &Found) -> Result<(), Stop> {
+fn revoke(cx: &mut Cx<'_>, op: &RenameOp, found: &Found) -> Result<(), Stop> {
     let mut wanted = vec![(found.dirs.source.fid(), bits::UPDATE), (found.moved.fid(), bits::LOOKUP | bits::UPDATE)];
     wanted.extend(found.dirs.target.as_ref().map(|dir| (dir.fid(), bits::UPDATE)));
-    wanted.extend(found.other.as_ref().map(|other| (other.fid(), bits::LOOKUP | bits::UPDATE)));
-    tree::revoke(cx, &wanted)
+    let mut free = Ok(());
+    match &found.other {
+        Some(other) if op.flags & EXCHANGE == 0 => free = tree::revoke_named(cx, other, op.told),
+        other => wanted.extend(other.iter().map(|other| (other.fid(), bits::LOOKUP | bits::UPDATE))),
+    }
+    tree::revoke(cx, &wanted).and(free)
 }
 
 fn write_move(

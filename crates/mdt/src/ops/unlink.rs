@@ -5,7 +5,7 @@ use crate::ops::Change;
 use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, grants};
 use proto::Errno;
-use proto::msg::{ObjectRep, Resource, UnlinkOp, bits};
+use proto::msg::{ObjectRep, Resource, UnlinkOp};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
@@ -63,7 +63,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &
     cx.note_version(0, parent.inode.version);
     cx.pre_version(1, tree::version_of(&child.inode))?;
     // Both are called back at once.
-    let child_is_free = tree::revoke(cx, &[(child.fid(), bits::LOOKUP | bits::UPDATE)]);
+    let child_is_free = tree::revoke_named(cx, &child, op.told);
     dir.claim(cx)?;
     child_is_free?;
 

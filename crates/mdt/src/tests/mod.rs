@@ -434,7 +434,7 @@ impl World {
     }
 
     pub fn remove_as(&mut self, at: usize, cred: Cred, parent: Fid, name: &str, rmdir: bool) -> Result<Attr, Errno> {
-        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir });
+        let op = Reint::Unlink(UnlinkOp { parent, name: bytes(name), rmdir, told: None });
         self.reint_as(at, cred, WantLocks::default(), op).map(|rep| rep.attr.expect("attributes"))
     }
 
@@ -460,6 +460,7 @@ impl World {
             target_parent: to.0,
             target_name: bytes(to.1),
             flags,
+            told: None,
         };
         self.reint_as(at, cred, WantLocks::default(), Reint::Rename(op))
     }

@@ -456,13 +456,14 @@ fn who_removes_a_directory_hangs_on_those_who_emptied_it() {
         w.mknod(dir, "f");
     }
     w.mkdir(Fid::ROOT, "moved");
-    let rmdir = |name: &str| Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: bytes(name), rmdir: true });
+    let rmdir = |name: &str| Reint::Unlink(UnlinkOp { parent: Fid::ROOT, name: bytes(name), rmdir: true, told: None });
     let replace = Reint::Rename(RenameOp {
         source_parent: Fid::ROOT,
         source_name: bytes("moved"),
         target_parent: Fid::ROOT,
         target_name: bytes("replaced"),
         flags: 0,
+        told: None,
     });
     let cases = [(other, rmdir("emptied"), true), (other, replace, true), (0, rmdir("own"), false)];
     for ((by, op, held), dir) in cases.into_iter().zip(dirs) {

@@ -415,6 +415,10 @@ pub struct UnlinkOp {
     /// `rmdir`: the object must be a directory; otherwise it must not be one.
     #[prost(bool, tag = "3")]
     pub rmdir: bool,
+    /// What the client knows the name to lead to, if it does: it has told of its opens of that, and keeps none to itself while the
+    /// request is on its way. Of another object that would go, the client's own lock is called back, so that it tells first.
+    #[prost(message, optional, tag = "4")]
+    pub told: Option<Fid>,
 }
 
 /// See [`Reint::Rename`].
@@ -435,6 +439,9 @@ pub struct RenameOp {
     /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2.
     #[prost(uint32, tag = "5")]
     pub flags: u32,
+    /// The same as [`UnlinkOp::told`], of the object that is replaced.
+    #[prost(message, optional, tag = "6")]
+    pub told: Option<Fid>,
 }
 
 /// See [`Reint::Open`].
@@ -590,7 +597,7 @@ pub struct Close {
     /// The object.
     #[prost(message, required, tag = "1")]
     pub fid: Fid,
-    /// The handle.
+    /// The handle. 0: the server was not told of the open, and only the atime is to be kept.
     #[prost(uint64, tag = "2")]
     pub handle: u64,
     /// A new atime, if it moved (relatime); 0 if not.

@@ -172,7 +172,7 @@ fn link() -> LinkOp {
 }
 
 fn unlink() -> UnlinkOp {
-    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true }
+    UnlinkOp { parent: fid(1), name: bytes("name"), rmdir: true, told: Some(fid(3)) }
 }
 
 fn rename() -> RenameOp {
@@ -182,6 +182,7 @@ fn rename() -> RenameOp {
         target_parent: fid(4),
         target_name: bytes("target"),
         flags: 7,
+        told: Some(fid(3)),
     }
 }
 

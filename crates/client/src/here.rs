@@ -1,0 +1,211 @@
+//! Files that are open here, and not on the server.
+//!
+//! A server has to know what is open so that an object without a name lasts until it is closed. As long as nobody can take the
+//! name away unheard, it need not know: then an open and its close are no requests. That is so for
+//!
+//! - *private* files ([`crate::behind`]), whatever they are opened for: the lease of their directory goes back first;
+//! - every other file that is opened for reading while this client has a lock on what its name leads to (LOOKUP), attributes
+//!   under a lock that allow it, and no doubt that the server will still know them after a crash.
+//!
+//! Before the last name can go the server is told ([`publish`]): others who remove a name, and this client when it forgets, have
+//! the lock called back ([`give_back`]); who removes a name here tells first, and says so with the request ([`name_goes`], [`told`]).
+//!
+//! ```text
+//!   open for reading            nothing is sent
+//!   somebody else unlinks it    callback of LOOKUP: open by FID, then the lock goes back; the object lasts
+//!   close                       nothing is sent if the server was not told, but a new access time, many in one request
+//! ```
+//!
+//! An open that is told of asks for no permission: it was there when the file was opened.
+
+use bytes::Bytes;
+use dlm::client::HeldLock;
+use proto::msg::{OpenOp, Policy, Reint, ReintReq, ResourceKind, bits};
+use proto::{Fid, Opcode};
+
+use crate::api::FileHandle;
+use crate::behind;
+use crate::closes;
+use crate::cx::{Cx, Run, Step, Stop};
+use crate::file::{Closing, flags as o};
+use crate::imports::Dest;
+use crate::names::Found;
+use crate::node::Node;
+use crate::op::Task;
+use crate::ops::{self, step};
+use crate::world::World;
+
+/// Most files that are open at a time for one to be open here: a quarter of what a server allows by default (`max_open_files`),
+/// for it may have to be told of them all.
+const FILES_MAX: usize = 1 << 16;
+
+/// Steps of this module's memos, apart from all others.
+mod steps {
+    use crate::cx::Step;
+    /// An open that the server is told of, by the file's handle.
+    pub const OPEN: Step = 1 << 50;
+    /// And of which node.
+    pub const OPENED: Step = 1 << 51;
+    pub const OPENED_END: Step = OPENED + (1 << 50);
+}
+
+/// Whether a file may be opened so without asking.
+pub(crate) fn may_open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
+    const ASKED: u32 = o::TRUNC | o::DIRECTORY | o::PATH | o::NOATIME;
+    if cx.began(step::MAIN) || flags & ASKED != 0 || cx.w.files.len() >= FILES_MAX {
+        return false;
+    }
+    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.is_regular()) else { return false };
+    let mask = match flags & o::ACCMODE {
+        0 if flags & o::EXEC != 0 => 1,
+        0 => 4,
+        o::WRONLY => 2,
+        _ => 6,
+    };
+    let lasts = behind::is_private(cx.w, node) || flags & o::ACCMODE == 0 && has_lock(cx.w, node);
+    lasts
+        && node.changing == 0
+        && !node.unlinked
+        && node.knows_access()
+        && ops::permitted(cx.w, ino, mask, &cx.op.cred) == Some(true)
+}
+
+/// Whether a lock says what the file's name leads to, and a restarted server will give it again: it refuses that to who has
+/// seen what it has lost.
+fn has_lock(w: &World, node: &Node) -> bool {
+    let committed = w.imports.get(w.mdt_of(node.fid)).map(|target| target.import.last_committed());
+    let durable = |version: u64| committed.is_some_and(|committed| version <= committed.0);
+    node.has(bits::LOOKUP) && node.covered_attr().is_some_and(|attr| durable(attr.version))
+}
+
+/// A file is closed that the server does not know to be open.
+pub(crate) fn closed(cx: &mut Cx<'_>, ino: u64, closing: Closing) {
+    let Some(node) = cx.w.nodes.get_mut(ino) else { return };
+    let read = node.atime_ns.is_some() && !node.unlinked;
+    let settled = node.private == 0 && node.unsettled == 0;
+    if read && settled {
+        closes::add(cx.w, closing);
+        return;
+    }
+    node.opens = node.opens.saturating_sub(1);
+    if read {
+        cx.spawn(Task::Atime { ino });
+    }
+    cx.w.nodes.loosened(ino);
+}
+
+/// Before a lock goes back that says what the name of a file leads to: what programs have open of it is open on the server.
+pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
+    match (lock.resource.kind(), lock.policy) {
+        (ResourceKind::Inode, Policy::Bits(held)) if held & bits::LOOKUP != 0 => {
+            publish_object(cx, dest, lock.resource.fid.ino())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A lock is gone without having been given back: the server is told now, as soon as it can be.
+pub(crate) fn lost(w: &mut World, ino: u64) {
+    if w.nodes.get(ino).is_some_and(|node| node.handles > 0)
+        && w.files.iter().any(|file| file.ino == ino && file.is_here())
+    {
+        stdx::mark!("open_here_without_lock");
+        w.spawn(Task::Publish { ino });
+    }
+}
+
+/// Before this client asks a server to take a name away: what it leads to, as far as that is known, is opened here no more until
+/// the operation is over, and what programs have open of it is told. `at` is the operation's step for that.
+pub(crate) fn name_goes(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, at: Step) -> Run<()> {
+    let Found::Child(fid) = cx.w.known_name(parent, name) else { return Ok(()) };
+    cx.changing(at, fid.ino());
+    publish_object(cx, dest, fid.ino())
+}
+
+/// What a name leads to, if the server was told of all opens of that, and will be of new ones. See [`UnlinkOp::told`].
+///
+/// [`UnlinkOp::told`]: proto::msg::UnlinkOp::told
+pub(crate) fn told(cx: &Cx<'_>, parent: u64, name: &Bytes, at: Step) -> Option<Fid> {
+    match cx.w.known_name(parent, name) {
+        Found::Child(fid) if cx.is_changing(at, fid.ino()) => Some(fid),
+        _ => None,
+    }
+}
+
+/// Opens on the server what programs have open here of one object.
+pub(crate) fn publish_object(cx: &mut Cx<'_>, dest: Dest, ino: u64) -> Run<()> {
+    if cx.w.nodes.get(ino).is_some_and(|node| node.handles > 0) {
+        note(cx, |node| node.ino == ino);
+    }
+    noted(cx, dest)
+}
+
+/// The same of all objects of which `which` is true.
+pub(crate) fn publish(cx: &mut Cx<'_>, dest: Dest, which: impl Fn(&Node) -> bool) -> Run<()> {
+    note(cx, which);
+    noted(cx, dest)
+}
+
+/// Notes which files the server is to be told of.
+fn note(cx: &mut Cx<'_>, which: impl Fn(&Node) -> bool) {
+    let here = |ino: u64| cx.w.nodes.get(ino).is_some_and(&which);
+    for fh in cx.w.files.handles(|file| file.is_here() && here(file.ino)) {
+        if let Some(ino) = cx.w.files.get(fh).map(|file| file.ino)
+            && !cx.began(steps::OPENED + fh.0)
+        {
+            cx.set_memo(steps::OPENED + fh.0, ino);
+        }
+    }
+}
+
+/// Tells of them, all at once.
+fn noted(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    let begun = |step: &Step| (steps::OPENED..steps::OPENED_END).contains(step);
+    let all: Vec<u64> = cx.op.steps().iter().map(|(step, _)| *step).filter(begun).map(|s| s - steps::OPENED).collect();
+    let mut waits = false;
+    for fh in all {
+        waits |= !opened(cx, dest, FileHandle(fh))?;
+    }
+    if waits { Err(Stop::Wait) } else { Ok(()) }
+}
+
+/// Tells the server of an open. Whether that is done.
+fn opened(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
+    let (at, note) = (steps::OPEN + fh.0, steps::OPENED + fh.0);
+    let ino = cx.memo(note).unwrap_or(0);
+    let fid = crate::ops::fid_of(ino)?;
+    let now_ns = cx.wall_ns();
+    let file = cx.w.files.get(fh).filter(|file| file.ino == ino && file.is_here());
+    let Some((flags, cred)) = file.map(|file| (file.flags & o::ACCMODE, file.cred.clone())).or_else(|| {
+        // It was closed; what was asked for is closed again when it comes.
+        cx.began(at).then(|| (0, cx.op.cred.clone()))
+    }) else {
+        cx.forget(note);
+        return Ok(true);
+    };
+    // It was opened already, whatever its mode says by now.
+    let reply = cx.start_rpc(at, dest, Opcode::MdsReint, |w, _| {
+        w.opening = true;
+        let op = OpenOp { fid, flags: flags | o::PATH, ..OpenOp::default() };
+        let request = ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Open(op)) };
+        (request, Bytes::new())
+    });
+    let result = match reply {
+        None => return Ok(false),
+        Some(result) => result.map(|reply| reply.header.xid),
+    };
+    // Another file may come to be open under this number.
+    cx.forget(at);
+    cx.forget(note);
+    let same = cx.w.files.get_mut(fh).filter(|file| file.ino == ino && file.is_here());
+    match (result, same) {
+        (Ok(xid), Some(file)) => file.open_xid = xid,
+        (Ok(open_xid), None) => {
+            cx.w.nodes.obtain(fid).opens += 1;
+            closes::add(cx.w, Closing { ino, fid, dest, open_xid });
+        }
+        (Err(_), Some(file)) => file.dead = true,
+        (Err(_), None) => {}
+    }
+    Ok(true)
+}

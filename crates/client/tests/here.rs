@@ -1,0 +1,237 @@
+//! Files that are open for reading, and of which the server is not told until somebody could take them away.
+
+mod cluster;
+
+use std::time::Duration;
+
+use client::api::{Call, FileHandle, SetStat};
+use cluster::{Cluster, name};
+use prost::Message;
+use proto::msg::{ReplayFailure, ReplayLocksRep};
+use proto::{Errno, Opcode};
+
+const READING: u32 = 0;
+const WRITING: u32 = 1;
+
+/// A file with data that one client has made and another has looked up, all of it durable; gives the maker and the reader, and the
+/// number of the directory and of the file.
+fn known() -> (Cluster, usize, usize, u64, u64) {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let (file, fh) = c.create(a, dir, "f").unwrap();
+    c.write(a, fh, 0, b"data").unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    c.pass(Duration::from_secs(10));
+    c.walk(b, "d/f").unwrap();
+    // Which transnos are durable the reader learns with some answer.
+    c.call(b, Call::Statfs { ino: 1 }).unwrap();
+    (c, a, b, dir, file.ino)
+}
+
+/// Opens for reading, without a request.
+fn open_here(c: &mut Cluster, node: usize, ino: u64) -> FileHandle {
+    let fh = c.open(node, ino, READING).unwrap();
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+    fh
+}
+
+fn rename(c: &mut Cluster, node: usize, dir: u64, from: &str, to: &str) {
+    let call = Call::Rename { parent: dir, name: name(from), new_parent: dir, new_name: name(to), flags: 0 };
+    c.call(node, call).unwrap();
+}
+
+/// The file has no name any more, and its reader still has all of it.
+fn outlives(c: &mut Cluster, b: usize, fh: FileHandle, ino: u64) {
+    c.pass(Duration::from_secs(10));
+    assert_eq!(c.read(b, fh, 0, 10).as_deref(), Ok(&b"data"[..]), "{:#?}", c.log);
+    assert_eq!(c.getattr(b, ino).map(|stat| stat.nlink), Ok(0));
+    c.close(b, fh).unwrap();
+    c.pass(Duration::from_secs(10));
+    assert_eq!(c.open(b, ino, READING), Err(Errno::ESTALE));
+}
+
+#[test]
+fn a_known_file_is_opened_and_closed_for_reading_without_a_request() {
+    let (mut c, _, b, _, ino) = known();
+    for round in 0..3 {
+        let fh = open_here(&mut c, b, ino);
+        c.read(b, fh, 0, 10).unwrap();
+        assert!(round == 0 || c.sent() == 0, "{:?}", c.requests);
+        c.close(b, fh).unwrap();
+        c.pass(Duration::from_millis(100));
+        c.requests.remove("obd_ping");
+        assert!(round == 0 || c.sent() == 0, "{:?}", c.requests);
+    }
+    // A directory, and what needs the server's word, are opened there.
+    for flags in [WRITING, 2, 0o1000, 0o1_000_000] {
+        let fh = c.open(b, ino, flags).unwrap();
+        assert_eq!(c.requests.get("mds_reint"), Some(&1), "{flags:o}: {:?}", c.requests);
+        c.close(b, fh).unwrap();
+    }
+}
+
+/// What attributes do not allow is refused by the server, in its words.
+#[test]
+fn who_may_not_read_is_refused() {
+    let (mut c, a, b, _, ino) = known();
+    c.call(a, Call::Setattr { ino, set: SetStat { mode: Some(0o640), ..SetStat::default() } }).unwrap();
+    c.pass(Duration::from_secs(10));
+    c.getattr(b, ino).unwrap();
+    assert_eq!(c.call_as(b, 7, Call::Open { ino, flags: READING }), Err(Errno::EACCES));
+    open_here(&mut c, b, ino);
+}
+
+#[test]
+fn a_file_that_is_open_here_outlives_its_name_whoever_takes_that_away() {
+    // Another client removes it, or renames another file over it.
+    let (mut c, a, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.unlink(a, dir, "f").unwrap();
+    outlives(&mut c, b, fh, ino);
+    let (mut c, a, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.create(a, dir, "other").unwrap();
+    rename(&mut c, a, dir, "other", "f");
+    outlives(&mut c, b, fh, ino);
+    // The reader's own client does.
+    let (mut c, _, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.unlink(b, dir, "f").unwrap();
+    outlives(&mut c, b, fh, ino);
+    let (mut c, _, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.create(b, dir, "other").unwrap();
+    rename(&mut c, b, dir, "other", "f");
+    outlives(&mut c, b, fh, ino);
+}
+
+/// The reader's client takes a name away of which it does not know what it leads to.
+#[test]
+fn a_file_that_is_open_here_outlives_a_name_that_is_not_known_here() {
+    let take: [fn(&mut Cluster, usize, u64); 2] = [
+        |c, b, dir| c.unlink(b, dir, "other").unwrap(),
+        |c, b, dir| {
+            c.create(b, dir, "new").unwrap();
+            rename(c, b, dir, "new", "other");
+        },
+    ];
+    for take in take {
+        let (mut c, a, b, dir, ino) = known();
+        // The file comes to another name, which the reader has not seen; it opens the file by its number.
+        c.getattr(a, ino).unwrap();
+        rename(&mut c, a, dir, "f", "other");
+        c.pass(Duration::from_secs(10));
+        c.getattr(b, ino).unwrap();
+        c.getattr(b, 1).unwrap();
+        let fh = open_here(&mut c, b, ino);
+        take(&mut c, b, dir);
+        outlives(&mut c, b, fh, ino);
+    }
+}
+
+/// A program that is about to open a file whose name is being removed finds it, or not; if it does, the file lasts.
+#[test]
+fn a_name_that_is_on_its_way_out_opens_nothing_here() {
+    let (mut c, a, b, dir, ino) = known();
+    // The request waits for the lock of the other client.
+    c.getattr(a, ino).unwrap();
+    c.nodes[a].slow_kernel = true;
+    let unlink = c.send(b, Call::Unlink { parent: dir, name: name("f") });
+    c.run();
+    assert!(!c.answered(b, unlink));
+    let fh = c.open(b, ino, READING).unwrap();
+    assert_eq!(c.requests.get("mds_reint"), Some(&1), "{:?}", c.requests);
+    c.nodes[a].slow_kernel = false;
+    c.answer(b, unlink).unwrap();
+    outlives(&mut c, b, fh, ino);
+}
+
+/// Locks are replayed before anybody may change anything: who has a file open here keeps it through a restart.
+#[test]
+fn a_file_that_is_open_here_outlives_a_restart_and_then_its_name() {
+    let (mut c, a, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.restart("fs-MDT0000");
+    c.unlink(a, dir, "f").unwrap();
+    outlives(&mut c, b, fh, ino);
+    // And one that was told of.
+    let (mut c, a, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.unlink(a, dir, "f").unwrap();
+    c.restart("fs-MDT0000");
+    outlives(&mut c, b, fh, ino);
+}
+
+/// A lock that a restarted server does not give again: the server is told at once.
+#[test]
+fn a_file_that_is_open_here_without_its_lock_is_told_of() {
+    let (mut c, a, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.tamper = Some(Box::new(|to_client, _, mut frame| {
+        if to_client && frame.header.opcode == Opcode::LdlmReplay as u16 && frame.header.status == 0 {
+            let mut rep: ReplayLocksRep = frame.decode().unwrap();
+            let failed = |index| ReplayFailure { index, errno: Errno::ESTALE.raw() };
+            rep.failed = (0..rep.handles.len() as u32).map(failed).collect();
+            frame.body = rep.encode_to_vec().into();
+        }
+        vec![frame]
+    }));
+    c.restart("fs-MDT0000");
+    c.pass(Duration::from_secs(10));
+    assert!(stdx::marks::count("open_here_without_lock") > 0);
+    c.tamper = None;
+    // Nobody knows any more what the names lead to.
+    let _ = c.walk(a, "d/f");
+    c.walk(a, "d/f").unwrap();
+    c.unlink(a, dir, "f").unwrap();
+    outlives(&mut c, b, fh, ino);
+}
+
+/// An evicted client has nothing open any more, and says so.
+#[test]
+fn a_file_that_is_open_here_is_lost_with_an_eviction() {
+    let (mut c, a, b, dir, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    let uuid = Cluster::options(b as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    c.unlink(a, dir, "f").unwrap();
+    c.pass(Duration::from_secs(10));
+    assert_eq!(c.read(b, fh, 0, 10), Err(Errno::EIO));
+    c.close(b, fh).unwrap();
+}
+
+/// Access times of files that were open here travel together.
+#[test]
+fn access_times_of_many_files_are_few_requests() {
+    const FILES: u64 = 100;
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    for at in 0..FILES {
+        let (_, fh) = c.create(a, dir, &format!("f{at}")).unwrap();
+        c.write(a, fh, 0, b"data").unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.close(a, fh).unwrap();
+    }
+    c.pass(Duration::from_secs(100));
+    c.walk(b, "d").unwrap();
+    let files: Vec<u64> = (0..FILES).map(|at| c.lookup(b, dir, &format!("f{at}")).unwrap().ino).collect();
+    c.call(b, Call::Statfs { ino: 1 }).unwrap();
+    let before: Vec<i64> = files.iter().map(|ino| c.getattr(b, *ino).unwrap().atime_ns).collect();
+    c.all_requests.clear();
+    for ino in &files {
+        let fh = open_here(&mut c, b, *ino);
+        c.read(b, fh, 0, 10).unwrap();
+        c.send(b, Call::Release { fh, flock_owner: None });
+    }
+    c.pass(Duration::from_secs(1));
+    assert_eq!(c.all_requests.get("mds_reint"), None, "{:?}", c.all_requests);
+    assert!(c.all_requests.get("mds_close").is_some_and(|count| *count <= FILES), "{:?}", c.all_requests);
+    // Whoever asks is told.
+    c.restart("fs-MDT0000");
+    for (ino, before) in files.iter().zip(before) {
+        assert!(c.getattr(a, *ino).unwrap().atime_ns > before, "{ino}");
+    }
+}

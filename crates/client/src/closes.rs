@@ -122,7 +122,9 @@ fn kick(w: &mut World, dest: Dest) {
             items.push(Item { closing, handle, atime_ns });
         }
         if items.is_empty() {
+            // They are done without a request.
             w.wake(WaitKey::Closes);
+            w.wake(WaitKey::Drained);
             continue;
         }
         if let Some(lane) = w.closes.lanes.get_mut(&dest) {

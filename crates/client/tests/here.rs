@@ -4,7 +4,7 @@ mod cluster;
 
 use std::time::Duration;
 
-use client::api::{Call, FileHandle, SetStat};
+use client::api::{Call, Event, FileHandle, SetStat, SetTime};
 use cluster::{Cluster, name};
 use prost::Message;
 use proto::msg::{ReplayFailure, ReplayLocksRep};
@@ -234,4 +234,18 @@ fn access_times_of_many_files_are_few_requests() {
     for (ino, before) in files.iter().zip(before) {
         assert!(c.getattr(a, *ino).unwrap().atime_ns > before, "{ino}");
     }
+}
+
+/// An access time that was to be told, and then is set by a program, leaves nothing to tell.
+#[test]
+fn an_unmount_does_not_wait_for_closes_without_anything_to_tell() {
+    let (mut c, _, b, _, ino) = known();
+    let fh = open_here(&mut c, b, ino);
+    c.read(b, fh, 0, 10).unwrap();
+    c.send(b, Call::Release { fh, flock_owner: None });
+    let atime = Some(SetTime::At(1));
+    c.send(b, Call::Setattr { ino, set: SetStat { atime, ..SetStat::default() } });
+    let now = c.now;
+    c.nodes[b].machine.handle(now, Event::Unmount);
+    c.until(|c| c.nodes[b].unmounted);
 }

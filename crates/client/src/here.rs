@@ -79,16 +79,10 @@ fn has_lock(w: &World, node: &Node) -> bool {
 }
 
 /// A file is closed that the server does not know to be open.
-pub(crate) fn closed(cx: &mut Cx<'_>, ino: u64, closing: Closing) {
+pub(crate) fn closed(cx: &mut Cx<'_>, ino: u64) {
     let Some(node) = cx.w.nodes.get_mut(ino) else { return };
-    let read = node.atime_ns.is_some() && !node.unlinked;
-    let settled = node.private == 0 && node.unsettled == 0;
-    if read && settled {
-        closes::add(cx.w, closing);
-        return;
-    }
     node.opens = node.opens.saturating_sub(1);
-    if read {
+    if node.atime_ns.is_some() && !node.unlinked {
         cx.spawn(Task::Atime { ino });
     }
     cx.w.nodes.loosened(ino);

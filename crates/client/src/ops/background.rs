@@ -1,13 +1,14 @@
 //! Work without a caller: lock callbacks, closes, sequences, access times.
 
 use bytes::Bytes;
-use proto::msg::{Close, CloseRep, CloseReq, ReintReq, SeqAllocRep, SeqAllocReq, SetattrOp, bits, valid};
-use proto::msg::{Policy, Reint, ResourceKind};
-use proto::{Errno, Opcode, Transno};
+use proto::msg::{Close, CloseRep, CloseReq, SeqAllocRep, SeqAllocReq, bits};
+use proto::msg::{Policy, ResourceKind};
+use proto::{Errno, Opcode, Transno, Xid};
 
 use super::{fid_of, step};
 use crate::closes::{Batch, Item};
 use crate::cx::{Cx, Run, Stop};
+use crate::file::Closing;
 use crate::imports::Dest;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
@@ -107,31 +108,18 @@ fn told(w: &mut World, item: &Item) {
     }
 }
 
-/// An access time that no close carries.
+/// An access time that no close carries travels as one, without a handle.
 pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = fid_of(ino)?;
     let Some(atime_ns) = cx.w.nodes.get(ino).and_then(|node| node.atime_ns) else { return Ok(()) };
     if behind::accessed(cx, ino, atime_ns)? {
         return Ok(());
     }
-    cx.changing(step::CHANGING, ino);
-    let now_ns = cx.wall_ns();
-    let dest = cx.w.mdt_of(fid);
-    cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
-        cred: Some((*op.cred).clone()),
-        now_ns,
-        want: None,
-        op: Some(Reint::Setattr(SetattrOp {
-            fid,
-            valid: valid::ATIME | valid::HOUSEKEEPING,
-            atime_ns,
-            ..SetattrOp::default()
-        })),
-    })?;
-    if let Some(node) = cx.w.nodes.get_mut(ino)
-        && node.atime_ns == Some(atime_ns)
-    {
-        node.atime_ns = None;
+    behind::settled(cx, ino)?;
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.opens += 1;
+        let dest = cx.w.mdt_of(fid);
+        closes::add(cx.w, Closing { ino, fid, dest, open_xid: Xid(0) });
     }
     Ok(())
 }

@@ -216,11 +216,10 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);
     }
-    let closing = Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid };
     if file.open_xid == Xid(0) {
-        here::closed(cx, file.ino, closing);
-    } else {
-        closes::add(cx.w, closing);
+        here::closed(cx, file.ino);
+        return Ok(Answer::Done);
     }
+    closes::add(cx.w, Closing { ino: file.ino, fid: file.fid, dest: file.dest, open_xid: file.open_xid });
     Ok(Answer::Done)
 }

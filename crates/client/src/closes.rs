@@ -161,12 +161,13 @@ pub(crate) fn closed(w: &mut World, closing: &Closing, transno: Transno) {
 
 /// Waits until the closes of a file have left, so that what is sent next finds them done.
 pub(crate) fn sent(cx: &mut Cx<'_>, dest: Dest, ino: u64) -> Run<()> {
-    let waits = |lane: &Lane| lane.waiting.iter().any(|closing| closing.ino == ino);
-    if cx.w.closes.lanes.get(&dest).is_some_and(waits) {
+    let waits =
+        |w: &World| w.closes.lanes.get(&dest).is_some_and(|lane| lane.waiting.iter().any(|closing| closing.ino == ino));
+    if waits(cx.w) {
         hurry(cx.w, dest);
-        return Err(cx.wait(WaitKey::Closes));
     }
-    Ok(())
+    // Those with nothing to tell are done by that.
+    if waits(cx.w) { Err(cx.wait(WaitKey::Closes)) } else { Ok(()) }
 }
 
 /// Closes that wait for others leave as soon as they can.
@@ -189,7 +190,7 @@ pub(crate) fn drained(cx: &mut Cx<'_>, step: Step) -> Run<()> {
         if answered < goal {
             cx.set_memo(step, goal);
             hurry(cx.w, dest);
-            waits = true;
+            waits |= cx.w.closes.lanes.get(&dest).is_some_and(|lane| lane.answered() < goal);
         }
     }
     if waits { Err(cx.wait(WaitKey::Closes)) } else { Ok(()) }

@@ -20,7 +20,7 @@
 
 use bytes::Bytes;
 use dlm::client::HeldLock;
-use proto::msg::{OpenOp, Policy, Reint, ReintReq, ResourceKind, bits};
+use proto::msg::{Attr, OpenOp, Policy, Reint, ReintReq, ResourceKind, bits};
 use proto::{Fid, Opcode};
 
 use crate::api::FileHandle;
@@ -73,9 +73,9 @@ pub(crate) fn may_open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
 /// Whether a lock says what the file's name leads to, and a restarted server will give it again: it refuses that to who has
 /// seen what it has lost.
 fn has_lock(w: &World, node: &Node) -> bool {
-    let committed = w.imports.get(w.mdt_of(node.fid)).map(|target| target.import.last_committed());
-    let durable = |version: u64| committed.is_some_and(|committed| version <= committed.0);
-    node.has(bits::LOOKUP) && node.covered_attr().is_some_and(|attr| durable(attr.version))
+    let Some(target) = w.imports.get(w.mdt_of(node.fid)) else { return false };
+    let durable = |attr: &Attr| attr.version <= target.import.last_committed().0;
+    target.opens_by_fid() && node.has(bits::LOOKUP) && node.covered_attr().is_some_and(durable)
 }
 
 /// A file is closed that the server does not know to be open.

@@ -82,6 +82,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether it need not be told of opens for reading before their names can go ([`crate::here`]).
+    pub fn opens_by_fid(&self) -> bool {
+        self.import.features() & proto::connect::features::OPEN_BY_FID != 0
+    }
+
     /// Whether requests pass now.
     pub fn is_full(&self) -> bool {
         self.import.state() == State::Full

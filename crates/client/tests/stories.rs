@@ -730,32 +730,6 @@ fn attributes_from_the_cache_are_for_who_may_read_them() {
     }
 }
 
-/// The kernel may see the answers of two calls in any order, and believes a change of attributes: it is to ask again if another
-/// call was about to change the file.
-#[test]
-fn attributes_after_a_change_beside_another_are_not_kept() {
-    let mut c = Cluster::new(1);
-    let (a, b) = (c.mount(), c.mount());
-    let (file, fh) = c.create(b, 1, "f").unwrap();
-    c.write(b, fh, 0, b"data").unwrap();
-    c.close(b, fh).unwrap();
-    let ino = c.lookup(a, 1, "f").unwrap().ino;
-    let fh = c.open(a, ino, 2).unwrap();
-    c.read(a, fh, 0, 4).unwrap();
-    c.close(a, fh).unwrap();
-    let chmod = Call::Setattr { ino: file.ino, set: SetStat { mode: Some(0o600), ..SetStat::default() } };
-    for (beside, kept) in [(false, true), (true, false)] {
-        let id = c.send_quietly(a, cluster::cred(0), chmod.clone());
-        let open = beside.then(|| c.send(a, Call::Open { ino: file.ino, flags: 0o1001 }));
-        let Answer::Attr(stat) = c.answer(a, id).unwrap() else { panic!() };
-        assert_eq!((stat.size, stat.cacheable), (4, kept));
-        if let Some(open) = open {
-            c.answer(a, open).unwrap();
-            assert_eq!(c.getattr(a, file.ino).unwrap().size, 0);
-        }
-    }
-}
-
 #[test]
 fn reading_a_symbolic_link_moves_its_access_time() {
     let mut c = Cluster::new(1);

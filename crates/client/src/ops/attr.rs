@@ -4,7 +4,7 @@ use proto::msg::{Reint, ReintReq, SetattrOp, valid};
 use proto::{Errno, Opcode};
 
 use super::{attributes, fid_of, permits, stat, stat_cached, step, walk, writable};
-use crate::api::{Answer, FileHandle, SetStat, SetTime, Stat};
+use crate::api::{Answer, FileHandle, SetStat, SetTime};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
@@ -134,10 +134,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     if let (true, Some(size)) = (regular, set.size) {
         data::truncate(cx, ino, size)?;
     }
-    let stat = stat(cx, ino)?;
-    // The kernel believes this answer whatever others come before it: that of an open that cuts the file, too.
-    let alone = cx.w.nodes.get(ino).is_none_or(|node| node.changing <= 1);
-    Ok(Answer::Attr(Stat { cacheable: stat.cacheable && alone, ..stat }))
+    Ok(Answer::Attr(stat(cx, ino)?))
 }
 
 /// `Readlink`: what a symbolic link says never changes, so it is asked for once.

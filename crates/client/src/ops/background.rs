@@ -116,9 +116,11 @@ pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         return Ok(());
     }
     behind::settled(cx, ino)?;
-    if let Some(node) = cx.w.nodes.get_mut(ino) {
+    let dest = cx.w.mdt_of(fid);
+    if cx.w.imports.get(dest).is_some_and(|target| target.opens_by_fid())
+        && let Some(node) = cx.w.nodes.get_mut(ino)
+    {
         node.opens += 1;
-        let dest = cx.w.mdt_of(fid);
         closes::add(cx.w, Closing { ino, fid, dest, open_xid: Xid(0) });
     }
     Ok(())

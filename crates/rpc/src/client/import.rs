@@ -356,7 +356,7 @@ impl Import {
         &self.granted
     }
 
-    /// What the server has agreed to.
+    /// What the server has agreed to (`proto::connect::features`).
     pub fn features(&self) -> u64 {
         self.granted.features
     }

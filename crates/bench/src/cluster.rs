@@ -423,8 +423,7 @@ const MDT: usize = 1;
 
 /// Whether something is mounted there.
 pub fn is_mounted(place: &Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(1) == Some(&place.to_string_lossy()))
+    fusewire::mounts().iter().any(|mount| mount.place == place)
 }
 
 /// Takes a mount away, for good if it is in use.

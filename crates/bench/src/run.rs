@@ -67,9 +67,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         // Never into a mount that could not be taken away.
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let scratch = format!("{}/", self.scratch.display());
-        if !mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|place| place.starts_with(&scratch))) {
+        if !fusewire::mounts().iter().any(|mount| mount.place.starts_with(&self.scratch)) {
             let _ = std::fs::remove_dir_all(&self.scratch);
         }
     }

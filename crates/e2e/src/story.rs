@@ -114,7 +114,11 @@ pub fn mounts() -> Vec<(String, PathBuf, String)> {
         .filter_map(|line| {
             let mut fields = line.split(' ');
             let (source, place, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            Some((source.to_owned(), PathBuf::from(place.replace("\\040", " ")), kind.to_owned()))
+            Some((
+                source.to_owned(),
+                PathBuf::from(place.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")),
+                kind.to_owned(),
+            ))
         })
         .collect()
 }

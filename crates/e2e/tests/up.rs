@@ -178,3 +178,28 @@ fn down_waits_for_a_mount_that_was_just_taken_away() {
     up.up().ok();
     assert!(fs::read(up.mount.join("large")).unwrap() == data, "what was written before the unmount is lost");
 }
+
+#[test]
+fn a_place_with_blanks_in_its_name() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a place with blanks", Duration::from_secs(90));
+    let up = Up::new(&story.folder().join("a  place\twith \\ blanks"));
+    up.up().ok();
+    fs::write(up.mount.join("some file"), "text").unwrap();
+    let (mount, device) = (up.mount.display().to_string(), "llite.*.uuid");
+    let uuid = adamant(["lctl", "--device", &mount, "get_param", "-n", device]).ok();
+    assert!(adamant(["lfs", "df", &mount]).ok().contains(&mount));
+    let again = up.up();
+    assert!(again.took < Duration::from_secs(2), "what is up is up at once: {again}");
+    again.ok();
+    assert_eq!(adamant(["lctl", "--device", &mount, "get_param", "-n", device]).ok(), uuid, "it was mounted already");
+    let listed = e2e::story::mounts();
+    let source = listed.iter().find(|(_, place, _)| *place == up.mount).map(|(source, ..)| source.as_str());
+    adamant(["mount", source.expect("it is listed"), &mount]).run().refused_with(&["is busy", "a  place"]);
+    up.down();
+    assert!(!e2e::story::is_mounted(&up.mount));
+    up.up().ok();
+    assert_eq!(fs::read_to_string(up.mount.join("some file")).unwrap(), "text");
+}

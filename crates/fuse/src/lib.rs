@@ -15,6 +15,6 @@ mod mount;
 mod process;
 mod session;
 
-pub use mount::{Connected, FuseMount, MountError, MountSettings, connect, remount};
+pub use mount::{Connected, FuseMount, MountError, MountSettings, connect, mounts, remount};
 
 pub(crate) use client::api::Call;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use client::api::{Answer, KernelNode, Options};
 use fusewire::abi::flags;
-use fusewire::{Mountpoint, Notifier, Session, Transport};
+use fusewire::{Mounted, Mountpoint, Notifier, Session, Transport};
 use host::client::{Kernel, Mount};
 use parking_lot::Mutex;
 use proto::Errno;
@@ -23,6 +23,14 @@ const THREADS: usize = 8;
 
 /// How long the end of a mount may take: servers may be away.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(60);
+
+/// The type of our mounts, after `fuse.`.
+const KIND: &str = "adamant";
+
+/// Our mounts on this machine.
+pub fn mounts() -> Vec<Mounted> {
+    fusewire::mounts().into_iter().filter(|mount| mount.kind.strip_prefix("fuse.") == Some(KIND)).collect()
+}
 
 /// Settings of a mount under a directory.
 #[derive(Clone, Debug)]
@@ -177,7 +185,7 @@ impl Connected {
         let place = Mountpoint {
             directory: &directory,
             source: &settings.source,
-            kind: "adamant",
+            kind: KIND,
             flags: kernel_flags(settings),
             allow_other: settings.allow_other,
         };
@@ -286,13 +294,7 @@ fn check_directory(directory: &Path) -> Result<(), MountError> {
         }
         Ok(_) => {
             let wanted = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
-            let mounted = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-            let busy = mounted.lines().any(|line| {
-                let mut fields = line.split(' ').skip(1);
-                let (place, kind) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
-                kind == "fuse.adamant" && place == wanted.to_string_lossy()
-            });
-            if busy {
+            if mounts().iter().any(|mount| mount.place == wanted) {
                 return Err(MountError(format!(
                     "mount point {shown} is busy: an Adamant file system is mounted there; unmount it first or choose another directory"
                 )));

@@ -34,7 +34,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use mount::{Mountpoint, unmount};
+pub use mount::{Mounted, Mountpoint, mounts, unmount};
 pub use reply::{Attr, Entry, FileLock, Listing, Reply, Space};
 pub use request::{Operation, Request, SetAttr, TimeChange};
 pub use session::{Attend, Handler, Notifier, Options, Session, Transport};

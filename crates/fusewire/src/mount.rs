@@ -1,9 +1,11 @@
 //! Putting a file system under a directory: by the system call as root, through fusermount3 otherwise.
 
+use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
@@ -135,4 +137,71 @@ pub fn unmount(directory: &Path) -> io::Result<()> {
     }
     let status = Command::new("fusermount3").arg("-u").arg("-q").arg("-z").arg("--").arg(directory).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("fusermount3: {status}"))) }
+}
+
+/// A mount of this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mounted {
+    /// What `df` shows as the device.
+    pub source: String,
+    /// The directory.
+    pub place: PathBuf,
+    /// The type, `fuse.adamant`.
+    pub kind: String,
+}
+
+/// All mounts that this process sees; of those over one another the last one is on top.
+pub fn mounts() -> Vec<Mounted> {
+    listed(&std::fs::read("/proc/self/mounts").unwrap_or_default())
+}
+
+/// The kernel's list: a line for each, words between blanks.
+fn listed(text: &[u8]) -> Vec<Mounted> {
+    let read = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ').map(plain);
+        let mut text = || Some(String::from_utf8_lossy(&words.next()?).into_owned());
+        let source = text()?;
+        let place = PathBuf::from(OsString::from_vec(words.next()?));
+        let kind = String::from_utf8_lossy(&words.next()?).into_owned();
+        Some(Mounted { source, place, kind })
+    };
+    text.split(|byte| *byte == b'\n').filter_map(read).collect()
+}
+
+/// What the kernel wrote as `\040`, so that no blank or line end is within a word.
+fn plain(word: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((first, after)) = rest.split_first() {
+        let number = match (first, after) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
+            }
+            _ => None,
+        };
+        out.push(number.unwrap_or(*first));
+        rest = if number.is_some() { &after[3..] } else { after };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_blanks_are_read() {
+        let text = b"proc /proc proc rw,nosuid 0 0\n\
+            127.0.0.1:1:/fs /mnt/a\\040b\\011c\\012d\\134e fuse.adamant rw 0 0\n\
+            unix:/x\\043y:/fs /mnt/\xff\\04 fuse.adamant rw 0 0\n\n";
+        let read: Vec<(String, OsString, String)> =
+            listed(text).into_iter().map(|m| (m.source, m.place.into_os_string(), m.kind)).collect();
+        let ours = |source: &str, place: &[u8]| {
+            (source.to_owned(), OsString::from_vec(place.to_vec()), "fuse.adamant".to_owned())
+        };
+        assert_eq!(read[0], ("proc".into(), "/proc".into(), "proc".into()));
+        assert_eq!(read[1], ours("127.0.0.1:1:/fs", b"/mnt/a b\tc\nd\\e"));
+        assert_eq!(read[2], ours("unix:/x#y:/fs", b"/mnt/\xff\\04"));
+        assert_eq!(read.len(), 3);
+    }
 }

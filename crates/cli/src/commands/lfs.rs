@@ -11,7 +11,6 @@ use prost::Message;
 use proto::Fid;
 use proto::msg::Layout;
 
-use crate::commands::mount::mounts;
 use crate::output::{human, parse_size};
 
 /// The verbs.
@@ -149,7 +148,7 @@ fn mounts_of(path: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(path) = path {
         return Ok(vec![path.to_path_buf()]);
     }
-    let found: Vec<PathBuf> = mounts().into_iter().map(|(_, place)| place).collect();
+    let found: Vec<PathBuf> = fuse::mounts().into_iter().map(|mount| mount.place).collect();
     if found.is_empty() {
         bail!("no Adamant file system is mounted here; mount one with: adamant up");
     }
@@ -160,10 +159,10 @@ fn find_mount(name: &str) -> anyhow::Result<PathBuf> {
     if Path::new(name).exists() {
         return Ok(PathBuf::from(name));
     }
-    mounts()
+    fuse::mounts()
         .into_iter()
-        .find(|(source, _)| source.rsplit_once(":/").is_some_and(|(_, fsname)| fsname == name))
-        .map(|(_, place)| place)
+        .find(|mount| mount.source.rsplit_once(":/").is_some_and(|(_, fsname)| fsname == name))
+        .map(|mount| mount.place)
         .ok_or_else(|| anyhow!("no file system '{name}' is mounted here; name a mount point"))
 }
 

@@ -351,20 +351,8 @@ fn end(mount: &FuseMount) -> Option<std::io::Result<()>> {
     Some(result)
 }
 
-/// Mounts of ours on this machine: source, place.
-pub fn mounts() -> Vec<(String, PathBuf)> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let (source, place, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            (kind == "fuse.adamant").then(|| (source.to_owned(), PathBuf::from(place.replace("\\040", " "))))
-        })
-        .collect()
-}
-
 fn is_mounted(directory: &std::path::Path) -> bool {
-    mounts().iter().any(|(_, place)| place == directory)
+    fuse::mounts().iter().any(|mount| mount.place == directory)
 }
 
 /// umount(8) for a directory.

@@ -64,9 +64,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create '{}'", directory.display()))?;
 
     let listen = base_nid(&dir);
-    let (targets, made) = format_missing(&arguments, &dir, &listen)?;
     let running = status::processes();
-    let serving = running.iter().any(|process| process.role == "server" && process.serves(&dir));
+    let server = running.iter().find(|process| process.role == "server" && process.serves(&dir));
+    let serving = server.is_some();
+    let (targets, made) = format_missing(&arguments, &dir, &listen, server)?;
     let mounted =
         running.iter().any(|process| process.role == "mount" && process.is_up() && process.serves(&directory));
     let source = format!("{listen}:/{}", arguments.fsname);
@@ -113,8 +114,14 @@ fn base_nid(dir: &Path) -> Nid {
     Nid::Unix(admin::directory().join(name).display().to_string())
 }
 
-/// Makes the targets that do not exist yet. Gives all directories, MGT first, and the names of those that were made.
-fn format_missing(arguments: &Arguments, dir: &Path, listen: &Nid) -> anyhow::Result<(Vec<PathBuf>, Vec<String>)> {
+/// Makes the targets that do not exist yet. Gives all directories, MGT first, and the names of those that were made. `server` serves
+/// those that exist, and knows what they are.
+fn format_missing(
+    arguments: &Arguments,
+    dir: &Path,
+    listen: &Nid,
+    server: Option<&status::Process>,
+) -> anyhow::Result<(Vec<PathBuf>, Vec<String>)> {
     let mut wanted = vec![(dir.join("mgt"), TargetKind::Mgt, 0), (dir.join("mdt0"), TargetKind::Mdt, 0)];
     let existing = (0..).take_while(|index| dir.join(format!("ost{index}")).exists()).count() as u32;
     for index in 0..arguments.osts.max(existing) {
@@ -123,14 +130,17 @@ fn format_missing(arguments: &Arguments, dir: &Path, listen: &Nid) -> anyhow::Re
     let mut made = Vec::new();
     for (place, kind, index) in &wanted {
         if place.exists() {
-            let header = server::identify(&Place::Directory(place.clone()));
-            if let (Ok(header), TargetKind::Mdt) = (&header, kind)
-                && !header.name.starts_with(&format!("{}-", arguments.fsname))
-            {
+            let name = match (server, kind) {
+                (Some(server), TargetKind::Mdt) => server.names().into_iter().find(|name| name.contains("-MDT")),
+                (None, TargetKind::Mdt) => {
+                    server::identify(&Place::Directory(place.clone())).ok().map(|header| header.name)
+                }
+                _ => None,
+            };
+            if let Some(name) = name.filter(|name| !name.starts_with(&format!("{}-", arguments.fsname))) {
                 bail!(
-                    "'{}' holds {}, which is of another file system; name it with --fsname or choose another --dir",
-                    place.display(),
-                    header.name
+                    "'{}' holds {name}, which is of another file system; name it with --fsname or choose another --dir",
+                    place.display()
                 );
             }
             continue;

@@ -126,6 +126,11 @@ impl Client {
         result
     }
 
+    /// Files of which the kernel may hold pages, dirty ones too.
+    pub fn files_in_kernel(&self) -> Vec<u64> {
+        self.w.nodes.inos().into_iter().filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
+    }
+
     /// Changes that were ever made behind programs' backs, and how many of them have been answered by their servers.
     pub fn behind(&self) -> (u64, u64) {
         behind::counts(&self.w)

@@ -69,6 +69,7 @@ pub struct FuseMount {
     client: Mount,
     transport: Transport,
     session: Mutex<Option<Session>>,
+    kernel: Arc<KernelCaches>,
     directory: PathBuf,
 }
 
@@ -110,14 +111,14 @@ impl FuseMount {
     /// Not everything was written back.
     pub fn write_back(&self) -> io::Result<()> {
         let start = Instant::now();
-        // What they wrote to mapped files is in the kernel.
-        if let Ok(directory) = std::fs::File::open(&self.directory) {
-            let (sender, written) = mpsc::channel();
-            std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
-                let _ = sender.send(rustix::fs::syncfs(directory));
-            })?;
-            let _ = written.recv_timeout(WRITE_BACK_MAX);
-        }
+        // What they wrote to mapped files is in the kernel. It does not wait for pages of FUSE in syncfs(2), but before it drops one.
+        let (kernel, files) = (self.kernel.clone(), self.client.files_in_kernel());
+        let (sender, written) = mpsc::channel();
+        std::thread::Builder::new().name("pages".to_owned()).spawn(move || {
+            files.into_iter().for_each(|ino| kernel.forget_inode(ino, 0, u64::MAX));
+            let _ = sender.send(());
+        })?;
+        let _ = written.recv_timeout(WRITE_BACK_MAX);
         self.client.unmount(WRITE_BACK_MAX.saturating_sub(start.elapsed())).map_err(io::Error::other)
     }
 }
@@ -127,7 +128,7 @@ pub struct Connected {
     client: Mount,
     root: u64,
     identity: String,
-    notifier: Arc<OnceLock<Notifier>>,
+    kernel: Arc<KernelCaches>,
     directory: PathBuf,
 }
 
@@ -137,11 +138,9 @@ pub struct Connected {
 /// The directory or the servers refuse: a sentence.
 pub fn connect(options: Options, settings: &MountSettings, directory: &Path) -> Result<Connected, MountError> {
     check_directory(directory)?;
-    let notifier: Arc<OnceLock<Notifier>> = Arc::default();
-    let root_known: Arc<OnceLock<u64>> = Arc::default();
-    let kernel = Arc::new(KernelCaches { notifier: notifier.clone(), root: root_known.clone() });
+    let kernel = Arc::new(KernelCaches::default());
     let identity = format!("{}\n{}\n", options.fsname, options.uuid);
-    let client = Mount::start(options, kernel).map_err(MountError)?;
+    let client = Mount::start(options, kernel.clone()).map_err(MountError)?;
     let root = match find_subtree(&client, &settings.subtree) {
         Ok(root) => root,
         Err(reason) => {
@@ -149,9 +148,9 @@ pub fn connect(options: Options, settings: &MountSettings, directory: &Path) -> 
             return Err(MountError(reason));
         }
     };
-    let _ = root_known.set(root);
+    let _ = kernel.root.set(root);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
-    Ok(Connected { client, root, identity, notifier, directory })
+    Ok(Connected { client, root, identity, kernel, directory })
 }
 
 impl Connected {
@@ -165,7 +164,7 @@ impl Connected {
     /// # Errors
     /// The kernel refuses: a sentence.
     pub fn mount(self, settings: &MountSettings) -> Result<FuseMount, MountError> {
-        let Connected { client, root, identity, notifier, directory } = self;
+        let Connected { client, root, identity, kernel, directory } = self;
         let interrupts = Interrupts::default();
         let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts });
         let failed = |error: io::Error| {
@@ -191,8 +190,9 @@ impl Connected {
         };
         let session = Session::mount(&place, &session_options(settings), adapter).map_err(failed)?;
         tracing::info!("{} is served over {}", directory.display(), session.transport());
-        let _ = notifier.set(session.notifier());
-        Ok(FuseMount { client, transport: session.transport(), session: Mutex::new(Some(session)), directory })
+        let _ = kernel.notifier.set(session.notifier());
+        let transport = session.transport();
+        Ok(FuseMount { client, transport, session: Mutex::new(Some(session)), kernel, directory })
     }
 }
 
@@ -305,10 +305,11 @@ fn check_directory(directory: &Path) -> Result<(), MountError> {
 }
 
 /// The kernel's caches, as the client sees them.
+#[derive(Default)]
 struct KernelCaches {
-    notifier: Arc<OnceLock<Notifier>>,
+    notifier: OnceLock<Notifier>,
     /// The node that the kernel calls the root, once it is known.
-    root: Arc<OnceLock<u64>>,
+    root: OnceLock<u64>,
 }
 
 impl KernelCaches {

@@ -323,6 +323,11 @@ impl Mount {
         result
     }
 
+    /// Files of which the kernel may hold pages, dirty ones too.
+    pub fn files_in_kernel(&self) -> Vec<u64> {
+        self.shared.state.lock().machine.files_in_kernel()
+    }
+
     /// Whether it serves programs: it was not told to end yet.
     pub fn is_up(&self) -> bool {
         matches!(self.shared.state.lock().phase, Phase::Mounting | Phase::Mounted)

@@ -316,6 +316,11 @@ pub fn is_clean(w: &World, ino: u64) -> bool {
     !file.leave_asked && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
+/// Whether the kernel may hold pages of a file, dirty ones too if a program has mapped it.
+pub fn is_in_kernel(w: &World, ino: u64) -> bool {
+    state::file(w, ino).is_some_and(|file| file.kernel_pages)
+}
+
 /// Dirty data is written without waiting for its time.
 pub fn write_now(w: &mut World, ino: u64) {
     flush::start_all(w, ino);

@@ -77,6 +77,7 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
         "write with fsync (FUSE: to a local file), 4 programs",
         "read (FUSE: of a local file)",
         "ls -l of files that another client made",
+        "open, read, close of files that another client made, warm",
         "find -size of files that another client made",
         "untar of small files",
         "git clone",

@@ -34,10 +34,14 @@ const BARE: &str = "bare engine";
 
 const LS: &str = "ls -l of files that another client made";
 const FIND: &str = "find -size of files that another client made";
+const WARM: &str = "open, read, close of files that another client made, warm";
 const UNTAR: &str = "untar of small files";
 const CLONE: &str = "git clone";
 const SHARED: &str = "create, 4 clients in one directory";
 const SURVEY: &str = "mds-survey create, 1 thread";
+
+/// Requests of a file that count as none: signs of life, and answers about what goes on beside it.
+const FEW: f64 = 0.005;
 
 /// What is to be reached.
 struct Aim {
@@ -47,20 +51,23 @@ struct Aim {
     yardstick: &'static str,
     /// The yardstick's times: a rate should be at least that, a time at most.
     times: f64,
+    /// Or none may be sent.
+    no_request: bool,
     is: &'static str,
 }
 
 const fn rate(what: &'static str, unit: &'static str, yardstick: &'static str, times: f64, is: &'static str) -> Aim {
-    Aim { what, unit, measure: Measure::Rate, yardstick, times, is }
+    Aim { what, unit, measure: Measure::Rate, yardstick, times, no_request: false, is }
 }
 
 const fn time(what: &'static str, times: f64, is: &'static str) -> Aim {
-    Aim { what, unit: "us/file", measure: Measure::Microseconds, yardstick: NOTHING, times, is }
+    Aim { what, unit: "us/file", measure: Measure::Microseconds, yardstick: NOTHING, times, no_request: false, is }
 }
 
-const AIMS: [Aim; 6] = [
+const AIMS: [Aim; 7] = [
     time(LS, 2.0, "half as fast as do-nothing"),
     time(FIND, 2.0, "half as fast as do-nothing"),
+    Aim { no_request: true, ..time(WARM, 2.0, "no request, and half as fast as do-nothing") },
     time(UNTAR, 1.5, "1.5 do-nothing"),
     time(CLONE, 1.5, "1.5 do-nothing"),
     rate(SHARED, "files/s", OWN, 0.7, "0.7 of directories of their own"),
@@ -83,6 +90,7 @@ fn row(aim: &Aim, gathered: &Gathered, engine: Option<Figure>) -> Option<Row> {
             Measure::Rate => row.figure.median >= value,
             Measure::Microseconds => row.figure.median <= value,
         };
+        let kept = kept && !(aim.no_request && row.requests.is_none_or(|each| each >= FEW));
         Bound { is: aim.is.to_owned(), value, kept }
     });
     Some(row.beside(aim.yardstick, yardstick))
@@ -167,13 +175,26 @@ fn listings(
     for what in [LS, FIND] {
         let again: Local = nothing.again(run, "nothing-again")?;
         gathered.add(what, "", NOTHING, per_file(list(run, what, &again.root)?, files));
+        if what == FIND {
+            gathered.add(WARM, "", NOTHING, warm(run, pool, &made(&again.root), None)?);
+        }
         drop(again);
         let cold = cluster.mount(None)?;
         let took = list(run, what, &cold);
+        if what == FIND && took.is_ok() {
+            gathered.add(WARM, "", ADAMANT, warm(run, pool, &made(&cold), Some(&mut *cluster))?);
+        }
         cluster.leave(&cold);
         gathered.add(what, "", ADAMANT, per_file(took?, files));
     }
     spread.clean()
+}
+
+/// Reads files that were listed, the second time.
+fn warm(run: &Run, pool: &mut Pool, made: &Spread, mut cluster: Option<&mut Cluster>) -> anyhow::Result<Sample> {
+    let tasks = made.tasks(Job::Read, "f");
+    phase(run, pool, &tasks, cluster.as_deref_mut())?;
+    phase(run, pool, &tasks, cluster)
 }
 
 fn list(run: &Run, what: &str, root: &Path) -> anyhow::Result<f64> {
@@ -299,6 +320,7 @@ fn together(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::Each;
 
     #[test]
     fn a_time_is_bounded_from_above_and_a_rate_from_below() {
@@ -311,6 +333,11 @@ mod tests {
         add(SHARED, OWN, 7.0);
         add(SHARED, ADAMANT, 9.9);
         add(SURVEY, ADAMANT, 10.0);
+        add(WARM, NOTHING, 10.0);
+        for requests in [0.0, 0.001, 1.0] {
+            let each = Some(Each { requests, client_cpu_us: 1.0, server_cpu_us: 1.0 });
+            gathered.add(WARM, "", ADAMANT, Sample { rate: 1e6 / 15.0, us: 15.0, each });
+        }
         let rows = rows(&gathered, &[Bare { creates_per_second: 300_000.0, cpu_us: 1.0 }]);
         let found = |what: &str| {
             let row = rows.iter().find(|row| row.what == what).unwrap();
@@ -321,7 +348,15 @@ mod tests {
         assert_eq!(found(CLONE), (150, false, NOTHING.to_owned()));
         assert_eq!(found(SHARED), (100_000, true, OWN.to_owned()));
         assert_eq!(found(SURVEY), (150_000, false, BARE.to_owned()));
-        assert_eq!(rows.len(), 4, "what was not measured has no row");
+        assert_eq!(found(WARM), (20, true, NOTHING.to_owned()));
+        assert_eq!(rows.len(), 5, "what was not measured has no row");
+        for _ in 0..3 {
+            let each = Some(Each { requests: 1.0, client_cpu_us: 1.0, server_cpu_us: 1.0 });
+            gathered.add(WARM, "", ADAMANT, Sample { rate: 1e6 / 15.0, us: 15.0, each });
+        }
+        let rows = super::rows(&gathered, &[]);
+        let row = rows.iter().find(|row| row.what == WARM).unwrap();
+        assert!(row.bound.as_ref().is_some_and(|bound| !bound.kept), "a request was sent");
     }
 
     #[test]

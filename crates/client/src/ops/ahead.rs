@@ -2,8 +2,9 @@
 //!
 //! `find -size`, `du` and many scripts list a directory and then ask for each file's attributes, each a request. Whoever does
 //! so in some order (that of the listing, of the names, or of the inode numbers, as `find` does) will ask for them all: the
-//! client fetches them in pieces of some hundred, with their locks, and what is here is not asked for. The more was asked
-//! for in vain, the more is fetched, so that a program which looks at a few files costs little more than those.
+//! client fetches them in pieces of some hundred, with their locks, and what is here is not asked for. The more of what came is
+//! used, and the more was asked for in vain, the more is fetched: so a program which looks at a few files costs little more than
+//! those, and one that goes on does not wait for the next piece.
 
 use bytes::Bytes;
 
@@ -13,8 +14,12 @@ use crate::cx::{Cx, Run, Step};
 use crate::names::Listed;
 use crate::op::Task;
 
-/// So many requests in order are a sweep, and so many more of them are worth another piece.
+/// So many requests in order are a sweep.
 const IN_ORDER: u32 = 16;
+/// A request made in vain is worth the attributes of so many files,
+const WORTH_ASKED: u64 = 40;
+/// and each use of such attributes that of so many: the next piece is asked for when half of the last is used.
+const WORTH_USED: u64 = 2;
 /// How far ahead in the listing the next name may be.
 const STRIDE: usize = 8;
 /// After so many names that were not there, the whole listing is searched for one.
@@ -32,9 +37,11 @@ pub(crate) struct Sweep {
     /// How many in a row followed by name, by number, by place.
     in_order: [u32; 3],
     /// Asked for since the sweep was seen.
-    asked: u32,
-    /// Pieces that were fetched, and the cookie after which the next begins.
-    fetched: u32,
+    asked: u64,
+    /// Looked up, and here, since something was fetched.
+    used: u64,
+    /// Files whose attributes were fetched, and the cookie after which the next piece begins.
+    fetched: u64,
     after: u64,
     fetching: bool,
 }
@@ -63,9 +70,30 @@ impl Sweep {
         self.in_order.iter().any(|count| *count >= IN_ORDER)
     }
 
-    /// Whether what was asked for is worth another piece.
+    /// Whether the program was seen to want so many attributes that another piece is worth it.
     fn is_worth_more(&self) -> bool {
-        self.fetched < self.asked.div_ceil(IN_ORDER)
+        self.asked > 0 && self.fetched < WORTH_ASKED * self.asked + WORTH_USED * self.used
+    }
+}
+
+/// A lookup of a name is answered from here. Only where somebody goes through the directory that is of interest.
+pub(crate) fn found(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64) {
+    let Some(dir) = cx.w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) else { return };
+    let Some(sweep) = &mut dir.sweep else { return };
+    let Some((_, listing)) = &dir.listing else { return };
+    sweep.used += 1;
+    let place = sweep.find(&listing.entries, name);
+    if sweep.count(name, ino, place) {
+        go_on(cx, parent);
+    }
+}
+
+/// Fetches another piece, if it is worth it and none is on its way.
+fn go_on(cx: &mut Cx<'_>, ino: u64) {
+    let Some(sweep) = sweep_of(cx, ino) else { return };
+    if sweep.is_worth_more() && !core::mem::replace(&mut sweep.fetching, true) {
+        stdx::mark!("attributes_fetched_ahead");
+        cx.spawn(Task::Ahead { ino });
     }
 }
 
@@ -91,10 +119,7 @@ pub(crate) fn looked_up(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64) {
         sweep.after = here.cookie;
     }
     sweep.asked += 1;
-    if sweep.is_worth_more() && !core::mem::replace(&mut sweep.fetching, true) {
-        stdx::mark!("attributes_fetched_ahead");
-        cx.spawn(Task::Ahead { ino: parent });
-    }
+    go_on(cx, parent);
 }
 
 /// Background: fetches the next piece.
@@ -110,16 +135,16 @@ pub(crate) fn fetch(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         }
     };
     let stream = piece(cx, step::MANY, ino, after, true)?;
-    let Some(sweep) = sweep_of(cx, ino) else { return Ok(()) };
-    sweep.fetched += 1;
-    match stream.entries.last() {
-        Some(last) if !stream.end => sweep.after = last.cookie,
+    let Some(dir) = cx.w.nodes.get_mut(ino).and_then(|node| node.dir.as_mut()) else { return Ok(()) };
+    match (stream.entries.last(), &mut dir.sweep) {
+        (Some(last), Some(sweep)) if !stream.end => {
+            sweep.fetched += stream.entries.len() as u64;
+            sweep.after = last.cookie;
+            sweep.fetching = false;
+            go_on(cx, ino);
+        }
         // The next sweep begins anew.
-        _ => *sweep = Sweep::default(),
-    }
-    sweep.fetching = sweep.is_worth_more();
-    if sweep.fetching {
-        cx.spawn(Task::Ahead { ino });
+        _ => dir.sweep = None,
     }
     Ok(())
 }

@@ -65,6 +65,9 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
             }
             Found::Child(child) => {
                 if let Some(stat) = stat_cached(cx.w, child.ino()) {
+                    if cx.op.is_fresh() {
+                        super::ahead::found(cx, parent, name, child.ino());
+                    }
                     return Ok(stat);
                 }
                 if cx.began(step::ATTR) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.covered_attr().is_some())

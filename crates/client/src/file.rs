@@ -62,6 +62,8 @@ pub struct OpenFile {
     pub dead: bool,
     /// Directories: the run of entries being read.
     pub stream: Option<Box<Stream>>,
+    /// And what follows it.
+    pub next: Option<Next>,
 }
 
 impl OpenFile {
@@ -94,6 +96,20 @@ pub struct Stream {
     pub used: bool,
     /// How many names of the directory had been changed from here.
     pub changes: u32,
+}
+
+/// The run of entries behind the one that is being read, with attributes.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// It was asked for.
+    Asked {
+        /// The cookie after which it begins.
+        after: u64,
+        /// Which question that is: the handle may be another directory's by the time of the answer.
+        number: u32,
+    },
+    /// It is here.
+    Here(Box<Stream>),
 }
 
 /// What a close needs to know when it is sent.

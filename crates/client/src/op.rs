@@ -94,6 +94,17 @@ pub enum Task {
         /// Which.
         ino: u64,
     },
+    /// Fetch what follows in a directory that a program is reading with attributes.
+    Next {
+        /// The open directory.
+        fh: crate::api::FileHandle,
+        /// Which.
+        ino: u64,
+        /// The cookie after which it goes on.
+        after: u64,
+        /// See [`crate::file::Next`].
+        number: u32,
+    },
     /// Give record locks back: a request that `dlm` counts as sent.
     Unlock {
         /// Where.

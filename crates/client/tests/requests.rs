@@ -2,9 +2,11 @@
 
 mod cluster;
 
-use client::api::{Answer, Call, Event, SetStat};
+use client::api::{Answer, Call, Event, FileHandle, SetStat};
 use cluster::{Cluster, name};
 use proto::{Errno, Opcode};
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// A client that knows the directory `d` alone, in which another has made the file `f`, the directory `e` and the link `s`;
 /// gives the clients, `d` and `f`.
@@ -183,4 +185,56 @@ fn an_unmount_says_that_not_everything_was_written_back() {
         c.until(|c| c.nodes[a].unmounted);
         assert_eq!(c.nodes[a].lost, refused.then_some(Errno::EIO));
     }
+}
+
+/// Entries after `offset`, with attributes.
+fn read_on(c: &mut Cluster, node: usize, fh: FileHandle, offset: &mut u64) -> usize {
+    let call = Call::Readdir { fh, offset: *offset, max_bytes: 32 << 10, plus: true };
+    let Answer::Entries(entries) = c.call(node, call).unwrap() else { panic!() };
+    *offset = entries.last().map_or(*offset, |last| last.offset);
+    entries.len()
+}
+
+/// While a program goes through one piece of a listing the next one is on its way; if that comes to nothing the program asks by
+/// itself.
+#[test]
+fn the_next_piece_of_a_listing_is_fetched_while_one_is_read() {
+    let (mut c, _, dir, _) = listed();
+    for fails in [false, true] {
+        let node = c.mount();
+        c.lookup(node, 1, "d").unwrap();
+        let Answer::Opened { fh, .. } = c.call(node, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+        let pieces = Rc::new(Cell::new(0));
+        let counted = pieces.clone();
+        c.tamper = Some(Box::new(move |to_client, at, mut frame| {
+            let is_piece = to_client && at == node && frame.header.opcode == Opcode::MdsReaddir as u16;
+            counted.set(counted.get() + u32::from(is_piece));
+            if is_piece && fails && counted.get() % 2 == 0 {
+                frame.header.status = -Errno::EIO.raw();
+            }
+            vec![frame]
+        }));
+        let mut offset = 0;
+        let mut all = read_on(&mut c, node, fh, &mut offset);
+        assert_eq!(pieces.get(), 1, "who only looks at the first names needs no more");
+        all += read_on(&mut c, node, fh, &mut offset);
+        assert_eq!(pieces.get(), 2, "{all} entries were read");
+        if !fails {
+            // The server is away: what was fetched is here.
+            let tamper = c.tamper.replace(Box::new(|_, _, _| Vec::new()));
+            for _ in 0..4 {
+                all += read_on(&mut c, node, fh, &mut offset);
+            }
+            assert!(all > 655, "{all} entries were read");
+            c.tamper = tamper;
+        }
+        loop {
+            match read_on(&mut c, node, fh, &mut offset) {
+                0 => break,
+                more => all += more,
+            }
+        }
+        assert_eq!(all, MANY + 2);
+    }
+    assert!(stdx::marks::count("listing_read_ahead") > 3);
 }

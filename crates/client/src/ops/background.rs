@@ -142,6 +142,8 @@ pub(crate) fn failed(w: &mut World, task: &Task, errno: Errno) {
                 dir.fetching = false;
             }
         }
+        // Whoever waits for it asks by himself.
+        Task::Next { fh, ino, number, .. } => super::dir::next_is(w, *fh, *ino, *number, None),
         Task::Ahead { ino } => {
             if let Some(dir) = w.nodes.get_mut(*ino).and_then(|node| node.dir.as_mut()) {
                 dir.sweep = None;

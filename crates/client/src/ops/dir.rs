@@ -13,7 +13,7 @@ use super::namespace::note_epoch;
 use super::{attributes, fid_of, permitted, stat_cached, step, walk};
 use crate::api::{Answer, DirectoryEntry, FileHandle};
 use crate::cx::{Cx, Run, Step, Stop};
-use crate::file::{OpenFile, Stream, flags as o};
+use crate::file::{Next, OpenFile, Stream, flags as o};
 use crate::names::{Building, Found, Listed, Listing};
 use crate::node::{S_IFDIR, S_IFMT};
 use crate::op::{Body, Task, WaitKey};
@@ -55,8 +55,18 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     node.opens += 1;
     node.handles += 1;
     let error_mark = node.failures().0;
-    let file =
-        OpenFile { ino, fid, flags: o::DIRECTORY, cred, dest, open_xid: Xid(0), error_mark, dead: false, stream };
+    let file = OpenFile {
+        ino,
+        fid,
+        flags: o::DIRECTORY,
+        cred,
+        dest,
+        open_xid: Xid(0),
+        error_mark,
+        dead: false,
+        stream,
+        next: None,
+    };
     let fh = cx.w.files.insert(file);
     Ok(Answer::Opened { fh, keep_cache: false, direct_io: false, no_flush: true })
 }
@@ -64,6 +74,9 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
 /// `Releasedir`.
 pub(crate) fn releasedir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     let Some(file) = cx.w.files.remove(fh) else { return Err(Errno::EBADF.into()) };
+    if file.next.is_some() {
+        cx.w.wake(WaitKey::Listing(file.ino));
+    }
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.opens = node.opens.saturating_sub(1);
         node.handles = node.handles.saturating_sub(1);
@@ -146,11 +159,11 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
     let ino = file.ino;
     if offset == 0 && cx.op.is_fresh() {
         // From the start: what was read for an earlier walk through it is old, unless opendir has just read it.
-        if let Some(file) = cx.w.files.get_mut(fh)
-            && let Some(stream) = &mut file.stream
-            && core::mem::replace(&mut stream.used, true)
-        {
-            file.stream = None;
+        if let Some(file) = cx.w.files.get_mut(fh) {
+            file.next = None;
+            if file.stream.as_mut().is_some_and(|stream| core::mem::replace(&mut stream.used, true)) {
+                file.stream = None;
+            }
         }
     }
     let mut filler = Filler { entries: Vec::new(), sure: Vec::new(), room: max_bytes as usize, plus };
@@ -188,9 +201,12 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
             // that runs again asks for the same.
             None if filler.entries.len() > dots => break,
             None => {
-                let stream = piece(cx, step, ino, after, plus)?;
+                let stream = match ahead(cx, step, fh, ino, after)? {
+                    Some(stream) => stream,
+                    None => Box::new(piece(cx, step, ino, after, plus)?),
+                };
                 step += 1;
-                Box::new(Stream { used: true, ..stream })
+                Box::new(Stream { used: true, ..*stream })
             }
         };
         let (at, room) = filler.fill(cx.w, ino, &stream.entries, stream.changes, after);
@@ -198,6 +214,9 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
         after = at;
         if let Some(file) = cx.w.files.get_mut(fh) {
             file.stream = Some(stream);
+        }
+        if plus {
+            go_ahead(cx, fh, ino, after);
         }
         if end || !room {
             break;
@@ -214,6 +233,57 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
         }
     }
     Ok(Answer::Entries(entries))
+}
+
+/// A program that reads with attributes is half through a piece: the next one is asked for, for fetching it may take as long as
+/// going through this one.
+fn go_ahead(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: u64) {
+    let number = cx.w.epochs.wrapping_add(1);
+    let Some(file) = cx.w.files.get_mut(fh) else { return };
+    let (Some(stream), None) = (&file.stream, &file.next) else { return };
+    let passed = stream.entries.partition_point(|listed| listed.cookie <= at);
+    let Some(last) = stream.entries.last() else { return };
+    if stream.end || passed < stream.entries.len() / 2 {
+        return;
+    }
+    stdx::mark!("listing_read_ahead");
+    let after = last.cookie;
+    file.next = Some(Next::Asked { after, number });
+    cx.w.epochs = number;
+    cx.spawn(Task::Next { fh, ino, after, number });
+}
+
+/// Background: fetches the next piece of a directory that is being read.
+pub(crate) fn fetch_next(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, after: u64, number: u32) -> Run<()> {
+    let stream = piece(cx, step::MANY, ino, after, true)?;
+    next_is(cx.w, fh, ino, number, Some(Box::new(stream)));
+    Ok(())
+}
+
+/// The next piece is here, or will not come.
+pub(crate) fn next_is(w: &mut World, fh: FileHandle, ino: u64, number: u32, stream: Option<Box<Stream>>) {
+    if let Some(file) = w.files.get_mut(fh)
+        && matches!(file.next, Some(Next::Asked { number: asked, .. }) if asked == number)
+    {
+        file.next = stream.map(Next::Here);
+    }
+    w.wake(WaitKey::Listing(ino));
+}
+
+/// The piece after a cookie, if it was fetched ahead; waits for it if it is on its way.
+fn ahead(cx: &mut Cx<'_>, step: Step, fh: FileHandle, ino: u64, after: u64) -> Run<Option<Box<Stream>>> {
+    if cx.began(step) {
+        return Ok(None);
+    }
+    let Some(file) = cx.w.files.get_mut(fh) else { return Ok(None) };
+    match file.next.take() {
+        Some(Next::Here(stream)) if stream.after == after => Ok(Some(stream)),
+        Some(Next::Asked { after: asked, number }) if asked == after => {
+            file.next = Some(Next::Asked { after, number });
+            Err(cx.wait(WaitKey::Listing(ino)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// How many names of a directory were changed from here.

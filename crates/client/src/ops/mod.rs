@@ -160,6 +160,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Publish { ino } => background::publish(cx, *ino),
         Task::Listing { ino } => dir::fetch_listing(cx, *ino),
         Task::Ahead { ino } => ahead::fetch(cx, *ino),
+        Task::Next { fh, ino, after, number } => dir::fetch_next(cx, *fh, *ino, *after, *number),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
         Task::Unflock { ino, owner } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, true),
         Task::Unmount => unmount::unmount(cx),

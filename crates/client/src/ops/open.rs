@@ -176,7 +176,7 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
     let cred = cx.op.cred.clone();
     // An eviction between reply and now has taken the open with it.
     let dead = open_xid != Xid(0) && !cx.w.imports.opens.contains_key(&(dest, open_xid));
-    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, error_mark, dead, stream: None })
+    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, error_mark, dead, stream: None, next: None })
 }
 
 /// The server has opened it, but the call fails: it is closed again.

@@ -18,6 +18,8 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use target::{DataOp, DataResult};
 
+use crate::read_buffers::ReadBuffers;
+
 /// A folder holds the files whose numbers agree without so many low bits.
 const FOLDER_SHIFT: u32 = 12;
 /// Open data files per thread.
@@ -66,6 +68,7 @@ pub(crate) struct DataFiles {
     new_names: BTreeSet<PathBuf>,
     /// The file that was written last, if enough of it waits for the disk.
     full: Option<u64>,
+    buffers: ReadBuffers,
 }
 
 #[derive(Debug)]
@@ -79,7 +82,8 @@ struct Open {
 impl DataFiles {
     /// The files in a folder.
     pub(crate) fn new(root: PathBuf) -> DataFiles {
-        DataFiles { root, open: BTreeMap::new(), clock: 0, new_names: BTreeSet::new(), full: None }
+        let buffers = ReadBuffers::default();
+        DataFiles { root, open: BTreeMap::new(), clock: 0, new_names: BTreeSet::new(), full: None, buffers }
     }
 
     /// The next sync waits for this path, which may be a pipe that nobody writes to.
@@ -106,20 +110,20 @@ impl DataFiles {
     fn try_run(&mut self, op: DataOp) -> io::Result<DataResult> {
         use std::os::unix::fs::FileExt;
         Ok(match op {
-            DataOp::Read { file, offset, length } => match self.existing(file)? {
+            DataOp::Read { file, offset, length } => match self.existing(file)?.cloned() {
                 None => DataResult::Data(Bytes::new()),
                 Some(handle) => {
-                    let mut buffer = Vec::with_capacity(length as usize);
+                    let mut buffer = self.buffers.take(length as usize);
                     loop {
                         let at = offset + buffer.len() as u64;
                         if buffer.len() >= length as usize
-                            || rustix::io::pread(handle, spare_capacity(&mut buffer), at)? == 0
+                            || rustix::io::pread(&handle, spare_capacity(&mut buffer), at)? == 0
                         {
                             break;
                         }
                     }
                     buffer.truncate(length as usize);
-                    DataResult::Data(buffer.into())
+                    DataResult::Data(self.buffers.filled(buffer))
                 }
             },
             DataOp::Write { file, offset, data } => {

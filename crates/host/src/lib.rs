@@ -18,6 +18,7 @@ pub mod clock;
 mod crew;
 mod data_files;
 pub mod faults;
+mod read_buffers;
 pub mod server;
 pub mod stream;
 pub mod survey;

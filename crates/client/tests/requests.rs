@@ -209,7 +209,7 @@ fn the_next_piece_of_a_listing_is_fetched_while_one_is_read() {
         c.tamper = Some(Box::new(move |to_client, at, mut frame| {
             let is_piece = to_client && at == node && frame.header.opcode == Opcode::MdsReaddir as u16;
             counted.set(counted.get() + u32::from(is_piece));
-            if is_piece && fails && counted.get() % 2 == 0 {
+            if is_piece && fails && counted.get().is_multiple_of(2) {
                 frame.header.status = -Errno::EIO.raw();
             }
             vec![frame]

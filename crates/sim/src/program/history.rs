@@ -36,6 +36,21 @@ impl Step {
     }
 }
 
+/// A call without an answer.
+#[derive(Clone, Debug)]
+pub struct Doubt {
+    /// What.
+    pub op: Op,
+    /// For whom.
+    pub cred: Cred,
+    /// When.
+    pub when: When,
+    /// Through which client.
+    pub client: usize,
+    /// How far the clients were when it began.
+    pub before: Vec<Lane>,
+}
+
 /// All calls of a process.
 #[derive(Clone, Debug)]
 pub struct History {
@@ -44,7 +59,7 @@ pub struct History {
     /// What it did.
     pub steps: Vec<Step>,
     /// A call whose outcome nobody knows: it may have been the next step.
-    pub doubt: Option<(Op, Cred, When, usize)>,
+    pub doubt: Option<Doubt>,
     /// The process's directory is durable.
     pub base_durable: bool,
 }
@@ -81,14 +96,14 @@ impl History {
     fn may_go(&self, at: usize) -> bool {
         let step = &self.steps[at];
         // A client that syncs tells all before.
-        let covers = |sync: &Step| sync.client == step.client || self.was_told(at, sync);
+        let covers = |sync: &Step| sync.client == step.client || self.was_told(at, &sync.before);
         step.succeeded && step.op.changes() && !self.steps[at..].iter().any(|sync| sync.is_sync() && covers(sync))
     }
 
-    /// Whether servers were told of a step before a later one began.
-    fn was_told(&self, at: usize, later: &Step) -> bool {
+    /// Whether servers were told of a step when the clients were so far.
+    fn was_told(&self, at: usize, lanes: &[Lane]) -> bool {
         let step = &self.steps[at];
-        step.lane.made <= later.before.get(step.client).map_or(0, |lane| lane.told)
+        step.lane.made <= lanes.get(step.client).map_or(0, |lane| lane.told)
     }
 
     /// The state that the history leads to if these steps are lost: none if the others could not have gone as they went.
@@ -111,7 +126,7 @@ impl History {
     /// A state, and what it is if the call in doubt was done.
     fn with_doubt(&self, state: Model) -> Vec<Model> {
         let mut found = vec![state];
-        if let Some((op, cred, when, _)) = &self.doubt {
+        if let Some(Doubt { op, cred, when, .. }) = &self.doubt {
             // Its client may have looked its names up before something was lost, and sends numbers of objects.
             let known = self.state(self.steps.len()).call_in(&found[0], op).filter(|known| known != op);
             for op in [Some(op.clone()), known].into_iter().flatten() {
@@ -137,27 +152,37 @@ impl History {
         let end = self.steps.len();
         let (mut found, mut all) = (Vec::new(), true);
         for cut in (0..=end).filter(|cut| (*cut..end).all(|at| !self.steps[at].is_sync())) {
-            let untold: Vec<usize> = match cut.checked_sub(1).map(|last| &self.steps[last]) {
-                // What its client made before, it told before.
-                Some(last) => (0..cut - 1)
-                    .filter(|at| self.steps[*at].client != last.client && self.may_go(*at) && !self.was_told(*at, last))
-                    .collect(),
-                None => Vec::new(),
-            };
-            let clients: BTreeSet<usize> = untold.iter().map(|at| self.steps[*at].client).collect();
-            let of = |client: &usize| untold.iter().copied().filter(|at| self.steps[*at].client == *client).collect();
-            let (losses, complete) = ways_to_lose(&clients.iter().map(of).collect::<Vec<_>>());
+            let last = cut.checked_sub(1).map(|last| &self.steps[last]);
+            let (states, complete) = self.durable_at(cut, last.map(|last| (last.client, &last.before[..])));
+            found.extend(states);
             all &= complete;
-            for lost in losses {
-                let rest: Vec<usize> = lost.iter().copied().chain(cut..end).collect();
-                let state = if lost.is_empty() { Some(self.state(cut).clone()) } else { self.replayed_without(&rest) };
-                match state {
-                    Some(state) if cut == end => found.extend(self.with_doubt(state)),
-                    state => found.extend(state),
-                }
-            }
+        }
+        if let Some(doubt) = &self.doubt {
+            let (states, complete) = self.durable_at(end, Some((doubt.client, &doubt.before)));
+            // The states themselves are those without it.
+            found.extend(states.into_iter().flat_map(|state| self.with_doubt(state).into_iter().skip(1)));
+            all &= complete;
         }
         (found, all)
+    }
+
+    /// The states after so many steps if the last call, through this client when all were so far, is durable.
+    fn durable_at(&self, cut: usize, last: Option<(usize, &[Lane])>) -> (Vec<Model>, bool) {
+        // What its client made before, it told before.
+        let is_untold = |at: &usize| {
+            last.is_some_and(|(client, lanes)| {
+                self.steps[*at].client != client && self.may_go(*at) && !self.was_told(*at, lanes)
+            })
+        };
+        let untold: Vec<usize> = (0..cut).filter(is_untold).collect();
+        let clients: BTreeSet<usize> = untold.iter().map(|at| self.steps[*at].client).collect();
+        let of = |client: &usize| untold.iter().copied().filter(|at| self.steps[*at].client == *client).collect();
+        let (losses, all) = ways_to_lose(&clients.iter().map(of).collect::<Vec<_>>());
+        let state = |lost: Vec<usize>| match lost.is_empty() {
+            true => Some(self.state(cut).clone()),
+            false => self.replayed_without(&lost.into_iter().chain(cut..self.steps.len()).collect::<Vec<_>>()),
+        };
+        (losses.into_iter().filter_map(state).collect(), all)
     }
 
     /// The files whose bytes are durable, with the bytes' state: synced through the only client that wrote them, and not
@@ -200,7 +225,8 @@ impl History {
             Some(_) => !self.state(self.steps.len()).open_files().values().any(|file| file.id == *id),
             None => true,
         };
-        let in_doubt = self.doubt.as_ref().is_some_and(|(op, ..)| matches!(op, Op::Truncate { .. } | Op::Open { .. }));
+        let in_doubt =
+            self.doubt.as_ref().is_some_and(|doubt| matches!(doubt.op, Op::Truncate { .. } | Op::Open { .. }));
         if in_doubt {
             return Vec::new();
         }
@@ -295,6 +321,16 @@ mod tests {
         let mut found: Vec<String> = history.prefixes().0.iter().map(names).collect();
         found.sort();
         assert_eq!(found, ["", "a", "ab", "abc", "abcd", "ac", "acd", "c"]);
+        // A call without an answer may be durable, and what another client had made before and not told lost.
+        let mut found: Vec<String> = {
+            let mut history = History { steps: history.steps[..2].to_vec(), ..history.clone() };
+            let op = Op::Mkdir { path: vec![Bytes::from("e")], mode: 0o755 };
+            let (cred, when, before) = (Cred::default(), When::at(1), vec![Lane { made: 2, told: 1 }]);
+            history.doubt = Some(Doubt { op, cred, when, client: 1, before });
+            history.prefixes().0.iter().map(names).collect()
+        };
+        found.sort();
+        assert_eq!(found, ["", "a", "ab", "abe", "ae"]);
         // It dies alone: the servers have had its first change.
         let found: Vec<String> = history.without(&[0], |step| step.lane.made > 1).0.iter().map(names).collect();
         assert_eq!(found, ["acd", "abcd"]);
@@ -343,7 +379,8 @@ mod tests {
             history.steps.push(Step { op, cred, when, client, succeeded: true, after, ..step() });
         }
         let link = Op::Link { from: name("new"), to: name("link") };
-        history.doubt = Some((link, Cred::default(), When::at(1), 0));
+        let (cred, when) = (Cred::default(), When::at(1));
+        history.doubt = Some(Doubt { op: link, cred, when, client: 0, before: Vec::new() });
         let names = |model: &Model| model.paths().iter().skip(1).map(|(path, id)| (path[0].clone(), id.0)).collect();
         let mut found: Vec<Vec<(Bytes, u32)>> = history.without(&[1], |_| true).0.iter().map(names).collect();
         let mut want = Vec::new();

@@ -11,7 +11,7 @@ use proto::msg::Cred;
 use stdx::Rng;
 
 use super::draw::{Draw, Taste};
-use super::history::{History, Step};
+use super::history::{Doubt, History, Step};
 use super::perform::Hands;
 use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
@@ -210,14 +210,16 @@ impl Process {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => {
-                self.history.borrow_mut().doubt = Some((op, cred, when, kernel.client()));
+                let client = kernel.client();
+                self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
                 return Err(Halt::Bereft(kernel.client()));
             }
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
         if let Some(client) = lost {
             // It died while this call waited: what it had not synced may be gone, and the call have met that.
-            self.history.borrow_mut().doubt = Some((op, cred, when, kernel.client()));
+            let doubt = Doubt { op, cred, when, client: kernel.client(), before };
+            self.history.borrow_mut().doubt = Some(doubt);
             return Err(Halt::Bereft(client));
         }
         let expect = self.model.apply(&op, &cred, when);

@@ -110,6 +110,7 @@ fn main() -> ExitCode {
         _ => run(parse(many::attached(words, 1)).command),
     };
     match result {
+        Ok(_) if output::is_lost() => ExitCode::from(1),
         Ok(code) => code,
         Err(error) => {
             eprintln!("{}: {error:#}", if called_as.is_empty() { "adamant" } else { &called_as });

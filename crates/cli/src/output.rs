@@ -1,4 +1,50 @@
-//! Tables, sizes and JSON for people and scripts.
+//! Tables, sizes and JSON for people and scripts, and how they are printed.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whoever read standard output has gone.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+/// Something could not be written to it.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line to standard output, by the rules of [`print`].
+macro_rules! say {
+    () => { $crate::output::print(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };
+}
+pub(crate) use say;
+
+/// Prints to standard output. If nobody reads it any more (`adamant status | head -1`) a command goes on with what it does; other
+/// failures are told once and make its exit status 1 ([`is_lost`]).
+pub fn print(text: fmt::Arguments<'_>) {
+    if let Err(error) = io::stdout().lock().write_fmt(text) {
+        failed(&error);
+    }
+}
+
+/// Whether nobody reads what is printed: what only prints need not go on.
+pub fn is_unread() -> bool {
+    UNREAD.load(Ordering::Relaxed)
+}
+
+/// Whether something that was to be printed is not.
+pub fn is_lost() -> bool {
+    // What is buffered may fail only now.
+    if let Err(error) = io::stdout().lock().flush() {
+        failed(&error);
+    }
+    LOST.load(Ordering::Relaxed)
+}
+
+fn failed(error: &io::Error) {
+    if error.kind() == ErrorKind::BrokenPipe {
+        UNREAD.store(true, Ordering::Relaxed);
+    } else if !LOST.swap(true, Ordering::Relaxed) {
+        eprintln!("error: cannot write to standard output: {error}");
+    }
+}
 
 /// Rows under a head, columns as wide as they need to be.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
+use e2e::faults::wait_for;
 use e2e::{Cluster, Outcome, SbinLink, Shape, Story, Which, adamant, binary, command, needs_root, skip, trees};
 
 fn lfs(words: &[&str]) -> Outcome {
@@ -52,6 +54,45 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["df", &mount]).ok();
     assert!(text.contains("inactive") && text.contains(&mdt), "{text}");
     cluster.restart(Which::Ost(1));
+}
+
+/// A mount whose process died stays in the list of mounts: the others are told of all the same.
+#[test]
+fn lfs_goes_on_past_a_dead_mount() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs beside a dead mount", Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    let places: Vec<String> = cluster.mounts().iter().map(|place| place.display().to_string()).collect();
+    let pid = rustix::process::Pid::from_raw(cluster.mount_pid(0) as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("the mount is dead", || fs::metadata(&places[0]).is_err());
+    for words in [&["df"][..], &["osts"], &["mdts"], &["check", "servers"]] {
+        let outcome = lfs(words);
+        assert_eq!(outcome.code, Some(1), "{outcome}");
+        assert!(outcome.stderr.contains(&places[0]) && !outcome.stderr.contains(&places[1]), "{outcome}");
+        assert!(outcome.stdout.contains(&cluster.target_name(Which::Mdt)) || words == ["osts"], "{outcome}");
+    }
+    lfs(&["df", &places[0]]).refused_with(&[&places[0]]);
+    cluster.kill9_mount(0);
+}
+
+/// A command whose output nobody reads ends as ever; one whose output cannot be written says so.
+#[test]
+fn output_that_nobody_reads_is_no_failure() {
+    let run = |stdout: Stdio| {
+        let words = ["sim", "--scenario", "list"];
+        Process::new(binary()).args(words).stdin(Stdio::null()).stdout(stdout).output().unwrap()
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = run(writer.into());
+    assert_eq!((unread.status.code(), String::from_utf8_lossy(&unread.stderr).as_ref()), (Some(0), ""));
+    let full = run(fs::File::options().write(true).open("/dev/full").unwrap().into());
+    let told = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert_eq!((full.status.code(), told.lines().count()), (Some(1), 1), "{told}");
+    assert!(told.contains("cannot write to standard output"), "{told}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `adamant bench`: figures beside their yardsticks.
 
+use crate::output::say;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -200,7 +201,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             measure(&common, |run, command| slots::run(run, &size, command))
         }
         Command::Report { out } => {
-            println!("{}", bench::page::write(&out)?.display());
+            say!("{}", bench::page::write(&out)?.display());
             Ok(ExitCode::SUCCESS)
         }
         Command::Ceiling { common, files, mib } => {
@@ -301,13 +302,13 @@ fn measure(common: &Common, suite: impl FnOnce(&Run, &str) -> Results) -> anyhow
         suite(&run, &format!("adamant {}", words.join(" ")))
     };
     if common.json {
-        println!("{}", serde_json::to_string_pretty(&results)?);
+        say!("{}", serde_json::to_string_pretty(&results)?);
     } else {
         let (head, rows) = results.cells();
-        println!("{}", results.machine.line());
-        print!("{}", output::table(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows));
+        say!("{}", results.machine.line());
+        output::print(format_args!("{}", output::table(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows)));
         for (what, why) in &results.not_available {
-            println!("{what}: not available ({why})");
+            say!("{what}: not available ({why})");
         }
     }
     if let Some(out) = &common.out {

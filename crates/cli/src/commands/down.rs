@@ -1,5 +1,6 @@
 //! `adamant down`: stops what `adamant up` started.
 
+use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let processes = status::processes();
     let servers: Vec<_> = processes.iter().filter(|p| p.role == "server" && p.serves(&dir)).collect();
     if servers.is_empty() {
-        println!("nothing runs for {}", dir.display());
+        say!("nothing runs for {}", dir.display());
         return Ok(ExitCode::SUCCESS);
     }
     let fsnames: Vec<String> = servers.iter().flat_map(|server| server.fsnames()).collect();
@@ -41,11 +42,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             continue;
         }
         stop(mount)?;
-        println!("unmounted {}", mount.description.places.join(", "));
+        say!("unmounted {}", mount.description.places.join(", "));
     }
     for server in servers {
         stop(server)?;
-        println!("stopped   {}", server.names().join(", "));
+        say!("stopped   {}", server.names().join(", "));
     }
     Ok(ExitCode::SUCCESS)
 }

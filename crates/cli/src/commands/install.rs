@@ -1,5 +1,6 @@
 //! Links for the other names, shell completions, man pages.
 
+use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -59,7 +60,7 @@ pub fn links(arguments: Links) -> anyhow::Result<ExitCode> {
             _ => {}
         }
         std::os::unix::fs::symlink(&program, &link).with_context(|| format!("cannot make '{}'", link.display()))?;
-        println!("{} -> {}", link.display(), program.display());
+        say!("{} -> {}", link.display(), program.display());
     }
     Ok(ExitCode::SUCCESS)
 }

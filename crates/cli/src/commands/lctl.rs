@@ -1,5 +1,6 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
+use crate::output::say;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -109,13 +110,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Dl => {
             let mut all = audience(host);
             for (index, device) in devices(&mut all).iter().enumerate() {
-                println!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
+                say!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
             }
             Ok(ExitCode::from(u8::from(host.is_some() && all.is_incomplete())))
         }
         Command::Ping { nid } => match Stream::dial(std::slice::from_ref(&nid)) {
             Ok(_) => {
-                println!("{nid}");
+                say!("{nid}");
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => bail!("failed to ping {nid}: {error}; is a server running there?"),
@@ -123,7 +124,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::ListNids => {
             let mut all = audience(host);
             for device in all.describe().iter().filter(|process| process.role == "server").flat_map(|p| &p.devices) {
-                println!("{}", device.place);
+                say!("{}", device.place);
             }
             Ok(ExitCode::from(u8::from(host.is_some() && all.is_incomplete())))
         }
@@ -213,10 +214,10 @@ fn get_param(audience: &mut Audience, patterns: &[String], values: bool, names: 
         for (name, value) in found {
             let value = value.trim_end_matches('\n');
             match (names, values) {
-                (true, _) => println!("{name}"),
-                (false, true) => println!("{value}"),
-                (false, false) if value.contains('\n') => println!("{name}=\n{value}"),
-                (false, false) => println!("{name}={value}"),
+                (true, _) => say!("{name}"),
+                (false, true) => say!("{value}"),
+                (false, false) if value.contains('\n') => say!("{name}=\n{value}"),
+                (false, false) => say!("{name}={value}"),
             }
         }
     }
@@ -237,7 +238,7 @@ fn list_param(audience: &mut Audience, patterns: &[String], recursive: bool) -> 
             code = not_found("list_param", pattern);
         }
         for (name, _) in found {
-            println!("{name}");
+            say!("{name}");
         }
     }
     ExitCode::from(code)
@@ -290,7 +291,7 @@ fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Res
                 Ok(()) => {
                     found = true;
                     if !quiet && !delete {
-                        println!("{pattern}={value}");
+                        say!("{pattern}={value}");
                     }
                 }
                 // Another MGS has this file system, or it was not set.
@@ -323,7 +324,7 @@ fn set_param(audience: &mut Audience, settings: &[String], quiet: bool) -> anyho
                 Response::Params(params) => {
                     found = true;
                     for (name, value) in params.iter().filter(|_| !quiet) {
-                        println!("{name}={value}");
+                        say!("{name}={value}");
                     }
                 }
                 Response::Failed(2, _) => {}

@@ -1,5 +1,6 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
+use crate::output::say;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +18,11 @@ use crate::output::{human, parse_size};
 #[derive(Subcommand)]
 pub enum Command {
     /// Space of each target; example: lfs df -h /mnt
+    #[command(disable_help_flag = true)]
     Df {
+        /// Print help
+        #[arg(long, action = clap::ArgAction::Help)]
+        help: Option<bool>,
         /// Sizes for people
         #[arg(short = 'h', long = "human")]
         human: bool,
@@ -97,14 +102,14 @@ pub enum Command {
 /// Runs a verb.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Df { human, inodes, path } => df(path.as_deref(), human, inodes)?,
+        Command::Df { human, inodes, path, .. } => return each(path.as_deref(), |mount| df(mount, human, inodes)),
         Command::PathToFid { paths } => {
             for path in &paths {
                 let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();
                 if paths.len() > 1 {
-                    println!("{}: {fid}", path.display());
+                    say!("{}: {fid}", path.display());
                 } else {
-                    println!("{fid}");
+                    say!("{fid}");
                 }
             }
         }
@@ -115,7 +120,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
                     .with_context(|| format!("cannot find the path of {fid}"))?;
                 for path in paths.split(|byte| *byte == 0).take(paths.iter().filter(|byte| **byte == 0).count()) {
                     let path = String::from_utf8_lossy(path);
-                    println!("/{path}");
+                    say!("/{path}");
                 }
             }
         }
@@ -125,9 +130,17 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
                 getstripe(path, (count, size, index), json, paths.len() > 1)?;
             }
         }
-        Command::Mdts { path } => list_targets(path.as_deref(), "MDT")?,
-        Command::Osts { path } => list_targets(path.as_deref(), "OST")?,
-        Command::Check { what, path } => return check(&what, path.as_deref()),
+        Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
+        Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
+        Command::Check { what, path } => {
+            let wanted = match what.as_str() {
+                "servers" | "all" => "",
+                "mds" | "mdts" => "-MDT",
+                "osts" => "-OST",
+                _ => bail!("'{what}' cannot be checked; say servers, mds, osts or all"),
+            };
+            return each(path.as_deref(), |mount| check(mount, wanted));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -153,6 +166,24 @@ fn mounts_of(path: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
         bail!("no Adamant file system is mounted here; mount one with: adamant up");
     }
     Ok(found)
+}
+
+/// Does something with the mount of a path or, without one, with each that is here: one that fails does not keep the others from it.
+fn each(path: Option<&Path>, act: impl Fn(&Path) -> anyhow::Result<bool>) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for mount in mounts_of(path)? {
+        let fine = act(&mount).or_else(|error| {
+            if path.is_some() {
+                return Err(error);
+            }
+            eprintln!("{error:#}");
+            Ok(false)
+        })?;
+        if !fine {
+            code = ExitCode::from(1);
+        }
+    }
+    Ok(code)
 }
 
 fn find_mount(name: &str) -> anyhow::Result<PathBuf> {
@@ -189,39 +220,34 @@ fn spaces(mount: &Path) -> anyhow::Result<Vec<TargetSpace>> {
         .collect())
 }
 
-fn df(path: Option<&Path>, for_people: bool, inodes: bool) -> anyhow::Result<()> {
-    for mount in mounts_of(path)? {
-        let head =
-            if inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["1K-blocks", "Used", "Available", "Use%"] };
-        println!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);
-        let mut sum = [0u64; 3];
-        for target in spaces(&mount)? {
-            let Ok(figures) = &target.figures else {
-                println!("{:<24}{:>14}", format!("{}_UUID", target.name), ": inactive device");
-                continue;
-            };
-            let [total, free, available, files, files_free] = figures[..] else { continue };
-            let row = if inodes {
-                [files, files - files_free.min(files), files_free]
-            } else {
-                [total, total - free, available]
-            };
-            let is_ost = target.name.contains("-OST");
-            if is_ost != inodes {
-                for (sum, value) in sum.iter_mut().zip(row) {
-                    *sum += value;
-                }
+fn df(mount: &Path, for_people: bool, inodes: bool) -> anyhow::Result<bool> {
+    let targets = spaces(mount)?;
+    let head = if inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["1K-blocks", "Used", "Available", "Use%"] };
+    say!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);
+    let mut sum = [0u64; 3];
+    for target in targets {
+        let Ok(figures) = &target.figures else {
+            say!("{:<24}{:>14}", format!("{}_UUID", target.name), ": inactive device");
+            continue;
+        };
+        let [total, free, available, files, files_free] = figures[..] else { continue };
+        let row =
+            if inodes { [files, files - files_free.min(files), files_free] } else { [total, total - free, available] };
+        let is_ost = target.name.contains("-OST");
+        if is_ost != inodes {
+            for (sum, value) in sum.iter_mut().zip(row) {
+                *sum += value;
             }
-            let tag = match target.name.parse::<proto::TargetName>() {
-                Ok(name) => format!("{}[{}:{}]", mount.display(), if is_ost { "OST" } else { "MDT" }, name.index),
-                Err(_) => mount.display().to_string(),
-            };
-            print_df(&format!("{}_UUID", target.name), row, for_people, inodes, &tag);
         }
-        println!();
-        print_df("filesystem_summary:", sum, for_people, inodes, &mount.display().to_string());
+        let tag = match target.name.parse::<proto::TargetName>() {
+            Ok(name) => format!("{}[{}:{}]", mount.display(), if is_ost { "OST" } else { "MDT" }, name.index),
+            Err(_) => mount.display().to_string(),
+        };
+        print_df(&format!("{}_UUID", target.name), row, for_people, inodes, &tag);
     }
-    Ok(())
+    say!();
+    print_df("filesystem_summary:", sum, for_people, inodes, &mount.display().to_string());
+    Ok(true)
 }
 
 fn print_df(name: &str, row: [u64; 3], for_people: bool, inodes: bool, place: &str) {
@@ -231,39 +257,30 @@ fn print_df(name: &str, row: [u64; 3], for_people: bool, inodes: bool, place: &s
         (false, false) => (value / 1024).to_string(),
     };
     let percent = if row[0] == 0 { 0 } else { (row[1] as u128 * 100).div_ceil(row[0] as u128) };
-    println!("{name:<24}{:>14}{:>14}{:>14} {percent:>4}% {place}", show(row[0]), show(row[1]), show(row[2]));
+    say!("{name:<24}{:>14}{:>14}{:>14} {percent:>4}% {place}", show(row[0]), show(row[1]), show(row[2]));
 }
 
-fn list_targets(path: Option<&Path>, kind: &str) -> anyhow::Result<()> {
-    for mount in mounts_of(path)? {
-        println!("{kind}S: {}", mount.display());
-        for (index, target) in spaces(&mount)?.iter().filter(|t| t.name.contains(&format!("-{kind}"))).enumerate() {
-            println!("{index}: {}_UUID {}", target.name, if target.figures.is_ok() { "ACTIVE" } else { "INACTIVE" });
-        }
+fn list_targets(mount: &Path, kind: &str) -> anyhow::Result<bool> {
+    let targets = spaces(mount)?;
+    say!("{kind}S: {}", mount.display());
+    for (index, target) in targets.iter().filter(|target| target.name.contains(&format!("-{kind}"))).enumerate() {
+        say!("{index}: {}_UUID {}", target.name, if target.figures.is_ok() { "ACTIVE" } else { "INACTIVE" });
     }
-    Ok(())
+    Ok(true)
 }
 
-fn check(what: &str, path: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let wanted = match what {
-        "servers" | "all" => "",
-        "mds" | "mdts" => "-MDT",
-        "osts" => "-OST",
-        _ => bail!("'{what}' cannot be checked; say servers, mds, osts or all"),
-    };
-    let mut code = ExitCode::SUCCESS;
-    for mount in mounts_of(path)? {
-        for target in spaces(&mount)?.iter().filter(|target| target.name.contains(wanted)) {
-            match target.figures {
-                Ok(_) => println!("{} active.", target.name),
-                Err(number) => {
-                    println!("{}: {}", target.name, io::Error::from_raw_os_error(number));
-                    code = ExitCode::from(1);
-                }
+fn check(mount: &Path, wanted: &str) -> anyhow::Result<bool> {
+    let mut active = true;
+    for target in spaces(mount)?.iter().filter(|target| target.name.contains(wanted)) {
+        match target.figures {
+            Ok(_) => say!("{} active.", target.name),
+            Err(number) => {
+                say!("{}: {}", target.name, io::Error::from_raw_os_error(number));
+                active = false;
             }
         }
     }
-    Ok(code)
+    Ok(active)
 }
 
 fn setstripe(path: &Path, count: i32, size: u64, index: i32) -> anyhow::Result<()> {
@@ -294,7 +311,7 @@ fn getstripe(path: &Path, only: (bool, bool, bool), json: bool, many: bool) -> a
             "path": path.display().to_string(), "stripe_count": count, "stripe_size": layout.stripe_size,
             "stripe_offset": first, "resident": layout.resident, "generation": layout.generation, "osts": layout.osts,
         });
-        println!("{value}");
+        say!("{value}");
         return Ok(());
     }
     match only {
@@ -303,28 +320,28 @@ fn getstripe(path: &Path, only: (bool, bool, bool), json: bool, many: bool) -> a
         (_, true, _) => return print_one(path, many, layout.stripe_size),
         (_, _, true) => return print_one(path, many, first),
     }
-    println!("{}", path.display());
-    println!("lmm_stripe_count:  {count}");
-    println!("lmm_stripe_size:   {}", layout.stripe_size);
-    println!("lmm_pattern:       {}", if layout.resident { "mdt" } else { "raid0" });
-    println!("lmm_layout_gen:    {}", layout.generation);
-    println!("lmm_stripe_offset: {first}");
+    say!("{}", path.display());
+    say!("lmm_stripe_count:  {count}");
+    say!("lmm_stripe_size:   {}", layout.stripe_size);
+    say!("lmm_pattern:       {}", if layout.resident { "mdt" } else { "raid0" });
+    say!("lmm_layout_gen:    {}", layout.generation);
+    say!("lmm_stripe_offset: {first}");
     if !directory && !layout.resident {
         let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();
-        println!("\tobdidx\t\tstripe\t\tfid");
+        say!("\tobdidx\t\tstripe\t\tfid");
         for (stripe, ost) in layout.osts.iter().enumerate() {
-            println!("\t{ost:6}\t\t{stripe:6}\t\t{fid}");
+            say!("\t{ost:6}\t\t{stripe:6}\t\t{fid}");
         }
     }
-    println!();
+    say!();
     Ok(())
 }
 
 fn print_one(path: &Path, many: bool, value: impl std::fmt::Display) -> anyhow::Result<()> {
     if many {
-        println!("{}: {value}", path.display());
+        say!("{}: {value}", path.display());
     } else {
-        println!("{value}");
+        say!("{value}");
     }
     Ok(())
 }

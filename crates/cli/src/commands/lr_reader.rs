@@ -45,7 +45,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match text(arguments) {
         Ok(text) => {
-            print!("{text}");
+            crate::output::print(format_args!("{text}"));
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {

@@ -1,5 +1,6 @@
 //! `mdtest`: metadata of many ranks, with the options of the MPI tool of that name.
 
+use crate::output::say;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -228,7 +229,7 @@ pub fn run(arguments: Arguments, words: &[OsString]) -> anyhow::Result<ExitCode>
     let (rows, result) = run::run(&options, &line, &crew, if arguments.json { &mut quiet } else { &mut out });
     drop(out);
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        say!("{}", serde_json::to_string_pretty(&rows)?);
     }
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -1,5 +1,6 @@
 //! `adamant mkfs`: makes a target.
 
+use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -78,7 +79,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             params: arguments.params.clone(),
         };
         server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
-        println!("{name} made in {}", directory.display());
+        say!("{name} made in {}", directory.display());
     }
     Ok(ExitCode::SUCCESS)
 }

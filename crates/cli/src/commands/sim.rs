@@ -1,5 +1,6 @@
 //! `adamant sim`: the simulated cluster.
 
+use crate::output::{self, say};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         first_seed: arguments.first.unwrap_or_else(|| host::clock::seed() >> 16),
     };
     let start = Instant::now();
-    let mut stop = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));
-    let fine = sim::run(&settings, &mut |line| println!("{line}"), &mut stop);
+    let too_long = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));
+    let mut stop = || too_long() || output::is_unread();
+    let fine = sim::run(&settings, &mut |line| say!("{line}"), &mut stop);
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

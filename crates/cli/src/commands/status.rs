@@ -1,5 +1,6 @@
 //! `adamant status`: what runs on this machine.
 
+use crate::output::say;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -142,11 +143,11 @@ pub fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     loop {
         let found = print(&arguments)?;
-        if !arguments.watch {
+        if !arguments.watch || output::is_unread() {
             return Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
         std::thread::sleep(Duration::from_secs(2));
-        print!("\x1b[2J\x1b[H");
+        output::print(format_args!("\x1b[2J\x1b[H"));
     }
 }
 
@@ -190,11 +191,14 @@ fn print(arguments: &Arguments) -> anyhow::Result<bool> {
                 })
             })
             .collect();
-        println!("{}", serde_json::to_string_pretty(&list)?);
+        say!("{}", serde_json::to_string_pretty(&list)?);
     } else if rows.is_empty() {
-        println!("nothing runs here; start a file system with: adamant up");
+        say!("nothing runs here; start a file system with: adamant up");
     } else {
-        print!("{}", output::table(&["NAME", "STATE", "RECOVERY", "CLIENTS", "PID", "PLACE"], &rows));
+        output::print(format_args!(
+            "{}",
+            output::table(&["NAME", "STATE", "RECOVERY", "CLIENTS", "PID", "PLACE"], &rows)
+        ));
     }
     Ok(!rows.is_empty())
 }

@@ -1,5 +1,6 @@
 //! `mds-survey`: load straight into metadata targets that run on this machine.
 
+use crate::output::say;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -125,7 +126,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         write(&prefix, "detail", &serde_json::to_vec_pretty(&rows)?)?;
     }
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        say!("{}", serde_json::to_string_pretty(&rows)?);
     }
     result.map_err(anyhow::Error::msg)?;
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! `adamant tune`: shows what a stopped target is, and changes it.
 
+use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -64,10 +65,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         let map: serde_json::Map<String, serde_json::Value> =
             rows.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();
-        println!("{}", serde_json::to_string_pretty(&map)?);
+        say!("{}", serde_json::to_string_pretty(&map)?);
     } else {
         for (key, value) in rows {
-            println!("{key}: {value}");
+            say!("{key}: {value}");
         }
     }
     Ok(ExitCode::SUCCESS)

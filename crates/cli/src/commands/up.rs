@@ -1,5 +1,6 @@
 //! `adamant up`: a whole file system in one command.
 
+use crate::output::say;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -160,11 +161,11 @@ fn format_missing(
 
 fn say(arguments: &Arguments, made: &[String], dir: &Path, directory: &Path, start: Instant) {
     if !made.is_empty() {
-        println!("made      {} in {}", made.join(", "), dir.display());
+        say!("made      {} in {}", made.join(", "), dir.display());
     }
-    println!("mounted   {} on {} after {:.2} s", arguments.fsname, directory.display(), start.elapsed().as_secs_f64());
-    println!();
-    println!("try       cp -r /etc {}/ ; ls -l {}", directory.display(), directory.display());
-    println!("look      adamant status ; adamant lfs df -h {}", directory.display());
-    println!("stop      adamant down --dir {}", dir.display());
+    say!("mounted   {} on {} after {:.2} s", arguments.fsname, directory.display(), start.elapsed().as_secs_f64());
+    say!();
+    say!("try       cp -r /etc {}/ ; ls -l {}", directory.display(), directory.display());
+    say!("look      adamant status ; adamant lfs df -h {}", directory.display());
+    say!("stop      adamant down --dir {}", dir.display());
 }

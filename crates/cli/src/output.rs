@@ -9,7 +9,7 @@ static UNREAD: AtomicBool = AtomicBool::new(false);
 /// Something could not be written to it.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Prints a line to standard output, by the rules of [`print`].
+/// Prints a line to standard output, by the rules of [`print()`].
 macro_rules! say {
     () => { $crate::output::print(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };

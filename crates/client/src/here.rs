@@ -20,6 +20,7 @@
 
 use bytes::Bytes;
 use dlm::client::HeldLock;
+use proto::connect::features;
 use proto::msg::{Attr, OpenOp, Policy, Reint, ReintReq, ResourceKind, bits};
 use proto::{Fid, Opcode};
 
@@ -75,7 +76,7 @@ pub(crate) fn may_open(cx: &Cx<'_>, ino: u64, flags: u32) -> bool {
 fn has_lock(w: &World, node: &Node) -> bool {
     let Some(target) = w.imports.get(w.mdt_of(node.fid)) else { return false };
     let durable = |attr: &Attr| attr.version <= target.import.last_committed().0;
-    target.opens_by_fid() && node.has(bits::LOOKUP) && node.covered_attr().is_some_and(durable)
+    target.has(features::OPEN_BY_FID) && node.has(bits::LOOKUP) && node.covered_attr().is_some_and(durable)
 }
 
 /// A file is closed that the server does not know to be open.
@@ -109,11 +110,13 @@ pub(crate) fn lost(w: &mut World, ino: u64) {
 }
 
 /// Before this client asks a server to take a name away: what it leads to, as far as that is known, is opened here no more until
-/// the operation is over, and what programs have open of it is told. `at` is the operation's step for that.
+/// the operation is over, and what programs have open of it is told, with closes of it that wait: the server is to find it as it is.
+/// `at` is the operation's step for that.
 pub(crate) fn name_goes(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, at: Step) -> Run<()> {
     let Found::Child(fid) = cx.w.known_name(parent, name) else { return Ok(()) };
     cx.changing(at, fid.ino());
-    publish_object(cx, dest, fid.ino())
+    publish_object(cx, dest, fid.ino())?;
+    if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest, fid.ino()) } else { Ok(()) }
 }
 
 /// What a name leads to, if the server was told of all opens of that, and will be of new ones. See [`UnlinkOp::told`].

@@ -82,9 +82,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether it need not be told of opens for reading before their names can go ([`crate::here`]).
-    pub fn opens_by_fid(&self) -> bool {
-        self.import.features() & proto::connect::features::OPEN_BY_FID != 0
+    /// Whether the server has granted a feature (`proto::connect::features`).
+    pub fn has(&self, feature: u64) -> bool {
+        self.import.connect_data().features & feature != 0
     }
 
     /// Whether requests pass now.

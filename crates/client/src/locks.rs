@@ -1,6 +1,7 @@
 //! Locks as operations and callbacks use them, over `dlm`'s cache of each target.
 
 use dlm::client::{GrantAction, HeldLock, LockCacheEvent};
+use proto::connect::features;
 use proto::msg::{CancelReq, EnqueueReq, LockGrant, LockMode, Lvb, Policy, Resource, ResourceKind, bits};
 use proto::{Bytes, Errno, Fid, Opcode};
 
@@ -235,8 +236,7 @@ pub(crate) fn give_back(w: &mut World, dest: Dest, resource: &Resource) {
 /// Holds a lock to read from now on, if its server knows of that: what it covers stays. Whether it does.
 pub(crate) fn share(w: &mut World, dest: Dest, cookie: u64) -> bool {
     let Some(target) = w.imports.get_mut(dest) else { return false };
-    let known = target.import.features() & proto::connect::features::LOCK_CONVERT != 0;
-    if !known || !target.locks.downgrade(cookie, LockMode::Pr) {
+    if !target.has(features::LOCK_CONVERT) || !target.locks.downgrade(cookie, LockMode::Pr) {
         return false;
     }
     stdx::mark!("glimpsed_lock_shared");

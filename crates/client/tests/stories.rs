@@ -333,6 +333,17 @@ fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
     assert_eq!(marks::count("glimpsed_lock_given_back"), 1);
 }
 
+/// Two clients, and a file that the first has written and closed, all of it durable.
+fn written(c: &mut Cluster, length: usize) -> (usize, usize, client::Stat) {
+    let (a, b) = (c.mount(), c.mount());
+    let (file, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &vec![1; length]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    c.pass(Duration::from_secs(10));
+    (a, b, file)
+}
+
 /// Who wrote a file and is through with it goes on knowing it while others read it.
 #[test]
 fn a_file_that_was_written_is_shared_with_who_looks_at_it() {
@@ -342,12 +353,7 @@ fn a_file_that_was_written_is_shared_with_who_looks_at_it() {
             if !knows {
                 c.tamper = Some(Box::new(|_, _, frame| vec![without_lock_convert(frame)]));
             }
-            let (a, b) = (c.mount(), c.mount());
-            let (f, fh) = c.create(a, 1, "f").unwrap();
-            c.write(a, fh, 0, &vec![1; length]).unwrap();
-            c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
-            c.close(a, fh).unwrap();
-            c.pass(Duration::from_secs(10));
+            let (a, b, f) = written(&mut c, length);
             let marks_before = (marks::count("glimpsed_lock_shared"), marks::count("dlm.lock.weakened"));
             assert_eq!(c.lookup(b, 1, "f").unwrap().size, length as u64);
             // Of an object that somebody had locked, a lock is asked for some time later.
@@ -394,12 +400,7 @@ fn without_lock_convert(mut frame: Frame) -> Frame {
 fn a_closed_file_that_is_being_cut_is_told_of_all_the_same() {
     for length in [5, 3_000_000] {
         let mut c = Cluster::new(1);
-        let (a, b) = (c.mount(), c.mount());
-        let (f, fh) = c.create(a, 1, "f").unwrap();
-        c.write(a, fh, 0, &vec![1; length]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
-        c.close(a, fh).unwrap();
-        c.pass(Duration::from_secs(10));
+        let (a, b, f) = written(&mut c, length);
         // What would cut it is lost on its way.
         c.tamper = Some(Box::new(|to_client, _, frame| {
             let cuts = matches!(Opcode::from_raw(frame.header.opcode), Some(Opcode::MdsReint | Opcode::ObjPunch));

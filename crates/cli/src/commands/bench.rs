@@ -1,6 +1,5 @@
 //! `adamant bench`: figures beside their yardsticks.
 
-use crate::output::say;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +10,7 @@ use bench::run::{Progress, Run};
 use bench::suites::{ceiling, meta, millions, native, recovery, slots, smallfile};
 use clap::{Args, Subcommand};
 
+use crate::output::say;
 use crate::{daemon, output};
 
 /// Measure, each figure beside its yardsticks of the same run

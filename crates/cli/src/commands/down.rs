@@ -1,6 +1,5 @@
 //! `adamant down`: stops what `adamant up` started.
 
-use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use clap::Args;
 use host::admin::{self, Request, Response};
 
 use crate::commands::status;
+use crate::output::say;
 
 /// Unmount and stop the file system of a directory
 ///

@@ -1,11 +1,12 @@
 //! Links for the other names, shell completions, man pages.
 
-use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+
+use crate::output::say;
 
 /// Make links for the other names of this binary
 ///

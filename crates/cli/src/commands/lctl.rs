@@ -1,6 +1,5 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
-use crate::output::say;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -13,6 +12,7 @@ use proto::{Errno, Nid, Opcode};
 
 use crate::audience::Audience;
 use crate::commands::status;
+use crate::output::say;
 
 /// Parameters and control of running servers and mounts, by Lustre's words
 #[derive(Args)]

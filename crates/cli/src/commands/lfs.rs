@@ -1,6 +1,5 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
-use crate::output::say;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use prost::Message;
 use proto::Fid;
 use proto::msg::Layout;
 
-use crate::output::{human, parse_size};
+use crate::output::{human, parse_size, say};
 
 /// The verbs.
 #[derive(Subcommand)]

@@ -1,6 +1,5 @@
 //! `mdtest`: metadata of many ranks, with the options of the MPI tool of that name.
 
-use crate::output::say;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -13,6 +12,7 @@ use clap::Args;
 
 use crate::commands::mount;
 use crate::daemon;
+use crate::output::say;
 
 /// Create, stat, read and remove files and directories from many ranks and print the rates
 ///

@@ -1,6 +1,5 @@
 //! `adamant mkfs`: makes a target.
 
-use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,6 +7,8 @@ use anyhow::bail;
 use clap::Args;
 use host::server::{self, NewTarget, Place};
 use proto::{Nid, TargetIndex, TargetKind, TargetName};
+
+use crate::output::say;
 
 /// Make a target in a directory
 ///

@@ -1,10 +1,11 @@
 //! `adamant sim`: the simulated cluster.
 
-use crate::output::{self, say};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+
+use crate::output::{self, say};
 
 /// Run the simulated cluster; prints the command that repeats a failure
 ///

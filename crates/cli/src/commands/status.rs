@@ -1,6 +1,5 @@
 //! `adamant status`: what runs on this machine.
 
-use crate::output::say;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use clap::Args;
 use host::admin::{self, Description, Request, Response};
 
 use crate::audience;
-use crate::output;
+use crate::output::{self, say};
 
 /// Targets, clients, recovery and space of what runs on this machine
 ///

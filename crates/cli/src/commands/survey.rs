@@ -1,6 +1,5 @@
 //! `mds-survey`: load straight into metadata targets that run on this machine.
 
-use crate::output::say;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +12,7 @@ use host::survey::{Order, Status};
 
 use crate::commands::status;
 use crate::daemon;
+use crate::output::say;
 
 /// Measure metadata targets from inside their servers, without network and clients
 ///

@@ -1,11 +1,12 @@
 //! `adamant tune`: shows what a stopped target is, and changes it.
 
-use crate::output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use host::server::{self, Changes, Place};
+
+use crate::output::say;
 
 /// Show the identity, features and parameters of a target that is not running, or change its parameters
 ///

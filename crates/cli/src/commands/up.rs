@@ -1,6 +1,5 @@
 //! `adamant up`: a whole file system in one command.
 
-use crate::output::say;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +13,7 @@ use proto::{Nid, TargetIndex, TargetKind, TargetName};
 
 use crate::commands::{mount, serve, status};
 use crate::daemon;
+use crate::output::say;
 
 /// A whole file system in one command: format if new, serve, mount
 ///

@@ -1,6 +1,7 @@
 //! Work without a caller: lock callbacks, closes, sequences, access times.
 
 use bytes::Bytes;
+use proto::connect::features;
 use proto::msg::{Close, CloseRep, CloseReq, SeqAllocRep, SeqAllocReq, bits};
 use proto::msg::{Policy, ResourceKind};
 use proto::{Errno, Opcode, Transno, Xid};
@@ -117,7 +118,7 @@ pub(crate) fn atime(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
     behind::settled(cx, ino)?;
     let dest = cx.w.mdt_of(fid);
-    if cx.w.imports.get(dest).is_some_and(|target| target.opens_by_fid())
+    if cx.w.imports.get(dest).is_some_and(|target| target.has(features::OPEN_BY_FID))
         && let Some(node) = cx.w.nodes.get_mut(ino)
     {
         node.opens += 1;

@@ -9,13 +9,11 @@ use super::{fid_of, new_fid, stat, step, walk, writable};
 use crate::absorb::rebuilt;
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::behind;
-use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::data;
 use crate::file::check_name;
 use crate::here;
 use crate::imports::Dest;
-use crate::names::Found;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::world::{ObjectLocks, World};
 
@@ -140,11 +138,7 @@ fn asked_before(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes) -> Run<(
         return Ok(());
     }
     behind::leaves(cx, parent, name)?;
-    here::name_goes(cx, dest, parent, name, step::GOES)?;
-    match cx.w.known_name(parent, name) {
-        Found::Child(fid) if closes::pending(cx.w, fid.ino()) => closes::sent(cx, dest, fid.ino()),
-        _ => Ok(()),
-    }
+    here::name_goes(cx, dest, parent, name, step::GOES)
 }
 
 /// `Unlink` and `Rmdir`.

@@ -321,6 +321,17 @@ fn a_lost_answer_to_a_create_or_open_is_rebuilt() {
     w.check();
 }
 
+/// The answer to a change of the first client, sent again after a crash with all of it durable.
+fn rebuilt(w: &mut World, other: usize, kept: Frame) -> ObjectRep {
+    w.sync();
+    w.crash();
+    for at in [0, other] {
+        w.reconnect(at);
+    }
+    w.all_recovered(&[0, other]);
+    w.send_again(0, kept, flags::RESENT).decode().unwrap()
+}
+
 /// A kernel that asked for a directory does not believe that it got a file.
 #[test]
 fn what_was_made_and_is_gone_again_was_what_its_maker_asked_for() {
@@ -341,13 +352,7 @@ fn what_was_made_and_is_gone_again_was_what_its_maker_asked_for() {
         let rep = w.reint_as(0, Cred { umask: 0o027, ..cred(0) }, WantLocks::default(), Reint::Create(op)).unwrap();
         let kept = w.loses_last(0);
         w.remove_as(other, cred(0), dir, "made", kind == S_IFDIR).unwrap();
-        w.sync();
-        w.crash();
-        for at in [0, other] {
-            w.reconnect(at);
-        }
-        w.all_recovered(&[0, other]);
-        let again: ObjectRep = w.send_again(0, kept, flags::RESENT).decode().unwrap();
+        let again = rebuilt(&mut w, other, kept);
         let made = rep.attr.unwrap();
         assert_eq!(again.attr, Some(Attr { nlink: 0, version: 0, layout: None, ..made }));
         assert_eq!(again.symlink, rep.symlink);
@@ -389,13 +394,7 @@ fn what_was_changed_and_is_gone_is_what_it_was() {
             w.remove_as(other, cred(0), Fid::ROOT, "linked", false).unwrap();
         }
         w.remove_as(other, cred(0), Fid::ROOT, name, kind == S_IFDIR).unwrap();
-        w.sync();
-        w.crash();
-        for at in [0, other] {
-            w.reconnect(at);
-        }
-        w.all_recovered(&[0, other]);
-        let again: ObjectRep = w.send_again(0, kept, flags::RESENT).decode().unwrap();
+        let again = rebuilt(&mut w, other, kept);
         assert_eq!(again.attr, Some(Attr { fid, mode: first.mode, ..Attr::default() }), "{name}");
     }
     w.check();

@@ -356,11 +356,6 @@ impl Import {
         &self.granted
     }
 
-    /// What the server has agreed to (`proto::connect::features`).
-    pub fn features(&self) -> u64 {
-        self.granted.features
-    }
-
     /// How often this client was evicted.
     pub fn generation(&self) -> u32 {
         self.generation

@@ -120,7 +120,18 @@ pub enum Effect {
     /// See [`Event::Unmount`]. An error if not everything could be written back.
     Unmounted { result: Result<(), Errno> },
     /// A line for the log.
-    Log(String),
+    Log(LogLevel, String),
+}
+
+/// How much a log line matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LogLevel {
+    /// Data or work of programs is lost or in danger: somebody should look.
+    Error,
+    /// Unusual.
+    Warn,
+    /// Worth knowing.
+    Info,
 }
 
 /// Names by which the kernel knows a node: directory, name.

@@ -60,10 +60,6 @@ pub struct Target {
     pub locks: LockCache,
     /// Files up to this size live there (metadata targets), in bytes.
     pub dom_size: u32,
-    /// Space that it granted when it was connected (object targets), in bytes.
-    pub grant: u64,
-    /// Rises with every connect that brought a new grant.
-    pub grant_epoch: u32,
     /// Largest read or write, in bytes.
     pub brw_size: u32,
     /// The session.
@@ -168,8 +164,6 @@ impl Imports {
             instance,
             locks: LockCache::new(Settings { lru_size: lru_size(options.max_nodes), ..Settings::default() }),
             dom_size: 0,
-            grant: 0,
-            grant_epoch: 0,
             brw_size: proto::connect::BRW_SIZE_MAX,
             import,
             lru_size: lru_size(options.max_nodes),
@@ -408,8 +402,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Full { reply, fresh: _ } => {
                 target.dom_size = reply.dom_size;
                 w.behind.set_room(dest, reply.batch_room);
-                target.grant = reply.grant;
-                target.grant_epoch = target.grant_epoch.wrapping_add(1);
+                target.import.set_grant(reply.grant);
                 if reply.brw_size > 0 {
                     target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
                 }

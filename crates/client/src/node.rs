@@ -195,10 +195,33 @@ pub struct Nodes {
     free: List,
 }
 
+/// Most names of a path in a message.
+const PATH_NAMES_MAX: usize = 64;
+
 impl Nodes {
     #[inline]
     fn place(&self, ino: u64) -> Option<u32> {
         self.by_ino.get(&ino, |i| self.nodes[i].ino)
+    }
+
+    /// A path of an object within the mount as far as the kernel was told its names, for messages: `/dir/file`. Of one without a
+    /// known name, its FID.
+    pub fn path(&self, ino: u64) -> String {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != Fid::ROOT.ino()
+            && names.len() < PATH_NAMES_MAX
+            && let Some(node) = self.get(at)
+            && let Some((parent, name)) = node.kernel_names.first()
+        {
+            names.push(String::from_utf8_lossy(name).replace(char::is_control, "?"));
+            at = *parent;
+        }
+        match (names.is_empty(), self.get(ino)) {
+            (true, Some(node)) => format!("file {}", node.fid),
+            (true, None) => format!("file {ino:#x}"),
+            (false, _) => names.iter().rev().fold(String::new(), |path, name| format!("{path}/{name}")),
+        }
     }
 
     /// A node that is there.

@@ -8,8 +8,12 @@ use std::fmt::Write;
 use stdx::Instant;
 
 use crate::api::NODE_BYTES;
+use crate::data;
 use crate::imports::{Dest, lru_size};
 use crate::world::World;
+
+/// Most files that `unwritable` lists.
+const UNWRITABLE_SHOWN: usize = 64;
 
 /// Whether `name` fits `pattern`, in which `*` stands for any run of characters.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
@@ -105,6 +109,18 @@ fn rpc_stats(now_ns: i64, since_ns: i64, status: &ImportStatus, histogram: &[u64
     text
 }
 
+/// Counts of this mount.
+fn stats_text(w: &World) -> String {
+    let (failures, given_up, _) = data::troubles(w, 0);
+    format!("write_back_failures       {failures} samples [reqs]\nwrite_back_lost           {given_up} samples [bytes]")
+}
+
+/// Files with data that cannot be written back at present, and why.
+fn unwritable_text(w: &World) -> String {
+    let (_, _, files) = data::troubles(w, UNWRITABLE_SHOWN);
+    files.iter().map(|(path, errno)| format!("{path}: {errno}")).collect::<Vec<_>>().join("\n")
+}
+
 /// All parameters, sorted by name.
 fn all(w: &World) -> Vec<(String, String)> {
     let fs = &w.options.fsname;
@@ -119,6 +135,8 @@ fn all(w: &World) -> Vec<(String, String)> {
         (format!("llite.{fs}.read_only"), u8::from(w.options.read_only).to_string()),
         (format!("llite.{fs}.sync_metadata"), u8::from(w.options.sync_metadata).to_string()),
         (format!("llite.{fs}.nodes"), w.nodes.len().to_string()),
+        (format!("llite.{fs}.stats"), stats_text(w)),
+        (format!("llite.{fs}.unwritable"), unwritable_text(w)),
         (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
         (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
     ];

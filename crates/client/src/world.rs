@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use stdx::{Instant, Map, Rng};
 
-use crate::api::{Effect, Options};
+use crate::api::{Effect, LogLevel, Options};
 use crate::behind::Behind;
 use crate::closes::Closes;
 use crate::cx::Step;
@@ -237,7 +237,12 @@ impl World {
 
     /// A line for the log.
     pub fn log(&mut self, line: String) {
-        self.effect(Effect::Log(line));
+        self.effect(Effect::Log(LogLevel::Info, line));
+    }
+
+    /// A line for the log about data or work of programs that is lost or in danger.
+    pub fn log_error(&mut self, line: String) {
+        self.effect(Effect::Log(LogLevel::Error, line));
     }
 
     /// Background work.

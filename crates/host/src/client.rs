@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, KernelNode, Options};
+use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, KernelNode, LogLevel, Options};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
@@ -675,7 +675,9 @@ impl Shared {
                     .map(|errno| format!("not everything that programs wrote could be written back: {errno}"));
                 self.settle(state, Phase::Gone);
             }
-            Effect::Log(line) => tracing::info!("{line}"),
+            Effect::Log(LogLevel::Error, line) => tracing::error!("{line}"),
+            Effect::Log(LogLevel::Warn, line) => tracing::warn!("{line}"),
+            Effect::Log(LogLevel::Info, line) => tracing::info!("{line}"),
         }
     }
 

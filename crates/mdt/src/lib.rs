@@ -8,7 +8,8 @@
 //! - [`tree`]: objects, names and the writes that all operations share, as records.
 //! - [`grants`]: locks that come with replies.
 //! - [`opens`], [`known`]: what is only in memory: open files; directories of which every name is known.
-//! - `promises`: room for changes that clients make behind their programs' backs.
+//! - `promises`: room for changes that clients make behind their programs' backs; [`target::grants`]: space for the data of
+//!   small files that clients write back later.
 //! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
 //!
 //! # Invariants
@@ -46,11 +47,14 @@ use ops::Change;
 use params::Stats;
 use promises::Promises;
 use proto::connect::features;
-use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq};
+use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
 use proto::{Errno, Opcode, TargetKind};
+use target::grants::Grants;
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
 
+/// How much of the free room may be promised for data: so many parts of so many.
+const DATA_PARTS: (u64, u64) = (3, 4);
 /// How many names [`KnownDirs`] keeps: about 64 MiB.
 const KNOWN_NAMES_MAX: usize = 4 << 20;
 
@@ -63,6 +67,10 @@ pub struct Mdt {
     stats: Stats,
     destroys: Destroys,
     promises: Promises,
+    /// Space for the data of small files that clients have buffered or may buffer.
+    space_grants: Grants,
+    /// What the engine said last about its room, as `space_grants` knows it.
+    space: Option<store::Space>,
     /// A range of sequences is being fetched.
     fetching: bool,
     /// Grants of clients that are gone will be looked for.
@@ -82,9 +90,23 @@ impl Mdt {
             stats: Stats::default(),
             destroys: Destroys::default(),
             promises: Promises::default(),
+            space_grants: Grants::default(),
+            space: None,
             fetching: false,
             forgetting: false,
             seek_strays: false,
+        }
+    }
+
+    /// Takes note of what the engine said last about its room. A part of it is left for the records that new files need besides
+    /// their data.
+    fn note_space(&mut self, cx: &Cx<'_>) {
+        let space = cx.space();
+        if space != self.space {
+            self.space = space;
+            if let Some(space) = space {
+                self.space_grants.set_free(space.free / DATA_PARTS.1 * DATA_PARTS.0);
+            }
         }
     }
 
@@ -127,7 +149,7 @@ impl Service for Mdt {
             Opcode::MdsGetattr => ops::getattr::getattr(cx, &request.decode()?),
             Opcode::MdsReaddir => ops::readdir::readdir(self, cx, &request.decode()?),
             Opcode::MdsGetxattr => ops::xattr::getxattr(cx, &request.decode()?),
-            Opcode::MdsStatfs => ops::statfs::statfs(cx),
+            Opcode::MdsStatfs => ops::statfs::statfs(self, cx),
             Opcode::MdsSync => ops::sync::sync(self, cx),
             Opcode::MdsFid2path => ops::fid2path::fid2path(cx, &request.decode()?),
             Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
@@ -166,9 +188,18 @@ impl Service for Mdt {
         }
     }
 
+    fn promised(&self) -> u64 {
+        self.space_grants.total()
+    }
+
     fn may_use_reserve(&self, request: &Request) -> bool {
         match request.opcode {
             Opcode::MdsClose => true,
+            // The data was buffered because there was space promised for it.
+            Opcode::ObjWrite => request.decode::<WriteReq>().is_ok_and(|write| {
+                write.grant_used >= request.bulk().len() as u64
+                    && write.grant_used <= self.space_grants.of(request.export)
+            }),
             // It was answered already, as far as there was room promised for it.
             Opcode::MdsBatch => request
                 .decode::<BatchReq>()
@@ -187,14 +218,19 @@ impl Service for Mdt {
         tasks::run(self, cx, task)
     }
 
-    fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, _request: &ConnectReq, reply: &mut ConnectRep) {
+    fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {
         reply.dom_size = self.settings.dom_size;
         if reply.features & features::WRITE_BACK != 0 {
             reply.batch_room = self.promise(cx, export, 0);
         }
+        if reply.features & features::GRANT != 0 && !request.lightweight {
+            self.note_space(cx);
+            reply.grant = self.space_grants.connect(export, request.grant);
+        }
     }
 
     fn export_gone(&mut self, cx: &mut Cx<'_>, export: ExportId) {
+        self.space_grants.gone(export);
         self.promise_ends(export);
         tasks::export_gone(self, cx, export);
     }

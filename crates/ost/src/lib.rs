@@ -11,7 +11,7 @@
 //! - A change that was answered is either durable or still in its client's replay list; what is durable is so in the
 //!   data file *and* in the record: the data file is written first and synced before the record's group leaves.
 //! - No crash leaves a data file that nothing names, or brings back an object that was destroyed ([`files`]).
-//! - Space that was promised is there ([`grants`]).
+//! - Space that was promised is there ([`target::grants`]).
 //! - A change without the lock that covers it happens only while nobody else holds one ([`ops`]).
 //!
 //! # A destroyed object, in time
@@ -24,7 +24,6 @@
 
 pub mod attrs;
 pub mod files;
-pub mod grants;
 pub mod mem_data;
 pub mod ops;
 pub mod stats;
@@ -38,8 +37,8 @@ use proto::{Errno, Opcode, TargetKind};
 use target::{Cx, DataSpace, Reply, Request, Service, Stop, Task};
 
 use files::Files;
-use grants::Grants;
 use stats::Stats;
+use target::grants::Grants;
 
 /// The operations of an object target.
 #[derive(Debug, Default)]

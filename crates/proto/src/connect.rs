@@ -23,6 +23,8 @@ pub mod features {
     /// A client that is asked about what it no longer changes goes on holding its lock to read. The number is that of Lustre's
     /// `lock_convert`, by which a lock is given back in part.
     pub const LOCK_CONVERT: u64 = 0x80;
+    /// A metadata target promises space for the data of small files, as object targets do.
+    pub const GRANT: u64 = 0x8;
     /// The client opens files for reading without a request, and by FID before their name can go. Metadata targets grant it. The
     /// number is that of Lustre's `open_by_fid`.
     pub const OPEN_BY_FID: u64 = 0x0020_0000_0000_0000;
@@ -38,6 +40,7 @@ pub mod features {
         (WRITE_BACK, "metadata_write_back"),
         (LOCK_CONVERT, "lock_convert"),
         (OPEN_BY_FID, "open_by_fid"),
+        (GRANT, "grant"),
     ];
     /// What this version asks for. It offers the same, but for what an administrator has turned off.
     pub const SUPPORTED: u64 = AT
@@ -49,7 +52,8 @@ pub mod features {
         | LRU_RESIZE
         | WRITE_BACK
         | LOCK_CONVERT
-        | OPEN_BY_FID;
+        | OPEN_BY_FID
+        | GRANT;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

@@ -90,12 +90,14 @@ impl<S: Service> Target<S> {
         }
         let bytes = request.frame.body.len() + request.frame.bulk.len().min(256 << 10) + CHANGE_BYTES;
         let records = self.service.records_max(request);
-        match self.m.view.room(records, bytes, false) {
+        let promised = usize::try_from(self.service.promised()).unwrap_or(usize::MAX);
+        match self.m.view.room(records, bytes.saturating_add(promised), false) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
             // What was answered before the restart had its room then: it must not be refused now.
             Room::No if op.replay != Replay::No || self.service.may_use_reserve(request) => {
-                match self.m.view.room(records, CHANGE_BYTES, true) {
+                let bytes = if op.replay == Replay::No { bytes } else { CHANGE_BYTES };
+                match self.m.view.room(records, bytes, true) {
                     Room::Yes => Gate::Open,
                     Room::AfterCommit => Gate::Later,
                     Room::No => Gate::Full,

@@ -21,6 +21,7 @@ mod commit;
 mod cx;
 mod execute;
 mod faults;
+pub mod grants;
 mod machine;
 mod op;
 mod options;

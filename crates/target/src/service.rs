@@ -243,6 +243,11 @@ pub trait Service {
         CHANGE_RECORDS
     }
 
+    /// Bytes of the store that clients were promised and have not used: other changes leave them alone.
+    fn promised(&self) -> u64 {
+        0
+    }
+
     /// Whether the request may use the space that is kept so that removals still work when the store is full.
     fn may_use_reserve(&self, request: &Request) -> bool {
         let _ = request;

@@ -5,16 +5,17 @@
 //! flight at once. What is answered but not durable is kept by the session for replay; when that becomes much, the
 //! target is asked to commit, and the lane waits for it.
 
-use core::ops::Range;
+use core::ops::{Bound, Range};
+use core::time::Duration;
 use proto::frame::Header;
 use proto::msg::{LockMode, ObjSyncReq, ObjectId, ObjectStateRep, WriteReq};
 use proto::{Bytes, Errno, Opcode, Transno};
 use stdx::Instant;
 
 use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, failed, file, file_mut, into_clock, node_key};
-use super::{Task, step, steps};
+use super::{Task, leave, step, steps};
 use crate::behind;
-use crate::cx::{Cx, Run, Stop};
+use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
 use crate::op::Memo;
 use crate::world::World;
@@ -24,21 +25,30 @@ const IN_FLIGHT: u32 = 8;
 /// And per metadata target, where each takes the slot that every change needs.
 const IN_FLIGHT_MDT: u32 = 1;
 
+/// The shortest pause before a write that failed is tried again by itself, and the longest.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// An fsync looks at most so often whether a small file can be written where it moves to.
+const MOVES_MAX: u64 = 2;
+/// At the end of a mount, what cannot be written is tried for so long.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
+
 /// What a target has promised that is not filled by dirty bytes or requests in flight.
 pub(super) fn grant_left(w: &World, dest: Dest) -> u64 {
     let Some(target) = w.imports.get(dest) else { return 0 };
-    if matches!(dest, Dest::Mdt(_)) && target.grant == 0 {
-        // Its records are small and it keeps a reserve: it promises nothing, and needs not.
-        return u64::MAX;
-    }
     let lane = w.data.lane_ref(dest);
-    target.grant.saturating_sub(lane.map_or(0, |lane| lane.dirty + lane.grant_used))
+    target.import.grant().saturating_sub(lane.map_or(0, |lane| lane.dirty + lane.grant_used))
+}
+
+/// How much this client would like to be promised, for what it has to write.
+pub(super) fn want_grant(w: &World, dest: Dest) -> u64 {
+    w.data.lane_ref(dest).map_or(0, |lane| 2 * (lane.dirty + lane.grant_used))
 }
 
 /// A request with `length` bytes leaves: how much of the grant it uses.
 pub(super) fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
     let Some(target) = w.imports.get(dest) else { return 0 };
-    let grant = target.grant;
+    let grant = target.import.grant();
     let lane = w.data.lane(dest);
     let used = length.min(grant.saturating_sub(lane.grant_used));
     lane.grant_used += used;
@@ -57,7 +67,7 @@ pub(super) fn answered(
     let lane = w.data.lane(dest);
     lane.grant_used = lane.grant_used.saturating_sub(used);
     if let (Some(rep), Some(target)) = (rep, w.imports.get_mut(dest)) {
-        target.grant = rep.grant;
+        target.import.set_grant(rep.grant);
     }
     if let Some(header) = header {
         w.data.changed(dest, header, length);
@@ -148,6 +158,7 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
             gid,
             grant_used: used,
             sync: false,
+            want_grant: want_grant(cx.w, dest),
         };
         let bulk = data.clone();
         let _ = cx.start_rpc(steps::WRITE, dest, Opcode::ObjWrite, |_, _| (request, bulk));
@@ -177,12 +188,14 @@ fn done(
     result: &Result<ObjectStateRep, Errno>,
     transno: Option<Transno>,
 ) {
-    w.data.jobs.remove(&id);
+    let Some(job) = w.data.jobs.remove(&id) else { return };
+    let range = job.offset..job.offset + job.data.len() as u64;
     let mark = w.data.new_id();
     match result {
         Ok(rep) => {
             let range = edit(w, ino, key, |object| {
                 object.transno = object.transno.max(transno.unwrap_or_default());
+                object.unwritable = None;
                 if let Some(lvb) = &rep.lvb {
                     object.news(lvb);
                 }
@@ -191,14 +204,15 @@ fn done(
             if let Some(Some(range)) = range {
                 into_clock(w, ino, key, range, mark);
             }
+            w.data.lane(dest).retry_after = Duration::ZERO;
         }
+        Err(errno) if may_come_later(w, ino, key, &range, *errno) => not_yet(w, id, ino, key, dest, *errno),
         Err(errno) => {
-            w.log(format!("write-back of {ino:#x} to {} failed: {errno}", w.target_name(dest)));
             edit(w, ino, key, |object| {
                 object.pages.lost(id);
                 object.size_exact = false;
             });
-            failed(w, ino, *errno);
+            gave_up(w, ino, key, &range, range.end - range.start, *errno, "its lock is gone");
         }
     }
     let lane = w.data.lane(dest);
@@ -207,6 +221,64 @@ fn done(
     evict(w);
     w.wake(node_key(ino));
     w.wake(BUDGET);
+}
+
+/// Whether bytes whose write failed can be written later: the target knows the object, and the lock is still ours.
+fn may_come_later(w: &World, ino: u64, key: Key, range: &Range<u64>, errno: Errno) -> bool {
+    let object = file(w, ino).and_then(|file| file.object(key));
+    errno != Errno::ESTALE && object.is_some_and(|object| object.covering(LockMode::Pw, range).is_some())
+}
+
+/// A write failed. Its bytes stay dirty and are tried again after a pause that grows; at once when somebody waits for them.
+/// The data of a small file for which its metadata target has no room goes to object targets.
+fn not_yet(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: Errno) {
+    stdx::mark!("write_back_fails");
+    w.data.troubles.failures += 1;
+    let first = edit(w, ino, key, |object| {
+        object.pages.again(id);
+        object.failures = object.failures.wrapping_add(1);
+        object.unwritable.replace(errno) != Some(errno)
+    });
+    let lane = w.data.lane(dest);
+    lane.retry_after = (lane.retry_after * 2).clamp(RETRY_MIN, RETRY_MAX);
+    let next = w.now + lane.retry_after;
+    due(w, ino, next);
+    if key == HOME && errno == Errno::ENOSPC && leave::start(w, ino) {
+        return;
+    }
+    if first == Some(true) {
+        cannot_write(w, ino, dest, errno);
+    }
+}
+
+/// Data of a file cannot be written back at present. Programs are told by their calls for as long as that lasts.
+pub(super) fn cannot_write(w: &mut World, ino: u64, dest: Dest, errno: Errno) {
+    let (path, target) = (w.nodes.path(ino), w.target_name(dest));
+    w.log_error(format!("'{path}' cannot be written back to {target}: {errno}; it is kept and tried again"));
+}
+
+/// Dirty bytes of an object are lost: programs that have the file open are told, and the log. Nobody misses those of a file
+/// that is removed.
+pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, range: &Range<u64>, bytes: u64, errno: Errno, why: &str) {
+    if bytes == 0 || w.nodes.get(ino).is_none_or(|node| node.destroyed) {
+        return;
+    }
+    stdx::mark!("write_back_gives_up");
+    w.data.troubles.given_up += bytes;
+    let part = file(w, ino).map_or_else(|| range.clone(), |file| file.file_range(key, range));
+    let path = w.nodes.path(ino);
+    let end = if part.end == u64::MAX { "the end".to_owned() } else { part.end.to_string() };
+    w.log_error(format!("{bytes} bytes of '{path}' between {} and {end} are lost ({why}): {errno}", part.start));
+    failed(w, ino, errno);
+}
+
+/// Gives up what is dirty in a range of an object.
+pub(super) fn give_up(w: &mut World, ino: u64, key: Key, range: &Range<u64>, errno: Errno, why: &str) {
+    let bytes = edit(w, ino, key, |object| {
+        object.size_exact = false;
+        object.pages.give_up(range)
+    });
+    gave_up(w, ino, key, range, bytes.unwrap_or(0), errno, why);
 }
 
 /// A request for the target to commit is over.
@@ -252,7 +324,7 @@ pub(super) fn after_write(w: &mut World, ino: u64) {
     for key in keys {
         let enough = |o: &super::state::Object| {
             let max = u64::from(w.imports.get(o.dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size));
-            o.pages.counts().dirty >= max
+            o.unwritable.is_none() && o.pages.counts().dirty >= max
         };
         if file(w, ino).and_then(|f| f.object(key)).is_some_and(enough) {
             start(w, ino, key, &ALL, true);
@@ -263,67 +335,114 @@ pub(super) fn after_write(w: &mut World, ino: u64) {
     }
 }
 
-/// Starts the writing of files, oldest first, until half of what may be dirty is on its way or clean.
-pub(super) fn make_room(w: &mut World) {
+/// Starts the writing of files, oldest first, until half of what may be dirty is on its way or clean. False: nothing is on its
+/// way, so memory does not become free by itself soon.
+pub(super) fn make_room(w: &mut World) -> bool {
     let goal = w.options.max_dirty / 4;
     let dirty = |w: &World| -> u64 { w.data.lanes().map(|(_, lane)| lane.dirty).sum() };
+    let mut at = (Instant::ZERO, 0);
     while dirty(w) > goal {
-        let Some(&(since, ino)) = w.data.dirty_files.first() else { return };
-        let before = dirty(w);
-        start_all(w, ino);
-        if dirty(w) == before {
-            later(w, since, ino);
-            return;
-        }
+        // What could not be written has its time in the future.
+        let next = w.data.dirty_files.range((Bound::Excluded(at), Bound::Included((w.now, u64::MAX)))).next();
+        let Some(&next) = next else { break };
+        at = next;
+        start_all(w, at.1);
+    }
+    !w.data.jobs.is_empty()
+}
+
+/// When the turn of a dirty file comes: [`tick`] looks at it when it has been dirty since `since` for long enough.
+fn due(w: &mut World, ino: u64, since: Instant) {
+    let Some(file) = file_mut(w, ino) else { return };
+    if let Some(before) = file.dirty_since.replace(since) {
+        w.data.dirty_files.remove(&(before, ino));
+        w.data.dirty_files.insert((since, ino));
+    } else {
+        file.dirty_since = None;
     }
 }
 
-/// The file could not be started wholly: others first.
-fn later(w: &mut World, since: Instant, ino: u64) {
-    let now = w.now;
-    w.data.dirty_files.remove(&(since, ino));
-    if let Some(file) = file_mut(w, ino)
-        && file.dirty > 0
-    {
-        file.dirty_since = Some(now);
-        w.data.dirty_files.insert((now, ino));
-    }
-}
-
-/// Starts the writing of everything that is dirty for a target. False: there is nothing, and nothing in flight.
+/// Starts the writing of everything that is dirty for a target, but for what could not be written a moment ago. False: there
+/// is nothing, and nothing in flight.
 pub(super) fn push_lane(w: &mut World, dest: Dest) -> bool {
-    let files: Vec<u64> = w.data.dirty_files.iter().map(|(_, ino)| *ino).collect();
+    let files: Vec<u64> = w.data.dirty_files.range(..=(w.now, u64::MAX)).map(|(_, ino)| *ino).collect();
+    let mut left = false;
     for ino in files {
         let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
         for key in keys {
-            if file(w, ino).and_then(|f| f.object(key)).is_some_and(|o| o.dest == dest) {
+            let good = |o: &&super::state::Object| o.dest == dest && o.unwritable.is_none();
+            if file(w, ino).and_then(|f| f.object(key)).filter(good).is_some() {
                 start(w, ino, key, &ALL, false);
+                left |= file(w, ino).and_then(|f| f.object(key)).is_some_and(|o| o.pages.counts().dirty > 0);
             }
         }
     }
     let lane = w.data.lane(dest);
-    lane.in_flight > 0 || lane.dirty > 0 || !lane.queue.is_empty()
+    left || lane.in_flight > 0 || !lane.queue.is_empty()
 }
 
 /// See [`super::tick`].
 pub(super) fn tick(w: &mut World) {
     let after = w.options.write_back_after;
-    let due: Vec<(Instant, u64)> =
+    let old: Vec<(Instant, u64)> =
         w.data.dirty_files.iter().take_while(|(since, _)| *since + after <= w.now).copied().collect();
-    for (since, ino) in due {
+    for (since, ino) in old {
         start_all(w, ino);
         if w.data.dirty_files.contains(&(since, ino)) {
-            later(w, since, ino);
+            // It could not be started wholly: others first.
+            let now = w.now;
+            due(w, ino, now);
         }
     }
 }
 
-/// Writes a range of an object back and waits until nothing of it is dirty or in flight.
-pub(super) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>) -> Run<()> {
+/// Writes a range of an object back and waits until nothing of it is dirty or in flight. An error: it was tried and could not be
+/// written, and is dirty still. Each `round` of an operation tries once.
+pub(super) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>, round: Round) -> Run<()> {
+    let at = step(round.step(), u64::from(key));
+    let Some(now) = file(cx.w, ino) else { return Ok(()) };
+    let Some(object) = now.object(key) else { return Ok(()) };
+    let failures = u64::from(object.failures);
+    match (cx.memo(at), object.unwritable) {
+        (Some(before), Some(errno)) if failures != before => {
+            let moves = round == Round::Operation && now.leave_asked;
+            let (writing, dirty) = (object.pages.writing_in(range), object.pages.dirty_in(range));
+            return match (writing, dirty) {
+                // What failed is not tried again while the rest is on its way, nor while the data of a small file moves.
+                (true, _) => Err(cx.wait(node_key(ino))),
+                (false, true) if moves => Err(cx.wait(node_key(ino))),
+                (false, true) => Err(errno.into()),
+                (false, false) => Ok(()),
+            };
+        }
+        (Some(_), _) => {}
+        (None, _) => cx.set_memo(at, failures),
+    }
     start(cx.w, ino, key, range, false);
     match file(cx.w, ino).and_then(|f| f.object(key)) {
         Some(object) if object.pages.unwritten_in(range) => Err(cx.wait(node_key(ino))),
         _ => Ok(()),
+    }
+}
+
+/// What [`settle`] is for. Each kind tries once in an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Round {
+    /// A program's operation. It waits for a small file that moves to object targets.
+    Operation,
+    /// A lock goes back: what is dirty now.
+    Recall,
+    /// And what the kernel has brought while it dropped its pages.
+    RecallEnd,
+}
+
+impl Round {
+    fn step(self) -> Step {
+        match self {
+            Round::Operation => steps::SETTLE,
+            Round::Recall => steps::SETTLE_RECALL,
+            Round::RecallEnd => steps::SETTLE_RECALL_END,
+        }
     }
 }
 
@@ -332,11 +451,15 @@ pub(super) fn settle_file(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let parts: Vec<(Key, Range<u64>)> =
         keys.into_iter().filter_map(|key| Some((key, file(cx.w, ino)?.object_range(key, range)))).collect();
+    let mut waits = false;
     for (key, part) in &parts {
-        start(cx.w, ino, *key, part, false);
+        match settle(cx, ino, *key, part, Round::Operation) {
+            Err(Stop::Wait) => waits = true,
+            other => other?,
+        }
     }
-    for (key, part) in &parts {
-        settle(cx, ino, *key, part)?;
+    if waits {
+        return Err(Stop::Wait);
     }
     Ok(())
 }
@@ -370,14 +493,86 @@ fn written_once(
     Ok(())
 }
 
+/// Waits while the data of a small file moves to object targets: what is dirty goes with it. Then it is looked at anew.
+fn moved(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let Some(now) = file(cx.w, ino).filter(|file| file.leave_asked) else { return Ok(()) };
+    let (failures, errno) = (u64::from(now.home.failures), now.unwritable());
+    match (cx.memo(steps::MOVED), errno) {
+        // Neither here nor there is room.
+        (Some(before), Some(errno)) if failures > before + MOVES_MAX => return Err(errno.into()),
+        (Some(_), _) => {}
+        (None, _) => cx.set_memo(steps::MOVED, failures),
+    }
+    forget_rounds(cx);
+    Err(cx.wait(node_key(ino)))
+}
+
+/// [`written_once`] begins anew.
+fn forget_rounds(cx: &mut Cx<'_>) {
+    for round in 0..2 {
+        cx.forget(step(steps::ROUND, round));
+    }
+}
+
+/// Tries once more to write back what could not be written of a file. The error, if it still cannot.
+pub(super) fn retry(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let Some(now) = file(cx.w, ino) else { return Ok(()) };
+    if now.unwritable().is_none() {
+        return Ok(());
+    }
+    if now.leave_asked {
+        return Err(cx.wait(node_key(ino)));
+    }
+    settle_file(cx, ino, &ALL)
+}
+
+/// At the end of the mount: what cannot be written is tried again for a while, then it is given up.
+pub(super) fn end(cx: &mut Cx<'_>) -> Run<()> {
+    let stuck = |w: &World| -> Vec<(u64, Errno)> {
+        let dirty = w.data.dirty_files.iter().map(|(_, ino)| *ino);
+        dirty.filter_map(|ino| Some((ino, file(w, ino)?.unwritable()?))).collect()
+    };
+    let left = stuck(cx.w);
+    if left.is_empty() {
+        return Ok(());
+    }
+    let until = match cx.memo(steps::END) {
+        Some(until) => Instant(until),
+        None => {
+            let until = cx.now() + GIVE_UP_AFTER;
+            cx.set_memo(steps::END, until.0);
+            until
+        }
+    };
+    if cx.now() < until {
+        forget_rounds(cx);
+        let at = cx.now() + RETRY_MIN;
+        cx.set_memo(steps::END_AGAIN, at.0);
+        cx.w.set_timer(at);
+        return Err(cx.wait(crate::op::WaitKey::Timer));
+    }
+    for (ino, errno) in left {
+        let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
+        for key in keys {
+            give_up(cx.w, ino, key, &ALL, errno, "the mount ends");
+        }
+    }
+    Ok(())
+}
+
 /// See [`super::fsync`].
 pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let oldest = |w: &World| {
         let file = file(w, ino)?;
         file.keys().into_iter().filter_map(|key| file.object(key)?.pages.oldest_in_flight()).min()
     };
+    moved(cx, ino)?;
     written_once(cx, |w| start_all(w, ino), oldest, node_key(ino))?;
+    moved(cx, ino)?;
     let Some(file) = file(cx.w, ino) else { return Ok(()) };
+    if let Some(errno) = file.unwritable() {
+        return Err(errno.into());
+    }
     if file.resident() {
         return Ok(());
     }
@@ -414,6 +609,9 @@ pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 
 /// See [`super::sync_all`].
 pub(super) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
+    if cx.memo(steps::END_AGAIN).is_some_and(|at| cx.now() < Instant(at)) {
+        return Err(cx.wait(crate::op::WaitKey::Timer));
+    }
     let start = |w: &mut World| {
         let files: Vec<u64> = w.data.dirty_files.iter().map(|(_, ino)| *ino).collect();
         for ino in files {

@@ -22,11 +22,12 @@ use stdx::Instant;
 
 use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
 use super::striping::Striping;
-use super::{Task, access, read, step, steps};
+use super::{Task, access, flush, read, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
 use crate::op::WaitKey;
+use crate::world::World;
 
 /// How often it is looked whether the metadata target knows object targets.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -37,6 +38,36 @@ pub(super) fn limit(cx: &Cx<'_>, ino: u64) -> u64 {
     match dest.and_then(|dest| cx.w.imports.get(dest)).map_or(0, |target| target.dom_size) {
         0 => u64::from(proto::connect::DOM_SIZE_DEFAULT),
         size => u64::from(size),
+    }
+}
+
+/// Begins to move a resident file for whose data its metadata target has no room. False: it can go nowhere.
+pub(super) fn start(w: &mut World, ino: u64) -> bool {
+    let nowhere = w.unmounting || w.imports.osts().is_empty();
+    let Some(file) = file_mut(w, ino).filter(|file| file.resident() && !nowhere) else { return false };
+    if !file.leave_asked {
+        stdx::mark!("leave_for_room");
+        file.leave_asked = true;
+        file.leave_error = None;
+        w.spawn(crate::op::Task::Data(Task::Leave { ino }));
+    }
+    true
+}
+
+/// A program writes to a resident file whose metadata target promises no more room: the file moves, if there is anywhere to go
+/// to. True: it has moved. False: it stays.
+pub(super) fn for_room(cx: &mut Cx<'_>, ino: u64, dest: Dest) -> Run<bool> {
+    let promises = cx.w.imports.get(dest).is_some_and(|target| target.has(proto::connect::features::GRANT));
+    let tried = cx.memo(steps::LEAVE).is_some() && file(cx.w, ino).is_some_and(|f| f.leave_error.is_some());
+    if !promises || tried || cx.w.unmounting || cx.w.imports.osts().is_empty() {
+        return Ok(false);
+    }
+    stdx::mark!("leave_for_room");
+    cx.unlock(steps::HOME_LOCK);
+    match leave(cx, ino) {
+        Ok(()) => Ok(true),
+        Err(Stop::Errno(_)) => Ok(false),
+        Err(Stop::Wait) => Err(Stop::Wait),
     }
 }
 
@@ -76,6 +107,13 @@ pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         };
     }
     access::end_turn(cx, ino);
+    if let (Err(Stop::Errno(errno)), Some(now)) = (&result, file(cx.w, ino))
+        && now.home.unwritable.is_some()
+    {
+        // It left because there was no room, and there is none elsewhere either.
+        let dest = now.home.dest;
+        flush::cannot_write(cx.w, ino, dest, *errno);
+    }
     cx.w.wake(node_key(ino));
     Ok(())
 }
@@ -185,6 +223,7 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
             gid,
             grant_used: 0,
             sync: true,
+            want_grant: 0,
         };
         match cx.start_rpc(step(steps::LEAVE_WRITE, number), dest, Opcode::ObjWrite, |_, _| (request, bulk)) {
             None => waiting = true,

@@ -18,7 +18,10 @@
 //!   pages dropped, before the lock goes back.
 //! - No byte is in two requests at once, so the order of requests does not matter.
 //! - Dirty bytes are within `max_dirty` and within what the targets promised; what exceeds either is written through.
-//! - Errors of write-back are told once to everybody who had the file open (`error_mark`, `error_since`).
+//! - Bytes whose write fails stay dirty and are tried again. They are given up, with a line in the log, only when their lock
+//!   goes back or is lost, and at the end of the mount.
+//! - While something of a file cannot be written, every write, fsync and close of it is told why. What was given up is told
+//!   once to everybody who had the file open (`error_mark`, `error_since`).
 //!
 //! # Example: one write and one reader elsewhere
 //! ```text
@@ -119,6 +122,12 @@ mod steps {
     pub const LEAVE_WRITE: Step = kind(22);
     pub const LEAVE_SET: Step = kind(23);
     pub const LEAVE_AGAIN: Step = kind(39);
+    pub const SETTLE: Step = kind(40);
+    pub const SETTLE_RECALL: Step = kind(41);
+    pub const SETTLE_RECALL_END: Step = kind(44);
+    pub const MOVED: Step = kind(45);
+    pub const END: Step = kind(42);
+    pub const END_AGAIN: Step = kind(43);
     pub const CUT_READY: Step = kind(24);
     pub const CUT: Step = kind(25);
     pub const CUT_ID: Step = kind(26);
@@ -219,6 +228,25 @@ pub fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 /// Writes everything of all files back and makes it durable on the object targets.
 pub fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
     flush::sync_all(cx)
+}
+
+/// At the end of the mount, after [`sync_all`]: what cannot be written is tried again for a while (the whole anew) and then
+/// given up.
+pub fn end(cx: &mut Cx<'_>) -> Run<()> {
+    flush::end(cx)
+}
+
+/// Why data of a file cannot be written back at present, if it cannot.
+pub fn unwritable(w: &World, ino: u64) -> Option<Errno> {
+    state::file(w, ino)?.unwritable()
+}
+
+/// What went wrong with write-back: requests that failed and whose bytes were kept, bytes that were given up, and the files
+/// that cannot be written at present with the reasons, at most `limit` of them.
+pub fn troubles(w: &World, limit: usize) -> (u64, u64, Vec<(String, Errno)>) {
+    let dirty = w.data.dirty_files.iter().map(|(_, ino)| *ino);
+    let stuck = dirty.filter_map(|ino| Some((w.nodes.path(ino), state::file(w, ino)?.unwritable()?)));
+    (w.data.troubles.failures, w.data.troubles.given_up, stuck.take(limit).collect())
 }
 
 /// Somebody wants this lock (it is no longer found for new work, and nobody has it pinned): writes back what is dirty

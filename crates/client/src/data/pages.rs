@@ -359,6 +359,24 @@ impl Pages {
         })
     }
 
+    /// Request `id` failed and is to be tried again: its bytes are dirty. Gives its range.
+    pub fn again(&mut self, id: u64) -> Option<Range<u64>> {
+        self.finish(id, |segment| {
+            segment.state = State::Dirty;
+            true
+        })
+    }
+
+    /// Forgets the dirty bytes in `range` that are in no request. Gives their number.
+    pub fn give_up(&mut self, range: &Range<u64>) -> u64 {
+        let dirty: Vec<Range<u64>> =
+            self.covered(range).filter(|(_, _, s)| s.state == State::Dirty).map(|(part, _, _)| part).collect();
+        for part in &dirty {
+            self.cut(part);
+        }
+        dirty.iter().map(|part| part.end - part.start).sum()
+    }
+
     /// Request `id` failed for good: its bytes are lost. Gives its range.
     pub fn lost(&mut self, id: u64) -> Option<Range<u64>> {
         self.finish(id, |_| false)

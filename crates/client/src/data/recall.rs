@@ -21,8 +21,9 @@ use proto::Errno;
 use proto::msg::{Lvb, Resource};
 use smallvec::SmallVec;
 
+use super::flush::Round;
 use super::state::{
-    ALL, HOME, KernelCall, Key, edit, failed, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
+    ALL, HOME, KernelCall, Key, Object, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
 };
 use super::{access, flush, step, steps};
 use crate::api::{Effect, Invalidation};
@@ -108,13 +109,20 @@ pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
             }
         }
         // Dirty bytes travel while the kernel drops its pages; what that brings back is written after it.
-        flush::start(cx.w, ino, key, &range, false);
+        let written = flush::settle(cx, ino, key, &range, Round::Recall);
         if pages {
             drop_pages(cx, ino, &bytes)?;
         } else {
             cx.invalidate_kernel(steps::INVALIDATE_ATTR, ino, 0, 0)?;
         }
-        flush::settle(cx, ino, key, &range)?;
+        if let Err(Stop::Wait) = written {
+            return Err(cx.wait(node_key(ino)));
+        }
+        match flush::settle(cx, ino, key, &range, Round::RecallEnd) {
+            // Others wait for the lock: it goes back, and what cannot be written is lost.
+            Err(Stop::Errno(errno)) => flush::give_up(cx.w, ino, key, &range, errno, "its lock was called back"),
+            other => other?,
+        }
     }
     let held = cx.w.imports.get(dest).is_some_and(|target| target.locks.is_held(lock.cookie));
     if !held {
@@ -216,6 +224,12 @@ pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
     Some(Lvb { size: object.size_floor(), ..object.lvb() })
 }
 
+/// Bytes that the target does not have.
+fn unwritten(object: &Object) -> u64 {
+    let counts = object.pages.counts();
+    counts.dirty + counts.writing
+}
+
 /// See [`super::lock_lost`].
 pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
     let Some((ino, key)) = place_of(&lock.resource) else { return };
@@ -226,12 +240,13 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
     if !object.locks.iter().any(|held| held.cookie == lock.cookie) {
         return;
     }
-    let lost = !idle && object.pages.unwritten_in(&range);
+    let before = if idle { 0 } else { unwritten(object) };
     let bytes = now.file_range(key, &range);
     let kernel = now.kernel_pages && !idle;
     forget_lock(w, ino, key, lock);
-    if lost {
-        failed(w, ino, Errno::EIO);
+    let left = file(w, ino).and_then(|f| f.object(key)).map_or(0, unwritten);
+    if !idle && left < before {
+        flush::gave_up(w, ino, key, &range, before - left, Errno::EIO, "its lock was lost");
     }
     if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
         let length = match (kernel, bytes.end) {

@@ -7,6 +7,7 @@
 //! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
 
 use core::ops::Range;
+use core::time::Duration;
 use proto::frame::Header;
 use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, Policy, Resource, ResourceKind};
 use proto::{Bytes, Errno, Fid, Transno};
@@ -69,6 +70,10 @@ pub(super) struct Object {
     pub transno: Transno,
     /// Somebody else used it lately: no use in asking for a lock only to know its size.
     pub contended_until: Instant,
+    /// Why dirty bytes could not be written back when that was tried last. They stay dirty and are tried again.
+    pub unwritable: Option<Errno>,
+    /// Attempts to write back that failed; starts again at 0 after many.
+    pub failures: u16,
 }
 
 /// Bytes that a lock covers, as a half-open range.
@@ -96,6 +101,8 @@ impl Object {
             asked: Vec::new(),
             transno: Transno(0),
             contended_until: Instant::ZERO,
+            unwritable: None,
+            failures: 0,
         }
     }
 
@@ -344,6 +351,11 @@ impl NodeData {
         Some(size)
     }
 
+    /// Why something of the file cannot be written back at present.
+    pub(super) fn unwritable(&self) -> Option<Errno> {
+        self.home.unwritable.or_else(|| self.objects.iter().find_map(|object| object.unwritable))
+    }
+
     fn fail(&mut self, errno: Errno) {
         self.errors = self.errors.wrapping_add(1);
         self.last_error = errno;
@@ -385,6 +397,8 @@ pub(super) struct Lane {
     pub committed: Transno,
     /// [`super::Task::Commit`] runs.
     pub committing: bool,
+    /// The pause before a write that failed is tried again; 0 after one that did not.
+    pub retry_after: Duration,
 }
 
 #[derive(Debug)]
@@ -406,6 +420,15 @@ pub(super) struct KernelCall {
     pub write: bool,
 }
 
+/// What went wrong with write-back since the mount was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Troubles {
+    /// Requests that failed and whose bytes were kept.
+    pub failures: u64,
+    /// Bytes that were given up.
+    pub given_up: u64,
+}
+
 /// What the data cache knows over all files; `World::data`.
 #[derive(Debug, Default)]
 pub struct DataState {
@@ -421,6 +444,8 @@ pub struct DataState {
     pub(super) dirty_files: BTreeSet<(Instant, u64)>,
     pub(super) jobs: BTreeMap<u64, Job>,
     pub(super) kernel_calls: Vec<KernelCall>,
+    /// What went wrong with write-back so far.
+    pub(super) troubles: Troubles,
     /// Operations that [`super::op_ended`] must look for.
     pub(super) marked_ops: Map<OpId, SmallVec<[u64; 1]>>,
 }
@@ -521,6 +546,9 @@ pub(super) fn edit<R>(w: &mut World, ino: u64, key: Key, change: impl FnOnce(&mu
     let before = object.pages.counts();
     let result = change(object);
     let after = object.pages.counts();
+    if after.dirty + after.writing == 0 {
+        object.unwritable = None;
+    }
     if before != after {
         data.account(object.dest, before, after);
         file.dirty = file.dirty + after.dirty - before.dirty;

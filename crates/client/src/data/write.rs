@@ -58,6 +58,11 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         cx.unlock(steps::HOME_LOCK);
         leave::leave(cx, ino)?;
     };
+    if !flags.write_back {
+        // What was buffered before is told of first.
+        flush::retry(cx, ino)?;
+    }
+    let whole = data;
     let data = data.slice(..(end_of(offset, data) - offset) as usize);
     access::wait_turn(cx, ino)?;
     let parts = cut(cx, ino, resident, offset, &data);
@@ -66,12 +71,21 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
     }
     let length = data.len() as u64;
     if cx.w.data.unwritten > 0 && cx.w.data.unwritten + length > cx.w.options.max_dirty {
-        flush::make_room(cx.w);
-        return Err(cx.wait(BUDGET));
+        if flush::make_room(cx.w) {
+            return Err(cx.wait(BUDGET));
+        }
+        // Memory is full of what cannot be written. This write asks its targets itself, and waits for nobody else.
+        stdx::mark!("memory_full_of_unwritable");
+        behind::settled(cx, ino)?;
+        return through(cx, ino, offset, &parts, &data, flags);
     }
     if let Some(dest) = without_grant(cx, &parts) {
         if flush::push_lane(cx.w, dest) {
             return Err(cx.wait(BUDGET));
+        }
+        behind::settled(cx, ino)?;
+        if resident && leave::for_room(cx, ino, dest)? {
+            return write(cx, ino, at, whole, flags);
         }
         return through(cx, ino, offset, &parts, &data, flags);
     }
@@ -191,6 +205,7 @@ fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
         gid,
         grant_used: flush::use_grant(cx.w, part.dest, part.data.len() as u64),
         sync: flags.sync,
+        want_grant: flush::want_grant(cx.w, part.dest),
     };
     cx.set_memo(step(steps::THROUGH_GRANT, number), request.grant_used);
     let bulk = part.data.clone();

@@ -189,12 +189,15 @@ fn give_up(cx: &mut Cx<'_>, dest: Dest, fid: Fid) {
 /// `Flush`: a descriptor was closed. No request unless its owner holds record locks.
 pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
-    let (ino, fid, dead) = (file.ino, file.fid, file.dead);
+    let (ino, fid, dead, writable) = (file.ino, file.fid, file.dead, file.writable());
     if !dead {
         super::record_lock::drop_owner(cx, fid, lock_owner, false)?;
     }
     told(cx, fh, ino)?;
-    Ok(Answer::Done)
+    match data::unwritable(cx.w, ino) {
+        Some(errno) if writable => Err(errno.into()),
+        _ => Ok(Answer::Done),
+    }
 }
 
 /// Errors of write-back since this open was last told of some.

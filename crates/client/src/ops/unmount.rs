@@ -28,6 +28,7 @@ pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
                 }
                 other => other?,
             }
+            data::end(cx)?;
         }
         behind::all_drained(cx)?;
         cx.set_memo(step::MAIN, CLOSING);

@@ -410,6 +410,7 @@ impl Values<'_> {
                 gid: self.u(),
                 grant_used: self.n(),
                 sync: self.bool(),
+                want_grant: self.n(),
             }
             .encode_to_vec(),
             Opcode::ObjGetattr => ObjGetattrReq { object: self.object() }.encode_to_vec(),

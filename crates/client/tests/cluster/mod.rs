@@ -296,6 +296,21 @@ impl Cluster {
         self.servers[at].data.set_capacity(Some(bytes));
     }
 
+    /// Bytes that the store of a target may take from now on, besides what it holds.
+    pub fn set_store_room(&mut self, server: &str, bytes: u64) {
+        let at = self.server(server);
+        let now = self.now;
+        let server = &mut self.servers[at];
+        server.engine.set_capacity(None);
+        let space = server.engine.space().unwrap();
+        server.engine.set_capacity(Some((1 << 40) - space.free - space.reserve + bytes));
+        let space = server.engine.space().unwrap();
+        if let Some(machine) = &mut server.machine {
+            machine.handle(now, target::Event::Space(space));
+        }
+        self.run();
+    }
+
     /// A connection to a server.
     pub fn raw(&mut self, server: usize) -> usize {
         let raw = self.raws.len();
@@ -669,7 +684,7 @@ impl Cluster {
             Effect::Mounted => self.nodes[at].mounted = true,
             Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
             Effect::Unmounted { result } => (self.nodes[at].unmounted, self.nodes[at].lost) = (true, result.err()),
-            Effect::Log(line) => self.log.push(format!("client {at}: {line}")),
+            Effect::Log(level, line) => self.log.push(format!("client {at} {level:?}: {line}")),
         }
     }
 

@@ -87,8 +87,9 @@ fn set_times(node: &mut Node, lvb: Option<&Lvb>) {
     }
 }
 
-fn state(node: &Node) -> Reply {
-    Reply::new(&ObjectStateRep { lvb: Some(grants::lvb(&node.inode)), grant: 0 })
+fn state(mdt: &Mdt, cx: &Cx<'_>, node: &Node) -> Reply {
+    let grant = mdt.space_grants.of(cx.export());
+    Reply::new(&ObjectStateRep { lvb: Some(grants::lvb(&node.inode)), grant })
 }
 
 /// `ObjRead`.
@@ -117,6 +118,11 @@ pub fn write(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &WriteReq, new: &Bytes) ->
         put_bytes(cx, &mut node, data, size);
     }
     set_times(&mut node, request.lvb.as_ref());
+    mdt.note_space(cx);
+    // What a client holds when it comes back is told without what its replays paid before.
+    let paid = if cx.is_replay() { 0 } else { request.grant_used };
+    mdt.space_grants.spend(cx.export(), new.len() as u64, paid);
+    mdt.space_grants.raise(cx.export(), request.want_grant);
     finish(mdt, cx, node, request.sync)
 }
 
@@ -169,7 +175,7 @@ fn finish(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: Node, sync: bool) -> Result<
         cx.hold_until_durable();
     }
     mdt.stats.count("write_bytes");
-    Ok(state(&node))
+    Ok(state(mdt, cx, &node))
 }
 
 /// `ObjGetattr`.

@@ -1,5 +1,6 @@
 //! Space and inodes.
 
+use crate::Mdt;
 use proto::Errno;
 use proto::msg::StatfsRep;
 use target::{Cx, Reply, Stop};
@@ -10,16 +11,16 @@ const FILE_BYTES: u64 = 700;
 const FILE_RECORDS: u64 = 3;
 
 /// See the module. Objects are counted by the records that the store has.
-pub fn statfs(cx: &mut Cx<'_>) -> Result<Reply, Stop> {
+pub fn statfs(mdt: &Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     let space = cx.space().ok_or(Errno::EAGAIN)?;
     let used = space.records.div_ceil(FILE_RECORDS);
     let files_free = space.free / FILE_BYTES;
     Ok(Reply::new(&StatfsRep {
         total: space.total,
         free: space.free.saturating_add(space.reserve).min(space.total),
-        available: space.free,
+        available: space.free.saturating_sub(mdt.space_grants.total()),
         files: used.saturating_add(files_free),
         files_free,
-        grant: 0,
+        grant: mdt.space_grants.of(cx.export()),
     }))
 }

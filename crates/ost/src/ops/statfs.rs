@@ -1,4 +1,4 @@
-//! Statfs: space of the target; also renews the client's grant, or takes back what it does not want.
+//! Statfs: space of the target; also raises the client's grant.
 
 use proto::msg::{StatfsRep, StatfsReq};
 use target::{Cx, Reply, Request, Stop};
@@ -12,10 +12,7 @@ const OBJECT_BYTES: u64 = 16 << 10;
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: StatfsReq = request.decode()?;
     let export = cx.export();
-    let lightweight = cx.export_info(export).is_none_or(|e| e.lightweight);
-    if req.want_grant != 0 && !lightweight {
-        ost.grants.renew(export, req.want_grant);
-    }
+    ost.grants.raise(export, req.want_grant);
     Ok(Reply::new(&StatfsRep { grant: ost.grants.of(export), ..figures(ost) }))
 }
 

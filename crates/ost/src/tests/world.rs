@@ -437,6 +437,7 @@ impl World {
             gid: 20,
             grant_used: 0,
             sync: false,
+            want_grant: 0,
         }
     }
 

@@ -71,6 +71,9 @@ pub struct WriteReq {
     /// Answer only when it is durable (O_SYNC, O_DIRECT with O_DSYNC).
     #[prost(bool, tag = "8")]
     pub sync: bool,
+    /// How much grant the client would like to hold, in bytes, because it has so much to write; 0 asks for nothing.
+    #[prost(uint64, tag = "9")]
+    pub want_grant: u64,
 }
 
 /// Body of the reply to `ObjWrite`, `ObjPunch`, `ObjSetattr`, `ObjGetattr`.

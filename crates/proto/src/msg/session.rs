@@ -33,7 +33,7 @@ pub struct ConnectReq {
     /// The client only reads.
     #[prost(bool, tag = "9")]
     pub read_only: bool,
-    /// Object targets: the space that the client was granted before and has buffered data for, in bytes. A restarted
+    /// The space that the client was granted before and has buffered data for, in bytes. A restarted
     /// target knows no grants; it gives this again if it can.
     #[prost(uint64, tag = "10")]
     pub grant: u64,
@@ -64,7 +64,8 @@ pub struct ConnectRep {
     /// Version string of the server's program, for messages.
     #[prost(string, tag = "7")]
     pub server_version: String,
-    /// Object targets: space granted to the client before it buffers, in bytes.
+    /// Object targets, and metadata targets that granted the feature `grant`: space granted to the client before it buffers, in
+    /// bytes.
     #[prost(uint64, tag = "8")]
     pub grant: u64,
     /// Metadata targets: files up to this size live there, in bytes.

@@ -428,6 +428,7 @@ samples! {
         gid: 13,
         grant_used: big(14),
         sync: true,
+        want_grant: big(15),
     };
     "ObjectStateRep" = ObjectStateRep { lvb: Some(lvb(1)), grant: big(6) };
     "ObjGetattrReq" = ObjGetattrReq { object: object(1) };

@@ -382,7 +382,7 @@ impl World {
                 self.mounts[client].unmounted = true;
                 self.sched.left(client);
             }
-            capi::Effect::Log(line) => {
+            capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
             }
         }

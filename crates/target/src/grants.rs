@@ -6,7 +6,7 @@
 //! # Invariants
 //! - At the moment of each promise the sum of all grants is at most what is free.
 //! - A grant is never taken back from a client that may have filled it with data: it shrinks as it is used and not renewed,
-//!   when the client asks for less, and when the client is gone.
+//!   and ends when the client is gone.
 //!
 //! # Example
 //! ```text
@@ -90,14 +90,12 @@ impl Grants {
         self.used = self.used.saturating_add(length);
     }
 
-    /// The client wants to hold `want` from now on: its grant is raised towards that as far as there is room, or lowered to
-    /// it. Gives what it holds now.
-    pub fn renew(&mut self, export: ExportId, want: u64) -> u64 {
-        let want = want.min(GRANT_MAX);
-        let grant = self.by_export.entry(export).or_insert(Grant { held: 0, want });
-        grant.want = want;
-        let held = grant.held;
-        self.set(export, held.min(want));
+    /// The client would like to hold `want`, because it writes so much: its grant is raised towards that from now on, as far
+    /// as there is room. 0 asks for nothing. Gives what it holds now.
+    pub fn raise(&mut self, export: ExportId, want: u64) -> u64 {
+        if let Some(grant) = self.by_export.get_mut(&export) {
+            grant.want = grant.want.max(want.min(GRANT_MAX));
+        }
         self.top_up(export)
     }
 
@@ -158,9 +156,10 @@ mod tests {
         grants.spend(A, MIB, MIB);
         assert_eq!(grants.of(A), GRANT_FIRST - MIB);
         assert_eq!(grants.top_up(A), GRANT_FIRST);
-        assert_eq!(grants.renew(A, 32 * MIB), 32 * MIB);
-        assert_eq!(grants.renew(A, u64::MAX), GRANT_MAX);
-        assert_eq!(grants.renew(A, 3), 3, "a client may give back");
+        assert_eq!(grants.raise(A, 32 * MIB), 32 * MIB);
+        assert_eq!(grants.raise(A, u64::MAX), GRANT_MAX);
+        assert_eq!(grants.raise(A, 3), GRANT_MAX, "it may be filled with data");
+        assert_eq!(grants.raise(B, MIB), 0, "no client");
         grants.gone(A);
         assert_eq!((grants.total(), grants.of(A)), (0, 0));
     }
@@ -170,7 +169,7 @@ mod tests {
         let mut grants = with_free(100 * MIB);
         for export in 0..1000 {
             grants.connect(ExportId(export), 0);
-            grants.renew(ExportId(export), u64::MAX);
+            grants.raise(ExportId(export), u64::MAX);
         }
         assert!(grants.total() <= grants.free());
         assert_eq!(grants.check(B, 200 * MIB, 200 * MIB), Err(Errno::ENOSPC));

@@ -1,0 +1,196 @@
+//! Stories of full targets: what a program was told is written is not lost in silence.
+
+mod cluster;
+
+use std::time::Duration;
+
+use client::api::{Answer, Call, Event, FileHandle};
+use cluster::Cluster;
+use proto::Errno;
+use stdx::marks;
+
+const MIB: u64 = 1 << 20;
+
+/// A cluster with one mount and a file of 1 MiB on the object target.
+fn with_file() -> (Cluster, usize, u64, FileHandle) {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (stat, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &vec![1; MIB as usize]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    (c, a, stat.ino, fh)
+}
+
+fn fsync(c: &mut Cluster, node: usize, fh: FileHandle) -> Result<(), Errno> {
+    c.call(node, Call::Fsync { fh, data_only: false }).map(drop)
+}
+
+fn flush(c: &mut Cluster, node: usize, fh: FileHandle) -> Result<(), Errno> {
+    c.call(node, Call::Flush { fh, lock_owner: 1 }).map(drop)
+}
+
+fn errors(c: &Cluster, text: &str) -> usize {
+    c.log.iter().filter(|line| line.contains("Error") && line.contains(text)).count()
+}
+
+#[test]
+fn what_cannot_be_written_is_kept_told_and_written_when_there_is_room() {
+    let (mut c, a, _, fh) = with_file();
+    c.write(a, fh, 0, &[2; 8192]).unwrap();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    // Somebody else fills the disk that had room for this.
+    c.set_capacity("fs-OST0000", 0);
+    c.pass(Duration::from_secs(20));
+    assert_eq!(errors(&c, "cannot be written back to fs-OST0000"), 1, "once, not at each try: {:?}", c.log);
+    let params = c.nodes[a].machine.get_params("llite.*.unwritable");
+    assert_eq!(params[0].1, "/f: No space left on device");
+    assert_eq!(flush(&mut c, a, fh), Err(Errno::ENOSPC), "told at close");
+    assert_eq!(fsync(&mut c, a, fh), Err(Errno::ENOSPC));
+    assert_eq!(fsync(&mut c, a, fh), Err(Errno::ENOSPC), "for as long as it is so");
+    assert_eq!(c.write(a, fh, 0, &[3; 10]), Err(Errno::ENOSPC), "told at the next write");
+    assert_eq!(c.read(a, fh, MIB, 10).unwrap()[..], [2; 10], "and it is there");
+
+    c.set_capacity("fs-OST0000", 100 * MIB);
+    c.pass(Duration::from_secs(40));
+    let params = c.nodes[a].machine.get_params("llite.*.unwritable");
+    assert_eq!(params[0].1, "");
+    fsync(&mut c, a, fh).unwrap();
+    flush(&mut c, a, fh).unwrap();
+    c.close(a, fh).unwrap();
+    let b = c.mount();
+    let ino = c.lookup(b, 1, "f").unwrap().ino;
+    let fh = c.open(b, ino, 0).unwrap();
+    assert_eq!(c.read(b, fh, MIB, 8192).unwrap()[..], [2; 8192]);
+    assert_eq!(errors(&c, "lost"), 0);
+}
+
+#[test]
+fn a_lock_that_is_called_back_goes_in_time_and_only_its_unwritable_bytes_are_lost() {
+    let (mut c, a, _, fh) = with_file();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    c.set_capacity("fs-OST0000", 0);
+    c.pass(Duration::from_secs(10));
+    let _ = flush(&mut c, a, fh);
+    let b = c.mount();
+    let ino = c.lookup(b, 1, "f").unwrap().ino;
+    let other = c.open(b, ino, 0).unwrap();
+    let before = c.now;
+    assert_eq!(c.read(b, other, 0, 10).unwrap()[..], [1; 10], "what was written is there");
+    assert!(c.now.since(before) < Duration::from_secs(5), "nobody waits for a full disk");
+    assert_eq!(
+        errors(&c, "8192 bytes of '/f' between 0 and the end are lost (its lock was called back)"),
+        1,
+        "{:?}",
+        c.log
+    );
+    assert_eq!(flush(&mut c, a, fh), Err(Errno::ENOSPC));
+    assert!(!c.log.iter().any(|line| line.contains("evict")), "{:?}", c.log);
+}
+
+#[test]
+fn memory_that_is_full_of_what_cannot_be_written_holds_up_no_other_write() {
+    let mut c = Cluster::new(2);
+    let a = c.begin_mount(client::Options { max_dirty: 2 * MIB, ..Cluster::options(1) });
+    c.until(|c| c.nodes[a].mounted);
+    // Files of 1 MiB, on the one target and on the other.
+    let mut on: [Vec<FileHandle>; 2] = [Vec::new(), Vec::new()];
+    for i in 0..8 {
+        let (stat, fh) = c.create(a, 1, &format!("f{i}")).unwrap();
+        c.write(a, fh, 0, &vec![1; MIB as usize]).unwrap();
+        fsync(&mut c, a, fh).unwrap();
+        match c.call(a, Call::GetLayout { ino: stat.ino }).unwrap() {
+            Answer::Layout(Some(layout)) => on[layout.osts[0] as usize].push(fh),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(on[0].len(), 4);
+    c.set_capacity("fs-OST0000", 0);
+    for fh in &on[0][..3] {
+        c.write(a, *fh, MIB, &vec![2; 600 << 10]).unwrap();
+    }
+    c.pass(Duration::from_secs(20));
+    let before = c.now;
+    assert_eq!(c.write(a, on[0][3], MIB, &vec![2; 600 << 10]), Err(Errno::ENOSPC));
+    c.write(a, on[1][0], 0, &vec![3; 600 << 10]).unwrap();
+    assert!(c.now.since(before) < Duration::from_secs(5));
+    assert!(marks::count("memory_full_of_unwritable") > 0);
+}
+
+#[test]
+fn small_files_go_to_object_targets_when_their_metadata_target_has_no_room() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    c.set_store_room("fs-MDT0000", 20 * MIB);
+    let data = vec![7; 60_000];
+    let mut told = Vec::new();
+    for i in 0..600 {
+        let name = format!("f{i}");
+        let result = c.create(a, 1, &name).and_then(|(_, fh)| {
+            let written = c.write(a, fh, 0, &data).map(drop);
+            let flushed = flush(&mut c, a, fh);
+            c.close(a, fh).unwrap();
+            written.and(flushed)
+        });
+        told.push((name, result));
+    }
+    c.pass(Duration::from_secs(30));
+    let done = told.iter().filter(|(_, result)| result.is_ok()).count();
+    assert!(done > 500, "{done} of 600 files, 36 MB");
+    assert!(marks::count("leave_for_room") > 0);
+    let b = c.mount();
+    for (name, result) in &told {
+        let Ok(stat) = c.lookup(b, 1, name) else {
+            assert!(result.is_err(), "{name} is gone, and nobody was told");
+            continue;
+        };
+        let fh = c.open(b, stat.ino, 0).unwrap();
+        let whole = c.read(b, fh, 0, 60_000).unwrap() == data;
+        assert!(whole || result.is_err(), "{name} is {} bytes long, and nobody was told", stat.size);
+        c.close(b, fh).unwrap();
+    }
+    assert_eq!(errors(&c, "lost"), 0, "{:?}", c.log.last());
+}
+
+#[test]
+fn a_nearly_full_target_that_restarts_takes_what_it_had_promised() {
+    let (mut c, a, _, fh) = with_file();
+    // What is left is less than what the client has buffered: it was promised before.
+    c.write(a, fh, MIB, &vec![2; 900 * 1024]).unwrap();
+    c.set_store_room("fs-OST0000", 2 * MIB);
+    c.restart("fs-OST0000");
+    c.pass(Duration::from_secs(1));
+    let b = c.mount();
+    let (_, other) = c.create(b, 1, "g").unwrap();
+    let _ = c.write(b, other, 0, &vec![3; 2 * MIB as usize]);
+    let _ = flush(&mut c, b, other);
+    fsync(&mut c, a, fh).unwrap();
+    assert_eq!(c.read(a, fh, MIB, 10).unwrap()[..], [2; 10]);
+}
+
+#[test]
+fn the_end_of_a_mount_gives_up_after_a_while_and_says_so() {
+    let (mut c, a, _, fh) = with_file();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    c.set_capacity("fs-OST0000", 0);
+    c.pass(Duration::from_secs(10));
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Unmount);
+    let before = c.now;
+    c.until(|c| c.nodes[a].unmounted);
+    assert!(c.now.since(before) < Duration::from_secs(60));
+    assert_eq!(errors(&c, "8192 bytes of '/f'"), 1, "{:?}", c.log);
+    assert_eq!(c.nodes[a].lost, Some(Errno::ENOSPC));
+}
+
+#[test]
+fn the_data_of_a_removed_file_goes_in_silence() {
+    let (mut c, a, _, fh) = with_file();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    c.set_capacity("fs-OST0000", 0);
+    c.unlink(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.pass(Duration::from_secs(40));
+    assert_eq!(errors(&c, "lost"), 0, "{:?}", c.log);
+    let params = c.nodes[a].machine.get_params("llite.*.unwritable");
+    assert_eq!(params[0].1, "");
+}

@@ -46,8 +46,14 @@ impl<S: Service> Target<S> {
             return;
         };
         let export = ExportId(handle.0);
-        let work = Work::Request(Request { export, opcode, frame });
-        let op = self.m.new_op(export, replay, work);
+        let request = Request { export, opcode, frame };
+        let only_reads = self.m.exports.get(handle).is_some_and(|export| export.read_only);
+        let refused = only_reads && self.service.changes(&request);
+        let op = self.m.new_op(export, replay, Work::Request(request));
+        if refused {
+            self.failed(op, Errno::EROFS);
+            return;
+        }
         self.attempt(op);
     }
 
@@ -196,6 +202,12 @@ impl<S: Service> Target<S> {
 
     /// An attempt whose changes stand.
     fn accept(&mut self, mut op: Op, mut reply: Reply) {
+        if self.m.last_transno == Transno(u64::MAX) {
+            // The next change would begin a history of its own from 0.
+            self.m.view.abandon();
+            self.m.stop("the transnos of this target are used up: report this as a bug".to_owned());
+            return;
+        }
         let now = self.m.now;
         let handle = Handle(op.export.0);
         let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));

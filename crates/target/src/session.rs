@@ -108,7 +108,7 @@ impl<S: Service> Target<S> {
             Arrival::Replay => self.replay(handle, frame),
             Arrival::ReplayLock => {
                 if frame.header.opcode == Opcode::LdlmEnqueue as u16 {
-                    self.m.window.locks_executed(self.m.now, 1);
+                    self.m.window.locks_executed(self.m.now, handle, 1);
                 }
                 self.execute(handle, frame, Replay::No);
             }
@@ -154,7 +154,7 @@ impl<S: Service> Target<S> {
         }
         let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
         self.m.patience_for(handle, &header);
-        match self.m.window.replay(handle, frame.clone(), replayed) {
+        match self.m.window.replay(self.m.now, handle, frame.clone(), replayed) {
             Replayed::Queued => self.foresee(handle, frame),
             Replayed::Committed => {
                 let Some(opcode) = Opcode::from_raw(header.opcode) else {
@@ -177,14 +177,16 @@ impl<S: Service> Target<S> {
                 reply.transno = header.transno;
                 self.m.send_reply(handle, Frame { header: reply, ..Frame::default() });
             }
-            Replayed::Conflict => {
-                let line = format!(
-                    "{} replays transno {}, which another client's change has: refused",
-                    self.m.client_name(handle),
+            Replayed::Late => {
+                let why = format!("its replay of transno {} came after a later one", header.transno);
+                self.m.refuse_replay(handle, &header, why);
+            }
+            Replayed::NeverGiven => {
+                let why = format!(
+                    "it replays transno {}, which this target has never given; unless the client is broken, the store is an older copy",
                     header.transno
                 );
-                self.m.log(LogLevel::Error, line);
-                self.m.refuse(handle, &header, Errno::EOVERFLOW);
+                self.m.refuse_replay(handle, &header, why);
             }
         }
     }

@@ -140,6 +140,22 @@ fn a_client_is_evicted_by_name_or_address() {
     assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("3".into(), "1".into()));
 }
 
+#[test]
+fn a_target_whose_transnos_are_used_up_does_not_start() {
+    let epoch = |store: &store::MemEngine| {
+        let key = <schema::Header as schema::Record>::key(&());
+        let sealed = store::Engine::get(store, &key).unwrap().unwrap();
+        let body = schema::formats().open(&key, &sealed).unwrap();
+        let header = <schema::Header as schema::Record>::decode_record(&body).unwrap();
+        (header.epoch, header.mount_count)
+    };
+    let s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.epoch = u32::MAX), options());
+    assert!(s.stopped.as_ref().is_some_and(|reason| reason.contains("used up")), "{:?}", s.stopped);
+    assert_eq!(epoch(&s.engine), (u32::MAX, 0), "and wrote nothing");
+    let s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.epoch = u32::MAX - 1), options());
+    assert_eq!((s.stopped, epoch(&s.engine)), (None, (u32::MAX, 1)));
+}
+
 /// When the MGS has told the clients they are back soon, so those who are not are waited for less.
 #[test]
 fn imperative_recovery_makes_the_window_shorter() {

@@ -261,7 +261,8 @@ impl<S: Service> Target<S> {
         target
     }
 
-    /// Tells what happened.
+    /// Tells what happened. Deadlines act at [`Event::Tick`] only: a driver takes in what has arrived before, so that nobody is
+    /// evicted whose answer is there already.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.m.now = now.max(self.m.now);
         if self.m.stage == Stage::Stopped {
@@ -286,7 +287,7 @@ impl<S: Service> Target<S> {
             Event::Space(space) => self.m.view.set_space(space),
             Event::DataSpace(space) => self.m.data_space = Some(space),
             Event::WallClock(ns) => self.m.wall_ns = ns,
-            Event::Tick => {}
+            Event::Tick => self.time(),
         }
         self.run();
     }
@@ -350,7 +351,6 @@ impl<S: Service> Target<S> {
 
     /// Runs all that can run.
     pub(crate) fn run(&mut self) {
-        self.time();
         let mut turns = 0;
         loop {
             self.lock_events();
@@ -389,6 +389,7 @@ impl<S: Service> Target<S> {
     /// What is due by now.
     fn time(&mut self) {
         let now = self.m.now;
+        self.evict_late();
         if self.m.locks.deadline().is_some_and(|at| at <= now) {
             self.m.locks.tick(now);
         }

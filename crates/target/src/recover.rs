@@ -29,10 +29,6 @@ impl<S: Service> Target<S> {
         while let Some(step) = self.m.window.step(self.m.now) {
             any = true;
             match step {
-                Step::Evict(handle) => {
-                    let reason = self.m.why_given_up(handle);
-                    self.evict(handle, &reason);
-                }
                 Step::OpenLocks => {
                     self.m.move_phases(Phase::RequestsDone, Phase::Locks);
                     self.m.answer_pings(flags::REQ_REPLAY_DONE);
@@ -53,6 +49,18 @@ impl<S: Service> Target<S> {
             }
         }
         any
+    }
+
+    /// Gives up on clients that recovery has waited for long enough.
+    pub(crate) fn evict_late(&mut self) {
+        if self.m.stage != Stage::Serving {
+            return;
+        }
+        while let Some(handle) = self.m.window.late(self.m.now) {
+            let reason = self.m.why_given_up(handle);
+            self.evict(handle, &reason);
+            self.recovery_steps();
+        }
     }
 
     fn finish_recovery(&mut self) {

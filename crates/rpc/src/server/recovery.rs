@@ -82,8 +82,6 @@ pub enum Replayed {
 /// What the target has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Evict this client: the others do not wait any longer.
-    Evict(Handle),
     /// Requests are replayed: answer the pings that asked.
     OpenLocks,
     /// Everything is replayed: make the new epoch durable, then call [`Window::finished`].
@@ -400,12 +398,6 @@ impl Window {
         if !self.is_open() || self.state == WindowState::Finishing {
             return None;
         }
-        if now >= self.check
-            && let Some(client) = self.late(now)
-        {
-            stdx::mark!("window.evict");
-            return Some(Step::Evict(client));
-        }
         match self.state {
             WindowState::WaitingForClients if !self.clients.is_empty() => None,
             WindowState::WaitingForClients | WindowState::Connecting if self.awaited == 0 => {
@@ -426,10 +418,14 @@ impl Window {
         }
     }
 
-    /// A client that must not be waited for any longer; when there is none, when the next may be.
-    fn late(&mut self, now: Instant) -> Option<Handle> {
+    /// A client that must not be waited for any longer: evict it, do what follows, and ask again.
+    pub fn late(&mut self, now: Instant) -> Option<Handle> {
+        if now < self.check || !self.is_open() {
+            return None;
+        }
         let late = self.clients.iter().find(|(_, client)| now >= self.limit(client));
         if let Some((&handle, _)) = late {
+            stdx::mark!("window.evict");
             return Some(handle);
         }
         self.check = self.end_of_wait();
@@ -456,7 +452,7 @@ impl Window {
         self.clients.clear();
     }
 
-    /// When [`Window::step`] wants to be called at the latest.
+    /// When [`Window::late`] may have a client.
     pub fn deadline(&self) -> Option<Instant> {
         Some(self.check).filter(|at| *at != Instant::FAR && self.is_open())
     }

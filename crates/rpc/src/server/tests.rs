@@ -339,8 +339,8 @@ fn who_does_not_come_or_does_not_go_on_is_given_up() {
     w.connected(NOW, a);
     w.connected(NOW, b);
     let late = NOW + SOFT;
-    assert_eq!(w.step(late - Duration::from_nanos(1)), None);
-    assert_eq!(w.step(late), Some(Step::Evict(c)));
+    assert_eq!(w.late(late - Duration::from_nanos(1)), None);
+    assert_eq!(w.late(late), Some(c));
     w.gone(c);
     assert_eq!(w.step(late), None);
     // b is connected, but says nothing; a's replay cannot run.
@@ -348,7 +348,7 @@ fn who_does_not_come_or_does_not_go_on_is_given_up() {
     assert_eq!(next(&mut w), None);
     let late = late + SOFT;
     assert_eq!(w.waited_for(late, b), Some((SOFT + SOFT, SOFT)));
-    assert_eq!(w.step(late), Some(Step::Evict(b)));
+    assert_eq!(w.late(late), Some(b));
     w.gone(b);
     assert_eq!(next(&mut w), Some(15));
     assert_eq!(w.status().evicted, 2);
@@ -356,7 +356,7 @@ fn who_does_not_come_or_does_not_go_on_is_given_up() {
     w.requests_done(late, a);
     assert_eq!(w.step(late), Some(Step::OpenLocks));
     let late = late + SOFT;
-    assert_eq!((w.deadline(), w.step(late)), (Some(late), Some(Step::Evict(a))));
+    assert_eq!((w.deadline(), w.late(late)), (Some(late), Some(a)));
     w.gone(a);
     assert_eq!(w.step(late), Some(Step::Finish));
 }
@@ -374,11 +374,11 @@ fn pass(
         now = now + pace;
         each(w, now);
         loop {
-            let step = w.step(now);
-            if let Some(Step::Evict(client)) = step {
+            if let Some(client) = w.late(now) {
                 evicted.push((client, now.since(from)));
                 w.gone(client);
             }
+            let step = w.step(now);
             let replay = w.next_replay(|| false);
             if replay.is_some() {
                 w.executed(now);

@@ -262,6 +262,14 @@ fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     let again = c.open(a, f.ino, 0).unwrap();
     c.read(a, again, 0, 10).unwrap();
     assert!(stdx::marks::count("evicted") > 0);
+    // Both sides say why, and the client what it has lost: by FID, for the kernel had to forget the name.
+    for line in [
+        "fs-MDT0000 Warn: evicts",
+        "client 0: fs-MDT0000 evicted this client: it did not give back its lock on ",
+        "client 0: fs-MDT0000: lost with the eviction of [0x200000400:0x1:0x0]: 1 opens, 0 bytes that were not written back",
+    ] {
+        assert!(c.log.iter().any(|told| told.contains(line)), "{line}: {:#?}", c.log);
+    }
     c.close(a, again).unwrap();
     c.create(a, 1, "g").unwrap();
 }

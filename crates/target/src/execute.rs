@@ -327,10 +327,13 @@ impl<S: Service> Target<S> {
                 }
                 LockEvent::Ready { waiter } | LockEvent::GlimpseDone { waiter } => m.ready.push_back(waiter.0),
                 LockEvent::Limit { export, locks } => m.tell_lru_limit(export, locks),
-                LockEvent::Overdue { export } => {
+                LockEvent::Overdue { export, resource, glimpse, asked } => {
+                    let what = if glimpse { "answer for its lock on" } else { "give back its lock on" };
                     let reason = format!(
-                        "it did not give a lock back within {} s of being asked",
-                        m.options.lock_timeout.as_secs()
+                        "it did not {what} {} within {} s (ldlm_timeout), asked {} s ago",
+                        resource.fid,
+                        m.options.lock_timeout.as_secs(),
+                        m.now.since(asked).as_secs()
                     );
                     self.evict(Handle(export.0), &reason);
                 }

@@ -102,6 +102,8 @@ pub(crate) struct Machine {
     pub(crate) next_silence_check: Instant,
     /// How often clients were refused that are not in yet, by their uuid (`None`: it was none).
     pub(crate) refused: Map<Option<[u8; 16]>, u64>,
+    /// Why clients were evicted that have not come back yet.
+    pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
@@ -162,6 +164,7 @@ impl Machine {
             data_space: None,
             peers: Map::default(),
             next_silence_check: now,
+            evicted: Map::default(),
             eviction_count: 0,
             evict_later: Vec::new(),
             refused: Map::default(),

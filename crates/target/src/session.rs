@@ -7,7 +7,7 @@ use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
 use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply, LruLimit};
-use proto::{Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
 use stdx::Instant;
@@ -27,7 +27,7 @@ fn writes_back(header: &Header) -> bool {
     matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint | MdsBatch))
 }
 
-/// Of how many clients it is known at most that they were refused.
+/// Of how many clients it is known at most that they were refused, or why they were evicted.
 const REFUSED_MAX: usize = 1024;
 
 /// Shortest time after which a client is told to be patient.
@@ -293,6 +293,12 @@ impl<S: Service> Target<S> {
                     self.m.effects.push_back(Effect::Hangup { conn: ConnId(old.0) });
                 }
                 let id = ExportId(handle.0);
+                if accepted.new
+                    && let Some(uuid) = self.m.exports.get(handle).map(|export| export.uuid)
+                    && let Some(reason) = self.m.evicted.remove(&uuid)
+                {
+                    accepted.reply.reason = reason;
+                }
                 self.aside(|service, cx| service.connected(cx, id, &request, &mut accepted.reply));
                 let (phase, lightweight, dirty) = match self.m.exports.get(handle) {
                     Some(export) => (export.phase, export.lightweight, export.dirty),
@@ -339,9 +345,18 @@ impl<S: Service> Target<S> {
         let Some(export) = self.m.exports.get(handle) else { return };
         stdx::mark!("target.evict");
         let link = export.link;
-        let line = format!("evicts {}: {reason}", self.m.client_name(handle));
+        let loses = format!(
+            "last heard of {} s ago at {}; it loses {} locks and {} requests under way",
+            self.m.now.since(export.heard).as_secs(),
+            if link.is_some() { export.address.as_str() } else { "a connection that is gone" },
+            self.m.locks.count(ExportId(handle.0)),
+            export.executing()
+        );
+        let uuid = export.uuid;
+        let line = format!("evicts {}: {reason} ({loses})", self.m.client_name(handle));
         self.m.log(LogLevel::Warn, line);
         self.m.eviction_count += 1;
+        self.m.note_eviction(uuid, reason);
         self.drop_export(handle, false);
         // So it comes back at once and learns of it.
         if let Some(link) = link {
@@ -378,6 +393,14 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// Keeps the reason until the client comes back and asks.
+    fn note_eviction(&mut self, uuid: ClientUuid, reason: &str) {
+        if self.evicted.len() >= REFUSED_MAX {
+            self.evicted.clear();
+        }
+        self.evicted.insert(uuid, reason.to_owned());
+    }
+
     /// A client was refused: a line for the first time and for each tenth, hundredth, thousandth … after.
     fn tell_refusal(&mut self, request: &ConnectReq, address: &str, reason: &str) {
         let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();

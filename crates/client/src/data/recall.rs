@@ -216,6 +216,15 @@ pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
     Some(Lvb { size: object.size_floor(), ..object.lvb() })
 }
 
+/// See [`super::unwritten`].
+pub(super) fn unwritten(w: &World, resource: &Resource) -> u64 {
+    let object = place_of(resource).and_then(|(ino, key)| file(w, ino)?.object(key));
+    object.map_or(0, |object| {
+        let counts = object.pages.counts();
+        counts.dirty + counts.writing
+    })
+}
+
 /// See [`super::lock_lost`].
 pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
     let Some((ino, key)) = place_of(&lock.resource) else { return };

@@ -328,11 +328,14 @@ impl Locks {
         {
             self.timers.remove(&(at, handle, glimpse));
             let Some(i) = self.by_handle(handle) else { continue };
-            let export = self.locks[i].export;
+            let lock = &self.locks[i];
+            let (export, resource) = (lock.export, self.resources[lock.res].key);
+            let call = lock.call.as_ref().map(|call| call.first);
+            let first = if glimpse { lock.asked.as_ref().map(|asked| asked.first) } else { call };
             if let Some(state) = self.exports.get_mut(&export)
                 && !core::mem::replace(&mut state.overdue, true)
             {
-                self.events.push_back(LockEvent::Overdue { export });
+                self.events.push_back(LockEvent::Overdue { export, resource, glimpse, asked: first.unwrap_or(at) });
             }
         }
     }

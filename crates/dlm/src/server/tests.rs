@@ -113,7 +113,7 @@ impl Target {
                 LockEvent::Refused { waiter, errno } => format!("refused {} {errno:?}", waiter.0),
                 LockEvent::Ready { waiter } => format!("ready {}", waiter.0),
                 LockEvent::GlimpseDone { waiter } => format!("glimpsed {}", waiter.0),
-                LockEvent::Overdue { export } => format!("overdue {}", export.0),
+                LockEvent::Overdue { export, .. } => format!("overdue {}", export.0),
                 LockEvent::Limit { export, locks } => format!("limit {} {locks}", export.0),
             })
             .collect()

@@ -346,3 +346,32 @@ fn a_read_that_waits_for_a_server_can_be_interrupted() {
     c.start(at);
     c.getattr(b, dir).unwrap();
 }
+
+/// A client dies with locks at every target. Another meets them one after another, and waits about as long as for one.
+#[test]
+fn a_client_that_died_costs_others_one_wait() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let mut files = Vec::new();
+    for name in ["f", "g", "h"] {
+        let (stat, fh) = c.create(a, dir, name).unwrap();
+        c.write(a, fh, 0, &vec![7; 300_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.write(a, fh, 100, b"not synced").unwrap();
+        files.push(stat.ino);
+    }
+    c.die(a);
+    let start = c.now;
+    assert_eq!(c.lookup(b, 1, "d").unwrap().ino, dir);
+    for name in ["f", "g", "h"] {
+        let ino = c.lookup(b, dir, name).unwrap().ino;
+        let fh = c.open(b, ino, 2).unwrap();
+        c.write(b, fh, 0, b"another").unwrap();
+        c.call(b, Call::Fsync { fh, data_only: false }).unwrap();
+        assert_eq!(c.read(b, fh, 0, 300_000).unwrap().len(), 300_000);
+    }
+    let waited = c.now.since(start);
+    let evicting = c.log.iter().filter(|line| line.contains("Warn: evicts client:test:0")).count();
+    assert!(evicting >= 2 && waited < Duration::from_secs(28), "{evicting} targets, {waited:?}: {:#?}", c.log);
+}

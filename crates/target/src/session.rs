@@ -337,7 +337,9 @@ impl<S: Service> Target<S> {
             return;
         }
         self.m.peers.remove(&conn);
-        self.m.exports.link_closed(Link(conn.0));
+        if let Some(handle) = self.m.exports.link_closed(Link(conn.0)) {
+            self.m.locks.disconnected(self.m.now, ExportId(handle.0));
+        }
     }
 
     /// Gives a client up.

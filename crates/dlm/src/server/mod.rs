@@ -119,6 +119,8 @@ struct Export {
     overdue: bool,
     /// When its deadlines were last extended.
     progress: Instant,
+    /// Since when it has no connection.
+    away: Option<Instant>,
     /// How many unused locks it was told to keep at most; 0: nothing.
     limit: u32,
     /// Cookies of the record lock requests executed last: a resend of one is answered, not executed again.

@@ -262,6 +262,14 @@ fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     let again = c.open(a, f.ino, 0).unwrap();
     c.read(a, again, 0, 10).unwrap();
     assert!(stdx::marks::count("evicted") > 0);
+    // Both sides say why, and the client what it has lost: by FID, for the kernel had to forget the name.
+    for line in [
+        "fs-MDT0000 Warn: evicts",
+        "client 0: fs-MDT0000 evicted this client: it did not give back its lock on ",
+        "client 0: fs-MDT0000: lost with the eviction of [0x200000400:0x1:0x0]: 1 opens, 0 bytes that were not written back",
+    ] {
+        assert!(c.log.iter().any(|told| told.contains(line)), "{line}: {:#?}", c.log);
+    }
     c.close(a, again).unwrap();
     c.create(a, 1, "g").unwrap();
 }
@@ -337,4 +345,33 @@ fn a_read_that_waits_for_a_server_can_be_interrupted() {
     assert_eq!(c.answer(b, id), Err(Errno::EINTR));
     c.start(at);
     c.getattr(b, dir).unwrap();
+}
+
+/// A client dies with locks at every target. Another meets them one after another, and waits about as long as for one.
+#[test]
+fn a_client_that_died_costs_others_one_wait() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let mut files = Vec::new();
+    for name in ["f", "g", "h"] {
+        let (stat, fh) = c.create(a, dir, name).unwrap();
+        c.write(a, fh, 0, &vec![7; 300_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.write(a, fh, 100, b"not synced").unwrap();
+        files.push(stat.ino);
+    }
+    c.die(a);
+    let start = c.now;
+    assert_eq!(c.lookup(b, 1, "d").unwrap().ino, dir);
+    for name in ["f", "g", "h"] {
+        let ino = c.lookup(b, dir, name).unwrap().ino;
+        let fh = c.open(b, ino, 2).unwrap();
+        c.write(b, fh, 0, b"another").unwrap();
+        c.call(b, Call::Fsync { fh, data_only: false }).unwrap();
+        assert_eq!(c.read(b, fh, 0, 300_000).unwrap().len(), 300_000);
+    }
+    let waited = c.now.since(start);
+    let evicting = c.log.iter().filter(|line| line.contains("Warn: evicts client:test:0")).count();
+    assert!(evicting >= 2 && waited < Duration::from_secs(28), "{evicting} targets, {waited:?}: {:#?}", c.log);
 }

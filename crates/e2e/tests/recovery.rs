@@ -477,3 +477,39 @@ fn a_slow_request_is_waited_for() {
     assert!(!import.contains("services: 5 sec"), "{import}");
     assert!(of_first("timeouts").contains("service : cur   1"), "{}", of_first("timeouts"));
 }
+
+/// A target is stopped after it has asked for a lock, for longer than anybody may keep one. When it goes on it finds the answer
+/// in its socket, and that the time was not the client's.
+#[test]
+fn nobody_is_evicted_because_a_target_was_stopped() {
+    use rustix::process::{Pid, Signal, kill_process};
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("a target that is stopped for a while", Duration::from_secs(100));
+    let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::mounts(2) });
+    cluster.set_on(Which::Mdt, "ldlm_timeout", "3").ok();
+    let signal = |pid: u32, signal| kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    let (target, holder) = (cluster.server_pid(Which::Mdt), cluster.mount_pid(1));
+    for round in 0..2 {
+        let folder = format!("d{round}");
+        fs::create_dir(cluster.mount(1).join(&folder)).unwrap();
+        fs::write(cluster.mount(1).join(&folder).join("held"), "by the second mount").unwrap();
+        // The holder cannot answer before the target is stopped, and answers while it is.
+        signal(holder, Signal::STOP);
+        let wanted = cluster.mount(0).join(&folder).join("wanted");
+        let program = std::thread::spawn(move || fs::write(wanted, "by the first mount"));
+        std::thread::sleep(Duration::from_millis(800));
+        signal(target, Signal::STOP);
+        signal(holder, Signal::CONT);
+        std::thread::sleep(Duration::from_secs(6));
+        signal(target, Signal::CONT);
+        program.join().unwrap().expect("the program goes on");
+        for name in ["held", "wanted"] {
+            assert!(cluster.mount(1).join(&folder).join(name).is_file(), "{name}");
+        }
+        let log = cluster.server_log(Which::Mdt);
+        assert_eq!(parameter(&cluster, Which::Mdt, "eviction_count"), "0", "{log}");
+        assert!(log.contains("did not run for"), "{log}");
+    }
+}

@@ -1,28 +1,50 @@
 //! The clocks that the machines are told of.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The monotonic clock of this process.
-#[derive(Clone, Copy, Debug)]
+use parking_lot::Mutex;
+use stdx::RunningTime;
+
+/// The clock of a driver: the monotonic clock of this process without the time in which it did not run. Its driver reads it at
+/// least once a second ([`RunningTime`]).
+#[derive(Debug)]
 pub struct Clock {
     start: std::time::Instant,
+    running: Mutex<RunningTime>,
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock { start: std::time::Instant::now() }
+        let start = std::time::Instant::now();
+        Clock { start, running: Mutex::new(RunningTime::new(raw(start))) }
     }
 }
 
+/// Never zero, so that "never" can be.
+fn raw(start: std::time::Instant) -> stdx::Instant {
+    stdx::Instant(start.elapsed().as_nanos() as u64 + 1)
+}
+
 impl Clock {
-    /// Now, for a machine. Never zero, so that "never" can be.
+    /// Now, for a machine.
     pub fn now(&self) -> stdx::Instant {
-        stdx::Instant(self.start.elapsed().as_nanos() as u64 + 1)
+        let mut running = self.running.lock();
+        running.now(raw(self.start))
     }
 
     /// The instant of a machine as one that timers understand.
     pub fn at(&self, instant: stdx::Instant) -> std::time::Instant {
-        self.start + std::time::Duration::from_nanos(instant.0.saturating_sub(1).min(u64::MAX / 4))
+        let instant = self.running.lock().at(instant);
+        self.start + Duration::from_nanos(instant.0.saturating_sub(1).min(u64::MAX / 4))
+    }
+
+    /// A line for the log if the process did not run for a while.
+    pub fn told_gap(&self) -> Option<String> {
+        let gap = self.running.lock().take_gap()?;
+        Some(format!(
+            "did not run for {:.1} s (stopped, paused or short of memory): all its deadlines move",
+            gap.as_secs_f64()
+        ))
     }
 }
 

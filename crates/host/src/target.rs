@@ -183,14 +183,16 @@ pub fn spawn<S: Service + 'static>(
             let workers = Workers::start(&thread_name, engine, data.clone(), events.clone())
                 .map_err(|error| format!("target '{thread_name}' cannot start its threads: {error}"))?;
             let clock = Clock::default();
+            let machine = RefCell::new(make(clock.now()));
             let world = Rc::new(World {
                 clock,
-                machine: RefCell::new(make(clock.now())),
+                machine,
                 workers,
                 loads: RefCell::default(),
                 events,
                 conns: RefCell::new(HashMap::new()),
                 next_conn: Cell::new(1),
+                reads: Cell::new(0),
                 timer: Cell::new(None),
                 timer_moved: Notify::new(),
                 stopped: RefCell::new(None),
@@ -220,6 +222,8 @@ struct World<S: Service> {
     events: mpsc::UnboundedSender<Event>,
     conns: RefCell<HashMap<ConnId, Conn>>,
     next_conn: Cell<u64>,
+    /// How often a connection had something to read.
+    reads: Cell<u64>,
     /// What the timer waits for.
     timer: Cell<Option<stdx::Instant>>,
     /// The machine wants to be told the time before that.
@@ -253,6 +257,8 @@ struct Conn {
 
 /// A peer that does not read what it is sent is cut off at this many bytes.
 const OUT_MAX: usize = 256 << 20;
+/// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
+const READS_BEFORE_DEADLINE: u32 = 64;
 /// So many requests of a survey are made before others have their turn.
 const SURVEY_TURN: usize = 256;
 
@@ -295,7 +301,10 @@ async fn serve<S: Service + 'static>(
                 Some(control) => world.control(control),
                 None => world.control(Control::Shutdown),
             },
-            () = timer => world.event(Event::Tick),
+            () = timer => {
+                world.take_in().await;
+                world.event(Event::Tick);
+            }
             () = world.timer_moved.notified() => {}
             () = world.survey_goes_on.notified() => {
                 // The connections have their turn between two of the survey.
@@ -312,6 +321,9 @@ async fn serve<S: Service + 'static>(
             }
         }
         world.carry_out();
+        if let Some(line) = world.clock.told_gap() {
+            tracing::warn!("target '{}' {line}", world.name);
+        }
     }
     accepting.abort();
     // Replies that say "durable" are written before the connections go.
@@ -472,6 +484,20 @@ impl<S: Service + 'static> World<S> {
         Ok(survey)
     }
 
+    /// Reads what has arrived, before a deadline acts on what has not: after a pause, or a long turn, the answer that it
+    /// waits for may be in a socket already.
+    async fn take_in(&self) {
+        for _ in 0..READS_BEFORE_DEADLINE {
+            let before = self.reads.get();
+            // The first lets the runtime look at the sockets, the second lets their tasks read.
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            if self.reads.get() == before {
+                return;
+            }
+        }
+    }
+
     /// Hands requests of the survey to the machine, as many as may go before others have their turn.
     fn survey_turn(self: &Rc<Self>) {
         let mut frames = Vec::new();
@@ -559,6 +585,7 @@ impl<S: Service + 'static> World<S> {
                     if !matches!(read, Ok(count) if count > 0) {
                         break;
                     }
+                    self.reads.set(self.reads.get() + 1);
                     let mut sound = true;
                     loop {
                         match decoder.next_frame() {

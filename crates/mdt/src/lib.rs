@@ -179,6 +179,16 @@ impl Service for Mdt {
             && request.decode::<ReintReq>().is_ok_and(|reint| matches!(reint.op, Some(Reint::Open(_))))
     }
 
+    fn changes(&self, request: &Request) -> bool {
+        match request.opcode {
+            // An open that only reads needs a handle, and a reply record with it.
+            Opcode::MdsReint => !request
+                .decode::<ReintReq>()
+                .is_ok_and(|reint| matches!(&reint.op, Some(Reint::Open(open)) if ops::open::only_reads(open.flags))),
+            opcode => matches!(opcode, Opcode::MdsBatch | Opcode::ObjWrite | Opcode::ObjPunch | Opcode::ObjSetattr),
+        }
+    }
+
     fn records_max(&self, request: &Request) -> usize {
         match request.opcode {
             // A close on the wire has this many bytes at least, and may remove an object.

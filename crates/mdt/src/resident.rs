@@ -22,17 +22,20 @@ pub fn read(data: &Bytes, size: u64, offset: u64, length: u32) -> Bytes {
     out.into()
 }
 
-/// The bytes after a write.
-pub fn write(data: &Bytes, offset: u64, new: &[u8]) -> Bytes {
-    let (offset, end) = (offset as usize, offset as usize + new.len());
-    let mut out = Vec::with_capacity(data.len().max(end));
+/// The bytes after a write; `None` if there is no memory for so many. The caller bounds where a file may end, but a record
+/// says where this one does.
+pub fn write(data: &Bytes, offset: u64, new: &[u8]) -> Option<Bytes> {
+    let offset = usize::try_from(offset).ok()?;
+    let end = offset.checked_add(new.len())?;
+    let mut out = Vec::new();
+    out.try_reserve_exact(data.len().max(end)).ok()?;
     out.extend_from_slice(&data[..data.len().min(offset)]);
     out.resize(offset, 0);
     out.extend_from_slice(new);
     if data.len() > end {
         out.extend_from_slice(&data[end..]);
     }
-    out.into()
+    Some(out.into())
 }
 
 /// The bytes of a file that now ends at `size`.
@@ -73,6 +76,13 @@ pub fn seek(data: &Bytes, size: u64, offset: u64, hole: bool) -> Option<u64> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_write_that_no_memory_holds_is_refused() {
+        for offset in [u64::MAX, 1 << 62] {
+            assert_eq!(write(&Bytes::from_static(b"old"), offset, b"new"), None);
+        }
+    }
+
     /// Random operations on a file, against a plain vector.
     #[test]
     fn a_file_with_a_short_record_reads_like_a_vector() {
@@ -84,7 +94,7 @@ mod tests {
                 0 => {
                     let new = vec![step as u8 | 1; length as usize];
                     if !new.is_empty() {
-                        data = write(&data, offset, &new);
+                        data = write(&data, offset, &new).unwrap();
                         let end = offset as usize + new.len();
                         model.resize(model.len().max(end), 0);
                         model[offset as usize..end].copy_from_slice(&new);

@@ -61,6 +61,8 @@ pub enum Command {
     Crash(usize),
     /// What a server does does not reach its disk any more.
     Barrier(usize),
+    /// A node stands still for so long.
+    Pause(Node, Duration),
     /// A parameter of a server is set.
     Set(usize, &'static str, &'static str),
     /// A parameter has this in it, or something is wrong.

@@ -16,6 +16,7 @@ fn tell(names: &[&str]) {
 
 const NAMES: &[&str] =
     &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
+const PAUSED: &[&str] = &["paused"];
 const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced"];
 const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
 
@@ -32,6 +33,11 @@ fn data_survives_every_fault() {
 #[test]
 fn nothing_stays_of_what_is_gone() {
     tell(GONE);
+}
+
+#[test]
+fn nobody_is_evicted_for_a_pause() {
+    tell(PAUSED);
 }
 
 /// Cases of Lustre's replay-single.
@@ -58,7 +64,7 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, DATA, GONE, NUMBERED].concat();
+    let known = [NAMES, PAUSED, DATA, GONE, NUMBERED].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

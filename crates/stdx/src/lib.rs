@@ -1,6 +1,7 @@
 //! What the standard library lacks for a core without I/O.
 //!
 //! - [`Instant`]: a point in time that the driver gives; the core has no clock of its own.
+//! - [`RunningTime`]: what a driver makes of its clock, so that a pause of the process is nobody's fault.
 //! - [`Rng`]: a small generator from one seed.
 //! - [`Map`], [`Set`]: hash maps with a fixed-seed hasher. Never iterate one into output that anyone sees:
 //!   the order is stable for one history of inserts, but means nothing.
@@ -22,7 +23,7 @@ pub use index::Index;
 pub use queue::BoundedQueue;
 pub use rng::Rng;
 pub use slab::Slab;
-pub use time::Instant;
+pub use time::{Instant, RunningTime};
 
 /// The hasher state of [`Map`] and [`Set`]: keyed, with a seed that never changes.
 #[derive(Clone, Debug)]

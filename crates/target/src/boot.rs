@@ -251,9 +251,11 @@ impl Machine {
         }
         self.last_committed = self.last_transno;
         self.commits.set_progress(self.last_transno, progress.last_generation);
-        self.window = Window::new(known, self.last_committed, self.soft_time(), self.options.recovery_hard);
+        let given_max = given_max(&header, self.last_committed);
+        self.window = Window::new(known, self.last_committed, given_max, self.soft_time(), self.options.recovery_hard);
+        next_epoch(&header, self.last_transno)?;
         if !self.window.is_open() {
-            begin_epoch(&mut header, self.last_transno);
+            begin_epoch(&mut header, self.last_transno)?;
             self.last_transno = Transno::start_of(header.epoch);
             header.incompat &= !format_features::MULTI_RPCS;
         }
@@ -266,9 +268,29 @@ impl Machine {
 
 /// The next recovery epoch: transnos from now on are above all those before. Version 0.1.0 drops `versions_epoch` whenever
 /// it serves the target, so what that version answered is always before it.
-pub(crate) fn begin_epoch(header: &mut Header, last: Transno) {
-    header.epoch = header.epoch.max(last.epoch()) + 1;
+///
+/// # Errors
+/// There is none: a sentence for the operator.
+pub(crate) fn begin_epoch(header: &mut Header, last: Transno) -> Result<(), String> {
+    header.epoch = next_epoch(header, last)?;
     if header.versions_epoch == 0 {
         header.versions_epoch = header.epoch;
     }
+    Ok(())
+}
+
+fn next_epoch(header: &Header, last: Transno) -> Result<u32, String> {
+    header.epoch.max(last.epoch()).checked_add(1).ok_or_else(|| {
+        format!(
+            "the transnos of target '{}' are used up (the last is {last}): go back to a copy of its store",
+            header.name
+        )
+    })
+}
+
+/// The highest transno that can have been given since the last durable group: those of an epoch begin at its start, and no group
+/// has 2^32 changes.
+fn given_max(header: &Header, committed: Transno) -> Transno {
+    let from = committed.max(Transno::start_of(header.epoch));
+    Transno(from.0.saturating_add(u64::from(u32::MAX)))
 }

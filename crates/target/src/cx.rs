@@ -403,7 +403,8 @@ impl Cx<'_> {
         if misses {
             return Err(self.wait());
         }
-        self.m.window.locks_executed(self.m.now, rep.handles.len() as u64);
+        let client = proto::Handle(self.op.export.0);
+        self.m.window.locks_executed(self.m.now, client, rep.handles.len() as u64);
         Ok(rep)
     }
 

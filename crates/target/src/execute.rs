@@ -46,8 +46,14 @@ impl<S: Service> Target<S> {
             return;
         };
         let export = ExportId(handle.0);
-        let work = Work::Request(Request { export, opcode, frame });
-        let op = self.m.new_op(export, replay, work);
+        let request = Request { export, opcode, frame };
+        let only_reads = self.m.exports.get(handle).is_some_and(|export| export.read_only);
+        let refused = only_reads && self.service.changes(&request);
+        let op = self.m.new_op(export, replay, Work::Request(request));
+        if refused {
+            self.failed(op, Errno::EROFS);
+            return;
+        }
         self.attempt(op);
     }
 
@@ -198,6 +204,12 @@ impl<S: Service> Target<S> {
 
     /// An attempt whose changes stand.
     fn accept(&mut self, mut op: Op, mut reply: Reply) {
+        if self.m.last_transno == Transno(u64::MAX) {
+            // The next change would begin a history of its own from 0.
+            self.m.view.abandon();
+            self.m.stop("the transnos of this target are used up: report this as a bug".to_owned());
+            return;
+        }
         let now = self.m.now;
         let handle = Handle(op.export.0);
         let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));
@@ -317,10 +329,13 @@ impl<S: Service> Target<S> {
                 }
                 LockEvent::Ready { waiter } | LockEvent::GlimpseDone { waiter } => m.ready.push_back(waiter.0),
                 LockEvent::Limit { export, locks } => m.tell_lru_limit(export, locks),
-                LockEvent::Overdue { export } => {
+                LockEvent::Overdue { export, resource, glimpse, asked } => {
+                    let what = if glimpse { "answer for its lock on" } else { "give back its lock on" };
                     let reason = format!(
-                        "it did not give a lock back within {} s of being asked",
-                        m.options.lock_timeout.as_secs()
+                        "it did not {what} {} within {} s (ldlm_timeout), asked {} s ago",
+                        resource.fid,
+                        m.options.lock_timeout.as_secs(),
+                        m.now.since(asked).as_secs()
                     );
                     self.evict(Handle(export.0), &reason);
                 }

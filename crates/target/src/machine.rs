@@ -102,6 +102,8 @@ pub(crate) struct Machine {
     pub(crate) next_silence_check: Instant,
     /// How often clients were refused that are not in yet, by their uuid (`None`: it was none).
     pub(crate) refused: Map<Option<[u8; 16]>, u64>,
+    /// Why clients were evicted that have not come back yet.
+    pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
@@ -133,7 +135,7 @@ impl Machine {
             view: View::new(config, schema::formats(), last_group),
             locks: Locks::new(0, locks),
             exports: Exports::new(0, Limits::default()),
-            window: Window::new([], Transno(0), options.recovery_soft, options.recovery_hard),
+            window: Window::new([], Transno(0), Transno(0), options.recovery_soft, options.recovery_hard),
             recovery_start_ns: 0,
             commits: Commits::new(),
             upstreams: Upstreams::default(),
@@ -162,6 +164,7 @@ impl Machine {
             data_space: None,
             peers: Map::default(),
             next_silence_check: now,
+            evicted: Map::default(),
             eviction_count: 0,
             evict_later: Vec::new(),
             refused: Map::default(),
@@ -261,7 +264,8 @@ impl<S: Service> Target<S> {
         target
     }
 
-    /// Tells what happened.
+    /// Tells what happened. Deadlines act at [`Event::Tick`] only: a driver takes in what has arrived before, so that nobody is
+    /// evicted whose answer is there already.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.m.now = now.max(self.m.now);
         if self.m.stage == Stage::Stopped {
@@ -286,7 +290,7 @@ impl<S: Service> Target<S> {
             Event::Space(space) => self.m.view.set_space(space),
             Event::DataSpace(space) => self.m.data_space = Some(space),
             Event::WallClock(ns) => self.m.wall_ns = ns,
-            Event::Tick => {}
+            Event::Tick => self.time(),
         }
         self.run();
     }
@@ -350,7 +354,6 @@ impl<S: Service> Target<S> {
 
     /// Runs all that can run.
     pub(crate) fn run(&mut self) {
-        self.time();
         let mut turns = 0;
         loop {
             self.lock_events();
@@ -389,6 +392,7 @@ impl<S: Service> Target<S> {
     /// What is due by now.
     fn time(&mut self) {
         let now = self.m.now;
+        self.evict_late();
         if self.m.locks.deadline().is_some_and(|at| at <= now) {
             self.m.locks.tick(now);
         }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use proto::frame::flags;
 use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
 use rpc::RECONNECT_DELAY_MAX;
-use rpc::server::{Phase, Step};
+use rpc::server::{Export, Phase, Step, WindowState};
 
 use crate::api::LogLevel;
 use crate::boot::{Stage, begin_epoch};
@@ -29,7 +29,6 @@ impl<S: Service> Target<S> {
         while let Some(step) = self.m.window.step(self.m.now) {
             any = true;
             match step {
-                Step::Evict(handle) => self.evict(handle, "it did not come back, or did not replay, in time"),
                 Step::OpenLocks => {
                     self.m.move_phases(Phase::RequestsDone, Phase::Locks);
                     self.m.answer_pings(flags::REQ_REPLAY_DONE);
@@ -43,7 +42,7 @@ impl<S: Service> Target<S> {
         {
             any = true;
             let transno = frame.header.transno;
-            if self.m.exports.get(handle).is_some_and(|export| export.replay_failed) {
+            if self.m.exports.get(handle).is_some_and(|export| export.replay_failed.is_some()) {
                 self.m.skip_replay(handle, &frame.header);
             } else {
                 self.execute(handle, frame, Replay::Fresh(transno));
@@ -52,16 +51,32 @@ impl<S: Service> Target<S> {
         any
     }
 
+    /// Gives up on clients that recovery has waited for long enough.
+    pub(crate) fn evict_late(&mut self) {
+        if self.m.stage != Stage::Serving {
+            return;
+        }
+        while let Some(handle) = self.m.window.late(self.m.now) {
+            let reason = self.m.why_given_up(handle);
+            self.evict(handle, &reason);
+            self.recovery_steps();
+        }
+    }
+
     fn finish_recovery(&mut self) {
-        let failed: Vec<Handle> = self.m.exports.iter().filter(|e| e.replay_failed).map(|e| e.handle).collect();
-        for handle in failed {
-            self.evict(handle, "what it replayed hangs on a change that was lost with its client");
+        let why = |export: &Export| Some((export.handle, export.replay_failed.clone()?));
+        let failed: Vec<(Handle, String)> = self.m.exports.iter().filter_map(why).collect();
+        for (handle, why) in failed {
+            self.evict(handle, &why);
         }
         let m = &mut self.m;
         if m.exports.iter().all(|export| !export.is_multi()) {
             m.header.incompat &= !format_features::MULTI_RPCS;
         }
-        begin_epoch(&mut m.header, m.last_transno);
+        if let Err(reason) = begin_epoch(&mut m.header, m.last_transno) {
+            m.stop(reason);
+            return;
+        }
         m.header_dirty();
         let group = m.newest_group();
         if let Some(then) = m.when_durable(group, Then::Epoch) {
@@ -120,6 +135,21 @@ impl Machine {
         self.window.set_times(soft, hard);
     }
 
+    /// What a client did not do in time.
+    fn why_given_up(&self, handle: Handle) -> String {
+        let missed = match self.window.state() {
+            WindowState::Connecting => "it did not come back after the restart",
+            WindowState::Requests => "it did not replay its requests in time",
+            _ => "it did not replay its locks in time",
+        };
+        let (silent, waited) = self.window.waited_for(self.now, handle).unwrap_or_default();
+        format!(
+            "{missed}: nothing was heard of it for {} s, and recovery has waited {} s for it",
+            silent.as_secs(),
+            waited.as_secs()
+        )
+    }
+
     /// A request failed. If it is a replay that succeeded before, its client replays nothing more: what follows may hang on
     /// it, and the client is to keep a prefix of its history. It is evicted when the others are through. (A close that
     /// finds its file closed has nothing to do.)
@@ -137,8 +167,27 @@ impl Machine {
             errno.name()
         );
         self.log(LogLevel::Warn, line);
+        let name = opcode.name();
+        self.replays_no_more(
+            handle,
+            format!("{name} with transno {transno} hangs on a change that was lost with its client"),
+        );
+    }
+
+    /// A replay that cannot be what it claims. Its client is told, and evicted when the others are through.
+    pub(crate) fn refuse_replay(&mut self, handle: Handle, asked: &Header, why: String) {
+        if self.exports.get(handle).is_some_and(|export| export.replay_failed.is_none()) {
+            let line = format!("refuses a replay of {}: {why}", self.client_name(handle));
+            self.log(LogLevel::Error, line);
+        }
+        self.replays_no_more(handle, why);
+        self.refuse(handle, asked, Errno::EOVERFLOW);
+    }
+
+    /// The first reason is the one that counts: what follows fails because of it.
+    fn replays_no_more(&mut self, handle: Handle, why: String) {
         if let Some(export) = self.exports.get_mut(handle) {
-            export.replay_failed = true;
+            export.replay_failed.get_or_insert(why);
         }
     }
 

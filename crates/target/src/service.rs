@@ -222,6 +222,23 @@ pub trait Service {
         Ok(Reply { status: executed.status, ..Reply::default() })
     }
 
+    /// Whether a request changes what others see, for sessions that may only read: they are refused it with `EROFS`.
+    fn changes(&self, request: &Request) -> bool {
+        use Opcode::*;
+        matches!(
+            request.opcode,
+            MdsReint
+                | MdsBatch
+                | ObjWrite
+                | ObjPunch
+                | ObjSetattr
+                | ObjDestroy
+                | MgsRegister
+                | MgsSetParam
+                | MgsSeqRange
+        )
+    }
+
     /// Whether a replay whose change is durable must still run, because it made something in memory: an open. It runs with
     /// [`Cx::is_committed_replay`] and what it writes is dropped. Others are answered without running.
     fn replays_committed(&self, request: &Request) -> bool {

@@ -7,7 +7,7 @@ use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
 use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply, LruLimit};
-use proto::{Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
 use stdx::Instant;
@@ -27,7 +27,7 @@ fn writes_back(header: &Header) -> bool {
     matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint | MdsBatch))
 }
 
-/// Of how many clients it is known at most that they were refused.
+/// Of how many clients it is known at most that they were refused, or why they were evicted.
 const REFUSED_MAX: usize = 1024;
 
 /// Shortest time after which a client is told to be patient.
@@ -108,7 +108,7 @@ impl<S: Service> Target<S> {
             Arrival::Replay => self.replay(handle, frame),
             Arrival::ReplayLock => {
                 if frame.header.opcode == Opcode::LdlmEnqueue as u16 {
-                    self.m.window.locks_executed(self.m.now, 1);
+                    self.m.window.locks_executed(self.m.now, handle, 1);
                 }
                 self.execute(handle, frame, Replay::No);
             }
@@ -154,7 +154,7 @@ impl<S: Service> Target<S> {
         }
         let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
         self.m.patience_for(handle, &header);
-        match self.m.window.replay(handle, frame.clone(), replayed) {
+        match self.m.window.replay(self.m.now, handle, frame.clone(), replayed) {
             Replayed::Queued => self.foresee(handle, frame),
             Replayed::Committed => {
                 let Some(opcode) = Opcode::from_raw(header.opcode) else {
@@ -177,14 +177,16 @@ impl<S: Service> Target<S> {
                 reply.transno = header.transno;
                 self.m.send_reply(handle, Frame { header: reply, ..Frame::default() });
             }
-            Replayed::Conflict => {
-                let line = format!(
-                    "{} replays transno {}, which another client's change has: refused",
-                    self.m.client_name(handle),
+            Replayed::Late => {
+                let why = format!("its replay of transno {} came after a later one", header.transno);
+                self.m.refuse_replay(handle, &header, why);
+            }
+            Replayed::NeverGiven => {
+                let why = format!(
+                    "it replays transno {}, which this target has never given; unless the client is broken, the store is an older copy",
                     header.transno
                 );
-                self.m.log(LogLevel::Error, line);
-                self.m.refuse(handle, &header, Errno::EOVERFLOW);
+                self.m.refuse_replay(handle, &header, why);
             }
         }
     }
@@ -291,6 +293,12 @@ impl<S: Service> Target<S> {
                     self.m.effects.push_back(Effect::Hangup { conn: ConnId(old.0) });
                 }
                 let id = ExportId(handle.0);
+                if accepted.new
+                    && let Some(uuid) = self.m.exports.get(handle).map(|export| export.uuid)
+                    && let Some(reason) = self.m.evicted.remove(&uuid)
+                {
+                    accepted.reply.reason = reason;
+                }
                 self.aside(|service, cx| service.connected(cx, id, &request, &mut accepted.reply));
                 let (phase, lightweight, dirty) = match self.m.exports.get(handle) {
                     Some(export) => (export.phase, export.lightweight, export.dirty),
@@ -329,7 +337,9 @@ impl<S: Service> Target<S> {
             return;
         }
         self.m.peers.remove(&conn);
-        self.m.exports.link_closed(Link(conn.0));
+        if let Some(handle) = self.m.exports.link_closed(Link(conn.0)) {
+            self.m.locks.disconnected(self.m.now, ExportId(handle.0));
+        }
     }
 
     /// Gives a client up.
@@ -337,9 +347,18 @@ impl<S: Service> Target<S> {
         let Some(export) = self.m.exports.get(handle) else { return };
         stdx::mark!("target.evict");
         let link = export.link;
-        let line = format!("evicts {}: {reason}", self.m.client_name(handle));
+        let loses = format!(
+            "last heard of {} s ago at {}; it loses {} locks and {} requests under way",
+            self.m.now.since(export.heard).as_secs(),
+            if link.is_some() { export.address.as_str() } else { "a connection that is gone" },
+            self.m.locks.count(ExportId(handle.0)),
+            export.executing()
+        );
+        let uuid = export.uuid;
+        let line = format!("evicts {}: {reason} ({loses})", self.m.client_name(handle));
         self.m.log(LogLevel::Warn, line);
         self.m.eviction_count += 1;
+        self.m.note_eviction(uuid, reason);
         self.drop_export(handle, false);
         // So it comes back at once and learns of it.
         if let Some(link) = link {
@@ -376,6 +395,14 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// Keeps the reason until the client comes back and asks.
+    fn note_eviction(&mut self, uuid: ClientUuid, reason: &str) {
+        if self.evicted.len() >= REFUSED_MAX {
+            self.evicted.clear();
+        }
+        self.evicted.insert(uuid, reason.to_owned());
+    }
+
     /// A client was refused: a line for the first time and for each tenth, hundredth, thousandth … after.
     fn tell_refusal(&mut self, request: &ConnectReq, address: &str, reason: &str) {
         let client = <[u8; 16]>::try_from(&request.client_uuid[..]).ok();

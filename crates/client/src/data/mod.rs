@@ -344,6 +344,11 @@ pub fn is_clean(w: &World, ino: u64) -> bool {
     !file.leave_asked && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
+/// Bytes under the locks of a resource that the target does not have yet.
+pub fn unwritten(w: &World, resource: &Resource) -> u64 {
+    recall::unwritten(w, resource)
+}
+
 /// Whether the kernel may hold pages of a file, dirty ones too if a program has mapped it.
 pub fn is_in_kernel(w: &World, ino: u64) -> bool {
     state::file(w, ino).is_some_and(|file| file.kernel_pages)

@@ -225,9 +225,15 @@ pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
 }
 
 /// Bytes that the target does not have.
-fn unwritten(object: &Object) -> u64 {
+fn unwritten_of(object: &Object) -> u64 {
     let counts = object.pages.counts();
     counts.dirty + counts.writing
+}
+
+/// See [`super::unwritten`].
+pub(super) fn unwritten(w: &World, resource: &Resource) -> u64 {
+    let object = place_of(resource).and_then(|(ino, key)| file(w, ino)?.object(key));
+    object.map_or(0, unwritten_of)
 }
 
 /// See [`super::lock_lost`].
@@ -240,11 +246,11 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
     if !object.locks.iter().any(|held| held.cookie == lock.cookie) {
         return;
     }
-    let before = if idle { 0 } else { unwritten(object) };
+    let before = if idle { 0 } else { unwritten_of(object) };
     let bytes = now.file_range(key, &range);
     let kernel = now.kernel_pages && !idle;
     forget_lock(w, ino, key, lock);
-    let left = file(w, ino).and_then(|f| f.object(key)).map_or(0, unwritten);
+    let left = file(w, ino).and_then(|f| f.object(key)).map_or(0, unwritten_of);
     if !idle && left < before {
         flush::gave_up(w, ino, key, &range, before - left, Errno::EIO, "its lock was lost");
     }

@@ -533,6 +533,9 @@ impl Cluster {
     fn tell(&mut self, at: usize, event: target::Event) {
         if let Some(machine) = &mut self.servers[at].machine {
             machine.handle(self.now, event);
+            if machine.deadline().is_some_and(|at| at <= self.now) {
+                machine.handle(self.now, target::Event::Tick);
+            }
         }
     }
 

@@ -20,6 +20,8 @@ use crate::{ExportId, WaiterId};
 const PATIENCE: u32 = 30;
 /// And so many if it only connects again and again.
 const PATIENCE_IDLE: u32 = 3;
+/// One that has had no connection for a whole time-out when it is asked gets this part of another.
+pub(super) const AWAY_PART: u32 = 10;
 
 /// A blocking callback without an answer.
 pub(super) struct Call {
@@ -52,17 +54,35 @@ pub(super) struct GlimpseState {
 impl Locks {
     /// Asks for a lock back, once.
     pub(super) fn call_back(&mut self, i: u32, mode: LockMode, wanted: Part) {
-        let deadline = self.now + self.settings.lock_timeout;
-        let lock = &mut self.locks[i];
-        if lock.call.is_some() {
+        if self.locks[i].call.is_some() {
             return;
         }
+        let deadline = self.first_deadline(self.locks[i].export);
+        let lock = &mut self.locks[i];
         lock.call = Some(Box::new(Call { wanted, mode, first: self.now, deadline }));
         let (export, handle) = (lock.export, lock.handle);
         self.timers.insert((deadline, handle, false));
         self.exports.entry(export).or_default().calls.insert(handle);
         self.counters.called_back += 1;
         self.emit_call(i);
+    }
+
+    /// By when a holder must answer what it is asked now. The time since its connection broke counts: a client that died costs
+    /// whoever meets its locks one time-out in all, not one for each target and each lock.
+    fn first_deadline(&self, export: ExportId) -> Instant {
+        let timeout = self.settings.lock_timeout;
+        let full = self.now + timeout;
+        match self.exports.get(&export).and_then(|state| state.away) {
+            Some(away) => full.min((away + timeout).max(self.now + timeout / AWAY_PART)),
+            None => full,
+        }
+    }
+
+    /// The export's connection is gone. It may come back ([`resend_callbacks`](Locks::resend_callbacks)).
+    pub fn disconnected(&mut self, now: Instant, export: ExportId) {
+        if let Some(state) = self.exports.get_mut(&export) {
+            state.away.get_or_insert(now);
+        }
     }
 
     fn emit_call(&mut self, i: u32) {
@@ -194,7 +214,7 @@ impl Locks {
 
     fn ask(&mut self, i: u32, waiters: Vec<WaiterId>) {
         let serial = self.draw();
-        let deadline = self.now + self.settings.lock_timeout;
+        let deadline = self.first_deadline(self.locks[i].export);
         let lock = &mut self.locks[i];
         let (export, handle) = (lock.export, lock.handle);
         lock.asked = Some(Box::new(Asked { serial, first: self.now, deadline, waiters, next: Vec::new() }));
@@ -273,6 +293,7 @@ impl Locks {
         self.now = now;
         let Some(state) = self.exports.get_mut(&export) else { return };
         state.overdue = false;
+        state.away = None;
         self.tell_limit_again(export);
         for i in self.extend(export, PATIENCE_IDLE) {
             self.emit_call(i);
@@ -328,11 +349,14 @@ impl Locks {
         {
             self.timers.remove(&(at, handle, glimpse));
             let Some(i) = self.by_handle(handle) else { continue };
-            let export = self.locks[i].export;
+            let lock = &self.locks[i];
+            let (export, resource) = (lock.export, self.resources[lock.res].key);
+            let call = lock.call.as_ref().map(|call| call.first);
+            let first = if glimpse { lock.asked.as_ref().map(|asked| asked.first) } else { call };
             if let Some(state) = self.exports.get_mut(&export)
                 && !core::mem::replace(&mut state.overdue, true)
             {
-                self.events.push_back(LockEvent::Overdue { export });
+                self.events.push_back(LockEvent::Overdue { export, resource, glimpse, asked: first.unwrap_or(at) });
             }
         }
     }

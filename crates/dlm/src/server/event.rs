@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use proto::Errno;
 use proto::msg::{BlCallback, Flock, GlCallback, LockGrant, LockMode, Lvb, Policy, Resource};
+use stdx::Instant;
 
 use crate::{ExportId, WaiterId};
 
@@ -61,6 +62,12 @@ pub enum LockEvent {
     Overdue {
         /// Which.
         export: ExportId,
+        /// What its lock is on.
+        resource: Resource,
+        /// It was only asked what the object looks like, not for the lock.
+        glimpse: bool,
+        /// When it was asked first.
+        asked: Instant,
     },
 }
 

@@ -119,6 +119,8 @@ struct Export {
     overdue: bool,
     /// When its deadlines were last extended.
     progress: Instant,
+    /// Since when it has no connection.
+    away: Option<Instant>,
     /// How many unused locks it was told to keep at most; 0: nothing.
     limit: u32,
     /// Cookies of the record lock requests executed last: a resend of one is answered, not executed again.
@@ -482,7 +484,7 @@ impl Locks {
         self.now = now;
         self.events.retain(|event| {
             !matches!(event, LockEvent::Blocking { export: e, .. } | LockEvent::Glimpse { export: e, .. }
-                | LockEvent::Granted { export: e, .. } | LockEvent::Overdue { export: e }
+                | LockEvent::Granted { export: e, .. } | LockEvent::Overdue { export: e, .. }
                 | LockEvent::Limit { export: e, .. } if *e == export)
         });
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
@@ -546,6 +548,11 @@ impl Locks {
             cookie: lock.cookie,
             called_back: lock.call.is_some(),
         }
+    }
+
+    /// How many locks an export holds, ranges of record locks included.
+    pub fn count(&self, export: ExportId) -> u32 {
+        self.exports.get(&export).map_or(0, |state| state.granted + state.record_count)
     }
 
     /// What an export holds, by resource, then handle; record locks by range.

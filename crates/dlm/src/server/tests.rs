@@ -5,6 +5,7 @@ use core::time::Duration;
 use proto::Fid;
 use proto::msg::{Extent, GlReply, Lvb, bits};
 
+use super::callback::AWAY_PART;
 use super::*;
 
 const A: ExportId = ExportId(1);
@@ -113,7 +114,7 @@ impl Target {
                 LockEvent::Refused { waiter, errno } => format!("refused {} {errno:?}", waiter.0),
                 LockEvent::Ready { waiter } => format!("ready {}", waiter.0),
                 LockEvent::GlimpseDone { waiter } => format!("glimpsed {}", waiter.0),
-                LockEvent::Overdue { export } => format!("overdue {}", export.0),
+                LockEvent::Overdue { export, .. } => format!("overdue {}", export.0),
                 LockEvent::Limit { export, locks } => format!("limit {} {locks}", export.0),
             })
             .collect()
@@ -694,4 +695,31 @@ fn there_are_limits_and_bad_requests() {
     now.no_wait = true;
     assert_eq!(t.enqueue(B, &now), Enqueued::Refused(Errno::EAGAIN));
     assert_eq!(t.said(), [""; 0], "who does not wait calls nobody back");
+}
+
+/// The time without a connection counts for all locks of a client: whoever meets them one after another waits once.
+#[test]
+fn a_client_that_went_away_is_waited_for_once() {
+    let timeout = Settings::default().lock_timeout;
+    for (asked_after, waits) in [
+        (Duration::ZERO, timeout),
+        (timeout / 4, timeout * 3 / 4),
+        (timeout * 19 / 20, timeout / AWAY_PART),
+        (timeout * 5, timeout / AWAY_PART),
+    ] {
+        let mut t = Target::new();
+        t.get(A, file(1), LockMode::Pw, part(0, 9), 1);
+        t.locks.disconnected(t.now, A);
+        t.now = t.now + asked_after;
+        t.locks.disconnected(t.now, A);
+        t.waits(B, &request(file(1), LockMode::Pw, part(0, 9), 2));
+        assert_eq!(t.locks.deadline(), Some(t.now + waits), "{asked_after:?}");
+        // It comes back: it has all its time to answer, and is asked again.
+        t.locks.resend_callbacks(t.now, A);
+        assert_eq!(t.locks.deadline(), Some(t.now + timeout));
+        assert_eq!(t.said(), ["blocking 1 1", "blocking 1 1"]);
+        t.now = t.now + timeout;
+        t.locks.tick(t.now);
+        assert_eq!(t.said(), ["overdue 1"]);
+    }
 }

@@ -104,16 +104,17 @@ pub fn read(cx: &mut Cx<'_>, request: &ReadReq) -> Result<Reply, Stop> {
 /// `ObjWrite`.
 pub fn write(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &WriteReq, new: &Bytes) -> Result<Reply, Stop> {
     let mut node = file(cx, &request.object)?;
-    let end = request.offset.checked_add(new.len() as u64).ok_or(Errno::EFBIG)?;
-    if !cx.is_replay() {
-        mdt.check_growth(&node.inode, end)?;
+    if new.len() > BRW_SIZE_MAX as usize {
+        return Err(Errno::EINVAL.into());
     }
+    let end = request.offset.checked_add(new.len() as u64).ok_or(Errno::EFBIG)?;
+    mdt.check_growth(&node.inode, end)?;
     let mode = if request.lock == 0 { LockMode::Ex } else { LockMode::Pw };
     under_lock(cx, &request.object, request.lock, mode)?;
     cx.pre_version(0, node.inode.version)?;
     if !new.is_empty() {
         let old = if request.offset == 0 && end >= node.inode.size { Bytes::new() } else { bytes_of(cx, &node)? };
-        let data = resident::write(&old, request.offset, new);
+        let data = resident::write(&old, request.offset, new).ok_or(Errno::ENOMEM)?;
         let size = node.inode.size.max(end);
         put_bytes(cx, &mut node, data, size);
     }
@@ -141,9 +142,7 @@ pub fn punch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &PunchReq) -> Result<Reply
     if size > attrs::SIZE_MAX {
         return Err(Errno::EFBIG.into());
     }
-    if !cx.is_replay() {
-        mdt.check_growth(&node.inode, size)?;
-    }
+    mdt.check_growth(&node.inode, size)?;
     let mode = if request.lock == 0 { LockMode::Ex } else { LockMode::Pw };
     under_lock(cx, &request.object, request.lock, mode)?;
     cx.pre_version(0, node.inode.version)?;

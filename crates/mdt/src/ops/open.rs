@@ -45,6 +45,11 @@ pub fn writes(open_flags: u32) -> bool {
     open_flags & flags::ACCMODE != 0
 }
 
+/// Whether an open changes nothing, and allows no change.
+pub fn only_reads(open_flags: u32) -> bool {
+    !writes(open_flags) && open_flags & (flags::CREAT | flags::TRUNC) == 0
+}
+
 /// See the module.
 pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Result<Reply, Stop> {
     if mdt.opens.of_export(cx.export()) >= mdt.settings.open_files_max {
@@ -170,8 +175,19 @@ fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Sto
     Ok(())
 }
 
+/// Whether the caller may have been granted this open before the restart. If the object is as it was then, it is granted what it
+/// would be now; if mode or owner may have changed since, only the first answer knew.
+fn was_granted(cx: &mut Cx<'_>, change: &Change, op: &OpenOp, inode: &Inode) -> Result<(), Stop> {
+    match check(&change.caller, inode, op) {
+        // The maker of a file may open it as its mode forbids.
+        Err(errno) if inode.version <= cx.transno().0 && !create::is_of_requester(cx, inode.fid)? => Err(errno.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The replay of an open whose object is there.
 fn reopen(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp, mut node: Node) -> Result<Reply, Stop> {
+    was_granted(cx, change, op, &node.inode)?;
     if !cx.is_committed_replay() && op.flags & flags::TRUNC != 0 && node.inode.is_file() {
         truncate(cx, change, &mut node)?;
         node.put(cx);

@@ -24,10 +24,7 @@ const PLUS_MAX: usize = 1024;
 pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<Reply, Stop> {
     let caller = Caller::new(request.cred.as_ref());
     let dir = tree::dir(cx, request.fid)?;
-    // An open directory was checked when it was opened.
-    if request.cred.is_some() {
-        caller.need(&dir.inode, READ)?;
-    }
+    caller.need(&dir.inode, READ)?;
     let want_bytes = (request.max_bytes as usize).clamp(512, BRW_SIZE_MAX as usize);
     let per_entry = ENTRY_BYTES + 8 + if request.plus { ATTR_BYTES } else { 0 };
     let limit = (want_bytes / per_entry + 1).min(if request.plus { PLUS_MAX } else { ENTRIES_MAX });

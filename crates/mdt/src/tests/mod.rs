@@ -2,6 +2,7 @@
 
 mod batch;
 mod data;
+mod hostile;
 mod names;
 mod random;
 mod recovery;
@@ -45,6 +46,8 @@ pub struct Client {
     pub missing: Option<u64>,
     /// Answered changes, for replay.
     pub kept: Vec<Frame>,
+    /// Says that it only reads.
+    pub read_only: bool,
     cookie: u64,
 }
 
@@ -224,6 +227,7 @@ impl World {
             glimpse: None,
             missing: None,
             kept: Vec::new(),
+            read_only: false,
             cookie: 1,
         });
         self.reconnect(at);
@@ -249,6 +253,7 @@ impl World {
             version: proto::connect::PROTOCOL_VERSION,
             brw_size: proto::connect::BRW_SIZE_MAX,
             description: format!("client {at}"),
+            read_only: client.read_only,
             ..ConnectReq::default()
         };
         let header = Header {

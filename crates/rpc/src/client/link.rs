@@ -318,11 +318,20 @@ impl Import {
         self.set_state(State::Evicted);
         self.generation += 1;
         self.recovery = Default::default();
+        let (changes, _) = self.replay.len();
+        let unanswered = self.sent.values().filter(|sent| matches!(sent.purpose, Purpose::Owner(_))).count();
         self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_)));
         self.fail_all(Errno::EIO);
         self.replay.clear();
         self.learn_committed(last_committed);
-        self.log(format!("{} evicted this client: unfinished work there is lost", self.config.target));
+        let why = match self.granted.reason.as_str() {
+            "" => "it does not know it any more (it says no reason)",
+            reason => reason,
+        };
+        self.log(format!(
+            "{} evicted this client: {why}; {unanswered} requests end with EIO, {changes} answered changes that were not durable may be lost",
+            self.config.target
+        ));
         self.effects.push_back(ImportEffect::Evicted);
         self.serve(true);
     }

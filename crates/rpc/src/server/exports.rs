@@ -58,8 +58,8 @@ pub struct Export {
     /// Order in which clients with several slots came, by which their reply records are named; 0: a client with single
     /// slots, whose record they lie in.
     pub generation: u32,
-    /// In this recovery a replay of it could not be done again: it is evicted at the end, and nothing more is replayed.
-    pub replay_failed: bool,
+    /// Why a replay of it could not be done again in this recovery: it is evicted at the end, and nothing more is replayed.
+    pub replay_failed: Option<String>,
     /// Its connection.
     pub link: Option<Link>,
     /// Where the peer is, for messages.
@@ -92,7 +92,7 @@ impl Export {
             read_only: false,
             features: 0,
             generation: 0,
-            replay_failed: false,
+            replay_failed: None,
             link: None,
             address: String::new(),
             phase: Phase::Normal,
@@ -407,7 +407,7 @@ impl Exports {
     pub fn recovery_over(&mut self) {
         for export in self.table.values_mut() {
             export.replay_answers = VecDeque::new();
-            export.replay_failed = false;
+            export.replay_failed = None;
             export.phase = Phase::Normal;
         }
     }

@@ -8,9 +8,25 @@
 //! ```
 //!
 //! The next replay is the queued one with the lowest transno, as soon as nobody can still send a lower one: every client that
-//! still replays has something queued (clients send theirs in order), or its transno follows the last executed one directly
-//! and every such client has at least come past its durable opens: what is open must be open again before a change can ask
-//! whether it is. A gap is thus a change that nobody replays: it was another's who is gone, or was never answered.
+//! still replays has something queued, and clients send theirs in order. A gap is thus a change that nobody replays: it was
+//! another's who is gone, or was never answered.
+//!
+//! # Whom a gate waits for
+//! A gate waits for the clients that keep it shut: those that are not connected, those that still replay and have nothing
+//! queued, those that have not replayed all their locks. Each of them is timed by itself, so that a slow one never uses up the
+//! time of the others. It is given up
+//! - when nothing was heard of it for `soft` (at gate 1: when nobody has connected for `soft`), or
+//! - once the window is older than `hard`, as soon as this gate has waited for it for `soft` in all.
+//!
+//! A client whose replays are queued waits itself: it is never given up for that. So one client that sends a replay now and
+//! then holds the others up to `hard`, is evicted there, and the rest have `soft` for each gate that follows.
+//!
+//! # Transnos that were never given
+//! Of what was not durable nobody but the client knows, so a client can claim changes that it never made. A replay runs with
+//! the rights of its sender, and after it the versions of the objects say what it changed: it can do no more than a new
+//! request of the same client. What the window sees to is that such a claim takes nothing from others. A transno that two
+//! clients claim runs for both, and which of them tells the truth need not be known; one beyond what this target can have
+//! given since its last durable group is refused, for the transnos of all later changes follow it.
 //!
 //! What this leaves to the target: executing, answering held pings, evicting, the epoch.
 
@@ -57,15 +73,15 @@ pub enum Replayed {
     Committed,
     /// It was executed in this recovery, and its answer is forgotten because the client must have it.
     Answered,
-    /// Another client replays the same transno: refuse it.
-    Conflict,
+    /// It comes after a later one that was executed, or is a second one of its client with this transno: refuse it.
+    Late,
+    /// The target cannot have given this transno: refuse it.
+    NeverGiven,
 }
 
 /// What the target has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Evict this client: the others do not wait any longer.
-    Evict(Handle),
     /// Requests are replayed: answer the pings that asked.
     OpenLocks,
     /// Everything is replayed: make the new epoch durable, then call [`Window::finished`].
@@ -105,6 +121,20 @@ pub struct Status {
     pub next_transno: Transno,
 }
 
+/// A client that the window knows.
+#[derive(Clone, Debug)]
+struct Client {
+    stage: Stage,
+    /// Replays that wait for their turn.
+    queued: usize,
+    /// When it last did something for its recovery.
+    heard: Instant,
+    /// It keeps the gate shut since then.
+    awaited: Option<Instant>,
+    /// How long this gate has waited for it before that.
+    waited: Duration,
+}
+
 /// The recovery of one target after one start.
 #[derive(Debug)]
 pub struct Window {
@@ -113,32 +143,42 @@ pub struct Window {
     hard: Duration,
     started: Option<Instant>,
     ended: Option<Instant>,
-    /// Since when nothing went on; time runs from the first client on.
+    /// When a client last connected; time runs from the first client on.
     since: Instant,
-    clients: BTreeMap<Handle, Stage>,
+    /// No client is late before that.
+    check: Instant,
+    clients: BTreeMap<Handle, Client>,
+    /// How many of them keep the gate shut.
+    awaited: usize,
     known: usize,
     evicted: usize,
     completed: usize,
     /// Durable at the start.
     committed: Transno,
+    /// The highest that can have been given since.
+    given_max: Transno,
     last: Transno,
-    queue: BTreeMap<Transno, (Handle, Frame)>,
-    queued: BTreeMap<Handle, usize>,
-    running: bool,
+    queue: BTreeMap<(Transno, Handle), Frame>,
+    /// Whose replay is executed.
+    running: Option<Handle>,
     finish_told: bool,
     replayed_requests: u64,
     replayed_locks: u64,
 }
 
 impl Window {
-    /// A window for the clients that the target knows; everything up to `committed` is durable.
+    /// A window for the clients that the target knows; everything up to `committed` is durable, and nothing above `given_max`
+    /// was ever given.
     pub fn new(
         clients: impl IntoIterator<Item = Handle>,
         committed: Transno,
+        given_max: Transno,
         soft: Duration,
         hard: Duration,
     ) -> Window {
-        let clients: BTreeMap<Handle, Stage> = clients.into_iter().map(|handle| (handle, Stage::Absent)).collect();
+        let absent =
+            Client { stage: Stage::Absent, queued: 0, heard: Instant(0), awaited: None, waited: Duration::ZERO };
+        let clients: BTreeMap<Handle, Client> = clients.into_iter().map(|handle| (handle, absent.clone())).collect();
         Window {
             state: if clients.is_empty() { WindowState::Inactive } else { WindowState::WaitingForClients },
             soft,
@@ -146,15 +186,17 @@ impl Window {
             started: None,
             ended: None,
             since: Instant(0),
+            check: Instant::FAR,
             known: clients.len(),
             clients,
+            awaited: 0,
             evicted: 0,
             completed: 0,
             committed,
+            given_max,
             last: committed,
             queue: BTreeMap::new(),
-            queued: BTreeMap::new(),
-            running: false,
+            running: None,
             finish_told: false,
             replayed_requests: 0,
             replayed_locks: 0,
@@ -175,32 +217,86 @@ impl Window {
     pub fn set_times(&mut self, soft: Duration, hard: Duration) {
         self.soft = soft;
         self.hard = hard.max(soft);
+        self.check = self.end_of_wait();
+    }
+
+    /// When a client that keeps the gate shut is given up.
+    fn limit(&self, client: &Client) -> Instant {
+        let (Some(started), Some(awaited)) = (self.started, client.awaited) else { return Instant::FAR };
+        let heard = if self.state == WindowState::Connecting { self.since } else { client.heard };
+        let silent = heard.max(awaited) + self.soft;
+        let in_all = awaited + self.soft.saturating_sub(client.waited);
+        silent.min(in_all.max(started + self.hard))
     }
 
     /// By when it goes on without those who are missing.
     fn end_of_wait(&self) -> Instant {
-        match self.started {
-            Some(started) if self.is_open() && self.state != WindowState::Finishing => {
-                (self.since + self.soft).min(started + self.hard)
+        self.clients.values().map(|client| self.limit(client)).min().unwrap_or(Instant::FAR)
+    }
+
+    /// Notes whether the gate waits for a client by now.
+    fn settle(&mut self, now: Instant, handle: Handle) {
+        let (state, running) = (self.state, self.running == Some(handle));
+        let Some(client) = self.clients.get_mut(&handle) else { return };
+        let awaits = match state {
+            WindowState::Connecting => client.stage == Stage::Absent,
+            WindowState::Requests => client.stage <= Stage::Requests && client.queued == 0 && !running,
+            WindowState::Locks => client.stage != Stage::LocksDone,
+            _ => false,
+        };
+        match client.awaited {
+            None if awaits => {
+                client.awaited = Some(now);
+                self.awaited += 1;
+                let limit = self.clients.get(&handle).map_or(Instant::FAR, |client| self.limit(client));
+                self.check = self.check.min(limit);
             }
-            _ => Instant::FAR,
+            Some(since) if !awaits => {
+                client.awaited = None;
+                client.waited += now.since(since);
+                self.awaited -= 1;
+            }
+            _ => {}
         }
+    }
+
+    /// A gate begins: nobody has used any of its time.
+    fn enter(&mut self, now: Instant, state: WindowState) {
+        self.state = state;
+        self.since = now;
+        self.check = Instant::FAR;
+        self.awaited = 0;
+        let handles: Vec<Handle> = self.clients.keys().copied().collect();
+        for handle in handles {
+            if let Some(client) = self.clients.get_mut(&handle) {
+                (client.awaited, client.waited) = (None, Duration::ZERO);
+            }
+            self.settle(now, handle);
+        }
+    }
+
+    /// A client did something for its recovery.
+    fn heard(&mut self, now: Instant, handle: Handle) {
+        if let Some(client) = self.clients.get_mut(&handle) {
+            client.heard = now;
+        }
+        self.settle(now, handle);
     }
 
     /// A known client connected (perhaps again).
     pub fn connected(&mut self, now: Instant, client: Handle) {
         self.begin(now);
-        if let Some(stage @ Stage::Absent) = self.clients.get_mut(&client) {
+        if let Some(Client { stage: stage @ Stage::Absent, .. }) = self.clients.get_mut(&client) {
             *stage = Stage::Requests;
             self.since = now;
+            self.heard(now, client);
         }
     }
 
     fn begin(&mut self, now: Instant) {
         if self.is_open() && self.started.is_none() {
             self.started = Some(now);
-            self.since = now;
-            self.state = WindowState::Connecting;
+            self.enter(now, WindowState::Connecting);
         }
     }
 
@@ -211,84 +307,88 @@ impl Window {
     }
 
     /// A client is gone for good.
-    pub fn gone(&mut self, client: Handle) {
-        if self.clients.remove(&client).is_some() && self.is_open() {
+    pub fn gone(&mut self, handle: Handle) {
+        let Some(client) = self.clients.remove(&handle) else { return };
+        if self.is_open() {
             self.evicted += 1;
         }
-        if self.queued.remove(&client).is_some() {
-            self.queue.retain(|_, (handle, _)| *handle != client);
+        if client.awaited.is_some() {
+            self.awaited -= 1;
+        }
+        if client.queued > 0 {
+            self.queue.retain(|(_, whose), _| *whose != handle);
         }
     }
 
     /// A replay arrived that was not answered before in this recovery. `replayed` is the highest transno that this client
     /// has replayed.
-    pub fn replay(&mut self, client: Handle, frame: Frame, replayed: Transno) -> Replayed {
+    pub fn replay(&mut self, now: Instant, client: Handle, frame: Frame, replayed: Transno) -> Replayed {
         let transno = frame.header.transno;
-        if transno <= self.committed {
-            return Replayed::Committed;
+        let what = match () {
+            () if transno <= self.committed => Replayed::Committed,
+            () if transno > self.given_max => Replayed::NeverGiven,
+            () if transno <= replayed => Replayed::Answered,
+            () if transno < self.last || self.queue.contains_key(&(transno, client)) => Replayed::Late,
+            () => Replayed::Queued,
+        };
+        if what == Replayed::Queued
+            && let Some(known) = self.clients.get_mut(&client)
+        {
+            known.queued += 1;
+            self.queue.insert((transno, client), frame);
         }
-        if transno <= replayed {
-            return Replayed::Answered;
-        }
-        if transno <= self.last || self.queue.contains_key(&transno) {
-            return Replayed::Conflict;
-        }
-        self.queue.insert(transno, (client, frame));
-        *self.queued.entry(client).or_default() += 1;
-        Replayed::Queued
+        self.heard(now, client);
+        what
     }
 
     /// The next replay to execute, if it is clear which one that is. Call [`Window::executed`] when it is answered.
     /// Where it is not, `accepts_gap` may say that it is taken all the same.
     pub fn next_replay(&mut self, accepts_gap: impl FnOnce() -> bool) -> Option<(Handle, Frame)> {
-        if self.running || self.state != WindowState::Requests {
+        if self.running.is_some() || self.state != WindowState::Requests || self.queue.is_empty() {
             return None;
         }
-        let (&transno, _) = self.queue.first_key_value()?;
-        let direct = transno.0 == self.last.0 + 1;
-        let mut waiting = self.clients.iter().filter(|(_, stage)| **stage == Stage::Requests);
-        let certain = waiting.all(|(client, _)| self.queued.get(client).is_some_and(|count| *count > 0 || direct));
-        if !certain && !accepts_gap() {
+        if self.awaited > 0 && !accepts_gap() {
             return None;
         }
-        let (_, (client, frame)) = self.queue.pop_first()?;
-        if let Some(count) = self.queued.get_mut(&client) {
-            *count -= 1;
+        let ((transno, client), frame) = self.queue.pop_first()?;
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.queued -= 1;
         }
-        self.running = true;
+        self.running = Some(client);
         self.last = transno;
         Some((client, frame))
     }
 
     /// The replay that was taken is answered.
     pub fn executed(&mut self, now: Instant) {
-        self.running = false;
         self.replayed_requests += 1;
-        self.since = now;
+        if let Some(client) = self.running.take() {
+            self.heard(now, client);
+        }
     }
 
-    /// Locks were replayed.
-    pub fn locks_executed(&mut self, now: Instant, count: u64) {
+    /// Locks of a client were replayed.
+    pub fn locks_executed(&mut self, now: Instant, client: Handle, count: u64) {
         self.replayed_locks += count;
-        self.since = now;
+        self.heard(now, client);
     }
 
     /// A client has replayed all its requests. Gives whether locks are replayed already: answer at once.
     pub fn requests_done(&mut self, now: Instant, client: Handle) -> bool {
-        if let Some(stage @ (Stage::Absent | Stage::Requests)) = self.clients.get_mut(&client) {
+        if let Some(Client { stage: stage @ (Stage::Absent | Stage::Requests), .. }) = self.clients.get_mut(&client) {
             *stage = Stage::RequestsDone;
-            self.since = now;
+            self.heard(now, client);
         }
         !matches!(self.state, WindowState::WaitingForClients | WindowState::Connecting | WindowState::Requests)
     }
 
     /// A client has replayed all its locks. Gives whether the target serves already: answer at once.
     pub fn locks_done(&mut self, now: Instant, client: Handle) -> bool {
-        if let Some(stage) = self.clients.get_mut(&client)
-            && *stage != Stage::LocksDone
+        if let Some(known) = self.clients.get_mut(&client)
+            && known.stage != Stage::LocksDone
         {
-            *stage = Stage::LocksDone;
-            self.since = now;
+            known.stage = Stage::LocksDone;
+            self.heard(now, client);
         }
         !self.is_open()
     }
@@ -298,63 +398,51 @@ impl Window {
         if !self.is_open() || self.state == WindowState::Finishing {
             return None;
         }
-        if now >= self.end_of_wait()
-            && let Some(client) = self.late(now)
-        {
-            stdx::mark!("window.evict");
-            return Some(Step::Evict(client));
-        }
         match self.state {
-            WindowState::WaitingForClients | WindowState::Connecting => {
-                if self.clients.values().any(|stage| *stage == Stage::Absent) {
-                    return None;
-                }
-                self.state = WindowState::Requests;
-                self.since = now;
+            WindowState::WaitingForClients if !self.clients.is_empty() => None,
+            WindowState::WaitingForClients | WindowState::Connecting if self.awaited == 0 => {
+                self.enter(now, WindowState::Requests);
                 self.step(now)
             }
-            WindowState::Requests => {
-                let open = self.clients.values().any(|stage| *stage <= Stage::Requests);
-                if open || self.running || !self.queue.is_empty() {
-                    return None;
-                }
-                self.state = WindowState::Locks;
-                self.since = now;
+            WindowState::Requests if self.awaited == 0 && self.running.is_none() && self.queue.is_empty() => {
+                self.enter(now, WindowState::Locks);
                 Some(Step::OpenLocks)
             }
-            WindowState::Locks => {
-                if self.clients.values().any(|stage| *stage != Stage::LocksDone) || self.finish_told {
-                    return None;
-                }
+            WindowState::Locks if self.awaited == 0 && !self.finish_told => {
                 self.finish_told = true;
-                self.state = WindowState::Finishing;
+                self.enter(now, WindowState::Finishing);
                 self.completed = self.clients.len();
                 Some(Step::Finish)
             }
-            WindowState::Inactive | WindowState::Finishing | WindowState::Complete => None,
+            _ => None,
         }
     }
 
-    /// A client that must not be waited for any longer; when there is none, the clock starts again.
-    fn late(&mut self, now: Instant) -> Option<Handle> {
-        let over = self.started.is_some_and(|started| now >= started + self.hard);
-        let idle = |client: &Handle| self.queued.get(client).is_none_or(|count| *count == 0);
-        let late = self.clients.iter().find(|(client, stage)| match self.state {
-            WindowState::Connecting => **stage == Stage::Absent,
-            WindowState::Requests => **stage <= Stage::Requests && (over || idle(client)),
-            WindowState::Locks => **stage != Stage::LocksDone,
-            _ => false,
-        });
-        if let Some((&client, _)) = late {
-            return Some(client);
+    /// A client that must not be waited for any longer: evict it, do what follows, and ask again.
+    pub fn late(&mut self, now: Instant) -> Option<Handle> {
+        if now < self.check || !self.is_open() {
+            return None;
         }
-        self.since = now;
+        let late = self.clients.iter().find(|(_, client)| now >= self.limit(client));
+        if let Some((&handle, _)) = late {
+            stdx::mark!("window.evict");
+            return Some(handle);
+        }
+        self.check = self.end_of_wait();
         None
+    }
+
+    /// Since when nothing was heard of a client that is given up, and for how long its gate has waited for it.
+    pub fn waited_for(&self, now: Instant, handle: Handle) -> Option<(Duration, Duration)> {
+        let client = self.clients.get(&handle)?;
+        let awaited = client.awaited?;
+        let heard = client.heard.max(self.started.unwrap_or(awaited));
+        Some((now.since(heard), client.waited + now.since(awaited)))
     }
 
     /// Gives up on every client that is not through: each must be evicted.
     pub fn abort(&mut self) -> Vec<Handle> {
-        self.clients.iter().filter(|(_, stage)| **stage != Stage::LocksDone).map(|(client, _)| *client).collect()
+        self.clients.iter().filter(|(_, client)| client.stage != Stage::LocksDone).map(|(handle, _)| *handle).collect()
     }
 
     /// The new epoch is durable: the target serves.
@@ -364,9 +452,9 @@ impl Window {
         self.clients.clear();
     }
 
-    /// When [`Window::step`] wants to be called at the latest.
+    /// When [`Window::late`] may have a client.
     pub fn deadline(&self) -> Option<Instant> {
-        Some(self.end_of_wait()).filter(|at| *at != Instant::FAR)
+        Some(self.check).filter(|at| *at != Instant::FAR && self.is_open())
     }
 
     /// Clients still awaited, and the seconds that are left; `None` when there is no recovery.
@@ -374,7 +462,7 @@ impl Window {
         if !self.is_open() {
             return None;
         }
-        let missing = self.clients.values().filter(|stage| **stage != Stage::LocksDone).count();
+        let missing = self.clients.values().filter(|client| client.stage != Stage::LocksDone).count();
         let left = match self.started {
             Some(started) => (started + self.hard).since(now),
             None => self.hard,
@@ -384,12 +472,12 @@ impl Window {
 
     /// Figures.
     pub fn status(&self) -> Status {
-        let count = |wanted: fn(Stage) -> bool| self.clients.values().filter(|stage| wanted(**stage)).count();
+        let count = |wanted: fn(Stage) -> bool| self.clients.values().filter(|client| wanted(client.stage)).count();
         Status {
             state: self.state,
             started: self.started,
             ended: self.ended,
-            deadline: self.deadline(),
+            deadline: Some(self.end_of_wait()).filter(|at| *at != Instant::FAR),
             known: self.known,
             connected: match self.state {
                 WindowState::Complete => self.completed,
@@ -405,7 +493,7 @@ impl Window {
             replayed_requests: self.replayed_requests,
             replayed_locks: self.replayed_locks,
             queued: self.queue.len(),
-            next_transno: Transno(self.last.0 + 1),
+            next_transno: Transno(self.last.0.saturating_add(1)),
         }
     }
 }

@@ -270,6 +270,7 @@ fn what_the_client_has_the_answer_to_it_says_with_its_next_request() {
 
 const SOFT: Duration = Duration::from_secs(30);
 const HARD: Duration = Duration::from_secs(180);
+const GIVEN_MAX: Transno = Transno(1 << 32);
 
 fn replay(transno: u64) -> Frame {
     Frame { header: Header { transno: Transno(transno), xid: Xid(transno), ..Header::default() }, ..Frame::default() }
@@ -284,23 +285,26 @@ fn next(window: &mut Window) -> Option<u64> {
 #[test]
 fn replays_run_in_the_order_of_all_clients() {
     let (a, b) = (Handle(1), Handle(2));
-    let mut w = Window::new([a, b], Transno(10), SOFT, HARD);
+    let mut w = Window::new([a, b], Transno(10), GIVEN_MAX, SOFT, HARD);
     assert_eq!(w.state(), WindowState::WaitingForClients);
     assert_eq!(w.deadline(), None, "no clock without a client");
     w.connected(NOW, a);
-    assert_eq!(w.replay(a, replay(12), Transno(0)), Replayed::Queued);
-    assert_eq!(w.replay(a, replay(9), Transno(0)), Replayed::Committed);
+    assert_eq!(w.replay(NOW, a, replay(12), Transno(0)), Replayed::Queued);
+    assert_eq!(w.replay(NOW, a, replay(9), Transno(0)), Replayed::Committed);
     assert_eq!((w.step(NOW), next(&mut w)), (None, None), "b is not here");
     w.connected(NOW, b);
     assert_eq!((w.step(NOW), next(&mut w)), (None, None), "b may have 11");
-    w.replay(b, replay(11), Transno(0));
-    assert_eq!(w.replay(b, replay(12), Transno(0)), Replayed::Conflict);
+    w.replay(NOW, b, replay(11), Transno(0));
     assert_eq!(next(&mut w), Some(11));
-    assert_eq!(w.replay(b, replay(11), Transno(11)), Replayed::Answered);
-    assert_eq!(next(&mut w), Some(12), "12 follows 11: nobody can have anything between");
-    w.replay(a, replay(20), Transno(12));
+    assert_eq!(w.replay(NOW, b, replay(11), Transno(11)), Replayed::Answered);
+    assert_eq!(next(&mut w), None, "b may say that 12 is its own, too");
+    assert_eq!(w.replay(NOW, b, replay(13), Transno(11)), Replayed::Queued);
+    assert_eq!(next(&mut w), Some(12));
+    w.replay(NOW, a, replay(20), Transno(12));
+    assert_eq!(next(&mut w), Some(13));
+    assert_eq!(w.replay(NOW, b, replay(12), Transno(11)), Replayed::Late);
     assert_eq!(next(&mut w), None, "b may have something before 20");
-    w.replay(b, replay(15), Transno(11));
+    w.replay(NOW, b, replay(15), Transno(11));
     assert_eq!(next(&mut w), Some(15), "a gap that nobody fills");
     assert!(!w.requests_done(NOW, b));
     assert_eq!(next(&mut w), Some(20));
@@ -314,16 +318,16 @@ fn replays_run_in_the_order_of_all_clients() {
     assert_eq!(w.step(NOW), None);
     w.finished(NOW);
     assert!(!w.is_open() && w.locks_done(NOW, a));
-    assert_eq!((w.status().completed, w.status().replayed_requests), (2, 4));
+    assert_eq!((w.status().completed, w.status().replayed_requests), (2, 5));
 }
 
 #[test]
 fn a_gap_may_be_accepted_on_purpose() {
     let (a, b) = (Handle(1), Handle(2));
-    let mut w = Window::new([a, b], Transno(10), SOFT, HARD);
+    let mut w = Window::new([a, b], Transno(10), GIVEN_MAX, SOFT, HARD);
     w.connected(NOW, a);
     w.connected(NOW, b);
-    w.replay(a, replay(20), Transno(0));
+    w.replay(NOW, a, replay(20), Transno(0));
     assert_eq!((w.step(NOW), next(&mut w)), (None, None), "b may have something before 20");
     assert_eq!(w.next_replay(|| true).map(|(client, _)| client), Some(a));
 }
@@ -331,31 +335,172 @@ fn a_gap_may_be_accepted_on_purpose() {
 #[test]
 fn who_does_not_come_or_does_not_go_on_is_given_up() {
     let (a, b, c) = (Handle(1), Handle(2), Handle(3));
-    let mut w = Window::new([a, b, c], Transno(10), SOFT, HARD);
+    let mut w = Window::new([a, b, c], Transno(10), GIVEN_MAX, SOFT, HARD);
     w.connected(NOW, a);
     w.connected(NOW, b);
     let late = NOW + SOFT;
-    assert_eq!(w.step(late - Duration::from_nanos(1)), None);
-    assert_eq!(w.step(late), Some(Step::Evict(c)));
+    assert_eq!(w.late(late - Duration::from_nanos(1)), None);
+    assert_eq!(w.late(late), Some(c));
     w.gone(c);
     assert_eq!(w.step(late), None);
     // b is connected, but says nothing; a's replay cannot run.
-    w.replay(a, replay(15), Transno(0));
+    w.replay(late, a, replay(15), Transno(0));
     assert_eq!(next(&mut w), None);
     let late = late + SOFT;
-    assert_eq!(w.step(late), Some(Step::Evict(b)));
+    assert_eq!(w.waited_for(late, b), Some((SOFT + SOFT, SOFT)));
+    assert_eq!(w.late(late), Some(b));
     w.gone(b);
     assert_eq!(next(&mut w), Some(15));
     assert_eq!(w.status().evicted, 2);
     assert!(stdx::marks::count("window.evict") > 0);
     w.requests_done(late, a);
     assert_eq!(w.step(late), Some(Step::OpenLocks));
-    // And nobody holds the others up past the hard limit, whatever it does.
-    let hard = NOW + HARD;
-    assert_eq!(w.deadline().map(|at| at <= hard), Some(true));
-    assert_eq!(w.step(hard), Some(Step::Evict(a)));
+    let late = late + SOFT;
+    assert_eq!((w.deadline(), w.late(late)), (Some(late), Some(a)));
     w.gone(a);
-    assert_eq!(w.step(hard), Some(Step::Finish));
+    assert_eq!(w.step(late), Some(Step::Finish));
+}
+
+/// Lets time pass in steps of `pace`; at each of them `each` may do something. Gives who is evicted, and when.
+fn pass(
+    w: &mut Window,
+    from: Instant,
+    until: Instant,
+    pace: Duration,
+    mut each: impl FnMut(&mut Window, Instant),
+) -> Vec<(Handle, Duration)> {
+    let (mut now, mut evicted) = (from, Vec::new());
+    while now < until {
+        now = now + pace;
+        each(w, now);
+        loop {
+            if let Some(client) = w.late(now) {
+                evicted.push((client, now.since(from)));
+                w.gone(client);
+            }
+            let step = w.step(now);
+            let replay = w.next_replay(|| false);
+            if replay.is_some() {
+                w.executed(now);
+            } else if step.is_none() {
+                break;
+            }
+        }
+    }
+    evicted
+}
+
+/// One client sends a replay every five seconds and never says that it has no more.
+#[test]
+fn a_client_that_drips_replays_is_given_up_alone() {
+    for honest_replays in [0_u64, 200] {
+        let (honest, drip) = (Handle(1), Handle(2));
+        let mut w = Window::new([honest, drip], Transno(10), GIVEN_MAX, SOFT, HARD);
+        w.connected(NOW, honest);
+        w.connected(NOW, drip);
+        for n in 0..honest_replays {
+            w.replay(NOW, honest, replay(1000 + n), Transno(0));
+        }
+        if honest_replays == 0 {
+            w.requests_done(NOW, honest);
+        }
+        let mut transno = 10;
+        let evicted = pass(&mut w, NOW, NOW + HARD, Duration::from_secs(5), |w, now| {
+            transno += 1;
+            w.replay(now, drip, replay(transno), Transno(0));
+        });
+        assert_eq!(evicted, [(drip, HARD)], "{honest_replays} replays");
+        // The honest one goes on: what is left of its replays, then its locks, for which there is time.
+        let now = NOW + HARD;
+        assert_eq!(w.status().replayed_requests, transno - 10 + honest_replays);
+        w.requests_done(now, honest);
+        let _ = w.step(now);
+        assert_eq!(w.state(), WindowState::Locks);
+        let mut locks = 0;
+        let evicted = pass(&mut w, now, now + SOFT - Duration::from_secs(1), Duration::from_secs(1), |w, now| {
+            locks += 1;
+            w.locks_executed(now, honest, 1);
+        });
+        assert_eq!((evicted, locks), (vec![], 29));
+        w.locks_done(now + SOFT, honest);
+        assert_eq!(w.step(now + SOFT), Some(Step::Finish));
+    }
+}
+
+/// A slow client among fast ones, all of them honest: whoever waits for it is not evicted for that.
+#[test]
+fn a_slow_client_uses_up_nobody_elses_time() {
+    let (fast, slow) = (Handle(1), Handle(2));
+    let mut w = Window::new([fast, slow], Transno(0), GIVEN_MAX, SOFT, HARD);
+    w.connected(NOW, fast);
+    w.connected(NOW + Duration::from_secs(25), slow);
+    for n in 0..60 {
+        w.replay(NOW, fast, replay(2 * n + 2), Transno(0));
+    }
+    // One change of it every 2 s lies between each two of the other; its locks take a minute.
+    let mut steps = 0;
+    let evicted = pass(
+        &mut w,
+        NOW + Duration::from_secs(26),
+        NOW + HARD - Duration::from_secs(4),
+        Duration::from_secs(2),
+        |w, now| {
+            steps += 1;
+            match steps {
+                1..=60 => drop(w.replay(now, slow, replay(2 * steps - 1), Transno(0))),
+                61 => {
+                    w.requests_done(now, slow);
+                    w.requests_done(now, fast);
+                }
+                _ => {
+                    w.locks_done(now, fast);
+                    w.locks_executed(now, slow, 1);
+                }
+            }
+        },
+    );
+    assert_eq!((evicted, w.status().replayed_requests), (vec![], 120));
+    assert_eq!((w.state(), w.status().completed), (WindowState::Locks, 1));
+}
+
+/// A client claims what others have done before they can say so themselves.
+#[test]
+fn a_claim_to_the_transnos_of_another_takes_nothing_from_it() {
+    let (honest, liar) = (Handle(2), Handle(1));
+    let mut w = Window::new([honest, liar], Transno(10), GIVEN_MAX, SOFT, HARD);
+    w.connected(NOW, liar);
+    w.connected(NOW, honest);
+    for transno in 11..500 {
+        assert_eq!(w.replay(NOW, liar, replay(transno), Transno(0)), Replayed::Queued);
+    }
+    w.requests_done(NOW, liar);
+    assert_eq!((w.step(NOW), next(&mut w)), (None, None), "the honest one may have something before");
+    let mut replayed = 0;
+    for transno in [11, 12, 30, 400, 600] {
+        assert_eq!(w.replay(NOW, honest, replay(transno), Transno(replayed)), Replayed::Queued, "{transno}");
+        replayed = transno;
+        let mut ran = Vec::new();
+        while let Some((client, frame)) = w.next_replay(|| false) {
+            ran.push((frame.header.transno.0, client));
+            w.executed(NOW);
+        }
+        assert!(ran.is_sorted() && ran.contains(&(transno, honest)), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_transno_that_was_never_given_is_refused() {
+    let (a, b) = (Handle(1), Handle(2));
+    let mut w = Window::new([a, b], Transno(10), GIVEN_MAX, SOFT, HARD);
+    w.connected(NOW, a);
+    w.connected(NOW, b);
+    for transno in [u64::MAX, GIVEN_MAX.0 + 1] {
+        assert_eq!(w.replay(NOW, a, replay(transno), Transno(0)), Replayed::NeverGiven);
+    }
+    w.requests_done(NOW, a);
+    w.replay(NOW, b, replay(GIVEN_MAX.0), Transno(0));
+    assert_eq!((w.step(NOW), next(&mut w)), (None, Some(GIVEN_MAX.0)));
+    assert_eq!(w.status().next_transno, Transno(GIVEN_MAX.0 + 1));
 }
 
 #[test]
@@ -363,7 +508,7 @@ fn whatever_the_order_of_arrival_the_order_of_execution_is_that_of_transnos() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let clients: Vec<Handle> = (1..=rng.range(1, 5)).map(Handle).collect();
-        let mut w = Window::new(clients.clone(), Transno(100), SOFT, HARD);
+        let mut w = Window::new(clients.clone(), Transno(100), GIVEN_MAX, SOFT, HARD);
         let mut left: Vec<Vec<u64>> = vec![Vec::new(); clients.len()];
         let mut want = Vec::new();
         let mut transno = 100;
@@ -380,7 +525,7 @@ fn whatever_the_order_of_arrival_the_order_of_execution_is_that_of_transnos() {
         while !done.iter().all(|d| *d) {
             let i = rng.below(clients.len() as u64) as usize;
             match left[i].pop() {
-                Some(transno) => drop(w.replay(clients[i], replay(transno), Transno(0))),
+                Some(transno) => drop(w.replay(NOW, clients[i], replay(transno), Transno(0))),
                 None => {
                     w.requests_done(NOW, clients[i]);
                     done[i] = true;

@@ -71,6 +71,8 @@ pub enum Act {
     Barrier(usize),
     /// A server is killed, and comes back.
     Crash(usize),
+    /// A node stands still for so many microseconds.
+    Pause(Node, u64),
     /// A parameter of a server is set.
     Set(usize, &'static str, &'static str),
     /// A parameter has this in it, blanks apart.
@@ -282,6 +284,7 @@ impl Actor {
             }
             Act::Barrier(server) => sched.command(Command::Barrier(server)),
             Act::Crash(server) => sched.command(Command::Crash(server)),
+            Act::Pause(node, us) => sched.command(Command::Pause(node, Duration::from_micros(us))),
             Act::Set(server, name, value) => sched.command(Command::Set(server, name, value)),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,

@@ -8,6 +8,7 @@ use super::{Act, MDT, MGT, OST, Story};
 use crate::model::{Op, Path, S_IFREG, Way};
 use crate::program::draw::pattern;
 use crate::program::name;
+use crate::world::net::Node;
 use crate::world::trap::Strike;
 
 /// Every fault that one request to the metadata target can meet.
@@ -72,6 +73,12 @@ pub const STORIES: &[Story] = &[
         name: "rename-recalled",
         what: "what is renamed loses its lock meanwhile: the kernel forgets it under its new name, too",
         acts: rename_recalled,
+        strikes: &[],
+    },
+    Story {
+        name: "paused",
+        what: "targets and clients stand still for half a minute while locks are called back: nobody is evicted for that",
+        acts: paused,
         strikes: &[],
     },
     Story {
@@ -357,6 +364,52 @@ fn rename_recalled() -> Vec<Act> {
             stat(0, &to),
         ]);
     }
+    acts
+}
+
+/// Every target would have given up on those who, for all it can see, kept their locks for longer than they may.
+fn paused() -> Vec<Act> {
+    const PAUSE: u64 = 30_000_000;
+    let evicts_nobody = || [MDT, OST].map(|server| Act::Expect(Node::Server(server), "*.*.eviction_count", "0".into()));
+    let mut acts = vec![
+        Act::Set(MDT, "ldlm_timeout", "5"),
+        Act::Set(OST, "ldlm_timeout", "5"),
+        mkdir(0, "d"),
+        open(0, "d/f", CREATE, 1),
+        write(0, 1, 0, 200_000),
+    ];
+    // A callback is on its way to client 0, or its answer back, when the pause begins: of one target, or of the machine that
+    // the targets and client 0 share, where the client goes on last.
+    let machine = vec![Node::Server(MDT), Node::Server(OST), Node::Server(OST + 1), Node::Client(0)];
+    for (round, wait) in (0..5).map(|round| (round, round * 59)) {
+        for (number, nodes) in [vec![Node::Server(MDT)], vec![Node::Server(OST)], machine.clone()].iter().enumerate() {
+            let at = format!("d/{round}{number}");
+            acts.extend([
+                Do(0, Op::Mkdir { path: path(&at), mode: 0o755 }),
+                write(0, 1, round * 1000, 5_000),
+                Begin(1, Op::Chmod { path: path(&at), mode: 0o700 }),
+                Begin(1, Op::Truncate { path: path("d/f"), size: 190_000 }),
+                Wait(wait),
+            ]);
+            let pauses = nodes.iter().map(|node| match node {
+                Node::Server(_) => Act::Pause(*node, PAUSE),
+                Node::Client(_) => Act::Pause(*node, PAUSE + 2_000_000),
+            });
+            acts.extend(pauses);
+            acts.extend([Wait(PAUSE + 4_000_000), Join, Join]);
+            acts.extend(evicts_nobody());
+        }
+    }
+    // A client that stands still keeps nothing that others want.
+    acts.extend([
+        Do(0, Op::Fsync { fd: 1, data_only: false }),
+        Act::Pause(Node::Client(1), PAUSE),
+        Wait(PAUSE + 2_000_000),
+        stat(1, "d/f"),
+        stat(0, "d/f"),
+        close_fd(0, 1),
+    ]);
+    acts.extend(evicts_nobody());
     acts
 }
 

@@ -141,7 +141,7 @@ impl World {
             Event::DataDone { id, .. } => format!("{} {id:?} done", self.servers[server].name),
             other => format!("{} {other:?}", self.servers[server].name),
         });
-        let now = self.now;
+        let now = self.time_of(Node::Server(server));
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, event);
         }
@@ -149,7 +149,7 @@ impl World {
     }
 
     pub(super) fn reach_client(&mut self, client: usize, event: capi::Event) {
-        let now = self.now;
+        let now = self.time_of(Node::Client(client));
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, event);
         }
@@ -160,7 +160,8 @@ impl World {
         if self.servers[server].machine.is_some() || self.servers[server].retired {
             return;
         }
-        let (seed, now, wall) = (self.rng.u64(), self.now, self.wall_ns());
+        self.new_clock(Node::Server(server));
+        let (seed, now, wall) = (self.rng.u64(), self.time_of(Node::Server(server)), self.wall_ns());
         self.servers[server].start(&self.plan, seed, now);
         let life = self.servers[server].life;
         self.trace.note(now, &[12, server as u64], || format!("{} starts, life {life}", self.servers[server].name));
@@ -179,7 +180,7 @@ impl World {
         if !self.lives(node, life) {
             return;
         }
-        let (now, wall) = (self.now, self.wall_ns());
+        let (now, wall) = (self.time_of(node), self.wall_ns());
         match node {
             Node::Server(server) => {
                 let space = space(&self.servers[server]);
@@ -197,7 +198,7 @@ impl World {
     }
 
     fn tick(&mut self, node: Node, serial: u64) {
-        let now = self.now;
+        let now = self.time_of(node);
         match node {
             Node::Server(server) => {
                 let server = &mut self.servers[server];
@@ -220,7 +221,7 @@ impl World {
                 }
             }
         }
-        self.trace.note(now, &[13, serial], || format!("{node:?} tick"));
+        self.trace.note(self.now, &[13, serial], || format!("{node:?} tick"));
         self.pump(node);
     }
 
@@ -261,7 +262,7 @@ impl World {
         }
         if let Some(at) = wanted {
             // A tick is never quite on time.
-            let at = at.max(self.now) + Duration::from_nanos(1 + self.rng.below(20_000));
+            let at = self.when(node, at).max(self.now) + Duration::from_nanos(1 + self.rng.below(20_000));
             self.push(at, Happening::Tick { node, serial: serial + 1 });
         }
         Some(serial + 1)
@@ -433,7 +434,7 @@ impl World {
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
         let from = self.net.get(conn).ends[0].node;
         let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true };
-        let now = self.now;
+        let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });
         }
@@ -453,7 +454,7 @@ impl World {
         self.trace.note(self.now, &[20, conn as u64], || format!("{:?} has connection {conn}", end.node));
         match end.node {
             Node::Server(server) => {
-                let now = self.now;
+                let now = self.time_of(end.node);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::Dialled { conn: ConnId(end.number) });
                 }
@@ -467,7 +468,7 @@ impl World {
         let reason = "connection refused".to_owned();
         match node {
             Node::Server(server) => {
-                let now = self.now;
+                let now = self.time_of(node);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::DialFailed { conn: ConnId(number), reason });
                 }
@@ -515,7 +516,7 @@ impl World {
         }
         match end.node {
             Node::Server(server) => {
-                let (now, header) = (self.now, frame.header);
+                let (now, header) = (self.time_of(end.node), frame.header);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::Frame { conn: ConnId(end.number), frame });
                 }
@@ -542,7 +543,7 @@ impl World {
         });
         match end.node {
             Node::Server(server) => {
-                let now = self.now;
+                let now = self.time_of(end.node);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::Closed { conn: ConnId(end.number) });
                 }

@@ -12,6 +12,7 @@ mod effects;
 pub mod faults;
 pub mod mount;
 pub mod net;
+pub mod pause;
 pub mod server;
 pub mod trap;
 
@@ -165,6 +166,7 @@ pub struct World {
     pub canary: Canary,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
+    clocks: pause::Clocks,
     net: Net,
     rng: Rng,
     failure: Option<String>,
@@ -196,6 +198,7 @@ impl World {
             canary: Canary::None,
             queue: BinaryHeap::new(),
             order: 0,
+            clocks: pause::Clocks::default(),
             net: Net::default(),
             rng,
             failure: None,
@@ -246,7 +249,7 @@ impl World {
 
     /// Asks a client to unmount.
     pub fn unmount(&mut self, client: usize) {
-        let now = self.now;
+        let now = self.time_of(Node::Client(client));
         self.mounts[client].leaving = true;
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::Unmount);
@@ -255,7 +258,7 @@ impl World {
     }
 
     fn tell_wall_clock(&mut self, client: usize) {
-        let (now, wall) = (self.now, self.wall_ns());
+        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_ns());
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::WallClock(wall));
         }
@@ -284,8 +287,10 @@ impl World {
                 return Ok(Ended::Late);
             }
             self.now = self.now.max(entry.at);
-            self.happen(entry.what);
-            self.trap_event();
+            if let Some(what) = self.unless_paused(entry.what) {
+                self.happen(what);
+                self.trap_event();
+            }
         }
     }
 
@@ -338,8 +343,9 @@ impl World {
         match command {
             Command::Crash(server) => self.kill(server),
             Command::Barrier(server) => self.servers[server].withheld = true,
+            Command::Pause(node, time) => self.pause(node, time),
             Command::Set(server, name, value) => {
-                let now = self.now;
+                let now = self.time_of(Node::Server(server));
                 if let Some(machine) = &mut self.servers[server].machine
                     && let Err(errno) = machine.set_param(now, name, value)
                 {

@@ -140,6 +140,42 @@ fn a_client_is_evicted_by_name_or_address() {
     assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("3".into(), "1".into()));
 }
 
+#[test]
+fn a_target_whose_transnos_are_used_up_does_not_start() {
+    let epoch = |store: &store::MemEngine| {
+        let key = <schema::Header as schema::Record>::key(&());
+        let sealed = store::Engine::get(store, &key).unwrap().unwrap();
+        let body = schema::formats().open(&key, &sealed).unwrap();
+        let header = <schema::Header as schema::Record>::decode_record(&body).unwrap();
+        (header.epoch, header.mount_count)
+    };
+    let s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.epoch = u32::MAX), options());
+    assert!(s.stopped.as_ref().is_some_and(|reason| reason.contains("used up")), "{:?}", s.stopped);
+    assert_eq!(epoch(&s.engine), (u32::MAX, 0), "and wrote nothing");
+    let s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.epoch = u32::MAX - 1), options());
+    assert_eq!((s.stopped, epoch(&s.engine)), (None, (u32::MAX, 1)));
+}
+
+/// An eviction says why in the log, and to the client when it comes back; once.
+#[test]
+fn a_client_that_was_evicted_is_told_why() {
+    let mut s = ledger();
+    let holder = s.connect(1, 1);
+    let other = s.connect(2, 2);
+    super::story::lock(&mut s, 1, holder, 5);
+    s.append(2, other, 5);
+    s.pass(20_001);
+    let line = s.logs.iter().map(|(_, line)| line).find(|line| line.starts_with("evicts client 1"));
+    let line = line.expect("it did not answer").clone();
+    let reason = "it did not give back its lock on [0x200000400:0x6:0x0] within 20 s (ldlm_timeout), asked 20 s ago";
+    assert!(line.contains(reason) && line.contains("last heard of 20 s ago at"), "{line}");
+    assert!(line.contains("it loses 1 locks and 0 requests under way"), "{line}");
+    for (conn, told) in [(3, reason), (4, "")] {
+        let reply: ConnectRep = s.connect_as(conn, 1, false).decode().unwrap();
+        assert_eq!(reply.reason, told);
+    }
+}
+
 /// When the MGS has told the clients they are back soon, so those who are not are waited for less.
 #[test]
 fn imperative_recovery_makes_the_window_shorter() {

@@ -1,0 +1,92 @@
+//! Nodes that stop and go on: a process under SIGSTOP, a paused virtual machine.
+//!
+//! While a node stands still nothing reaches it; what arrives waits and is taken in when it goes on, before any tick. Each node
+//! has the clock of a driver ([`RunningTime`]), which hides the pause from its machine.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use stdx::{Instant, RunningTime};
+
+use super::net::Node;
+use super::{Happening, World};
+
+/// The clocks of all nodes, and which of them stand still.
+#[derive(Debug, Default)]
+pub struct Clocks {
+    running: BTreeMap<Node, RunningTime>,
+    paused: BTreeMap<Node, Instant>,
+}
+
+impl World {
+    /// The time of a node's machine.
+    pub(super) fn time_of(&mut self, node: Node) -> Instant {
+        let now = self.now;
+        self.clocks.running.entry(node).or_insert_with(|| RunningTime::new(now)).now(now)
+    }
+
+    /// When it is so late for a node's machine.
+    pub(super) fn when(&self, node: Node, at: Instant) -> Instant {
+        self.clocks.running.get(&node).map_or(at, |time| time.at(at))
+    }
+
+    /// A node's process is a new one.
+    pub(super) fn new_clock(&mut self, node: Node) {
+        self.clocks.running.remove(&node);
+        self.clocks.paused.remove(&node);
+    }
+
+    /// A node stands still for so long.
+    pub fn pause(&mut self, node: Node, time: Duration) {
+        self.trace.note(self.now, &[41, time.as_micros() as u64], || format!("{node:?} stops for {time:?}"));
+        self.clocks.paused.insert(node, self.now + time);
+    }
+
+    /// What happens now; `None`: it waits until its node goes on.
+    pub(super) fn unless_paused(&mut self, what: Happening) -> Option<Happening> {
+        if self.clocks.paused.is_empty() {
+            return Some(what);
+        }
+        let Some((node, until)) = self.node_of(&what).and_then(|node| Some((node, *self.clocks.paused.get(&node)?)))
+        else {
+            return Some(what);
+        };
+        if until <= self.now {
+            self.clocks.paused.remove(&node);
+            return Some(what);
+        }
+        let is_tick = matches!(what, Happening::Tick { .. });
+        self.push(until + Duration::from_nanos(u64::from(is_tick)), what);
+        None
+    }
+
+    /// Whose process something needs.
+    fn node_of(&self, what: &Happening) -> Option<Node> {
+        match what {
+            Happening::Frame { conn, side, .. } | Happening::Closed { conn, side } => {
+                Some(self.net.get(*conn).ends[*side].node)
+            }
+            Happening::Accepted { conn } => Some(self.net.get(*conn).ends[1].node),
+            Happening::Dialled { conn } => Some(self.net.get(*conn).ends[0].node),
+            Happening::DialFailed { node, .. } | Happening::Tick { node, .. } | Happening::Second { node, .. } => {
+                Some(*node)
+            }
+            Happening::Load { server, .. }
+            | Happening::Loaded { server, .. }
+            | Happening::Commit { server, .. }
+            | Happening::Durable { server, .. }
+            | Happening::Committed { server, .. }
+            | Happening::Data { server, .. }
+            | Happening::DataDone { server, .. } => Some(Node::Server(*server)),
+            Happening::Call { client, .. }
+            | Happening::Interrupt { client, .. }
+            | Happening::Invalidate { client, .. }
+            | Happening::LetGo { client, .. } => Some(Node::Client(*client)),
+            Happening::Answer { .. }
+            | Happening::Wake { .. }
+            | Happening::Start { .. }
+            | Happening::Kill { .. }
+            | Happening::Fault(_) => None,
+        }
+    }
+}

@@ -76,6 +76,9 @@ pub enum Event {
     Call { id: CallId, cred: Cred, call: Call },
     /// The program was interrupted: end the call with `EINTR` if it can still be ended without effect.
     Interrupt { id: CallId },
+    /// The program that waits for the call is being killed: the call is answered `EINTR` at once. What it asked for may happen
+    /// all the same.
+    Abandon { id: CallId },
     /// A connection is there.
     Dialled { conn: ConnId },
     /// A connection could not be made.

@@ -298,6 +298,37 @@ pub(crate) fn submit(
     w.imports.touch(index);
 }
 
+/// Takes back the one request of an operation that would change something, if it was not sent. Whether it was: then the operation
+/// has had no effect.
+pub(crate) fn withdraw_change(w: &mut World, op: OpId) -> bool {
+    let main = crate::ops::step::MAIN;
+    withdraw(w, |pending| pending.op == op && pending.step == main && crate::cx::modifies(pending.opcode))
+}
+
+/// Takes back all requests of an operation that were not sent.
+pub(crate) fn withdraw_all(w: &mut World, op: OpId) {
+    withdraw(w, |pending| pending.op == op);
+}
+
+/// Takes back those requests that were not sent. Whether there were any.
+fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
+    let mut gone = Vec::new();
+    for target in &mut w.imports.list {
+        let ids: Vec<RequestId> = target.pending.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if target.import.withdraw(id)
+                && let Some(pending) = target.pending.remove(&id)
+            {
+                gone.push((target.dest, pending));
+            }
+        }
+    }
+    for (dest, pending) in &gone {
+        crate::absorb::give_up(w, *dest, pending);
+    }
+    !gone.is_empty()
+}
+
 /// Something that needs no reply: cancels, answers to glimpses.
 pub(crate) fn tell(w: &mut World, dest: Dest, opcode: Opcode, body: &impl Message) {
     let now = w.now;

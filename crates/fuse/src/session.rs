@@ -3,10 +3,10 @@
 use std::os::fd::BorrowedFd;
 
 use bytes::{Buf, Bytes};
-use client::api::{Answer, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
+use client::api::{Answer, CallId, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
 use fusewire::abi::open;
 use fusewire::{Attend, Entry, FileLock, Handler, Listing, Operation, Reply, Request, SetAttr, Space};
-use host::client::{Attention, Mount};
+use host::client::{Attention, Caller, Mount};
 use proto::{Errno, Fid};
 
 use crate::Call;
@@ -43,7 +43,7 @@ fn reply_entry(reply: Reply, outcome: Outcome) {
     }
 }
 
-pub(crate) fn reply_empty(reply: Reply, outcome: Outcome) {
+fn reply_empty(reply: Reply, outcome: Outcome) {
     match outcome {
         Ok(_) => reply.ok(),
         Err(error) => reply.error(error.raw()),
@@ -158,6 +158,11 @@ fn set_stat(set: &SetAttr) -> SetStat {
         mtime: set.mtime.map(set_time),
         fh: set.fh.map(Fh),
     }
+}
+
+/// Who waits for a request. The kernel numbers all that wait at a time differently.
+fn caller(request: &Request<'_>) -> Caller {
+    Caller { id: CallId(request.unique), thread: request.pid, interruptible: false }
 }
 
 fn bytes(name: &[u8]) -> Bytes {
@@ -298,14 +303,16 @@ impl Adapter {
         match &request.operation {
             Operation::Forget { lookups } => self.forget(request, &[(request.node, *lookups)]),
             Operation::BatchForget { nodes } => self.forget(request, nodes),
-            Operation::Interrupt { unique } => self.interrupts.interrupt(&self.client, *unique),
+            Operation::Interrupt { unique } => self.interrupts.signalled(CallId(*unique)),
             Operation::Readdir { fh, offset, size, .. } => {
                 self.list_with_attributes(request, Fh(*fh), *offset, *size, reply);
             }
             Operation::Setlk { fh, owner, lock, flock, wait } => {
                 let (lock, wait) = (record_lock(lock), *wait && lock.kind != libc::F_UNLCK);
                 let call = Call::Setlk { fh: Fh(*fh), owner: *owner, lock, wait, flock: *flock };
-                self.interrupts.submit(&self.client, request.unique, process::cred(request, 0), call, wait, reply);
+                let caller = Caller { interruptible: wait, ..caller(request) };
+                let done = Box::new(move |outcome| reply_empty(reply, outcome));
+                self.client.submit_for(caller, process::cred(request, 0), call, done);
             }
             Operation::Lseek { fh, offset, whence } => self.seek(request, Fh(*fh), *offset, *whence, reply),
             Operation::Ioctl { command, input, .. } if *command == ioctl::COMMAND => {
@@ -318,12 +325,13 @@ impl Adapter {
     }
 
     fn submit(&self, request: &Request<'_>, call: Call, done: impl FnOnce(Outcome) + Send + 'static) {
-        self.client.submit(process::cred(request, 0), call, Box::new(done));
+        self.client.submit_for(caller(request), process::cred(request, 0), call, Box::new(done));
     }
 
     fn forget(&self, request: &Request<'_>, nodes: &[(u64, u64)]) {
         for (ino, count) in nodes {
-            self.submit(request, Call::Forget { ino: *ino, count: *count }, |_| ());
+            let call = Call::Forget { ino: *ino, count: *count };
+            self.client.submit(process::cred(request, 0), call, Box::new(|_| ()));
         }
     }
 
@@ -432,8 +440,12 @@ impl Handler for Adapter {
     fn handle(&self, request: &Request<'_>, reply: Reply) {
         match self.plan(request) {
             Plan::Call { umask, call, answer } => {
+                let (caller, closes) = (caller(request), matches!(call, Call::Flush { .. }));
                 let done = Box::new(move |outcome| answer(reply, outcome));
-                self.client.submit(process::cred(request, umask), call, done);
+                let waits = self.client.submit_for(caller, process::cred(request, umask), call, done);
+                if waits && closes {
+                    self.interrupts.closes(caller.id);
+                }
             }
             Plan::Sized { call, size, answer } => {
                 self.submit(request, call, move |outcome| answer(reply, size, outcome));

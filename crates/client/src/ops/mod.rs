@@ -6,6 +6,7 @@ pub(crate) mod ahead;
 mod attr;
 mod background;
 mod dir;
+mod disown;
 mod info;
 mod io;
 mod kernel;
@@ -30,7 +31,8 @@ use crate::world::{ObjectLocks, World};
 
 pub(crate) use namespace::unnamed;
 
-pub(crate) use kernel::{Gate, ended, names_lost, shown, waits};
+pub(crate) use disown::{Disowned, disown};
+pub(crate) use kernel::{Gate, ended, gone, names_lost, shown, waits};
 
 /// Steps of helpers; an operation's own begin at 100.
 pub(crate) mod step {
@@ -101,7 +103,10 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
     }
     match call {
         Call::Lookup { parent, name } => lookup::lookup(cx, *parent, name),
-        Call::Forget { ino, count } => lookup::forget(cx, *ino, *count),
+        Call::Forget { ino, count } => {
+            lookup::forget(cx.w, *ino, *count);
+            Ok(Answer::Done)
+        }
         Call::Getattr { ino, fh } => attr::getattr(cx, *ino, *fh),
         Call::Setattr { ino, set } => attr::setattr(cx, *ino, set),
         Call::Readlink { ino } => attr::readlink(cx, *ino),
@@ -163,6 +168,10 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Next { fh, ino, after, number } => dir::fetch_next(cx, *fh, *ino, *after, *number),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
         Task::Unflock { ino, owner } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, true),
+        Task::Disown(left) => {
+            disown::let_go(cx, left);
+            Ok(())
+        }
         Task::Unmount => unmount::unmount(cx),
         Task::Data(task) => data::run(cx, task),
     }

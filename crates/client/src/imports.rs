@@ -6,6 +6,7 @@ use dlm::client::{BlockingAction, LockCache, Settings};
 use prost::Message;
 use proto::msg::{
     BlCallback, CancelReq, GlCallback, GlReply, Layout, LockMode, LruLimit, ObjectRep, OpenOp, Reint, ReintReq,
+    StatfsRep,
 };
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
@@ -74,6 +75,8 @@ pub struct Target {
     pub rpc_stats_since_ns: i64,
     /// What was durable when the session was interrupted: of what came later, something that this client saw may be lost.
     pub sure: Transno,
+    /// What it said last of its space.
+    pub space: Option<StatfsRep>,
     /// Locks were replayed since then.
     doubted: bool,
     /// Requests without a reply.
@@ -175,6 +178,7 @@ impl Imports {
             lru_size: lru_size(options.max_nodes),
             rpc_stats_since_ns: 0,
             sure: Transno(0),
+            space: None,
             doubted: false,
             pending: Map::default(),
             touched: false,

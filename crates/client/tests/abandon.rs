@@ -183,3 +183,55 @@ fn a_lock_that_a_killed_program_waited_for_goes_to_the_next() {
     c.call(b, set(theirs, 2, false)).unwrap();
     assert_eq!(c.nodes[a].machine.in_progress().len(), 0);
 }
+
+#[test]
+fn space_is_told_from_memory_when_servers_are_away() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let known = c.call(a, Call::Statfs { ino: 1 }).unwrap();
+    let servers = [c.server("fs-MDT0000"), c.server("fs-OST0000")];
+    servers.iter().for_each(|at| c.kill(*at));
+    for _ in 0..100 {
+        let id = c.send(a, Call::Statfs { ino: 1 });
+        c.pass(Duration::from_millis(2100));
+        assert_eq!(c.nodes[a].answers.remove(&id), Some(Ok(known.clone())));
+    }
+    // Who never asked has nothing to tell.
+    let id = c.send(b, Call::Statfs { ino: 1 });
+    c.pass(Duration::from_millis(2100));
+    assert_eq!(c.nodes[b].answers.remove(&id), Some(Err(Errno::ETIMEDOUT)));
+    c.requests.clear();
+    servers.iter().for_each(|at| c.start(*at));
+    c.pass(Duration::from_secs(5));
+    assert!(c.requests.get(Opcode::MdsStatfs.name()).is_none_or(|sent| *sent < 2), "{:?}", c.requests);
+    c.call(b, Call::Statfs { ino: 1 }).unwrap();
+}
+
+#[test]
+fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_others() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    for (file, first) in [("f", 0), ("g", 1)] {
+        let (stat, fh) = c.create(a, 1, file).unwrap();
+        c.call(a, Call::SetLayout { ino: stat.ino, stripe_size: 1 << 20, count: 1, first }).unwrap();
+        c.write(a, fh, 0, &vec![7; 1 << 20]).unwrap();
+    }
+    let dead = c.server("fs-OST0001");
+    c.kill(dead);
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Unmount);
+    c.pass(Duration::from_secs(2));
+    assert!(!c.nodes[a].unmounted, "it has something to write");
+    // Nobody waits for its locks.
+    let before = c.now;
+    let f = c.lookup(b, 1, "f").unwrap();
+    let fh = c.open(b, f.ino, 2).unwrap();
+    c.write(b, fh, 0, b"mine").unwrap();
+    c.call(b, Call::Mkdir { parent: 1, name: name("d"), mode: 0o755 }).unwrap();
+    assert!(c.now.since(before) < Duration::from_secs(1), "after {:?}", c.now.since(before));
+    c.start(dead);
+    c.until(|c| c.nodes[a].unmounted);
+    assert_eq!(c.nodes[a].lost, None);
+    let g = c.lookup(b, 1, "g").unwrap();
+    assert_eq!(g.size, 1 << 20);
+}

@@ -187,8 +187,9 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
 pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
     let mut missing = false;
     let mut failed = None;
-    for dest in cx.w.imports.dests() {
-        if let Dest::Mdt(index) = dest {
+    for (at, dest) in cx.w.imports.dests().into_iter().enumerate() {
+        let left = cx.began(step::LEAVE + at as u64);
+        if let (Dest::Mdt(index), false) = (dest, left) {
             let step = step::MANY + u64::from(index);
             match cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| (SyncReq { fid: None }, Bytes::new())) {
                 None => missing = true,

@@ -69,6 +69,8 @@ pub(crate) mod step {
     pub const LISTED: Step = 16;
     /// See [`LISTED`].
     pub const LISTED_AFTER: Step = 17;
+    /// Targets that are left before the others: one step for each.
+    pub const LEAVE: Step = 600;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
     /// Added to the step of a piece of a listing: the epoch when its request left.
@@ -77,6 +79,8 @@ pub(crate) mod step {
     pub const PARENTS: Step = 10_000;
     /// Added to a step at which the kernel is told to forget attributes: how often they had been shown to it.
     pub const SHOWN: Step = 40_000;
+    /// Until when an answer is waited for.
+    pub const UNTIL: Step = 18;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
     /// Directories and objects that a request is about to change, up to three.

@@ -253,6 +253,8 @@ pub enum Call {
     Forget { ino: u64, count: u64 },
     /// Attributes.
     Getattr { ino: u64, fh: Option<FileHandle> },
+    /// Attributes of the mount's root. umount(8) asks for them: after a while they are answered as they were last.
+    RootAttr { ino: u64 },
     /// Change attributes.
     Setattr { ino: u64, set: SetStat },
     /// Target of a symbolic link.

@@ -112,12 +112,14 @@ pub enum Task {
         /// What.
         request: Box<EnqueueReq>,
     },
-    /// Give back what an owner holds by `flock`.
-    Unflock {
+    /// Give back the record locks of an owner.
+    DropLocks {
         /// On what.
         ino: u64,
         /// Who.
         owner: u64,
+        /// Those of `flock`, or those of `fcntl`.
+        flock: bool,
     },
     /// Let go of what an abandoned call has brought.
     Disown(Box<crate::ops::Disowned>),

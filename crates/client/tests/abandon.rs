@@ -4,7 +4,7 @@ mod cluster;
 
 use std::time::Duration;
 
-use client::api::{Call, CallId, Event, FileHandle, Invalidation, RecordLock, RecordLockKind, SetStat};
+use client::api::{Answer, Call, CallId, Event, FileHandle, Invalidation, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name};
 use proto::{Errno, Opcode};
 
@@ -81,7 +81,7 @@ fn every_call_that_waits_for_a_dead_server_ends_with_its_program() {
     let file = c.walk(a, "d/f").unwrap();
     let fh = c.open(a, file, 2).unwrap();
     let dir_fh = match c.call(a, Call::Opendir { ino: dir }).unwrap() {
-        client::api::Answer::Opened { fh, .. } => fh,
+        Answer::Opened { fh, .. } => fh,
         other => panic!("{other:?}"),
     };
     let lock = RecordLock { start: 20, end: 29, kind: RecordLockKind::Exclusive, pid: 1 };
@@ -205,6 +205,27 @@ fn space_is_told_from_memory_when_servers_are_away() {
     c.pass(Duration::from_secs(5));
     assert!(c.requests.get(Opcode::MdsStatfs.name()).is_none_or(|sent| *sent < 2), "{:?}", c.requests);
     c.call(b, Call::Statfs { ino: 1 }).unwrap();
+}
+
+#[test]
+fn the_root_is_told_from_memory_when_its_server_is_away() {
+    let mut c = Cluster::new(0);
+    let (a, b) = (c.mount(), c.mount());
+    c.mkdir(b, 1, "d").unwrap();
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    for _ in 0..100 {
+        let id = c.send(a, Call::RootAttr { ino: 1 });
+        c.pass(Duration::from_millis(2100));
+        let Some(Ok(Answer::Attr(stat))) = c.nodes[a].answers.remove(&id) else { panic!() };
+        assert!(!stat.cacheable && stat.mode & 0o170_000 == 0o040_000);
+    }
+    c.requests.clear();
+    c.start(at);
+    c.pass(Duration::from_secs(5));
+    assert!(c.requests.get(Opcode::MdsGetattr.name()).is_none_or(|sent| *sent < 2), "{:?}", c.requests);
+    let Answer::Attr(stat) = c.call(a, Call::RootAttr { ino: 1 }).unwrap() else { panic!() };
+    assert_eq!(stat.nlink, 3);
 }
 
 #[test]

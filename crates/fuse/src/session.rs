@@ -236,6 +236,7 @@ impl Adapter {
     /// Operations on attributes, extended ones too.
     fn plan_attributes(&self, ino: u64, operation: &Operation<'_>) -> Plan {
         match operation {
+            Operation::Getattr { fh: None } if ino == self.root => plain(Call::RootAttr { ino }, reply_attr),
             Operation::Getattr { fh } => plain(Call::Getattr { ino, fh: fh.map(Fh) }, reply_attr),
             Operation::Setattr { set } => plain(Call::Setattr { ino, set: set_stat(set) }, reply_attr),
             Operation::Setxattr { name, value, flags } => {

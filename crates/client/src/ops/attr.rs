@@ -3,14 +3,17 @@
 use proto::msg::{Reint, ReintReq, SetattrOp, valid};
 use proto::{Errno, Opcode};
 
-use super::{attributes, fid_of, permits, stat, stat_cached, step, walk, writable};
+use core::time::Duration;
+use stdx::Instant;
+
+use super::{attributes, compose, fid_of, permits, stat, stat_cached, step, walk, writable};
 use crate::api::{Answer, FileHandle, SetStat, SetTime};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::here;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use crate::op::Task;
+use crate::op::{Task, WaitKey};
 
 /// `Getattr`: without a request if locks cover everything.
 pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<Answer> {
@@ -27,6 +30,31 @@ pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<
         super::kernel::asked(cx, ino);
     }
     Ok(Answer::Attr(found?))
+}
+
+/// The root's attributes are waited for this long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `RootAttr`.
+pub(crate) fn root(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    let found = getattr(cx, ino, None);
+    if found != Err(Stop::Wait) {
+        return found;
+    }
+    let until = Instant(cx.memo(step::UNTIL).unwrap_or((cx.now() + PATIENCE).0));
+    cx.set_memo(step::UNTIL, until.0);
+    let known = cx.w.nodes.get(ino).and_then(|node| Some(compose(node, node.attr.as_ref()?, None, false)));
+    match known {
+        Some(stat) if cx.now() >= until => {
+            stdx::mark!("root_from_memory");
+            crate::imports::withdraw_all(cx.w, cx.op.id);
+            Ok(Answer::Attr(stat))
+        }
+        _ => {
+            cx.w.set_timer(until);
+            Err(cx.wait(WaitKey::Timer))
+        }
+    }
 }
 
 /// `Setattr`: one request to the metadata target; a new size then goes to the objects.

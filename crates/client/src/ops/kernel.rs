@@ -88,6 +88,7 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
 pub(super) fn walked(call: &Call) -> SmallVec<[u64; 2]> {
     match call {
         Call::Getattr { ino, .. }
+        | Call::RootAttr { ino }
         | Call::Setattr { ino, .. }
         | Call::Readlink { ino }
         | Call::Access { ino, .. }

@@ -112,6 +112,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
             Ok(Answer::Done)
         }
         Call::Getattr { ino, fh } => attr::getattr(cx, *ino, *fh),
+        Call::RootAttr { ino } => attr::root(cx, *ino),
         Call::Setattr { ino, set } => attr::setattr(cx, *ino, set),
         Call::Readlink { ino } => attr::readlink(cx, *ino),
         Call::Access { ino, mask } => attr::access(cx, *ino, *mask),
@@ -171,7 +172,7 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Ahead { ino } => ahead::fetch(cx, *ino),
         Task::Next { fh, ino, after, number } => dir::fetch_next(cx, *fh, *ino, *after, *number),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
-        Task::Unflock { ino, owner } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, true),
+        Task::DropLocks { ino, owner, flock } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, *flock),
         Task::Disown(left) => {
             disown::let_go(cx, left);
             Ok(())
@@ -323,7 +324,7 @@ pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
     Some(compose(node, attr, data, true))
 }
 
-fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
+pub(super) fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
     let mut times =
         Attr { mtime_ns: attr.mtime_ns, mtime_set_ns: attr.mtime_set_ns, ctime_ns: attr.ctime_ns, ..Attr::default() };
     if let Some(data) = data {

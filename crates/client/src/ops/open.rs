@@ -176,7 +176,8 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
     let cred = cx.op.cred.clone();
     // An eviction between reply and now has taken the open with it.
     let dead = open_xid != Xid(0) && !cx.w.imports.opens.contains_key(&(dest, open_xid));
-    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, error_mark, dead, stream: None, next: None })
+    let (stream, next, lock_owners) = (None, None, Vec::new());
+    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, lock_owners, error_mark, dead, stream, next })
 }
 
 /// The server has opened it, but the call fails: it is closed again.
@@ -192,6 +193,9 @@ pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Ans
     let (ino, fid, dead) = (file.ino, file.fid, file.dead);
     if !dead {
         super::record_lock::drop_owner(cx, fid, lock_owner, false)?;
+    }
+    if let Some(file) = cx.w.files.get_mut(fh) {
+        file.lock_owners.retain(|owner| *owner != lock_owner);
     }
     told(cx, fh, ino)?;
     Ok(Answer::Done)
@@ -211,7 +215,10 @@ pub(super) fn told(cx: &mut Cx<'_>, fh: FileHandle, ino: u64) -> Run<()> {
 pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>) -> Run<Answer> {
     let Some(file) = cx.w.files.remove(fh) else { return Err(Errno::EBADF.into()) };
     if let Some(owner) = flock_owner {
-        cx.spawn(Task::Unflock { ino: file.ino, owner });
+        cx.spawn(Task::DropLocks { ino: file.ino, owner, flock: true });
+    }
+    for owner in file.lock_owners {
+        cx.spawn(Task::DropLocks { ino: file.ino, owner, flock: false });
     }
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);

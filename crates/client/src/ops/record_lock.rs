@@ -96,6 +96,13 @@ pub(crate) fn set(
             _ => {}
         }
     }
+    if !is_flock
+        && lock.kind != RecordLockKind::Unlock
+        && let Some(file) = cx.w.files.get_mut(fh)
+        && !file.lock_owners.contains(&owner)
+    {
+        file.lock_owners.push(owner);
+    }
     let wanted = EnqueueReq { no_wait: !wait, ..request(fid, owner, lock, is_flock) };
     if weakens(cx, dest, &wanted) && ask(cx, step::KEEP, dest, EnqueueReq { keep: true, ..wanted.clone() })?? {
         // Its owner closed the file meanwhile.

@@ -243,6 +243,8 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     c.nodes[a].machine.handle(now, Event::Unmount);
     c.pass(Duration::from_secs(2));
     assert!(!c.nodes[a].unmounted, "it has something to write");
+    let told = c.all_requests.get(Opcode::Disconnect.name()).copied().unwrap_or(0);
+    assert_eq!(told, 2, "MDT0000 and OST0000 are left");
     // Nobody waits for its locks.
     let before = c.now;
     let f = c.lookup(b, 1, "f").unwrap();

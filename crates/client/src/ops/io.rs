@@ -142,16 +142,31 @@ fn drop_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if !cx.began(step::MAIN) && attr.mode & S_ISUID == 0 && !group_goes {
         return Ok(());
     }
+    kill_privileges(cx, ino)
+}
+
+/// Takes from a file what lets its program run with other rights: set-id bits, and capabilities.
+pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.changing(step::CHANGING, ino);
     let fid = super::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
+    let first = !cx.replied(step::MAIN);
     cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
         now_ns: op.wall_ns,
         want: None,
         op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
     })?;
-    Ok(())
+    if first && let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.xattrs = None;
+    }
+    mode_changed(cx, ino)
+}
+
+/// Waits until the kernel has forgotten a file's mode: it does not think that a write changes it, and runs the program with what
+/// it remembers.
+pub(super) fn mode_changed(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    cx.invalidate_kernel(step::MODE, ino, 0, 0)
 }
 
 /// `Fsync`: data on its targets, then the file itself (its name, size, layout) on the metadata target.

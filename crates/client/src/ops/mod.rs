@@ -81,6 +81,10 @@ pub(crate) mod step {
     pub const SHOWN: Step = 40_000;
     /// Until when an answer is waited for.
     pub const UNTIL: Step = 18;
+    /// The kernel forgets a mode.
+    pub const MODE: Step = 19;
+    /// A file that has set-id bits is cut by its open.
+    pub const SET_ID: Step = 24;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
     /// Directories and objects that a request is about to change, up to three.

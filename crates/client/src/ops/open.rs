@@ -25,6 +25,9 @@ use crate::world::ObjectLocks;
 /// Flags that the server has a use for: the rest is ours or the kernel's.
 const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
 
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
+
 fn wants_write(flags: u32) -> bool {
     flags & o::ACCMODE != 0 || flags & o::TRUNC != 0
 }
@@ -44,7 +47,10 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     if flags & o::TRUNC != 0 {
         // The kernel cuts its own copy without a lock when it is told: another's answer may come to it after that.
         super::kernel::asked(cx, ino);
-        attributes(cx, ino, false)?;
+        let mode = attributes(cx, ino, false)?.mode;
+        if mode & SET_ID != 0 && !cx.began(step::MAIN) {
+            cx.set_memo(step::SET_ID, 0);
+        }
         data::before_truncate(cx, ino, 0)?;
     }
     let dest = cx.w.mdt_of(fid);
@@ -62,6 +68,9 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     });
     let rep = super::stale_if_gone(rep)?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if cx.began(step::SET_ID) {
+        super::io::mode_changed(cx, ino)?;
+    }
     let fh = opened(cx, dest, attr, flags, &rep)?;
     Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false })
 }

@@ -37,14 +37,16 @@ pub enum Verb {
     TargetSpace = 5,
     /// Out: the file system's name and the client's identity, as two lines.
     Identity = 6,
+    /// Makes everything of the mount durable.
+    Sync = 7,
 }
 
 impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
-        [Verb::PathToFid, Verb::FidToPath, Verb::GetLayout, Verb::SetLayout, Verb::TargetSpace, Verb::Identity]
-            .into_iter()
-            .find(|verb| *verb as u8 == raw)
+        use Verb::{FidToPath, GetLayout, Identity, PathToFid, SetLayout, Sync, TargetSpace};
+        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync];
+        all.into_iter().find(|verb| *verb as u8 == raw)
     }
 }
 

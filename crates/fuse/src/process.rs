@@ -1,5 +1,8 @@
 //! What the kernel's request does not say about the calling process, from `/proc`.
 
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
 use proto::msg::Cred;
 
 /// All capabilities that Linux has.
@@ -20,7 +23,17 @@ fn status(pid: u32) -> Option<(Vec<u32>, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let groups = field(&text, "Groups:")?.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect();
     let capabilities = field(&text, "CapEff:").and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())?;
-    Some((groups, capabilities))
+    // Most have none, and need no further look.
+    let counts = capabilities == 0 || has_own_namespace(pid);
+    Some((groups, if counts { capabilities } else { 0 }))
+}
+
+/// Whether a thread is in this process's user namespace. Anybody can make one of his own, in which he has all capabilities, but over
+/// nothing that is outside of it.
+fn has_own_namespace(pid: u32) -> bool {
+    static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let own = OWN.get_or_init(|| std::fs::read_link("/proc/self/ns/user").ok());
+    own.is_some() && std::fs::read_link(format!("/proc/{pid}/ns/user")).ok() == *own
 }
 
 /// Signals that do not end a program by default: SIGCHLD, SIGCONT, SIGURG, SIGWINCH, and those that stop it.
@@ -108,6 +121,26 @@ mod tests {
         child.wait().unwrap();
         assert!(is_dying(pid));
         assert!(!is_dying(std::process::id()) && !is_dying(0));
+    }
+
+    /// In a user namespace of its own a program has all capabilities.
+    #[test]
+    fn capabilities_of_another_user_namespace_do_not_count() {
+        let sleep = |command: &mut std::process::Command| {
+            command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn()
+        };
+        let mut within =
+            sleep(std::process::Command::new("unshare").args(["-U", "-r", "sh", "-c", "echo ready; cat"])).unwrap();
+        let mut line = [0; 6];
+        std::io::Read::read_exact(within.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let text = std::fs::read_to_string(format!("/proc/{}/status", within.id())).unwrap();
+        assert_ne!(field(&text, "CapEff:").unwrap().trim().trim_start_matches('0'), "", "it has some");
+        assert_eq!(status(within.id()).unwrap().1, 0);
+        drop(within.stdin.take());
+        within.wait().unwrap();
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        let own = u64::from_str_radix(field(&own, "CapEff:").unwrap().trim(), 16).unwrap();
+        assert_eq!(status(std::process::id()).unwrap().1, own);
     }
 
     #[test]

@@ -58,10 +58,26 @@ pub struct Options {
     pub max_rpcs_in_flight: u16,
     /// Changes in flight per metadata target, as far as it allows so many. 0: single slots, as version 0.1.0 has them.
     pub max_mod_rpcs_in_flight: u16,
+    /// When reading moves access times.
+    pub access_times: AccessTimes,
+    /// And those of directories.
+    pub directory_access_times: AccessTimes,
     /// Every change is a request of its own, and answered by the server before the program goes on.
     pub sync_metadata: bool,
     /// The process's faults.
     pub faults: stdx::Faults,
+}
+
+/// When reading something moves its access time.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum AccessTimes {
+    /// If it is not newer than the last change, or older than a day.
+    #[default]
+    Relative,
+    /// Always.
+    Strict,
+    /// Never.
+    Never,
 }
 
 /// Memory that a node takes, its locks and its name in a directory included, in bytes: about, and rather more.

@@ -88,6 +88,19 @@ pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
     block
 }
 
+/// Makes everything durable that was done through the mount that `path` lies in. syncfs(2) makes the kernel send what it holds, but
+/// neither waits for that nor tells us to make it durable.
+///
+/// # Errors
+/// As [`ask`]; what could not be written back.
+pub fn sync(path: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    ask(path, Verb::Sync, &[])?;
+    rustix::fs::syncfs(file)?;
+    ask(path, Verb::Sync, &[]).map(drop)
+}
+
 /// Asks the mount that `path` lies in.
 ///
 /// # Errors

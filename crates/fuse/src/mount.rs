@@ -262,6 +262,8 @@ fn kernel_flags(settings: &MountSettings) -> MountFlags {
             "nodev" => flags |= MountFlags::NODEV,
             "noexec" => flags |= MountFlags::NOEXEC,
             "noatime" => flags |= MountFlags::NOATIME,
+            "nodiratime" => flags |= MountFlags::NODIRATIME,
+            "strictatime" => flags |= MountFlags::STRICTATIME,
             "sync" => flags |= MountFlags::SYNCHRONOUS,
             "dirsync" => flags |= MountFlags::DIRSYNC,
             // suid, dev, exec, atime and relatime are how it is anyway.

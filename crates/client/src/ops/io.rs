@@ -9,7 +9,7 @@ use stdx::Instant;
 
 use super::open::told;
 use super::{attributes, step};
-use crate::api::{Answer, FileHandle, Whence};
+use crate::api::{AccessTimes, Answer, FileHandle, Whence};
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data::{self, IoFlags, WriteAt};
@@ -78,12 +78,13 @@ fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     Err(cx.wait(WaitKey::Timer))
 }
 
-/// Relatime: the access time moves if it is not newer than the last change, or is older than a day. It is kept here and
-/// told to the server with the close. True if it moved.
+/// Something is read: its access time moves, if the mount's options say so. It is kept here and told to the server with the close.
+/// True if it moved.
 pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     if cx.w.options.read_only {
         return false;
     }
+    let (others, directories) = (cx.w.options.access_times, cx.w.options.directory_access_times);
     let data = data::stat_cached(cx.w, ino);
     let now = cx.op.wall_ns;
     let Some(node) = cx.w.nodes.get_mut(ino) else { return false };
@@ -93,7 +94,12 @@ pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     if let Some(data) = data {
         changed = changed.max(data.lvb.mtime_ns).max(data.lvb.ctime_ns);
     }
-    let moves = (atime <= changed || now - atime > DAY_NS) && now > atime;
+    let moves = now > atime
+        && match if node.is_dir() { directories } else { others } {
+            AccessTimes::Relative => atime <= changed || now - atime > DAY_NS,
+            AccessTimes::Strict => true,
+            AccessTimes::Never => false,
+        };
     if moves {
         node.atime_ns = Some(now);
     }

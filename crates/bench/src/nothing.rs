@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fusewire::abi::{flags, open};
-use fusewire::{Attr, Entry, Handler, Listing, Mountpoint, Operation, Options, Reply, Request, Session, SetAttr};
+use fusewire::{Attr, Entry, Handler, Incoming, Listing, Mountpoint, Operation, Options, Reply, Session, SetAttr};
 use rustix::mount::MountFlags;
 
 const LONG: Duration = Duration::from_secs(1 << 20);
@@ -248,11 +248,11 @@ impl Nothing {
         }
     }
 
-    fn write(&self, ino: u64, offset: u64, data: &[u8], reply: Reply) {
+    fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<u32, i32> {
         let end = offset + data.len() as u64;
         let file = {
             let mut state = self.state();
-            let Some(node) = state.nodes.get_mut(&ino) else { return reply.error(libc::ENOENT) };
+            let node = state.nodes.get_mut(&ino).ok_or(libc::ENOENT)?;
             node.attr.size = node.attr.size.max(end);
             let file = node.file.as_ref().and_then(|file| file.try_clone().ok());
             if file.is_none() {
@@ -263,10 +263,8 @@ impl Nothing {
             }
             file
         };
-        match file.map_or(Ok(()), |file| file.write_all_at(data, offset)) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(errno(&error)),
-        }
+        file.map_or(Ok(()), |file| file.write_all_at(data, offset)).map_err(|error| errno(&error))?;
+        Ok(data.len() as u32)
     }
 
     /// The place after an entry is its inode number, which rises, so that removing while reading misses none.
@@ -289,55 +287,62 @@ impl Nothing {
 }
 
 impl Handler for Nothing {
-    fn handle(&self, request: &Request<'_>, reply: Reply) {
-        let ino = request.node;
-        match &request.operation {
+    fn handle(&self, incoming: Incoming<'_>) {
+        let ino = incoming.request().node;
+        match &incoming.request().operation {
             Operation::Lookup { name } => {
                 let state = self.state();
                 let found = state.names.get(&(ino, name.to_vec())).and_then(|child| state.nodes.get(child));
                 match found {
-                    Some(node) => reply.entry(&entry(node.attr)),
-                    None => reply.error(libc::ENOENT),
+                    Some(node) => incoming.into_reply().entry(&entry(node.attr)),
+                    None => incoming.into_reply().error(libc::ENOENT),
                 }
             }
             Operation::Getattr { .. } => match self.state().nodes.get(&ino) {
-                Some(node) => reply.attr(&node.attr, LONG),
-                None => reply.error(libc::ENOENT),
+                Some(node) => incoming.into_reply().attr(&node.attr, LONG),
+                None => incoming.into_reply().error(libc::ENOENT),
             },
             Operation::Setattr { set } => match self.set(ino, set) {
-                Some(attr) => reply.attr(&attr, LONG),
-                None => reply.error(libc::ENOENT),
+                Some(attr) => incoming.into_reply().attr(&attr, LONG),
+                None => incoming.into_reply().error(libc::ENOENT),
             },
             Operation::Mkdir { name, mode, .. } => match self.make(ino, name, FOLDER | (mode & 0o7777)) {
-                Ok(attr) => reply.entry(&entry(attr)),
-                Err(error) => reply.error(errno(&error)),
+                Ok(attr) => incoming.into_reply().entry(&entry(attr)),
+                Err(error) => incoming.into_reply().error(errno(&error)),
             },
             Operation::Create { name, mode, .. } => match self.make(ino, name, REGULAR | (mode & 0o7777)) {
-                Ok(attr) => reply.created(&entry(attr), 1, 0),
-                Err(error) => reply.error(errno(&error)),
+                Ok(attr) => incoming.into_reply().created(&entry(attr), 1, 0),
+                Err(error) => incoming.into_reply().error(errno(&error)),
             },
             Operation::Unlink { name } | Operation::Rmdir { name } => {
                 self.remove(ino, name);
-                reply.ok();
+                incoming.into_reply().ok();
             }
             Operation::Rename { name, new_parent, new_name, flags: 0 } => {
                 match self.rename(ino, name, *new_parent, new_name) {
-                    true => reply.ok(),
-                    false => reply.error(libc::ENOENT),
+                    true => incoming.into_reply().ok(),
+                    false => incoming.into_reply().error(libc::ENOENT),
                 }
             }
-            Operation::Open { .. } => reply.opened(1, open::KEEP_CACHE),
-            Operation::Opendir { .. } => reply.opened(1, 0),
-            Operation::Read { offset, size, .. } => self.read(ino, *offset, *size, reply),
-            Operation::Write { offset, data, .. } => self.write(ino, *offset, data, reply),
-            Operation::Fsync { .. } => match self.file(ino).map_or(Ok(()), |file| file.sync_data()) {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
+            Operation::Open { .. } => incoming.into_reply().opened(1, open::KEEP_CACHE),
+            Operation::Opendir { .. } => incoming.into_reply().opened(1, 0),
+            Operation::Read { offset, size, .. } => self.read(ino, *offset, *size, incoming.into_reply()),
+            Operation::Write { offset, data, .. } => match self.write(ino, *offset, data) {
+                Ok(count) => incoming.into_reply().written(count),
+                Err(errno) => incoming.into_reply().error(errno),
             },
-            Operation::Readdir { offset, size, plus, .. } => self.list(ino, *offset, *size, *plus, reply),
-            Operation::Flush { .. } | Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
-            Operation::Getxattr { .. } => reply.error(libc::ENODATA),
-            _ => reply.error(libc::ENOSYS),
+            Operation::Fsync { .. } => match self.file(ino).map_or(Ok(()), |file| file.sync_data()) {
+                Ok(()) => incoming.into_reply().ok(),
+                Err(error) => incoming.into_reply().error(errno(&error)),
+            },
+            Operation::Readdir { offset, size, plus, .. } => {
+                self.list(ino, *offset, *size, *plus, incoming.into_reply())
+            }
+            Operation::Flush { .. } | Operation::Release { .. } | Operation::Releasedir { .. } => {
+                incoming.into_reply().ok()
+            }
+            Operation::Getxattr { .. } => incoming.into_reply().error(libc::ENODATA),
+            _ => incoming.into_reply().error(libc::ENOSYS),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use commands::{
-    bench, down, install, lctl, lfs, lr_reader, many, mdtest, mkfs, mount, serve, sim, status, survey, tune, up,
+    bench, down, install, lctl, lfs, lr_reader, many, mdtest, mkfs, mount, serve, sim, status, survey, sync, tune, up,
 };
 
 /// A parallel file system in user space
@@ -35,6 +35,7 @@ enum Command {
     Tune(tune::Arguments),
     Serve(serve::Arguments),
     Mount(mount::Arguments),
+    Sync(sync::Arguments),
     /// What is known of files and targets, by Lustre's words
     #[command(subcommand)]
     Lfs(lfs::Command),
@@ -146,6 +147,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Up(arguments) => up::run(arguments),
         Command::Down(arguments) => down::run(arguments),
+        Command::Sync(arguments) => sync::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Mkfs(arguments) => mkfs::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),

@@ -58,10 +58,26 @@ pub struct Options {
     pub max_rpcs_in_flight: u16,
     /// Changes in flight per metadata target, as far as it allows so many. 0: single slots, as version 0.1.0 has them.
     pub max_mod_rpcs_in_flight: u16,
+    /// When reading moves access times.
+    pub access_times: AccessTimes,
+    /// And those of directories.
+    pub directory_access_times: AccessTimes,
     /// Every change is a request of its own, and answered by the server before the program goes on.
     pub sync_metadata: bool,
     /// The process's faults.
     pub faults: stdx::Faults,
+}
+
+/// When reading something moves its access time.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum AccessTimes {
+    /// If it is not newer than the last change, or older than a day.
+    #[default]
+    Relative,
+    /// Always.
+    Strict,
+    /// Never.
+    Never,
 }
 
 /// Memory that a node takes, its locks and its name in a directory included, in bytes: about, and rather more.
@@ -76,6 +92,9 @@ pub enum Event {
     Call { id: CallId, cred: Cred, call: Call },
     /// The program was interrupted: end the call with `EINTR` if it can still be ended without effect.
     Interrupt { id: CallId },
+    /// The program that waits for the call is being killed: the call is answered `EINTR` at once. What it asked for may happen
+    /// all the same.
+    Abandon { id: CallId },
     /// A connection is there.
     Dialled { conn: ConnId },
     /// A connection could not be made.
@@ -261,6 +280,8 @@ pub enum Call {
     Forget { ino: u64, count: u64 },
     /// Attributes.
     Getattr { ino: u64, fh: Option<FileHandle> },
+    /// Attributes of the mount's root. umount(8) asks for them: after a while they are answered as they were last.
+    RootAttr { ino: u64 },
     /// Change attributes.
     Setattr { ino: u64, set: SetStat },
     /// Target of a symbolic link.

@@ -206,6 +206,11 @@ pub(crate) fn idle(w: &World) -> bool {
     w.closes.lanes.values().all(|lane| lane.waiting.is_empty() && lane.in_flight == 0)
 }
 
+/// The same of one server.
+pub(crate) fn is_idle(w: &World, dest: Dest) -> bool {
+    w.closes.lanes.get(&dest).is_none_or(|lane| lane.waiting.is_empty() && lane.in_flight == 0)
+}
+
 /// When [`tick`] wants to be called.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     w.closes.lanes.values().filter_map(Lane::due).min()

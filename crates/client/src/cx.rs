@@ -47,7 +47,7 @@ pub struct Held {
 }
 
 /// Whether a request of this kind changes something, so that the operation can no longer end without effect.
-fn modifies(opcode: Opcode) -> bool {
+pub(crate) fn modifies(opcode: Opcode) -> bool {
     matches!(
         opcode,
         Opcode::MdsReint
@@ -166,7 +166,7 @@ impl Cx<'_> {
             }
             let (body, bulk) = request(self.w, self.op);
             self.op.set_memo(step, Memo::Sent(dest));
-            self.op.committed |= modifies(opcode);
+            self.op.changes += u32::from(modifies(opcode));
             self.w.urgent = self.op.urgent || self.op.has_pins();
             self.w.send(self.op.id, step, dest, opcode, body.encode_to_vec().into(), bulk);
         }

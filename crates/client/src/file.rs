@@ -56,6 +56,9 @@ pub struct OpenFile {
     pub dest: Dest,
     /// The request that opened it: names it in `Imports::opens`. 0 for a directory, and for a file that is open here.
     pub open_xid: Xid,
+    /// Who asked for record locks through it and has not closed it. Locks of an open file description (`F_OFD_SETLK`) go with that:
+    /// no close names their owner.
+    pub lock_owners: Vec<u64>,
     /// See `data::error_mark`.
     pub error_mark: u32,
     /// The open was lost (eviction): everything through it fails.

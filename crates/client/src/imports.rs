@@ -6,7 +6,7 @@ use dlm::client::{BlockingAction, HeldLock, LockCache, Settings};
 use prost::Message;
 use proto::msg::{
     BlCallback, CancelReq, GlCallback, GlReply, Layout, LockMode, LruLimit, ObjectRep, OpenOp, Reint, ReintReq,
-    Resource,
+    Resource, StatfsRep,
 };
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
@@ -71,6 +71,8 @@ pub struct Target {
     pub rpc_stats_since_ns: i64,
     /// What was durable when the session was interrupted: of what came later, something that this client saw may be lost.
     pub sure: Transno,
+    /// What it said last of its space.
+    pub space: Option<StatfsRep>,
     /// Locks were replayed since then.
     doubted: bool,
     /// Requests without a reply.
@@ -170,6 +172,7 @@ impl Imports {
             lru_size: lru_size(options.max_nodes),
             rpc_stats_since_ns: 0,
             sure: Transno(0),
+            space: None,
             doubted: false,
             pending: Map::default(),
             touched: false,
@@ -291,6 +294,37 @@ pub(crate) fn submit(
     let id = target.import.submit(now, outgoing);
     target.pending.insert(id, Pending { op, step, opcode, wants, want_run, open_body });
     w.imports.touch(index);
+}
+
+/// Takes back the one request of an operation that would change something, if it was not sent. Whether it was: then the operation
+/// has had no effect.
+pub(crate) fn withdraw_change(w: &mut World, op: OpId) -> bool {
+    let main = crate::ops::step::MAIN;
+    withdraw(w, |pending| pending.op == op && pending.step == main && crate::cx::modifies(pending.opcode))
+}
+
+/// Takes back all requests of an operation that were not sent.
+pub(crate) fn withdraw_all(w: &mut World, op: OpId) {
+    withdraw(w, |pending| pending.op == op);
+}
+
+/// Takes back those requests that were not sent. Whether there were any.
+fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
+    let mut gone = Vec::new();
+    for target in &mut w.imports.list {
+        let ids: Vec<RequestId> = target.pending.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if target.import.withdraw(id)
+                && let Some(pending) = target.pending.remove(&id)
+            {
+                gone.push((target.dest, pending));
+            }
+        }
+    }
+    for (dest, pending) in &gone {
+        crate::absorb::give_up(w, *dest, pending);
+    }
+    !gone.is_empty()
 }
 
 /// Something that needs no reply: cancels, answers to glimpses.

@@ -15,6 +15,10 @@ use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
 use crate::{absorb, behind, closes, config, data, locks, ops, params};
 
+/// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
+/// behind takes memory, and a user can go on leaving calls behind while a server is away.
+const ABANDONED_MAX: usize = 4096;
+
 /// An operation in its slot.
 struct Running {
     state: OpState,
@@ -35,6 +39,8 @@ pub struct Client {
     #[allow(clippy::vec_box, reason = "the boxes are what is kept: they go back into slots")]
     spare: Vec<Box<Running>>,
     calls: Map<CallId, OpId>,
+    /// Calls that go on without their programs.
+    abandoned: usize,
     nobody: Arc<Cred>,
     last_cred: Arc<Cred>,
 }
@@ -51,6 +57,7 @@ impl Client {
             free: Vec::new(),
             spare: Vec::new(),
             calls: Map::default(),
+            abandoned: 0,
             last_cred: nobody.clone(),
             nobody,
         };
@@ -65,6 +72,7 @@ impl Client {
         match event {
             Event::Call { id, cred, call } => self.call(id, cred, call),
             Event::Interrupt { id } => self.interrupt(id),
+            Event::Abandon { id } => self.abandon(id),
             Event::Dialled { conn } => imports::dialled(&mut self.w, conn),
             Event::DialFailed { conn, reason } => imports::dial_failed(&mut self.w, conn, reason),
             Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
@@ -235,6 +243,10 @@ impl Client {
         locks::release_all(&mut self.w, &running.state);
         if let Work::Call(call) = &running.work {
             ops::ended(&mut self.w, id, call, &result);
+            if running.state.abandoned {
+                self.abandoned -= 1;
+                ops::disown(&mut self.w, &running.state, call, result.as_ref().ok());
+            }
         }
         if let Some(call) = running.state.call.take() {
             self.calls.remove(&call);
@@ -265,13 +277,46 @@ impl Client {
             locks::abandon_record(&mut self.w, dest, cookie);
             return;
         }
-        if state.committed {
+        if state.changes > 0 {
             return;
         }
         // Nothing that changes anything was sent: the call can end here.
         let slot = &mut self.slots[id.slot as usize];
         let Some(running) = slot.running.take() else { return };
         self.finish(running, Err(Errno::EINTR));
+    }
+
+    /// The program is gone. A call whose requests have no effect, or were not sent, ends here. Any other is answered, and goes on
+    /// as an operation without a caller: its replies are taken in, and in the end it lets go of what it was to give
+    /// ([`ops::disown`]).
+    fn abandon(&mut self, call: CallId) {
+        let Some(&id) = self.calls.get(&call) else { return };
+        let Some(state) = self.state(id) else { return };
+        state.interrupted = true;
+        let (changes, record) = (state.changes, state.waiting_record);
+        if changes == 0 || changes == 1 && imports::withdraw_change(&mut self.w, id) {
+            imports::withdraw_all(&mut self.w, id);
+            if let Some(running) = self.slots[id.slot as usize].running.take() {
+                self.finish(running, Err(Errno::EINTR));
+            }
+            return;
+        }
+        if self.abandoned == ABANDONED_MAX {
+            stdx::mark!("too_many_abandoned");
+            return;
+        }
+        stdx::mark!("abandoned");
+        self.abandoned += 1;
+        if let Some((dest, cookie)) = record {
+            locks::abandon_record(&mut self.w, dest, cookie);
+        }
+        if let Some(running) = &mut self.slots[id.slot as usize].running {
+            running.state.call = None;
+            running.state.abandoned = true;
+        }
+        ops::gone(&mut self.w, id);
+        self.calls.remove(&call);
+        self.w.effect(Effect::Answer { id: call, result: Err(Errno::EINTR) });
     }
 
     fn invalidated(&mut self, token: u64) {

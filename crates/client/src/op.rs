@@ -112,13 +112,17 @@ pub enum Task {
         /// What.
         request: Box<EnqueueReq>,
     },
-    /// Give back what an owner holds by `flock`.
-    Unflock {
+    /// Give back the record locks of an owner.
+    DropLocks {
         /// On what.
         ino: u64,
         /// Who.
         owner: u64,
+        /// Those of `flock`, or those of `fcntl`.
+        flock: bool,
     },
+    /// Let go of what an abandoned call has brought.
+    Disown(Box<crate::ops::Disowned>),
     /// Unmount.
     Unmount,
     /// Data cache.
@@ -220,8 +224,10 @@ pub struct OpState {
     pub wall_ns: i64,
     /// The program was interrupted.
     pub interrupted: bool,
-    /// A request that changes something was sent.
-    pub committed: bool,
+    /// Requests that were made and have an effect, so that their replies have to be taken in.
+    pub changes: u32,
+    /// Its program is gone: it goes on without one.
+    pub abandoned: bool,
     /// Somebody elsewhere waits for it: its requests must not wait behind ordinary changes.
     pub urgent: bool,
     /// A record lock that it waits for: where, and our number of the request.
@@ -240,7 +246,8 @@ impl OpState {
             cred,
             wall_ns,
             interrupted: false,
-            committed: false,
+            changes: 0,
+            abandoned: false,
             urgent: false,
             waiting_record: None,
             memo: Vec::new(),
@@ -255,7 +262,8 @@ impl OpState {
         self.cred = cred;
         self.wall_ns = wall_ns;
         self.interrupted = false;
-        self.committed = false;
+        self.changes = 0;
+        self.abandoned = false;
         self.urgent = false;
         self.waiting_record = None;
         self.memo.clear();

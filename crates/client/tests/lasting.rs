@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::api::{Answer, Call, Event, FileHandle, Invalidation, SetStat};
-use cluster::{Cluster, name};
+use client::api::{AccessTimes, Answer, Call, Event, FileHandle, Invalidation, Options, SetStat, SetTime};
+use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{ConnectRep, DirEntry, ReaddirRep, Reint, ReintReq};
 use proto::{Bytes, Errno, Fid, Frame, Opcode};
@@ -167,6 +167,96 @@ fn a_stranger_who_writes_takes_the_set_group_id_bit_and_a_member_leaves_it() {
         assert_eq!(c.call_as(a, gid, write), Ok(Answer::Written(1)));
         assert_eq!(!c.requests.contains_key("mds_reint"), kept, "members need no request for it");
         assert_eq!(c.getattr(a, f.ino).unwrap().mode & 0o2000 != 0, kept);
+    }
+}
+
+#[test]
+fn access_times_move_as_the_mount_says() {
+    for (times, moves) in [(AccessTimes::Relative, false), (AccessTimes::Strict, true), (AccessTimes::Never, false)] {
+        let mut c = Cluster::new(0);
+        let options =
+            Options { access_times: times, directory_access_times: AccessTimes::Never, ..Cluster::options(9) };
+        let a = c.begin_mount(options);
+        c.until(|c| c.nodes[a].mounted);
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, b"data").unwrap();
+        c.pass(Duration::from_secs(3));
+        let read = |c: &mut Cluster| {
+            c.read(a, fh, 0, 4).unwrap();
+            c.pass(Duration::from_secs(1));
+            c.getattr(a, f.ino).unwrap().atime_ns
+        };
+        let (before, first, second) = (f.atime_ns, read(&mut c), read(&mut c));
+        assert_eq!(first > before, times != AccessTimes::Never, "{times:?}");
+        assert_eq!(second > first, moves, "{times:?}");
+        let root = c.getattr(a, 1).unwrap().atime_ns;
+        c.list(a, 1, false).unwrap();
+        c.pass(Duration::from_secs(1));
+        assert_eq!(c.getattr(a, 1).unwrap().atime_ns, root, "directories never");
+    }
+}
+
+/// The server knows nothing of who has a directory or a pipe open.
+#[test]
+fn attributes_of_a_removed_directory_and_pipe_can_be_read_and_changed() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let directory = c.mkdir(a, 1, "d").unwrap().ino;
+    let make = Call::Mknod { parent: 1, name: name("p"), mode: 0o010_644, rdev: 0 };
+    let Answer::Entry(pipe) = c.call(a, make).unwrap() else { panic!() };
+    // The server has them: what was made behind the program's back is told.
+    c.pass(Duration::from_secs(3));
+    c.call(a, Call::Rmdir { parent: 1, name: name("d") }).unwrap();
+    c.call(a, Call::Unlink { parent: 1, name: name("p") }).unwrap();
+    for ino in [directory, pipe.ino] {
+        let before = c.getattr(a, ino).unwrap();
+        let set = SetStat { mode: Some(0o700), uid: Some(5), mtime: Some(SetTime::At(77)), ..SetStat::default() };
+        c.call(a, Call::Setattr { ino, set }).unwrap();
+        let after = c.getattr(a, ino).unwrap();
+        assert_eq!((after.mode & 0o7777, after.uid, after.gid, after.mtime_ns), (0o700, 5, before.gid, 77));
+        assert_eq!(after.mode & 0o170_000, before.mode & 0o170_000);
+    }
+    assert!(stdx::marks::count("removed_changed") >= 2);
+}
+
+/// The kernel has the mode, and does not think that a write changes it.
+#[test]
+fn who_takes_privileges_from_a_file_is_answered_when_the_kernel_knows_it() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(b, 1, "f").unwrap();
+    c.close(b, fh).unwrap();
+    c.lookup(a, 1, "f").unwrap();
+    let value = Bytes::from_static(b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    let data = Bytes::from_static(b"x");
+    let fh = c.open(a, f.ino, 2).unwrap();
+    let changes = [
+        Call::Write { fh, ino: f.ino, offset: 0, data, write_back: false, kill_priv: true },
+        Call::Fallocate { fh, mode: 0, offset: 0, length: 10_000 },
+        Call::Open { ino: f.ino, flags: 0o1001 },
+        Call::Removexattr { ino: f.ino, name: name("security.capability") },
+    ];
+    for change in changes {
+        let capability =
+            Call::Setxattr { ino: f.ino, name: name("security.capability"), value: value.clone(), flags: 0 };
+        c.call(a, capability).unwrap();
+        let set = SetStat { mode: Some(0o6777), ..SetStat::default() };
+        c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+        assert!(c.getattr(a, f.ino).unwrap().cacheable);
+        c.nodes[a].slow_kernel = true;
+        c.nodes[a].invalidations.clear();
+        let id = c.send_as(a, cred(7), change.clone());
+        c.pass(Duration::from_millis(500));
+        assert!(!c.answered(a, id), "{change:?} waits for the kernel");
+        let told = |what: &Invalidation| matches!(what, Invalidation::Inode { ino, .. } if *ino == f.ino);
+        assert!(c.nodes[a].invalidations.iter().any(told));
+        c.nodes[a].slow_kernel = false;
+        c.answer(a, id).unwrap();
+        assert_eq!(c.getattr(a, f.ino).unwrap().mode & 0o7777, 0o777, "{change:?}");
+        let get = Call::Getxattr { ino: f.ino, name: name("security.capability") };
+        // For an open the kernel asks by itself.
+        let opened = matches!(change, Call::Open { .. });
+        assert_eq!(c.call(a, get).is_err(), !opened, "{change:?}");
     }
 }
 

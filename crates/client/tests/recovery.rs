@@ -243,6 +243,35 @@ fn record_locks_wait_are_interrupted_and_survive_a_restart() {
     c.call(b, flock(theirs, 7)).unwrap();
 }
 
+/// A close tells of the process only, and not of the open file description that a lock of `F_OFD_SETLK` belongs to.
+#[test]
+fn locks_of_an_open_file_description_go_with_it_and_no_others() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, first) = c.create(a, 1, "f").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let second = c.open(a, f.ino, 2).unwrap();
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    let set = |fh, owner, start| Call::Setlk {
+        fh,
+        owner,
+        lock: lock(RecordLockKind::Exclusive, start, start + 9),
+        wait: false,
+        flock: false,
+    };
+    let (process, description) = (1, 77);
+    c.call(a, set(first, description, 0)).unwrap();
+    // A process locks through a file that it closes and another keeps open, then through one of its own.
+    c.call(a, set(first, process, 20)).unwrap();
+    c.call(a, Call::Flush { fh: first, lock_owner: process }).unwrap();
+    c.call(a, set(second, process, 20)).unwrap();
+    assert_eq!(c.call(b, set(theirs, 2, 0)), Err(Errno::EAGAIN));
+    c.call(a, Call::Release { fh: first, flock_owner: None }).unwrap();
+    c.pass(Duration::from_secs(1));
+    c.call(b, set(theirs, 2, 0)).unwrap();
+    assert_eq!(c.call(b, set(theirs, 2, 20)), Err(Errno::EAGAIN), "the other file keeps its lock");
+}
+
 #[test]
 fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     let mut c = Cluster::new(1);

@@ -37,14 +37,16 @@ pub enum Verb {
     TargetSpace = 5,
     /// Out: the file system's name and the client's identity, as two lines.
     Identity = 6,
+    /// Makes everything of the mount durable.
+    Sync = 7,
 }
 
 impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
-        [Verb::PathToFid, Verb::FidToPath, Verb::GetLayout, Verb::SetLayout, Verb::TargetSpace, Verb::Identity]
-            .into_iter()
-            .find(|verb| *verb as u8 == raw)
+        use Verb::{FidToPath, GetLayout, Identity, PathToFid, SetLayout, Sync, TargetSpace};
+        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync];
+        all.into_iter().find(|verb| *verb as u8 == raw)
     }
 }
 
@@ -84,6 +86,19 @@ pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
     block.put_slice(bytes);
     block.resize(BUFFER, 0);
     block
+}
+
+/// Makes everything durable that was done through the mount that `path` lies in. syncfs(2) makes the kernel send what it holds, but
+/// neither waits for that nor tells us to make it durable.
+///
+/// # Errors
+/// As [`ask`]; what could not be written back.
+pub fn sync(path: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    ask(path, Verb::Sync, &[])?;
+    rustix::fs::syncfs(file)?;
+    ask(path, Verb::Sync, &[]).map(drop)
 }
 
 /// Asks the mount that `path` lies in.

@@ -165,8 +165,6 @@ impl Connected {
     /// The kernel refuses: a sentence.
     pub fn mount(self, settings: &MountSettings) -> Result<FuseMount, MountError> {
         let Connected { client, root, identity, kernel, directory } = self;
-        let interrupts = Interrupts::default();
-        let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts });
         let failed = |error: io::Error| {
             let _ = client.unmount(Duration::from_secs(5));
             MountError(match error.kind() {
@@ -181,6 +179,8 @@ impl Connected {
                 _ => format!("cannot mount {}: {error}", directory.display()),
             })
         };
+        let interrupts = Interrupts::watch(client.clone()).map_err(failed)?;
+        let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts });
         let place = Mountpoint {
             directory: &directory,
             source: &settings.source,
@@ -262,6 +262,8 @@ fn kernel_flags(settings: &MountSettings) -> MountFlags {
             "nodev" => flags |= MountFlags::NODEV,
             "noexec" => flags |= MountFlags::NOEXEC,
             "noatime" => flags |= MountFlags::NOATIME,
+            "nodiratime" => flags |= MountFlags::NODIRATIME,
+            "strictatime" => flags |= MountFlags::STRICTATIME,
             "sync" => flags |= MountFlags::SYNCHRONOUS,
             "dirsync" => flags |= MountFlags::DIRSYNC,
             // suid, dev, exec, atime and relatime are how it is anyway.

@@ -1,5 +1,8 @@
 //! What the kernel's request does not say about the calling process, from `/proc`.
 
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
 use proto::msg::Cred;
 
 /// All capabilities that Linux has.
@@ -20,7 +23,62 @@ fn status(pid: u32) -> Option<(Vec<u32>, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let groups = field(&text, "Groups:")?.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect();
     let capabilities = field(&text, "CapEff:").and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())?;
-    Some((groups, capabilities))
+    // Most have none, and need no further look.
+    let counts = capabilities == 0 || has_own_namespace(pid);
+    Some((groups, if counts { capabilities } else { 0 }))
+}
+
+/// Whether a thread is in this process's user namespace. Anybody can make one of his own, in which he has all capabilities, but over
+/// nothing that is outside of it.
+fn has_own_namespace(pid: u32) -> bool {
+    static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let own = OWN.get_or_init(|| std::fs::read_link("/proc/self/ns/user").ok());
+    own.is_some() && std::fs::read_link(format!("/proc/{pid}/ns/user")).ok() == *own
+}
+
+/// Signals that do not end a program by default: SIGCHLD, SIGCONT, SIGURG, SIGWINCH, and those that stop it.
+const HARMLESS: u64 = {
+    let signals = [
+        libc::SIGCHLD,
+        libc::SIGCONT,
+        libc::SIGURG,
+        libc::SIGWINCH,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+    ];
+    let (mut set, mut at) = (0, 0);
+    while at < signals.len() {
+        set |= bit(signals[at]);
+        at += 1;
+    }
+    set
+};
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Whether a thread that waits for the kernel will never come back to its program: it is gone, or a signal that it was sent ends it.
+/// One of another process namespace (0) cannot be looked at.
+pub fn is_dying(thread: u32) -> bool {
+    if thread == 0 {
+        return false;
+    }
+    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
+        Ok(text) => has_fatal_signal(&text),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+    }
+}
+
+/// The kernel turns most fatal signals into a SIGKILL of each thread, but not those that leave a core; and a thread that is ending
+/// already gets none.
+fn has_fatal_signal(status: &str) -> bool {
+    let set = |name| field(status, name).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    let pending = set("SigPnd:") | set("ShdPnd:");
+    let survived = set("SigBlk:") | set("SigIgn:") | set("SigCgt:") | HARMLESS;
+    pending & (bit(libc::SIGKILL) | !survived) != 0
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -30,6 +88,60 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_that_ends_the_program_is_told_from_one_that_does_not() {
+        let status = |own: u64, shared: u64, blocked: u64, ignored: u64, caught: u64| {
+            format!(
+                "Name:\tcat\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+            )
+        };
+        let (kill, int, quit, chld) = (bit(libc::SIGKILL), bit(libc::SIGINT), bit(libc::SIGQUIT), bit(libc::SIGCHLD));
+        for (own, shared, blocked, ignored, caught, fatal) in [
+            (0, 0, 0, 0, 0, false),
+            (kill, 0, 0, 0, 0, true),
+            (0, kill, u64::MAX, u64::MAX, u64::MAX, true),
+            (0, int, 0, 0, 0, true),
+            (0, quit, 0, 0, 0, true),
+            (0, int, int, 0, 0, false),
+            (0, int, 0, int, 0, false),
+            (int, 0, 0, 0, int, false),
+            (int | quit, 0, 0, 0, int, true),
+            (chld, bit(libc::SIGTSTP) | bit(libc::SIGURG), 0, 0, 0, false),
+        ] {
+            let text = status(own, shared, blocked, ignored, caught);
+            assert_eq!(has_fatal_signal(&text), fatal, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_is_dying_and_an_unknown_one_is_not() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert!(is_dying(pid));
+        assert!(!is_dying(std::process::id()) && !is_dying(0));
+    }
+
+    /// In a user namespace of its own a program has all capabilities.
+    #[test]
+    fn capabilities_of_another_user_namespace_do_not_count() {
+        let sleep = |command: &mut std::process::Command| {
+            command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn()
+        };
+        let mut within =
+            sleep(std::process::Command::new("unshare").args(["-U", "-r", "sh", "-c", "echo ready; cat"])).unwrap();
+        let mut line = [0; 6];
+        std::io::Read::read_exact(within.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let text = std::fs::read_to_string(format!("/proc/{}/status", within.id())).unwrap();
+        assert_ne!(field(&text, "CapEff:").unwrap().trim().trim_start_matches('0'), "", "it has some");
+        assert_eq!(status(within.id()).unwrap().1, 0);
+        drop(within.stdin.take());
+        within.wait().unwrap();
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        let own = u64::from_str_radix(field(&own, "CapEff:").unwrap().trim(), 16).unwrap();
+        assert_eq!(status(std::process::id()).unwrap().1, own);
+    }
 
     #[test]
     fn this_process_has_groups() {

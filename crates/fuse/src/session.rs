@@ -3,10 +3,10 @@
 use std::os::fd::BorrowedFd;
 
 use bytes::{Buf, Bytes};
-use client::api::{Answer, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
+use client::api::{Answer, CallId, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
 use fusewire::abi::open;
-use fusewire::{Attend, Entry, FileLock, Handler, Listing, Operation, Reply, Request, SetAttr, Space};
-use host::client::{Attention, Mount};
+use fusewire::{Attend, Entry, FileLock, Handler, Incoming, Listing, Operation, Reply, Request, SetAttr, Space};
+use host::client::{Attention, Caller, Mount};
 use proto::{Errno, Fid};
 
 use crate::Call;
@@ -43,7 +43,7 @@ fn reply_entry(reply: Reply, outcome: Outcome) {
     }
 }
 
-pub(crate) fn reply_empty(reply: Reply, outcome: Outcome) {
+fn reply_empty(reply: Reply, outcome: Outcome) {
     match outcome {
         Ok(_) => reply.ok(),
         Err(error) => reply.error(error.raw()),
@@ -160,6 +160,11 @@ fn set_stat(set: &SetAttr) -> SetStat {
     }
 }
 
+/// Who waits for a request. The kernel numbers all that wait at a time differently.
+fn caller(request: &Request<'_>) -> Caller {
+    Caller { id: CallId(request.unique), thread: request.pid, interruptible: false }
+}
+
 fn bytes(name: &[u8]) -> Bytes {
     Bytes::copy_from_slice(name)
 }
@@ -221,6 +226,7 @@ impl Adapter {
                 plain(call, reply_entry)
             }
             Operation::Readlink => plain(Call::Readlink { ino }, reply_data),
+            Operation::Syncfs => plain(Call::Syncfs, reply_empty),
             Operation::Statfs => plain(Call::Statfs { ino }, reply_space),
             Operation::Opendir { .. } => plain(Call::Opendir { ino }, reply_open),
             Operation::Open { flags } => plain(Call::Open { ino, flags: *flags }, reply_open),
@@ -231,6 +237,7 @@ impl Adapter {
     /// Operations on attributes, extended ones too.
     fn plan_attributes(&self, ino: u64, operation: &Operation<'_>) -> Plan {
         match operation {
+            Operation::Getattr { fh: None } if ino == self.root => plain(Call::RootAttr { ino }, reply_attr),
             Operation::Getattr { fh } => plain(Call::Getattr { ino, fh: fh.map(Fh) }, reply_attr),
             Operation::Setattr { set } => plain(Call::Setattr { ino, set: set_stat(set) }, reply_attr),
             Operation::Setxattr { name, value, flags } => {
@@ -294,59 +301,67 @@ impl Adapter {
         }
     }
 
-    fn special(&self, request: &Request<'_>, reply: Reply) {
+    fn special(&self, incoming: Incoming<'_>) {
+        let request = incoming.request();
         match &request.operation {
             Operation::Forget { lookups } => self.forget(request, &[(request.node, *lookups)]),
             Operation::BatchForget { nodes } => self.forget(request, nodes),
-            Operation::Interrupt { unique } => self.interrupts.interrupt(&self.client, *unique),
-            Operation::Readdir { fh, offset, size, .. } => {
-                self.list_with_attributes(request, Fh(*fh), *offset, *size, reply);
+            Operation::Interrupt { unique } => self.interrupts.signalled(CallId(*unique)),
+            Operation::Readdir { fh, offset, .. } => {
+                let call = Call::Readdir { fh: Fh(*fh), offset: *offset, max_bytes: READDIR_BYTES, plus: true };
+                self.list_with_attributes(incoming, call);
             }
             Operation::Setlk { fh, owner, lock, flock, wait } => {
                 let (lock, wait) = (record_lock(lock), *wait && lock.kind != libc::F_UNLCK);
                 let call = Call::Setlk { fh: Fh(*fh), owner: *owner, lock, wait, flock: *flock };
-                self.interrupts.submit(&self.client, request.unique, process::cred(request, 0), call, wait, reply);
+                let (caller, cred) = (caller(request), process::cred(request, 0));
+                let (caller, reply) = (Caller { interruptible: wait, ..caller }, incoming.into_reply());
+                self.client.submit_for(caller, cred, call, Box::new(move |outcome| reply_empty(reply, outcome)));
             }
-            Operation::Lseek { fh, offset, whence } => self.seek(request, Fh(*fh), *offset, *whence, reply),
+            Operation::Lseek { fh, offset, whence } => match seek(Fh(*fh), *offset, *whence) {
+                Ok(call) => self.submit(incoming, call, |reply, outcome| match outcome {
+                    Ok(Answer::Offset(found)) => reply.offset(found),
+                    other => refuse(reply, other),
+                }),
+                Err(errno) => incoming.into_reply().error(errno),
+            },
             Operation::Ioctl { command, input, .. } if *command == ioctl::COMMAND => {
-                self.answer_ioctl(request, input, reply);
+                match self.plan_ioctl(self.node(request.node), input) {
+                    Ok(call) => self.submit(incoming, call, |reply, outcome| {
+                        let bytes = outcome.map(|answer| ioctl_bytes(&answer));
+                        reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
+                    }),
+                    Err(block) => incoming.into_reply().ioctl(0, &block),
+                }
             }
-            Operation::Ioctl { .. } => reply.error(libc::ENOTTY),
-            Operation::Destroy => reply.ok(),
-            _ => reply.error(libc::ENOSYS),
+            Operation::Ioctl { .. } => incoming.into_reply().error(libc::ENOTTY),
+            Operation::Destroy => incoming.into_reply().ok(),
+            _ => incoming.into_reply().error(libc::ENOSYS),
         }
     }
 
-    fn submit(&self, request: &Request<'_>, call: Call, done: impl FnOnce(Outcome) + Send + 'static) {
-        self.client.submit(process::cred(request, 0), call, Box::new(done));
+    fn submit(&self, incoming: Incoming<'_>, call: Call, answer: impl FnOnce(Reply, Outcome) + Send + 'static) {
+        let request = incoming.request();
+        let (caller, cred) = (caller(request), process::cred(request, 0));
+        let reply = incoming.into_reply();
+        self.client.submit_for(caller, cred, call, Box::new(move |outcome| answer(reply, outcome)));
     }
 
     fn forget(&self, request: &Request<'_>, nodes: &[(u64, u64)]) {
         for (ino, count) in nodes {
-            self.submit(request, Call::Forget { ino: *ino, count: *count }, |_| ());
+            let call = Call::Forget { ino: *ino, count: *count };
+            self.client.submit(process::cred(request, 0), call, Box::new(|_| ()));
         }
     }
 
-    fn seek(&self, request: &Request<'_>, fh: Fh, offset: u64, whence: u32, reply: Reply) {
-        let whence = match whence as i32 {
-            libc::SEEK_DATA => Whence::Data,
-            libc::SEEK_HOLE => Whence::Hole,
-            _ => return reply.error(libc::EINVAL),
-        };
-        if i64::try_from(offset).is_err() {
-            return reply.error(libc::ENXIO);
-        }
-        self.submit(request, Call::Lseek { fh, offset, whence }, move |outcome| match outcome {
-            Ok(Answer::Offset(found)) => reply.offset(found),
-            other => refuse(reply, other),
-        });
-    }
-
-    fn list_with_attributes(&self, request: &Request<'_>, fh: Fh, offset: u64, size: u32, reply: Reply) {
-        let call = Call::Readdir { fh, offset, max_bytes: READDIR_BYTES, plus: true };
+    fn list_with_attributes(&self, incoming: Incoming<'_>, call: Call) {
         let client = self.client.clone();
-        let cred = process::cred(request, 0);
-        self.submit(request, call, move |outcome| {
+        let cred = process::cred(incoming.request(), 0);
+        let size = match &incoming.request().operation {
+            Operation::Readdir { size, .. } => *size,
+            _ => 0,
+        };
+        self.submit(incoming, call, move |reply, outcome| {
             let entries = match outcome {
                 Ok(Answer::Entries(entries)) => entries,
                 other => return refuse(reply, other),
@@ -376,34 +391,37 @@ impl Adapter {
         });
     }
 
-    fn answer_ioctl(&self, request: &Request<'_>, block: &[u8], reply: Reply) {
-        let Some((verb, input)) = ioctl::parse_request(block) else {
-            return reply.error(libc::EINVAL);
-        };
-        let ino = self.node(request.node);
-        let call = match verb {
-            Verb::Identity => return reply.ioctl(0, &ioctl::answer(Ok(self.identity.as_bytes()))),
-            Verb::PathToFid => Some(Call::PathToFid { ino }),
+    /// The call that an ioctl asks for, or what is answered without one.
+    fn plan_ioctl(&self, ino: u64, block: &[u8]) -> Result<Call, Vec<u8>> {
+        let refused = || ioctl::answer(Err(Errno::EINVAL));
+        let (verb, mut input) = ioctl::parse_request(block).ok_or_else(refused)?;
+        match verb {
+            Verb::Identity => Err(ioctl::answer(Ok(self.identity.as_bytes()))),
+            Verb::PathToFid => Ok(Call::PathToFid { ino }),
             Verb::FidToPath => {
-                std::str::from_utf8(input).ok().and_then(|t| t.parse::<Fid>().ok()).map(|fid| Call::FidToPath { fid })
+                let fid = std::str::from_utf8(input).ok().and_then(|text| text.parse::<Fid>().ok());
+                fid.map(|fid| Call::FidToPath { fid }).ok_or_else(refused)
             }
-            Verb::GetLayout => Some(Call::GetLayout { ino }),
+            Verb::GetLayout => Ok(Call::GetLayout { ino }),
             Verb::SetLayout if input.len() == 12 => {
-                let mut input = input;
                 let stripe_size = input.get_u32_le();
-                Some(Call::SetLayout { ino, stripe_size, count: input.get_i32_le(), first: input.get_i32_le() })
+                Ok(Call::SetLayout { ino, stripe_size, count: input.get_i32_le(), first: input.get_i32_le() })
             }
-            Verb::SetLayout => None,
-            Verb::TargetSpace => Some(Call::TargetSpace),
-        };
-        let Some(call) = call else {
-            return reply.ioctl(0, &ioctl::answer(Err(Errno::EINVAL)));
-        };
-        self.submit(request, call, move |outcome| {
-            let bytes = outcome.map(|answer| ioctl_bytes(&answer));
-            reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
-        });
+            Verb::SetLayout => Err(refused()),
+            Verb::TargetSpace => Ok(Call::TargetSpace),
+            Verb::Sync => Ok(Call::Syncfs),
+        }
     }
+}
+
+fn seek(fh: Fh, offset: u64, whence: u32) -> Result<Call, i32> {
+    let whence = match whence as i32 {
+        libc::SEEK_DATA => Whence::Data,
+        libc::SEEK_HOLE => Whence::Hole,
+        _ => return Err(libc::EINVAL),
+    };
+    i64::try_from(offset).map_err(|_| libc::ENXIO)?;
+    Ok(Call::Lseek { fh, offset, whence })
 }
 
 fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
@@ -429,16 +447,22 @@ fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
 }
 
 impl Handler for Adapter {
-    fn handle(&self, request: &Request<'_>, reply: Reply) {
+    fn handle(&self, incoming: Incoming<'_>) {
+        let request = incoming.request();
         match self.plan(request) {
             Plan::Call { umask, call, answer } => {
+                let (caller, closes) = (caller(request), matches!(call, Call::Flush { .. }));
+                let (cred, reply) = (process::cred(request, umask), incoming.into_reply());
                 let done = Box::new(move |outcome| answer(reply, outcome));
-                self.client.submit(process::cred(request, umask), call, done);
+                let waits = self.client.submit_for(caller, cred, call, done);
+                if waits && closes {
+                    self.interrupts.closes(caller.id);
+                }
             }
             Plan::Sized { call, size, answer } => {
-                self.submit(request, call, move |outcome| answer(reply, size, outcome));
+                self.submit(incoming, call, move |reply, outcome| answer(reply, size, outcome));
             }
-            Plan::Special => self.special(request, reply),
+            Plan::Special => self.special(incoming),
         }
     }
 

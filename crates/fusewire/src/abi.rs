@@ -67,6 +67,7 @@ opcodes! {
     READDIRPLUS = 44, ReadIn;
     RENAME2 = 45, Rename2In;
     LSEEK = 46, LseekIn;
+    SYNCFS = 50, SyncfsIn;
 }
 
 /// What both sides can do: bits of INIT.
@@ -275,6 +276,8 @@ records! {
     NotifyPrune { count: u32, padding: u32, spare: u64, }
     /// LSEEK.
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
+    /// SYNCFS.
+    SyncfsIn { padding: u64, }
     /// Answer to LSEEK.
     LseekOut { offset: u64, }
     /// What accompanies a request in a ring.

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi;
 use crate::reply::{Channel, Reply};
-use crate::request::{Refused, Request};
+use crate::request::{Incoming, Refused, Request};
 use crate::session::{Attend, Handler};
 
 /// How long a thread that attends to the handler's descriptor sleeps at most, so that it sees the session's end.
@@ -123,7 +123,7 @@ pub(crate) fn buffer(max_write: u32) -> Vec<u8> {
 pub(crate) fn hand_over(handler: &dyn Handler, unique: u64, request: Result<Request<'_>, Refused>, channel: Channel) {
     let reply = Reply::new(unique, channel);
     match request {
-        Ok(request) => handler.handle(&request, reply),
+        Ok(request) => handler.handle(Incoming::new(request, reply)),
         Err(Refused(errno)) => reply.error(errno),
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn serve(device: &Arc<Device>, handler: &dyn Handler, max_write: u32,
             Taken::Ended => return Ok(()),
             Taken::Request(size) => match Request::parse_whole(&buffer[..size]) {
                 Ok((header, Ok(request))) if !request.operation.is_answered() => {
-                    handler.handle(&request, Reply::none(header.unique));
+                    handler.handle(Incoming::new(request, Reply::none(header.unique)));
                 }
                 Ok((header, request)) => hand_over(handler, header.unique, request, Channel::Device(device.clone())),
                 Err(_) => tracing::warn!("the kernel sent {size} bytes that are no request"),

@@ -36,5 +36,5 @@ mod tests;
 
 pub use mount::{Mounted, Mountpoint, mounts, unmount};
 pub use reply::{Attr, Entry, FileLock, Listing, Reply, Space};
-pub use request::{Operation, Request, SetAttr, TimeChange};
+pub use request::{Incoming, Operation, Request, SetAttr, TimeChange};
 pub use session::{Attend, Handler, Notifier, Options, Session, Transport};

@@ -160,6 +160,17 @@ impl Slot {
         Slot { queues, id, goes_home }
     }
 
+    /// The request's data.
+    ///
+    /// # Safety
+    /// It is not looked at once the slot has answered: the kernel has the entry then.
+    #[allow(unsafe_code)] // see above
+    pub(crate) unsafe fn payload<'a>(&self, size: usize) -> &'a [u8] {
+        let queue = self.queues.queue(self.id);
+        // SAFETY: within the mapping, which lives as long as the slot; nobody writes while this slot has not answered.
+        unsafe { std::slice::from_raw_parts(queue.payload(self.id.index), size.min(queue.payload_size)) }
+    }
+
     /// Writes the answer into the entry and sends that back.
     pub(crate) fn answer(self, unique: u64, errno: i32, parts: &[&[u8]]) {
         let Slot { queues, id, goes_home } = self;
@@ -169,17 +180,8 @@ impl Slot {
             tracing::warn!("an answer of {size} bytes is larger than what the kernel has room for");
         }
         let (errno, size) = if fits { (errno, size) } else { (libc::EIO, 0) };
-        let mut room = queues.payload(id, size);
-        for part in parts.iter().filter(|_| fits) {
-            let (place, rest) = room.split_at_mut(part.len());
-            place.copy_from_slice(part);
-            room = rest;
-        }
         let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + size) as u32, error: -errno, unique };
-        let head = queues.head(id);
-        let _ = header.write_to_prefix(&mut head.header);
-        head.about.payload_size = size as u32;
-        head.transferred = head.transferred.max(size as u64);
+        queues.queue(id).write_answer(id.index, &header, if fits { parts } else { &[] }, size);
         queues.send_back(id, goes_home);
     }
 }
@@ -209,21 +211,19 @@ impl Queues {
         &self.queue(id).places[usize::from(id.index)]
     }
 
-    /// An entry's head. For its one owner.
-    #[allow(clippy::mut_from_ref)] // memory that is shared with the kernel cannot be borrowed otherwise
-    pub(crate) fn head(&self, id: EntryId) -> &mut Head {
-        self.queue(id).head(id.index)
+    /// The request in an entry, and how many bytes of data it has. For the entry's one owner.
+    pub(crate) fn request(&self, id: EntryId) -> (abi::InHeader, [u8; abi::RING_RECORD], usize) {
+        self.queue(id).request(id.index)
     }
 
-    /// The first `size` bytes of an entry's payload. For its one owner.
-    #[allow(clippy::mut_from_ref)] // as above
-    pub(crate) fn payload(&self, id: EntryId, size: usize) -> &mut [u8] {
-        self.queue(id).payload(id.index, size)
+    /// The kernel's number of the request in an entry. For the entry's one owner.
+    pub(crate) fn commit_id(&self, id: EntryId) -> u64 {
+        self.queue(id).commit_id(id.index)
     }
 
     /// Whether an entry was used for more than its memory is kept for.
     pub(crate) fn is_cold(&self, id: EntryId) -> bool {
-        id.index >= WARM && self.head(id).transferred > LARGE
+        id.index >= WARM && self.queue(id).transferred(id.index) > LARGE
     }
 
     /// Gives the memory of an entry's payload back. For its one owner.
@@ -314,11 +314,9 @@ impl Queue {
         };
         queue.places = (0..depth)
             .map(|entry| {
-                let head: *mut Head = queue.head(entry);
-                let payload = queue.payload(entry, payload_size);
                 [
-                    libc::iovec { iov_base: head.cast(), iov_len: KERNEL_HEAD },
-                    libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() },
+                    libc::iovec { iov_base: queue.head(entry).cast(), iov_len: KERNEL_HEAD },
+                    libc::iovec { iov_base: queue.payload(entry).cast(), iov_len: payload_size },
                 ]
             })
             .collect();
@@ -333,19 +331,66 @@ impl Queue {
         heads_size(self.depth) + usize::from(entry) * self.payload_size
     }
 
-    #[allow(unsafe_code, clippy::mut_from_ref)] // memory that is shared with the kernel cannot be borrowed otherwise
-    fn head(&self, entry: u16) -> &mut Head {
-        debug_assert!(entry < self.depth);
-        // SAFETY: within the mapping, aligned, and only the entry's owner asks.
-        unsafe { self.memory.start.add(usize::from(entry) * HEAD_STRIDE).cast().as_mut() }
+    /// An entry's head. It is read and written through this place only, never borrowed: the kernel writes there, too.
+    #[allow(unsafe_code)] // the place is within the mapping
+    fn head(&self, entry: u16) -> *mut Head {
+        assert!(entry < self.depth);
+        // SAFETY: within the mapping, and aligned.
+        unsafe { self.memory.start.as_ptr().add(usize::from(entry) * HEAD_STRIDE).cast() }
     }
 
-    #[allow(unsafe_code, clippy::mut_from_ref)] // as above
-    fn payload(&self, entry: u16, size: usize) -> &mut [u8] {
-        debug_assert!(entry < self.depth);
-        let size = size.min(self.payload_size);
-        // SAFETY: within the mapping, and only the entry's owner asks.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.start.as_ptr().add(self.payload_offset(entry)), size) }
+    /// An entry's payload.
+    #[allow(unsafe_code)] // the place is within the mapping
+    fn payload(&self, entry: u16) -> *mut u8 {
+        assert!(entry < self.depth);
+        // SAFETY: within the mapping.
+        unsafe { self.memory.start.as_ptr().add(self.payload_offset(entry)) }
+    }
+
+    #[allow(unsafe_code)] // copies out of the entry
+    fn request(&self, entry: u16) -> (abi::InHeader, [u8; abi::RING_RECORD], usize) {
+        let head = self.head(entry);
+        // SAFETY: within the mapping and aligned; any bytes are valid, and the entry's owner, who asks, is the only one to use it.
+        let (header, record, size) = unsafe {
+            ((&raw const (*head).header).read(), (&raw const (*head).record).read(), (*head).about.payload_size)
+        };
+        // SAFETY: as above.
+        unsafe { (&raw mut (*head).transferred).write(size.into()) };
+        let header = abi::InHeader::read_from_prefix(&header).map(|(header, _)| header).unwrap_or_default();
+        (header, record, size as usize)
+    }
+
+    #[allow(unsafe_code)] // copies out of the entry
+    fn commit_id(&self, entry: u16) -> u64 {
+        // SAFETY: as in `request`.
+        unsafe { (*self.head(entry)).about.commit_id }
+    }
+
+    #[allow(unsafe_code)] // copies out of the entry
+    fn transferred(&self, entry: u16) -> u64 {
+        // SAFETY: as in `request`.
+        unsafe { (*self.head(entry)).transferred }
+    }
+
+    /// Copies an answer of `size` bytes into an entry.
+    #[allow(unsafe_code)] // copies into the entry
+    fn write_answer(&self, entry: u16, header: &abi::OutHeader, parts: &[&[u8]], size: usize) {
+        assert!(size <= self.payload_size && size == parts.iter().map(|part| part.len()).sum::<usize>());
+        let (head, mut room) = (self.head(entry), self.payload(entry));
+        for part in parts {
+            // SAFETY: all parts together fit into the payload, and what an answer is made of lies elsewhere: the request's data
+            // cannot be borrowed any more when its slot answers.
+            unsafe {
+                room.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                room = room.add(part.len());
+            }
+        }
+        // SAFETY: within the mapping, aligned, and large enough for the header.
+        unsafe {
+            (&raw mut (*head).header).cast::<abi::OutHeader>().write_unaligned(*header);
+            (*head).about.payload_size = size as u32;
+            (*head).transferred = (*head).transferred.max(size as u64);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use zerocopy::FromBytes;
 
 use crate::abi;
+use crate::reply::Reply;
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +22,48 @@ pub struct Request<'a> {
     pub pid: u32,
     /// What is asked.
     pub operation: Operation<'a>,
+}
+
+/// A request and the right to answer it. Once it is answered, the memory that the request lies in is the kernel's again: so the
+/// request can be looked at only as long as there is no [`Reply`] yet.
+///
+/// ```
+/// # use fusewire::{Incoming, Operation};
+/// fn answer(incoming: Incoming<'_>) {
+///     let Operation::Lookup { name } = &incoming.request().operation else { return };
+///     let known = name == b"known";
+///     incoming.into_reply().error(if known { 0 } else { 2 });
+/// }
+/// ```
+/// What was borrowed before cannot be used afterwards:
+/// ```compile_fail,E0505
+/// # use fusewire::{Incoming, Operation};
+/// fn answer(incoming: Incoming<'_>) {
+///     let Operation::Lookup { name } = &incoming.request().operation else { return };
+///     let reply = incoming.into_reply();
+///     reply.error(if name == b"known" { 0 } else { 2 });
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    request: Request<'a>,
+    reply: Reply,
+}
+
+impl<'a> Incoming<'a> {
+    pub(crate) fn new(request: Request<'a>, reply: Reply) -> Incoming<'a> {
+        Incoming { request, reply }
+    }
+
+    /// The request. What is borrowed from it ends with this borrow.
+    pub fn request(&self) -> &Request<'_> {
+        &self.request
+    }
+
+    /// The answer to it.
+    pub fn into_reply(self) -> Reply {
+        self.reply
+    }
 }
 
 /// A time that SETATTR sets.
@@ -202,6 +245,8 @@ pub enum Operation<'a> {
         offset: u64,
         whence: u32,
     },
+    /// Everything is to be made durable. Linux asks only file systems on a device and virtiofs.
+    Syncfs,
     /// The end of the session.
     Destroy,
 }
@@ -306,6 +351,7 @@ fn operation<'a>(opcode: u32, leading: &[u8], rest: &'a [u8]) -> Result<Operatio
         abi::GETXATTR => Operation::Getxattr { name: name(rest)?.0, size: record::<abi::GetxattrIn>(leading)?.size },
         abi::LISTXATTR => Operation::Listxattr { size: record::<abi::GetxattrIn>(leading)?.size },
         abi::REMOVEXATTR => Operation::Removexattr { name: name(rest)?.0 },
+        abi::SYNCFS => Operation::Syncfs,
         abi::INTERRUPT => Operation::Interrupt { unique: record::<abi::InterruptIn>(leading)?.unique },
         abi::DESTROY => Operation::Destroy,
         _ => return on_open_file(opcode, leading, rest),

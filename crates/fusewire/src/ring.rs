@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::abi;
 use crate::device::{Device, hand_over};
@@ -198,7 +198,7 @@ impl<'a> Server<'a> {
         let mut answered = std::mem::take(&mut self.answered);
         self.queues.take_answered(self.id, &mut answered);
         for id in &answered {
-            self.push(self.command(*id, abi::RING_COMMIT_AND_FETCH, self.queues.head(*id).about.commit_id))?;
+            self.push(self.command(*id, abi::RING_COMMIT_AND_FETCH, self.queues.commit_id(*id)))?;
         }
         if answered.iter().any(|id| self.queues.is_cold(*id)) {
             // Then the kernel has the answers. Some entries may have a new request at once; to the others one comes only
@@ -224,16 +224,17 @@ impl<'a> Server<'a> {
             self.queues.end();
             return;
         }
-        let head = self.queues.head(id);
-        let size = head.about.payload_size as usize;
-        let Ok((header, _)) = abi::InHeader::read_from_prefix(&head.header) else { return };
+        let (header, record, size) = self.queues.request(id);
         let record_size = abi::record_size(header.opcode).unwrap_or(0);
-        head.transferred = size as u64;
-        let channel = Channel::Ring(Slot::new(self.queues.clone(), id, idle));
-        let request = Request::parse(&header, &head.record[..record_size], self.queues.payload(id, size));
-        hand_over(self.handler, header.unique, request, channel);
+        let slot = Slot::new(self.queues.clone(), id, idle);
+        #[allow(unsafe_code)] // see `Incoming`
+        // SAFETY: nobody can look at the request any more once its slot answers.
+        let payload = unsafe { slot.payload(size) };
+        let request = Request::parse(&header, &record[..record_size], payload);
+        hand_over(self.handler, header.unique, request, Channel::Ring(slot));
     }
 }
+
 /// Whether an entry's error means that the file system was unmounted.
 pub(crate) fn is_end(error: &io::Error) -> bool {
     let ends = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV, libc::ECANCELED];

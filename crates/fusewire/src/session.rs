@@ -11,8 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::abi;
 use crate::device::{self, Device, Taken};
 use crate::queue::Queues;
-use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::Incoming;
 use crate::ring;
 
 const PAGE: u32 = 4096;
@@ -25,7 +24,7 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 pub trait Handler: Send + Sync + 'static {
     /// A request. Its answer may be given at once or later, from any thread; until then this call should not wait for
     /// anything slow, since the thread serves others too.
-    fn handle(&self, request: &Request<'_>, reply: Reply);
+    fn handle(&self, incoming: Incoming<'_>);
 
     /// A descriptor that a thread of the session may wait for beside new requests: see [`Handler::attend`].
     fn companion(&self) -> Option<BorrowedFd<'_>> {

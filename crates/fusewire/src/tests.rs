@@ -168,50 +168,52 @@ impl Flat {
 }
 
 impl Handler for Flat {
-    fn handle(&self, request: &Request<'_>, reply: Reply) {
+    fn handle(&self, incoming: Incoming<'_>) {
         let mut files = self.files.lock().unwrap();
-        let ino = request.node;
-        match &request.operation {
+        let ino = incoming.request().node;
+        match &incoming.request().operation {
             Operation::Lookup { name } => match files.iter().find(|(_, (known, _))| known == name) {
-                Some((ino, (_, data))) => reply.entry(&self.entry(*ino, data.len() as u64)),
-                None => reply.error(libc::ENOENT),
+                Some((ino, (_, data))) => incoming.into_reply().entry(&self.entry(*ino, data.len() as u64)),
+                None => incoming.into_reply().error(libc::ENOENT),
             },
             Operation::Getattr { .. } => {
                 let size = files.get(&ino).map_or(0, |(_, data)| data.len() as u64);
-                reply.attr(&self.attr(ino, size), Duration::ZERO);
+                incoming.into_reply().attr(&self.attr(ino, size), Duration::ZERO);
             }
             Operation::Create { name, .. } => {
                 let ino = self.next.fetch_add(1, Ordering::Relaxed);
                 files.insert(ino, (name.to_vec(), Vec::new()));
-                reply.created(&self.entry(ino, 0), 1, 0);
+                incoming.into_reply().created(&self.entry(ino, 0), 1, 0);
             }
             Operation::Write { offset, data, .. } => {
-                let Some((name, all)) = files.get_mut(&ino) else { return reply.error(libc::ENOENT) };
+                let Some((name, all)) = files.get_mut(&ino) else { return incoming.into_reply().error(libc::ENOENT) };
                 let end = *offset as usize + data.len();
                 all.resize(all.len().max(end), 0);
                 all[*offset as usize..end].copy_from_slice(data);
                 let written = data.len() as u32;
                 if name == b"slow" || name.starts_with(b"late") {
+                    let reply = incoming.into_reply();
                     later(move || reply.written(written));
                 } else {
-                    reply.written(written);
+                    incoming.into_reply().written(written);
                 }
             }
             Operation::Read { offset, size, .. } => {
-                let Some((name, all)) = files.get(&ino) else { return reply.error(libc::ENOENT) };
+                let Some((name, all)) = files.get(&ino) else { return incoming.into_reply().error(libc::ENOENT) };
                 let start = all.len().min(*offset as usize);
                 let data = all[start..all.len().min(start + *size as usize)].to_vec();
                 if name == b"slow" {
+                    let reply = incoming.into_reply();
                     later(move || reply.data(&data));
                 } else {
-                    reply.data(&data);
+                    incoming.into_reply().data(&data);
                 }
             }
-            Operation::Open { .. } | Operation::Opendir { .. } => reply.opened(1, 0),
-            Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => reply.ok(),
+            Operation::Open { .. } | Operation::Opendir { .. } => incoming.into_reply().opened(1, 0),
+            Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => incoming.into_reply().ok(),
             // The kernel's program waits for this one until it is told that nobody answers.
-            Operation::Statfs => drop(reply),
-            _ => reply.error(libc::ENOSYS),
+            Operation::Statfs => drop(incoming.into_reply()),
+            _ => incoming.into_reply().error(libc::ENOSYS),
         }
     }
 }
@@ -350,10 +352,10 @@ struct Keeper {
 }
 
 impl Handler for Keeper {
-    fn handle(&self, request: &Request<'_>, reply: Reply) {
-        match &request.operation {
-            Operation::Statfs if self.keeps => self.kept.lock().unwrap().push(reply),
-            _ => reply.error(libc::ENOSYS),
+    fn handle(&self, incoming: Incoming<'_>) {
+        match &incoming.request().operation {
+            Operation::Statfs if self.keeps => self.kept.lock().unwrap().push(incoming.into_reply()),
+            _ => incoming.into_reply().error(libc::ENOSYS),
         }
     }
 

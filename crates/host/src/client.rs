@@ -116,10 +116,30 @@ enum Phase {
     Gone,
 }
 
+/// A program that waits for a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// The number of the call: below [`OWN_CALLS`], and no other waiting call's.
+    pub id: CallId,
+    /// The thread that waits, as this process sees it; 0 if it cannot be told.
+    pub thread: u32,
+    /// Any signal that the program handles ends the call, not only one that kills the program.
+    pub interruptible: bool,
+}
+
+/// Calls that come without a number get one from here on.
+pub const OWN_CALLS: u64 = 1 << 63;
+
+/// A call that is not done.
+struct Waiting {
+    caller: Caller,
+    completion: Completion,
+}
+
 struct State {
     machine: client::Client,
     conns: HashMap<ConnId, Conn>,
-    completions: HashMap<CallId, Completion>,
+    completions: HashMap<CallId, Waiting>,
     next_call: u64,
     reader: Reader,
     /// When the caretaker wakes by itself, while it sleeps.
@@ -133,6 +153,15 @@ struct State {
     ready: Vec<(Completion, Result<Answer, Errno>)>,
     /// Connections with bytes that the kernel did not take yet or that wait for the flush at the end of a turn.
     dirty: Vec<ConnId>,
+}
+
+impl State {
+    /// A call of this process itself.
+    fn own_caller(&mut self) -> Caller {
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        Caller { id, thread: 0, interruptible: false }
+    }
 }
 
 struct Conn {
@@ -184,7 +213,7 @@ impl Mount {
                 machine,
                 conns: HashMap::new(),
                 completions: HashMap::new(),
-                next_call: 1,
+                next_call: OWN_CALLS,
                 reader: Reader::Nobody,
                 wakes: None,
                 phase: Phase::Mounting,
@@ -253,16 +282,31 @@ impl Mount {
     /// submits calls [`Mount::attend`] afterwards.
     pub fn submit(&self, cred: Cred, call: Call, completion: Completion) -> CallId {
         let mut state = self.shared.state.lock();
-        let id = self.shared.take(&mut state, cred, call, completion);
+        let caller = state.own_caller();
+        self.shared.take(&mut state, caller, cred, call, completion);
         self.shared.go_on(&mut state);
-        id
+        caller.id
+    }
+
+    /// The same for a program that may get signals while it waits. Whether the call waits now.
+    pub fn submit_for(&self, caller: Caller, cred: Cred, call: Call, completion: Completion) -> bool {
+        let mut state = self.shared.state.lock();
+        self.shared.take(&mut state, caller, cred, call, completion);
+        self.shared.go_on(&mut state);
+        state.completions.contains_key(&caller.id)
+    }
+
+    /// Who waits for a call; `None` if it is done, or did not come yet.
+    pub fn waiting(&self, id: CallId) -> Option<Caller> {
+        self.shared.state.lock().completions.get(&id).map(|waiting| waiting.caller)
     }
 
     /// Makes calls that are sent together: as [`Mount::submit`] for each, with fewer calls of the kernel.
     pub fn submit_all(&self, calls: impl IntoIterator<Item = (Cred, Call, Completion)>) {
         let mut state = self.shared.state.lock();
         for (cred, call, completion) in calls {
-            self.shared.take(&mut state, cred, call, completion);
+            let caller = state.own_caller();
+            self.shared.take(&mut state, caller, cred, call, completion);
         }
         self.shared.go_on(&mut state);
     }
@@ -284,6 +328,11 @@ impl Mount {
     /// Interrupts a call.
     pub fn interrupt(&self, id: CallId) {
         self.shared.turn(|state, now| state.machine.handle(now, Event::Interrupt { id }));
+    }
+
+    /// Ends a call whose program is being killed.
+    pub fn abandon(&self, id: CallId) {
+        self.shared.turn(|state, now| state.machine.handle(now, Event::Abandon { id }));
     }
 
     /// Makes a call and waits for it.
@@ -376,15 +425,13 @@ fn forgotten(shared: &Weak<Shared>, token: u64) {
 
 impl Shared {
     /// A call comes to the machine; what it wants then is done by [`Shared::go_on`].
-    fn take(&self, state: &mut State, cred: Cred, call: Call, completion: Completion) -> CallId {
-        let id = CallId(state.next_call);
-        state.next_call += 1;
-        state.completions.insert(id, completion);
+    fn take(&self, state: &mut State, caller: Caller, cred: Cred, call: Call, completion: Completion) {
+        let id = caller.id;
+        state.completions.insert(id, Waiting { caller, completion });
         state.last_call = std::time::Instant::now();
         let now = self.clock.now();
         state.machine.handle(now, Event::WallClock(clock::wall_ns()));
         state.machine.handle(now, Event::Call { id, cred, call });
-        id
     }
 
     /// Does what calls want.
@@ -651,8 +698,8 @@ impl Shared {
                 }
             }
             Effect::Answer { id, result } => {
-                if let Some(completion) = state.completions.remove(&id) {
-                    state.ready.push((completion, result));
+                if let Some(waiting) = state.completions.remove(&id) {
+                    state.ready.push((waiting.completion, result));
                 }
             }
             Effect::Dial { conn, nids } => {
@@ -706,7 +753,7 @@ impl Shared {
         if state.phase == Phase::Gone {
             // Calls that still wait can have no answer any more.
             let left = std::mem::take(&mut state.completions);
-            state.ready.extend(left.into_values().map(|completion| (completion, Err(Errno::ESHUTDOWN))));
+            state.ready.extend(left.into_values().map(|waiting| (waiting.completion, Err(Errno::ESHUTDOWN))));
             self.caretaker.notify_all();
         }
         self.settled.notify_all();

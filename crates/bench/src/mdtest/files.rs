@@ -89,8 +89,14 @@ impl Files for Mounted {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        let folder = fs::open(self.base.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        Ok(fs::syncfs(folder)?)
+        match fuse::ioctl::sync(Path::new(&self.base)) {
+            // Another file system, which the kernel tells.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                let folder = fs::open(self.base.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+                Ok(fs::syncfs(folder)?)
+            }
+            result => result,
+        }
     }
 
     fn remove_all(&mut self, path: &CStr) -> io::Result<()> {

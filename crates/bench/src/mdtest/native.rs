@@ -68,6 +68,8 @@ impl Client {
             soft: Some(Duration::from_secs(60)),
             timeouts: client::api::Timeouts::default(),
             always_ping: false,
+            access_times: client::api::AccessTimes::default(),
+            directory_access_times: client::api::AccessTimes::default(),
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: manner.changes_in_flight + 1,
             max_mod_rpcs_in_flight: manner.changes_in_flight,

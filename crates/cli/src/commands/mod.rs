@@ -14,5 +14,6 @@ pub mod serve;
 pub mod sim;
 pub mod status;
 pub mod survey;
+pub mod sync;
 pub mod tune;
 pub mod up;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use client::api::Options;
+use client::api::{AccessTimes, Options};
 use fuse::{FuseMount, MountSettings};
 use host::admin::{self, Description, Device, Request, Response};
 use host::client::Mount;
@@ -25,7 +25,7 @@ pub struct Arguments {
     pub source: String,
     /// Where
     pub directory: PathBuf,
-    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, sync_metadata, metadata_write_back, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime
+    /// ro, soft=SECONDS, max_dirty_mb=N, max_cached_mb=N, max_read_ahead_mb=N, max_nodes_mb=N, max_rpcs_in_flight=N, max_mod_rpcs_in_flight=N, sync_metadata, metadata_write_back, always_ping, allow_faults, allow_other, no_allow_other, nouring, threads=N, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -126,6 +126,8 @@ impl MountRequest {
             soft: None,
             timeouts: client::api::Timeouts::default(),
             always_ping: false,
+            access_times: AccessTimes::default(),
+            directory_access_times: AccessTimes::default(),
             write_back_after: Duration::from_secs(2),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,
@@ -177,7 +179,21 @@ impl MountRequest {
                 "uring" => settings.uring = true,
                 "nouring" => settings.uring = false,
                 "threads" => settings.threads = number()? as usize,
-                "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" | "noatime" | "atime" | "relatime" => {
+                "noatime" | "strictatime" | "atime" | "relatime" | "norelatime" | "nostrictatime" => {
+                    let times = match key {
+                        "noatime" => AccessTimes::Never,
+                        "strictatime" => AccessTimes::Strict,
+                        _ => AccessTimes::Relative,
+                    };
+                    (options.access_times, options.directory_access_times) = (times, times);
+                    settings.kernel_options.push(key.to_owned());
+                }
+                "nodiratime" | "diratime" => {
+                    let never = key == "nodiratime";
+                    options.directory_access_times = if never { AccessTimes::Never } else { options.access_times };
+                    settings.kernel_options.push(key.to_owned());
+                }
+                "nosuid" | "suid" | "nodev" | "dev" | "noexec" | "exec" => {
                     settings.kernel_options.push(key.to_owned());
                 }
                 "sync" | "dirsync" => {
@@ -468,6 +484,21 @@ mod tests {
             assert_eq!(parse(line).options.sync_metadata, sync, "{line}");
         }
         assert!(parse("sync").options.sync_metadata && parse("dirsync").options.sync_metadata);
+    }
+
+    #[test]
+    fn access_times_are_as_the_options_say() {
+        use AccessTimes::{Never, Relative, Strict};
+        for (line, files, directories) in [
+            ("rw", Relative, Relative),
+            ("noatime", Never, Never),
+            ("strictatime", Strict, Strict),
+            ("strictatime,nodiratime", Strict, Never),
+            ("noatime,relatime", Relative, Relative),
+        ] {
+            let options = parse(line).options;
+            assert_eq!((options.access_times, options.directory_access_times), (files, directories), "{line}");
+        }
     }
 
     fn parse(line: &str) -> MountRequest {

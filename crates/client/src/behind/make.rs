@@ -228,7 +228,7 @@ fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above
 fn done(cx: &mut Cx<'_>, dest: Dest, ino: u64, want: WantLocks, op: Reint, what: What) {
     stdx::mark!("made_behind");
     cx.set_memo(step::BEHIND, ino);
-    cx.op.committed = true;
+    cx.op.changes += 1;
     let want = (want != WantLocks::default()).then_some(want);
     let request = ReintReq { cred: None, now_ns: cx.op.wall_ns, want, op: Some(op) };
     push(cx.w, dest, Change { request, cred: cx.op.cred.clone(), what });

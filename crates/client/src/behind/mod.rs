@@ -336,6 +336,11 @@ pub(crate) fn idle(w: &World) -> bool {
     w.behind.lanes.values().all(|lane| lane.outstanding() == 0)
 }
 
+/// The same of one server.
+pub(crate) fn is_idle(w: &World, dest: Dest) -> bool {
+    w.behind.lanes.get(&dest).is_none_or(|lane| lane.outstanding() == 0)
+}
+
 /// When [`tick`] wants to be called.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
     w.behind.lanes.values().filter_map(Lane::due).min()

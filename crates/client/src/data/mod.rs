@@ -349,6 +349,14 @@ pub fn unwritten(w: &World, resource: &Resource) -> u64 {
     recall::unwritten(w, resource)
 }
 
+/// Whether a target has all data and all changes of data, and has made them durable.
+pub fn is_idle(w: &World, dest: Dest) -> bool {
+    let idle = |lane: &state::Lane| {
+        lane.queue.is_empty() && lane.in_flight == 0 && lane.dirty == 0 && lane.unstable.is_empty() && !lane.committing
+    };
+    w.data.lane_ref(dest).is_none_or(idle)
+}
+
 /// Whether the kernel may hold pages of a file, dirty ones too if a program has mapped it.
 pub fn is_in_kernel(w: &World, ino: u64) -> bool {
     state::file(w, ino).is_some_and(|file| file.kernel_pages)

@@ -107,7 +107,7 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     let (uid, gid) = super::owner(cx.w, ino);
     let id = cx.w.data.new_id();
     cx.w.data.mark_op(op, ino);
-    cx.op.committed = true;
+    cx.op.changes += 1;
     cx.set_memo(step(steps::CUT_ID, u64::from(key)), id);
     edit(cx.w, ino, key, |object| {
         object.pages.begin(id, range.clone());

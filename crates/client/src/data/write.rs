@@ -157,7 +157,7 @@ fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes,
     }
     let op = cx.op.id;
     cx.w.data.mark_op(op, ino);
-    cx.op.committed = true;
+    cx.op.changes += 1;
     cx.set_memo(steps::THROUGH, offset);
     // Kept: after a reconnect a target may name another size, and the requests must be the same in every attempt.
     let size = |part: &Part| cx.w.imports.get(part.dest).map_or(BRW_SIZE_MAX, |target| target.brw_size);

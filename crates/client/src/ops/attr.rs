@@ -3,14 +3,17 @@
 use proto::msg::{Reint, ReintReq, SetattrOp, valid};
 use proto::{Errno, Opcode};
 
-use super::{attributes, fid_of, permits, stat, stat_cached, step, walk, writable};
-use crate::api::{Answer, FileHandle, SetStat, SetTime};
+use core::time::Duration;
+use stdx::Instant;
+
+use super::{attributes, compose, fid_of, permits, stat, stat_cached, step, walk, writable};
+use crate::api::{Answer, FileHandle, SetStat, SetTime, Stat};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::here;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use crate::op::Task;
+use crate::op::{Task, WaitKey};
 
 /// `Getattr`: without a request if locks cover everything.
 pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<Answer> {
@@ -29,12 +32,40 @@ pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<
     Ok(Answer::Attr(found?))
 }
 
+/// The root's attributes are waited for this long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `RootAttr`.
+pub(crate) fn root(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
+    let found = getattr(cx, ino, None);
+    if found != Err(Stop::Wait) {
+        return found;
+    }
+    let until = Instant(cx.memo(step::UNTIL).unwrap_or((cx.now() + PATIENCE).0));
+    cx.set_memo(step::UNTIL, until.0);
+    let known = cx.w.nodes.get(ino).and_then(|node| Some(compose(node, node.attr.as_ref()?, None, false)));
+    match known {
+        Some(stat) if cx.now() >= until => {
+            stdx::mark!("root_from_memory");
+            crate::imports::withdraw_all(cx.w, cx.op.id);
+            Ok(Answer::Attr(stat))
+        }
+        _ => {
+            cx.w.set_timer(until);
+            Err(cx.wait(WaitKey::Timer))
+        }
+    }
+}
+
 /// `Setattr`: one request to the metadata target; a new size then goes to the objects.
 pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     let fid = if set.fh.is_none() { walk(cx, ino)? } else { fid_of(ino)? };
     writable(cx)?;
     if *set == (SetStat { fh: set.fh, ..SetStat::default() }) {
         return getattr(cx, ino, set.fh);
+    }
+    if let Some(stat) = change_removed(cx, ino, set) {
+        return Ok(Answer::Attr(stat));
     }
     let mut regular = false;
     if let Some(size) = set.size {
@@ -135,6 +166,32 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         data::truncate(cx, ino, size)?;
     }
     Ok(Answer::Attr(stat(cx, ino)?))
+}
+
+/// Changes attributes of a directory, pipe or device that was removed while a program has it open. The server knows nothing of it any
+/// more: it is not told of such an open. So what is here is all that there is, until the kernel forgets it, and the kernel has checked
+/// who may change it.
+fn change_removed(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Option<Stat> {
+    let now = cx.wall_ns();
+    let node = cx.w.nodes.get_mut(ino).filter(|node| node.destroyed && !node.is_regular() && node.lookups > 0)?;
+    let attr = node.attr.as_mut().filter(|_| set.size.is_none())?;
+    stdx::mark!("removed_changed");
+    let at = |time| match time {
+        SetTime::Now => now,
+        SetTime::At(ns) => ns,
+    };
+    if let Some(mode) = set.mode {
+        attr.mode = attr.mode & S_IFMT | mode & 0o7777;
+    }
+    (attr.uid, attr.gid) = (set.uid.unwrap_or(attr.uid), set.gid.unwrap_or(attr.gid));
+    if let Some(time) = set.atime {
+        attr.atime_ns = at(time);
+        node.atime_ns = None;
+    }
+    attr.mtime_ns = set.mtime.map_or(attr.mtime_ns, at);
+    attr.ctime_ns = attr.ctime_ns.max(now);
+    let node = cx.w.nodes.get(ino)?;
+    Some(compose(node, node.attr.as_ref()?, None, false))
 }
 
 /// `Readlink`: what a symbolic link says never changes, so it is asked for once.

@@ -62,6 +62,7 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
         cred,
         dest,
         open_xid: Xid(0),
+        lock_owners: Vec::new(),
         error_mark,
         dead: false,
         stream,

@@ -3,17 +3,28 @@
 use bytes::Bytes;
 use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, ReintReq, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
 use proto::{Errno, Fid, Opcode};
+use std::time::Duration;
+use stdx::Instant;
 
 use super::{attributes, fid_of, step, walk, writable};
 use crate::api::Answer;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
+use crate::op::WaitKey;
 
 /// Block size of `statfs`.
 const BLOCK: u64 = 4096;
 
-/// Asks targets for their space, all at once; those that are away are not waited for.
-fn space(cx: &mut Cx<'_>, wait_for: impl Fn(Dest) -> bool) -> Run<Vec<(Dest, Result<StatfsRep, Errno>)>> {
+/// `Statfs` is answered after this time at the latest, by what targets said last: `df` and umount(8) ask, and must not hang.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Asks targets for their space, all at once; those that are away are not waited for, but what `wait_for` names until `until`.
+fn space(
+    cx: &mut Cx<'_>,
+    wait_for: impl Fn(Dest) -> bool,
+    until: Option<Instant>,
+) -> Run<Vec<(Dest, Result<StatfsRep, Errno>)>> {
+    let late = until.is_some_and(|until| cx.now() >= until);
     let mut missing = false;
     let mut answers = Vec::new();
     for (at, dest) in cx.w.imports.dests().into_iter().enumerate() {
@@ -24,29 +35,49 @@ fn space(cx: &mut Cx<'_>, wait_for: impl Fn(Dest) -> bool) -> Run<Vec<(Dest, Res
         };
         let step = step::MANY + at as u64;
         let away = !cx.w.imports.get(dest).is_some_and(|target| target.is_full());
-        if away && !wait_for(dest) && !cx.replied(step) {
-            answers.push((dest, Err(Errno::ENOTCONN)));
+        if away && !cx.replied(step) {
+            if wait_for(dest) && !late {
+                // Nothing is sent, so that nothing is left to send by those that have waited long enough.
+                let _ = cx.wait(WaitKey::Target(dest));
+                missing = true;
+            } else {
+                answers.push((dest, Err(Errno::ENOTCONN)));
+            }
             continue;
         }
         match cx.start_rpc(step, dest, opcode, |_, _| (StatfsReq { want_grant: 0 }, Bytes::new())) {
+            None if late => answers.push((dest, Err(Errno::ETIMEDOUT))),
             None => missing = true,
             Some(Err(errno)) => answers.push((dest, Err(errno))),
             Some(Ok(reply)) => {
                 let rep = reply.frame().decode::<StatfsRep>().map_err(|_| Errno::EPROTO);
+                if let (Ok(rep), Some(target)) = (&rep, cx.w.imports.get_mut(dest)) {
+                    target.space = Some(*rep);
+                }
                 answers.push((dest, rep));
             }
         }
     }
-    if missing { Err(Stop::Wait) } else { Ok(answers) }
+    match (missing, until) {
+        (false, _) => Ok(answers),
+        (true, None) => Err(Stop::Wait),
+        (true, Some(until)) => {
+            cx.w.set_timer(until);
+            Err(cx.wait(WaitKey::Timer))
+        }
+    }
 }
 
 /// `Statfs`: bytes of the object targets, files of the metadata targets. Without object targets, bytes of the latter.
 pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
-    let answers = space(cx, |dest| dest == Dest::Mdt(0))?;
+    let until = Instant(cx.memo(step::UNTIL).unwrap_or((cx.now() + PATIENCE).0));
+    cx.set_memo(step::UNTIL, until.0);
+    let answers = space(cx, |dest| dest == Dest::Mdt(0), Some(until))?;
     let (mut data, mut metadata) = (StatfsRep::default(), StatfsRep::default());
-    for (dest, rep) in &answers {
+    for (dest, rep) in answers {
         let sum = if let Dest::Ost(_) = dest { &mut data } else { &mut metadata };
-        match rep {
+        let known = || cx.w.imports.get(dest).and_then(|target| target.space);
+        match rep.or_else(|errno| known().ok_or(errno)) {
             Ok(rep) => {
                 sum.total = sum.total.saturating_add(rep.total);
                 sum.free = sum.free.saturating_add(rep.free);
@@ -54,7 +85,8 @@ pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
                 sum.files = sum.files.saturating_add(rep.files);
                 sum.files_free = sum.files_free.saturating_add(rep.files_free);
             }
-            Err(errno) if *dest == Dest::Mdt(0) => return Err((*errno).into()),
+            Err(Errno::ENOTCONN) if dest == Dest::Mdt(0) => return Err(Errno::ETIMEDOUT.into()),
+            Err(errno) if dest == Dest::Mdt(0) => return Err(errno.into()),
             Err(_) => {}
         }
     }
@@ -71,7 +103,7 @@ pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
 
 /// `TargetSpace`.
 pub(crate) fn target_space(cx: &mut Cx<'_>) -> Run<Answer> {
-    let answers = space(cx, |_| false)?;
+    let answers = space(cx, |_| false, None)?;
     let mut named: Vec<_> = answers.into_iter().map(|(dest, rep)| (dest, cx.w.target_name(dest), rep)).collect();
     named.sort_by_key(|(dest, ..)| *dest);
     Ok(Answer::Targets(named.into_iter().map(|(_, name, rep)| (name, rep)).collect()))

@@ -9,7 +9,7 @@ use stdx::Instant;
 
 use super::open::told;
 use super::{attributes, step};
-use crate::api::{Answer, FileHandle, Whence};
+use crate::api::{AccessTimes, Answer, FileHandle, Whence};
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data::{self, IoFlags, WriteAt};
@@ -78,12 +78,13 @@ fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     Err(cx.wait(WaitKey::Timer))
 }
 
-/// Relatime: the access time moves if it is not newer than the last change, or is older than a day. It is kept here and
-/// told to the server with the close. True if it moved.
+/// Something is read: its access time moves, if the mount's options say so. It is kept here and told to the server with the close.
+/// True if it moved.
 pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     if cx.w.options.read_only {
         return false;
     }
+    let (others, directories) = (cx.w.options.access_times, cx.w.options.directory_access_times);
     let data = data::stat_cached(cx.w, ino);
     let now = cx.op.wall_ns;
     let Some(node) = cx.w.nodes.get_mut(ino) else { return false };
@@ -93,7 +94,12 @@ pub(super) fn accessed(cx: &mut Cx<'_>, ino: u64) -> bool {
     if let Some(data) = data {
         changed = changed.max(data.lvb.mtime_ns).max(data.lvb.ctime_ns);
     }
-    let moves = (atime <= changed || now - atime > DAY_NS) && now > atime;
+    let moves = now > atime
+        && match if node.is_dir() { directories } else { others } {
+            AccessTimes::Relative => atime <= changed || now - atime > DAY_NS,
+            AccessTimes::Strict => true,
+            AccessTimes::Never => false,
+        };
     if moves {
         node.atime_ns = Some(now);
     }
@@ -142,16 +148,31 @@ fn drop_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if !cx.began(step::MAIN) && attr.mode & S_ISUID == 0 && !group_goes {
         return Ok(());
     }
+    kill_privileges(cx, ino)
+}
+
+/// Takes from a file what lets its program run with other rights: set-id bits, and capabilities.
+pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     cx.changing(step::CHANGING, ino);
     let fid = super::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
+    let first = !cx.replied(step::MAIN);
     cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
         cred: Some((*op.cred).clone()),
         now_ns: op.wall_ns,
         want: None,
         op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
     })?;
-    Ok(())
+    if first && let Some(node) = cx.w.nodes.get_mut(ino) {
+        node.xattrs = None;
+    }
+    mode_changed(cx, ino)
+}
+
+/// Waits until the kernel has forgotten a file's mode: it does not think that a write changes it, and runs the program with what
+/// it remembers.
+pub(super) fn mode_changed(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    cx.invalidate_kernel(step::MODE, ino, 0, 0)
 }
 
 /// `Fsync`: data on its targets, then the file itself (its name, size, layout) on the metadata target.
@@ -187,8 +208,9 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
 pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
     let mut missing = false;
     let mut failed = None;
-    for dest in cx.w.imports.dests() {
-        if let Dest::Mdt(index) = dest {
+    for (at, dest) in cx.w.imports.dests().into_iter().enumerate() {
+        let left = cx.began(step::LEAVE + at as u64);
+        if let (Dest::Mdt(index), false) = (dest, left) {
             let step = step::MANY + u64::from(index);
             match cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| (SyncReq { fid: None }, Bytes::new())) {
                 None => missing = true,

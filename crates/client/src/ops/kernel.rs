@@ -63,9 +63,14 @@ pub(crate) fn waits(w: &mut World, op: OpId, call: &Call) {
     w.wake(WaitKey::Gates);
 }
 
+/// The kernel has the answer of a call: it holds no directory locked for it any more.
+pub(crate) fn gone(w: &mut World, op: OpId) {
+    w.gates.retain(|gate| gate.op != op);
+}
+
 /// A call is over.
 pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer, Errno>) {
-    w.gates.retain(|gate| gate.op != op);
+    gone(w, op);
     if *result != Err(Errno::ESTALE) {
         return;
     }
@@ -80,9 +85,10 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
 }
 
 /// The nodes that a call came to by a path.
-fn walked(call: &Call) -> SmallVec<[u64; 2]> {
+pub(super) fn walked(call: &Call) -> SmallVec<[u64; 2]> {
     match call {
         Call::Getattr { ino, .. }
+        | Call::RootAttr { ino }
         | Call::Setattr { ino, .. }
         | Call::Readlink { ino }
         | Call::Access { ino, .. }

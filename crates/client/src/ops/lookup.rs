@@ -114,17 +114,16 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
 }
 
 /// `Forget`.
-pub(crate) fn forget(cx: &mut Cx<'_>, ino: u64, count: u64) -> Run<Answer> {
-    if cx.w.nodes.forgotten(ino, count)
-        && let Some(node) = cx.w.nodes.get_mut(ino)
+pub(crate) fn forget(w: &mut World, ino: u64, count: u64) {
+    if w.nodes.forgotten(ino, count)
+        && let Some(node) = w.nodes.get_mut(ino)
     {
         node.kernel_names.clear();
         node.stale = false;
         let gone = node.unlinked && node.opens == 0;
-        cx.w.let_go();
-        if gone && crate::data::is_clean(cx.w, ino) {
-            cx.w.drop_node(ino);
+        w.let_go();
+        if gone && crate::data::is_clean(w, ino) {
+            w.drop_node(ino);
         }
     }
-    Ok(Answer::Done)
 }

@@ -6,6 +6,7 @@ pub(crate) mod ahead;
 mod attr;
 mod background;
 mod dir;
+mod disown;
 mod info;
 mod io;
 mod kernel;
@@ -30,7 +31,8 @@ use crate::world::{ObjectLocks, World};
 
 pub(crate) use namespace::unnamed;
 
-pub(crate) use kernel::{Gate, ended, names_lost, shown, waits};
+pub(crate) use disown::{Disowned, disown};
+pub(crate) use kernel::{Gate, ended, gone, names_lost, shown, waits};
 
 /// Steps of helpers; an operation's own begin at 100.
 pub(crate) mod step {
@@ -67,6 +69,8 @@ pub(crate) mod step {
     pub const LISTED: Step = 16;
     /// See [`LISTED`].
     pub const LISTED_AFTER: Step = 17;
+    /// Targets that are left before the others: one step for each.
+    pub const LEAVE: Step = 600;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
     /// Added to the step of a piece of a listing: the epoch when its request left.
@@ -75,6 +79,12 @@ pub(crate) mod step {
     pub const PARENTS: Step = 10_000;
     /// Added to a step at which the kernel is told to forget attributes: how often they had been shown to it.
     pub const SHOWN: Step = 40_000;
+    /// Until when an answer is waited for.
+    pub const UNTIL: Step = 18;
+    /// The kernel forgets a mode.
+    pub const MODE: Step = 19;
+    /// A file that has set-id bits is cut by its open.
+    pub const SET_ID: Step = 24;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
     /// Directories and objects that a request is about to change, up to three.
@@ -101,8 +111,12 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
     }
     match call {
         Call::Lookup { parent, name } => lookup::lookup(cx, *parent, name),
-        Call::Forget { ino, count } => lookup::forget(cx, *ino, *count),
+        Call::Forget { ino, count } => {
+            lookup::forget(cx.w, *ino, *count);
+            Ok(Answer::Done)
+        }
         Call::Getattr { ino, fh } => attr::getattr(cx, *ino, *fh),
+        Call::RootAttr { ino } => attr::root(cx, *ino),
         Call::Setattr { ino, set } => attr::setattr(cx, *ino, set),
         Call::Readlink { ino } => attr::readlink(cx, *ino),
         Call::Access { ino, mask } => attr::access(cx, *ino, *mask),
@@ -162,7 +176,11 @@ pub(crate) fn task(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
         Task::Ahead { ino } => ahead::fetch(cx, *ino),
         Task::Next { fh, ino, after, number } => dir::fetch_next(cx, *fh, *ino, *after, *number),
         Task::Unlock { dest, request } => record_lock::unlock(cx, *dest, request),
-        Task::Unflock { ino, owner } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, true),
+        Task::DropLocks { ino, owner, flock } => record_lock::drop_owner(cx, fid_of(*ino)?, *owner, *flock),
+        Task::Disown(left) => {
+            disown::let_go(cx, left);
+            Ok(())
+        }
         Task::Unmount => unmount::unmount(cx),
         Task::Data(task) => data::run(cx, task),
     }
@@ -310,7 +328,7 @@ pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
     Some(compose(node, attr, data, true))
 }
 
-fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
+pub(super) fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::DataStat>, covered: bool) -> Stat {
     let mut times =
         Attr { mtime_ns: attr.mtime_ns, mtime_set_ns: attr.mtime_set_ns, ctime_ns: attr.ctime_ns, ..Attr::default() };
     if let Some(data) = data {

@@ -25,6 +25,9 @@ use crate::world::ObjectLocks;
 /// Flags that the server has a use for: the rest is ours or the kernel's.
 const TOLD: u32 = o::ACCMODE | o::CREAT | o::EXCL | o::TRUNC | o::APPEND | o::NOATIME | o::DIRECTORY | o::EXEC;
 
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
+
 fn wants_write(flags: u32) -> bool {
     flags & o::ACCMODE != 0 || flags & o::TRUNC != 0
 }
@@ -44,7 +47,10 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     if flags & o::TRUNC != 0 {
         // The kernel cuts its own copy without a lock when it is told: another's answer may come to it after that.
         super::kernel::asked(cx, ino);
-        attributes(cx, ino, false)?;
+        let mode = attributes(cx, ino, false)?.mode;
+        if mode & SET_ID != 0 && !cx.began(step::MAIN) {
+            cx.set_memo(step::SET_ID, 0);
+        }
         data::before_truncate(cx, ino, 0)?;
     }
     let dest = cx.w.mdt_of(fid);
@@ -62,6 +68,9 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     });
     let rep = super::stale_if_gone(rep)?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    if cx.began(step::SET_ID) {
+        super::io::mode_changed(cx, ino)?;
+    }
     let fh = opened(cx, dest, attr, flags, &rep)?;
     Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false })
 }
@@ -176,7 +185,8 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
     let cred = cx.op.cred.clone();
     // An eviction between reply and now has taken the open with it.
     let dead = open_xid != Xid(0) && !cx.w.imports.opens.contains_key(&(dest, open_xid));
-    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, error_mark, dead, stream: None, next: None })
+    let (stream, next, lock_owners) = (None, None, Vec::new());
+    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, lock_owners, error_mark, dead, stream, next })
 }
 
 /// The server has opened it, but the call fails: it is closed again.
@@ -192,6 +202,9 @@ pub(crate) fn flush(cx: &mut Cx<'_>, fh: FileHandle, lock_owner: u64) -> Run<Ans
     let (ino, fid, dead, writable) = (file.ino, file.fid, file.dead, file.writable());
     if !dead {
         super::record_lock::drop_owner(cx, fid, lock_owner, false)?;
+    }
+    if let Some(file) = cx.w.files.get_mut(fh) {
+        file.lock_owners.retain(|owner| *owner != lock_owner);
     }
     told(cx, fh, ino)?;
     match data::unwritable(cx.w, ino) {
@@ -214,7 +227,10 @@ pub(super) fn told(cx: &mut Cx<'_>, fh: FileHandle, ino: u64) -> Run<()> {
 pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>) -> Run<Answer> {
     let Some(file) = cx.w.files.remove(fh) else { return Err(Errno::EBADF.into()) };
     if let Some(owner) = flock_owner {
-        cx.spawn(Task::Unflock { ino: file.ino, owner });
+        cx.spawn(Task::DropLocks { ino: file.ino, owner, flock: true });
+    }
+    for owner in file.lock_owners {
+        cx.spawn(Task::DropLocks { ino: file.ino, owner, flock: false });
     }
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);

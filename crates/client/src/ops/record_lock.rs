@@ -96,6 +96,13 @@ pub(crate) fn set(
             _ => {}
         }
     }
+    if !is_flock
+        && lock.kind != RecordLockKind::Unlock
+        && let Some(file) = cx.w.files.get_mut(fh)
+        && !file.lock_owners.contains(&owner)
+    {
+        file.lock_owners.push(owner);
+    }
     let wanted = EnqueueReq { no_wait: !wait, ..request(fid, owner, lock, is_flock) };
     if weakens(cx, dest, &wanted) && ask(cx, step::KEEP, dest, EnqueueReq { keep: true, ..wanted.clone() })?? {
         // Its owner closed the file meanwhile.
@@ -128,6 +135,7 @@ fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Re
             target.locks.record_sent(&request);
         }
         op.waiting_record = Some((dest, request.cookie));
+        op.changes += 1;
         (request, Bytes::new())
     });
     let result = match reply {
@@ -193,6 +201,7 @@ pub(crate) fn drop_owner(cx: &mut Cx<'_>, fid: Fid, owner: u64, is_flock: bool) 
             return Ok(());
         };
         cx.set_memo(step::UNLOCK_COOKIE, unlock.cookie);
+        cx.op.changes += 1;
         let _ = cx.start_rpc(step::UNLOCK, dest, Opcode::LdlmEnqueue, |_, _| (unlock, Bytes::new()));
         return Err(Stop::Wait);
     }

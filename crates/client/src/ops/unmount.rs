@@ -1,5 +1,8 @@
 //! Unmount: what is dirty goes out, what is open is closed, what is not durable is made so; then good-bye to everyone.
 
+use bytes::Bytes;
+use proto::Opcode;
+use proto::msg::SyncReq;
 use rpc::client::State;
 use std::time::Duration;
 
@@ -10,15 +13,65 @@ use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
 use crate::file::Closing;
-use crate::imports::Dest;
+use crate::imports::{Dest, Target};
 use crate::op::WaitKey;
+use crate::world::World;
 
 /// Phases, in `step::MAIN`'s memo.
 const CLOSING: u64 = 1;
 const LEAVING: u64 = 2;
 
-/// One attempt.
+/// How often targets that are away are looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One attempt. While targets that are away are waited for, the others get their locks back and the good-bye: their clients
+/// must not wait for this one.
 pub(crate) fn unmount(cx: &mut Cx<'_>) -> Run<()> {
+    let result = leave_all(cx);
+    if result == Err(Stop::Wait) && cx.w.mounted && cx.memo(step::MAIN).unwrap_or(0) < LEAVING {
+        leave_some(cx);
+        let at = cx.now() + LOOK;
+        cx.w.set_timer(at);
+        let _ = cx.wait(WaitKey::Timer);
+    }
+    result
+}
+
+/// Says good-bye to the targets that have all that they are to get, if any other is away.
+fn leave_some(cx: &mut Cx<'_>) {
+    let dests = cx.w.imports.dests();
+    let full = |w: &World, dest: Dest| w.imports.get(dest).is_some_and(Target::is_full);
+    if dests.iter().all(|dest| full(cx.w, *dest)) {
+        return;
+    }
+    for (at, dest) in dests.into_iter().enumerate() {
+        let step = step::LEAVE + at as u64;
+        // The MGS says where those are that come back.
+        if dest == Dest::Mgs || !full(cx.w, dest) || !is_settled(cx.w, dest, cx.began(step)) {
+            continue;
+        }
+        let durable = match dest {
+            Dest::Mdt(_) if !cx.w.options.read_only => {
+                cx.start_rpc(step, dest, Opcode::MdsSync, |_, _| (SyncReq { fid: None }, Bytes::new())).is_some()
+            }
+            _ => true,
+        };
+        let now = cx.now();
+        if let Some(target) = cx.w.imports.get_mut(dest).filter(|_| durable) {
+            stdx::mark!("left_before_the_others");
+            target.import.disconnect(now);
+            cx.w.imports.touch_dest(dest);
+        }
+    }
+}
+
+/// Whether a target has all that it is to get. `asked`: it was asked to make that durable.
+fn is_settled(w: &World, dest: Dest, asked: bool) -> bool {
+    let requests = w.imports.get(dest).map_or(0, Target::in_flight);
+    data::is_idle(w, dest) && closes::is_idle(w, dest) && behind::is_idle(w, dest) && (asked || requests == 0)
+}
+
+fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
     let phase = cx.memo(step::MAIN).unwrap_or(0);
     if phase < CLOSING {
         if cx.w.mounted {

@@ -375,6 +375,8 @@ impl Cluster {
             soft: None,
             timeouts: client::api::Timeouts::fixed(Duration::from_secs(10)),
             always_ping: false,
+            access_times: client::api::AccessTimes::default(),
+            directory_access_times: client::api::AccessTimes::default(),
             write_back_after: Duration::from_secs(5),
             max_rpcs_in_flight: 8,
             max_mod_rpcs_in_flight: 7,

@@ -273,14 +273,19 @@ impl Import {
         id
     }
 
-    /// Withdraws a request that was not sent, or that has no effect (no slot). Gives whether it was withdrawn: then nothing
-    /// more is heard of it.
-    pub fn abort(&mut self, id: RequestId) -> bool {
+    /// Withdraws a request that was not sent. Gives whether it was withdrawn: then nothing more is heard of it.
+    pub fn withdraw(&mut self, id: RequestId) -> bool {
         if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
             return true;
         }
-        if self.waiting.remove(|queued| queued.id == id).is_some() {
+        self.waiting.remove(|queued| queued.id == id).is_some()
+    }
+
+    /// Withdraws a request that was not sent, or that has no effect (no slot). Gives whether it was withdrawn: then nothing
+    /// more is heard of it.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        if self.withdraw(id) {
             return true;
         }
         let of = |sent: &Sent| sent.purpose == Purpose::Owner(id) && sent.slot == Slot::None;

@@ -44,6 +44,8 @@ impl Mount {
             soft: None,
             timeouts: plan.timeouts(),
             always_ping: false,
+            access_times: Default::default(),
+            directory_access_times: Default::default(),
             write_back_after: plan.write_back_after,
             max_rpcs_in_flight: 512,
             max_mod_rpcs_in_flight: plan.slots[position % plan.slots.len()],

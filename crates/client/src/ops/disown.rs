@@ -1,0 +1,121 @@
+//! Calls whose programs were killed while a request was on its way.
+//!
+//! Such a call was answered `EINTR`, and the operation went on by itself. What it brings in the end nobody has asked for any more:
+//! references of the kernel that the kernel knows nothing of, open files without a descriptor. And what it changed the kernel was
+//! not told: it may have been asked by other programs meanwhile, and remember what was before.
+//!
+//! ```text
+//! program       kernel                client                          server
+//! mkdir d/x ──► MKDIR ──────────────► request ──────────────────────► (away)
+//! killed    ──► INTERRUPT ──────────► abandoned: EINTR
+//! (gone)        stat d: no x ───────► asks the server ──────────────► (back) makes d/x
+//!                                     forgets the reference to x ◄─── answers
+//!               d/x, attributes of d  ◄─ invalidated
+//! ```
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::{kernel, lookup, open};
+use crate::api::{Answer, Call, Effect, FileHandle, Invalidation};
+use crate::cx::Cx;
+use crate::file::flags as o;
+use crate::op::{Memo, OpState, Task};
+use crate::world::World;
+
+/// What an abandoned call has left behind.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Disowned {
+    /// Nodes that it may have changed.
+    nodes: SmallVec<[u64; 4]>,
+    /// Their data, too.
+    data: bool,
+    /// Names that it may have changed.
+    names: SmallVec<[(u64, Bytes); 2]>,
+    /// References that were counted for the kernel.
+    lookups: Vec<u64>,
+    /// What it opened.
+    opened: Option<FileHandle>,
+}
+
+/// An abandoned call is over, with this answer if it was done: what it brought is let go of.
+pub(crate) fn disown(w: &mut World, op: &OpState, call: &Call, answer: Option<&Answer>) {
+    let mut nodes: SmallVec<[u64; 4]> = kernel::walked(call).into_iter().collect();
+    nodes.extend(op.steps().iter().filter_map(|(_, memo)| match memo {
+        Memo::Changing(ino) => Some(*ino),
+        _ => None,
+    }));
+    let (mut lookups, mut opened) = (Vec::new(), None);
+    match answer {
+        Some(Answer::Entry(stat)) => lookups.push(stat.ino),
+        Some(Answer::Created { stat, fh, .. }) => {
+            lookups.push(stat.ino);
+            opened = Some(*fh);
+        }
+        Some(Answer::Opened { fh, .. }) => opened = Some(*fh),
+        Some(Answer::Entries(entries)) => {
+            let counted = entries.iter().filter(|entry| entry.stat.is_some() && !is_dot(&entry.name));
+            lookups.extend(counted.map(|entry| entry.ino));
+        }
+        _ => {}
+    }
+    nodes.extend(lookups.iter().copied());
+    nodes.sort_unstable();
+    nodes.dedup();
+    let left = Disowned { nodes, data: changes_data(call), names: names(call), lookups, opened };
+    w.spawn(Task::Disown(Box::new(left)));
+}
+
+/// Background: lets go.
+pub(super) fn let_go(cx: &mut Cx<'_>, left: &Disowned) {
+    if let Some(fh) = left.opened {
+        // It is not there any more if the mount has ended meanwhile.
+        let _ = match cx.w.files.get(fh).is_some_and(|file| file.flags & o::DIRECTORY != 0) {
+            true => super::dir::releasedir(cx, fh),
+            false => open::release(cx, fh, None),
+        };
+    }
+    for (parent, name) in &left.names {
+        cx.w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent: *parent, name: name.clone() }));
+    }
+    let length = if left.data { u64::MAX } else { 0 };
+    for ino in &left.nodes {
+        if cx.w.nodes.get(*ino).is_some_and(|node| node.lookups > 0) {
+            cx.w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino: *ino, offset: 0, length }));
+        }
+    }
+    for ino in &left.lookups {
+        lookup::forget(cx.w, *ino, 1);
+    }
+}
+
+fn is_dot(name: &Bytes) -> bool {
+    matches!(name.as_ref(), b"." | b"..")
+}
+
+/// Names that a call makes or removes.
+fn names(call: &Call) -> SmallVec<[(u64, Bytes); 2]> {
+    match call {
+        Call::Create { parent, name, .. }
+        | Call::Mknod { parent, name, .. }
+        | Call::Mkdir { parent, name, .. }
+        | Call::Symlink { parent, name, .. }
+        | Call::Unlink { parent, name }
+        | Call::Rmdir { parent, name }
+        | Call::Link { new_parent: parent, new_name: name, .. } => SmallVec::from_iter([(*parent, name.clone())]),
+        Call::Rename { parent, name, new_parent, new_name, .. } => {
+            SmallVec::from_iter([(*parent, name.clone()), (*new_parent, new_name.clone())])
+        }
+        _ => SmallVec::new(),
+    }
+}
+
+/// Whether a call may change what the kernel has in its page cache.
+fn changes_data(call: &Call) -> bool {
+    match call {
+        Call::Setattr { set, .. } => set.size.is_some(),
+        Call::Open { flags, .. } | Call::Create { flags, .. } => flags & o::TRUNC != 0,
+        Call::Write { .. } | Call::Fallocate { .. } => true,
+        _ => false,
+    }
+}

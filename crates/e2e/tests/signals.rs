@@ -1,0 +1,150 @@
+//! Programs and mounts that wait for servers that are away: a person can end each of them.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Cluster, Shape, Story, Which, needs_root};
+use rustix::process::{Pid, Signal};
+
+/// What a program that was told to end may still take on a busy machine.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// Starts a shell's line, in a process of its own.
+fn start(line: &str) -> Child {
+    let mut command = Command::new("bash");
+    command.args(["-c", &format!("exec {line}")]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn send(child: &Child, signal: Signal) {
+    rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[track_caller]
+fn ends(child: &mut Child, what: &str) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(start.elapsed() < BOUND, "{what} does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Programs that wait in the mount for different things.
+fn lines(mount: &Path) -> Vec<String> {
+    let at = mount.display();
+    [
+        format!("ls {at}/one"),
+        format!("stat {at}/two/none"),
+        format!("mkdir {at}/three/new"),
+        format!("rm {at}/four/f"),
+        format!("mv {at}/five/f {at}/five/g"),
+        format!("tee {at}/six/new"),
+        format!("truncate -s 1 {at}/seven/f"),
+        format!("perl -e 'use Fcntl; open F, \"+<\", \"{at}/eight/f\" and flock F, 2'"),
+    ]
+    .to_vec()
+}
+
+#[test]
+fn programs_that_wait_for_a_dead_server_die_of_signals() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("signals", Duration::from_secs(180));
+    let shape = Shape { over_device: vec![1], ..Shape::synchronous(2) };
+    let mut cluster = Cluster::start(&story, shape);
+    for folder in ["one", "two", "three", "four", "five", "six", "seven", "eight"] {
+        let place = cluster.mount(0).join(folder);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("f"), "data").unwrap();
+    }
+    let held = std::fs::File::create(cluster.mount(0).join("held")).unwrap();
+    for mount in cluster.mounts() {
+        rustix::fs::statfs(&mount).unwrap();
+    }
+    cluster.kill9(Which::Mdt);
+    for index in [0, 1] {
+        let mount = cluster.mount(index).to_path_buf();
+        for signal in [Signal::INT, Signal::TERM, Signal::QUIT, Signal::KILL] {
+            let mut all: Vec<(String, Child)> = lines(&mount).into_iter().map(|l| (l.clone(), start(&l))).collect();
+            std::thread::sleep(Duration::from_millis(500));
+            // What the mount knows by itself it answers.
+            all.retain_mut(|(_, child)| child.try_wait().unwrap().is_none());
+            assert!(all.len() >= 5, "{all:?}");
+            all.iter().for_each(|(_, child)| send(child, signal));
+            for (line, child) in &mut all {
+                let status = ends(child, line);
+                assert_eq!(status.signal(), Some(signal.as_raw()), "{line}: {status}");
+            }
+        }
+        // A signal that the program handles ends nothing; one that kills it later does.
+        let mut patient = start(&format!(
+            "perl -e '$SIG{{ALRM}} = sub {{}}; alarm 1; mkdir \"{}/one/x\"; sleep 100'",
+            mount.display()
+        ));
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(patient.try_wait().unwrap().is_none());
+        send(&patient, Signal::KILL);
+        ends(&mut patient, "a program with a handler");
+        let start = Instant::now();
+        rustix::fs::statfs(&mount).unwrap();
+        assert!(start.elapsed() < BOUND, "statfs");
+    }
+    cluster.restart(Which::Mdt);
+    let mut left: Vec<_> =
+        std::fs::read_dir(cluster.mount(1)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left.len(), 9, "{left:?}");
+    drop(held);
+    e2e::trees::assert_equal(cluster.mount(0), cluster.mount(1));
+}
+
+#[test]
+fn unmounting_ends_in_time_whatever_is_down() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("unmounting", Duration::from_secs(240));
+    let mut cluster = Cluster::start(&story, Shape::mounts(3));
+    for index in [0, 1] {
+        std::fs::write(cluster.mount(index).join(format!("f{index}")), "data").unwrap();
+    }
+    // In use, with the servers there: the others wait for nobody.
+    let open = std::fs::File::create(cluster.mount(0).join("open")).unwrap();
+    let place = cluster.mount(0).to_path_buf();
+    let start = Instant::now();
+    e2e::story::take_away(&place);
+    let (status, log) = cluster.mount_ended(0, Duration::from_secs(15)).expect("its process ends");
+    story.note(&format!("umount -f: {status} after {:?}", start.elapsed()));
+    let listed = Instant::now();
+    assert!(std::fs::read_dir(cluster.mount(1)).unwrap().count() >= 2);
+    std::fs::write(cluster.mount(1).join("open"), "now mine").unwrap();
+    story.note(&format!("the other mount went on after {:?}", listed.elapsed()));
+    assert!(listed.elapsed() < BOUND, "{log}");
+    drop(open);
+    // With no server there. The command ends at once; its process goes on with what it has to say to them.
+    cluster.kill9_servers();
+    for (index, force) in [(1, true), (2, false)] {
+        let start = Instant::now();
+        let mut umount = Command::new("umount");
+        let status = umount.args(force.then_some("-f")).arg(cluster.mount(index)).status().unwrap();
+        story.note(&format!("umount of mount {index} with dead servers: {status} after {:?}", start.elapsed()));
+        assert!(status.success() && start.elapsed() < BOUND);
+    }
+    let start = Instant::now();
+    cluster.start_all();
+    for index in [1, 2] {
+        let (status, log) = cluster.mount_ended(index, BOUND).expect("its process ends");
+        assert!(status.success(), "{status}: {log}");
+    }
+    // No client is waited for that will not come.
+    cluster.mount_again(2);
+    assert!(std::fs::read_to_string(cluster.mount(2).join("f1")).unwrap() == "data");
+    story.note(&format!("the next mount works {:?} after the start of the servers", start.elapsed()));
+    assert!(start.elapsed() < BOUND);
+}

@@ -1,7 +1,8 @@
 //! The real world under the core machines: sockets, timers, threads, data files, the admin socket.
 //!
-//! - [`stream`]: TCP and Unix sockets behind one type; who is at the other end.
-//! - [`target`]: one thread per target: its machine, its listener, its connections.
+//! - [`stream`]: TCP and Unix sockets behind one type.
+//! - [`door`]: where peers come in: listeners, who is at the other end, and who is admitted.
+//! - [`target`]: one thread per target: its machine and its connections.
 //! - [`workers`]: the threads that touch the disk for a target: loads, commits, data files.
 //! - [`client`]: the driver of a client machine, behind one lock, without hand-over.
 //! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
@@ -17,9 +18,11 @@ pub mod client;
 pub mod clock;
 mod crew;
 mod data_files;
+pub mod door;
 pub mod faults;
 mod read_buffers;
 pub mod server;
+mod sock_diag;
 pub mod stream;
 pub mod survey;
 pub mod target;

@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
 use crate::clock;
+use crate::door::{Admission, Door, Listener};
 use crate::faults;
 use crate::survey::Order;
-use crate::target::{Admission, Control, Door, Listener, TargetThread, spawn};
+use crate::target::{Control, TargetThread, spawn};
 
 /// Where a target lives.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! One thread per target: its machine, its listener, its connections.
+//! One thread per target: its machine and its connections.
 //!
 //! The thread runs a tokio current-thread loop. A connection reads as much as there is, hands every whole frame to the
 //! machine, and only then are the machine's wishes carried out; replies to one peer that are ready together leave in one
@@ -19,12 +19,12 @@ use proto::msg::{AdminRep, AdminReq};
 use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue};
 use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::admin;
 use crate::clock::{self, Clock};
-use crate::stream::{self, Stream};
+use crate::door::{Arrived, Door, Entrance};
+use crate::stream::Stream;
 use crate::survey::{Order, Plan, Status, Survey};
 use crate::workers::Workers;
 
@@ -80,82 +80,6 @@ impl TargetThread {
     }
 }
 
-/// A socket that listens.
-#[derive(Debug)]
-pub enum Listener {
-    /// TCP.
-    Tcp(std::net::TcpListener),
-    /// Unix; the path is removed when the target ends.
-    Unix(std::os::unix::net::UnixListener, PathBuf),
-}
-
-impl Listener {
-    /// Listens at `nid`; port 0 takes a free one. Gives the address as others reach it.
-    ///
-    /// # Errors
-    /// The address is in use or not this machine's: a sentence.
-    pub fn bind(nid: &Nid) -> Result<(Listener, Nid), String> {
-        let fail = |error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                format!("{nid} is in use by another process; stop it or choose another address with --listen")
-            }
-            _ => format!("cannot listen at {nid}: {error}"),
-        };
-        match nid {
-            Nid::Tcp { host, port } => {
-                let listener = std::net::TcpListener::bind((host.as_str(), *port)).map_err(fail)?;
-                listener.set_nonblocking(true).map_err(fail)?;
-                let port = listener.local_addr().map_err(fail)?.port();
-                Ok((Listener::Tcp(listener), Nid::Tcp { host: host.clone(), port }))
-            }
-            Nid::Unix(path) => {
-                let path = PathBuf::from(path);
-                if std::os::unix::net::UnixStream::connect(&path).is_ok() {
-                    return Err(fail(io::ErrorKind::AddrInUse.into()));
-                }
-                match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-                    _ => {}
-                }
-                if let Some(folder) = path.parent() {
-                    std::fs::create_dir_all(folder).map_err(fail)?;
-                }
-                let listener = std::os::unix::net::UnixListener::bind(&path).map_err(fail)?;
-                listener.set_nonblocking(true).map_err(fail)?;
-                Ok((Listener::Unix(listener, path), nid.clone()))
-            }
-        }
-    }
-}
-
-/// Where peers come in.
-pub struct Door {
-    /// The socket.
-    pub listener: Listener,
-    /// Who is let in.
-    pub admission: Admission,
-    /// What answers questions to the process.
-    pub admin: admin::Answers,
-}
-
-/// Who may connect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Admission {
-    /// Peers that cannot be identified (other machines, since there are no certificates yet) may connect.
-    pub insecure: bool,
-}
-
-impl Admission {
-    /// Local peers must be root or the user that the server runs as.
-    fn admits(self, peer: &Peer) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        match peer.uid {
-            Some(uid) => uid == 0 || uid == own,
-            None => self.insecure,
-        }
-    }
-}
-
 /// Starts a target's thread. `make` builds the machine on it.
 ///
 /// # Errors
@@ -203,7 +127,9 @@ pub fn spawn<S: Service + 'static>(
                 survey_goes_on: Notify::new(),
                 admin: door.admin,
             });
-            let result = serve(&world, door.listener, door.admission, results, controls).await;
+            let entrance = Entrance::open(&world.name, door.listener, door.admission)
+                .map_err(|error| format!("target '{}' cannot start its threads: {error}", world.name))?;
+            let result = serve(&world, entrance, results, controls).await;
             world.conns.borrow_mut().clear();
             result
         })
@@ -258,19 +184,14 @@ const SURVEY_TURN: usize = 256;
 
 async fn serve<S: Service + 'static>(
     world: &Rc<World<S>>,
-    listener: Listener,
-    admission: Admission,
+    entrance: Entrance,
     mut results: mpsc::UnboundedReceiver<Event>,
     mut controls: mpsc::UnboundedReceiver<Control>,
 ) -> Result<(), String> {
-    let socket_path = match &listener {
-        Listener::Unix(_, path) => Some(path.clone()),
-        Listener::Tcp(_) => None,
-    };
     world.event(Event::WallClock(clock::wall_ns()));
     world.tell_space();
     world.carry_out();
-    let accepting = tokio::task::spawn_local(accept(world.clone(), listener, admission));
+    let accepting = tokio::task::spawn_local(accept(world.clone(), entrance));
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -313,53 +234,25 @@ async fn serve<S: Service + 'static>(
         }
         world.carry_out();
     }
+    // Nobody may find the address in use once the target has ended.
     accepting.abort();
+    let _ = accepting.await;
     // Replies that say "durable" are written before the connections go.
     tokio::task::yield_now().await;
-    if let Some(path) = socket_path {
-        let _ = std::fs::remove_file(path);
-    }
     match world.stopped.borrow_mut().take() {
         Some(reason) if !reason.is_empty() => Err(format!("target '{}' stopped: {reason}", world.name)),
         _ => Ok(()),
     }
 }
 
-async fn accept<S: Service + 'static>(world: Rc<World<S>>, listener: Listener, admission: Admission) {
-    match listener {
-        Listener::Tcp(listener) => {
-            let Ok(listener) = TcpListener::from_std(listener) else { return };
-            loop {
-                let Ok((stream, address)) = listener.accept().await else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                };
-                let _ = stream.set_nodelay(true);
-                let local = address.ip().is_loopback();
-                let uid = match stream.local_addr() {
-                    Ok(own) if local => stream::loopback_peer_uid(own, address),
-                    _ => None,
-                };
-                world.accepted(stream, Peer { address: address.to_string(), uid, local }, admission);
-            }
-        }
-        Listener::Unix(listener, _) => {
-            let Ok(listener) = UnixListener::from_std(listener) else { return };
-            loop {
-                let Ok((stream, _)) = listener.accept().await else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                };
-                let peer = match stream.peer_cred() {
-                    Ok(cred) => Peer {
-                        address: format!("unix:pid {}", cred.pid().unwrap_or(0)),
-                        uid: Some(cred.uid()),
-                        local: true,
-                    },
-                    Err(_) => Peer { address: "unix".to_owned(), uid: None, local: true },
-                };
-                world.accepted(stream, peer, admission);
-            }
+async fn accept<S: Service + 'static>(world: Rc<World<S>>, mut entrance: Entrance) {
+    while let Some((arrived, peer)) = entrance.next().await {
+        let taken = match arrived {
+            Arrived::Tcp(stream, _) => world.accept_tcp(stream, peer),
+            Arrived::Unix(stream) => world.accept_unix(stream, peer),
+        };
+        if let Err(error) = taken {
+            tracing::warn!("target '{}' cannot take a connection in: {error}", world.name);
         }
     }
 }
@@ -503,18 +396,23 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer, admission: Admission)
+    fn accept_tcp(self: &Rc<Self>, stream: std::net::TcpStream, peer: Peer) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        self.accepted(tokio::net::TcpStream::from_std(stream)?, peer);
+        Ok(())
+    }
+
+    fn accept_unix(self: &Rc<Self>, stream: std::os::unix::net::UnixStream, peer: Peer) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.accepted(tokio::net::UnixStream::from_std(stream)?, peer);
+        Ok(())
+    }
+
+    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer)
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        if !admission.admits(&peer) {
-            tracing::warn!(
-                "target '{}' refused {}: only root and the server's own user may connect from this machine, and others only with --insecure",
-                self.name,
-                peer.address
-            );
-            return;
-        }
         let id = ConnId(self.next_conn.get());
         self.next_conn.set(id.0 + 1);
         self.adopt(id, stream);

@@ -17,6 +17,7 @@ use bytes::Buf;
 use proto::frame::flags;
 use proto::msg::{AdminRep, AdminReq};
 use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue};
+use stdx::wildcard;
 use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -126,6 +127,7 @@ pub fn spawn<S: Service + 'static>(
                 survey: RefCell::new(None),
                 survey_goes_on: Notify::new(),
                 admin: door.admin,
+                questions: Cell::new(0),
             });
             let entrance = Entrance::open(&world.name, door.listener, door.admission)
                 .map_err(|error| format!("target '{}' cannot start its threads: {error}", world.name))?;
@@ -163,6 +165,8 @@ struct World<S: Service> {
     /// The survey can send.
     survey_goes_on: Notify,
     admin: admin::Answers,
+    /// Questions to the process that are not answered yet.
+    questions: Cell<usize>,
 }
 
 /// Whether a frame is for the process, not for its target.
@@ -179,6 +183,8 @@ struct Conn {
 
 /// A peer that does not read what it is sent is cut off at this many bytes.
 const OUT_MAX: usize = 256 << 20;
+/// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
+const QUESTIONS_MAX: usize = 16;
 /// So many requests of a survey are made before others have their turn.
 const SURVEY_TURN: usize = 256;
 
@@ -319,7 +325,7 @@ impl<S: Service + 'static> World<S> {
     fn medium_params(&self, pattern: &str) -> Option<(String, String)> {
         let name = self.readonly_param();
         let value = u8::from(self.withheld.borrow().is_some()).to_string();
-        crate::admin::matches(pattern, &name).then_some((name, value))
+        wildcard::matches(pattern, &name).then_some((name, value))
     }
 
     fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
@@ -490,10 +496,13 @@ impl<S: Service + 'static> World<S> {
     async fn answer_for_process(self: Rc<Self>, id: ConnId, frame: Frame) {
         let mut header = Header { flags: flags::REPLY, ..frame.header };
         let reply = match frame.decode::<AdminReq>() {
+            Ok(_) if self.questions.get() >= QUESTIONS_MAX => admin::busy(),
             Ok(request) => {
                 let admin = self.admin.clone();
-                let answer = tokio::task::spawn_blocking(move || admin::answer_from_afar(&admin, &request));
-                answer.await.unwrap_or_default()
+                self.questions.set(self.questions.get() + 1);
+                let answer = tokio::task::spawn_blocking(move || admin::answer_from_afar(&admin, &request)).await;
+                self.questions.set(self.questions.get() - 1);
+                answer.unwrap_or_default()
             }
             Err(_) => {
                 header.status = -Errno::EPROTO.raw();

@@ -7,6 +7,7 @@
 //! - [`Slab`], [`Index`]: many items at stable small indices, and the way to them from a key that they know.
 //! - [`BoundedQueue`]: a queue that says no.
 //! - [`Faults`]: faults on purpose, at named sites.
+//! - [`wildcard`]: patterns of parameter names.
 //! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
 
 pub mod faults;
@@ -16,6 +17,7 @@ mod queue;
 mod rng;
 mod slab;
 mod time;
+pub mod wildcard;
 
 pub use faults::{Faults, Site};
 pub use index::Index;

@@ -32,7 +32,7 @@ use crate::lock::DirectoryLock;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use std::ops::Bound;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -95,7 +95,11 @@ impl LmdbEngine {
         if is_new && (options.read_only || !options.create) {
             return Err(EngineError::Missing { place: place(dir) });
         }
-        std::fs::create_dir_all(dir).map_err(|error| from_io(dir, "make the directory", &error))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| from_io(dir, "make the directory", &error))?;
         let lock = match options.read_only && options.beside_writer {
             true => DirectoryLock::none(),
             false => DirectoryLock::take(dir, options.read_only)?,

@@ -1,7 +1,8 @@
 //! The local socket through which `lctl`, `adamant status` and `adamant down` speak to running processes.
 //!
 //! Every process of ours (servers, mounts) keeps a Unix socket in [`directory`]. One JSON request a line, one JSON answer
-//! a line. Only root and the process's own user may connect.
+//! a line. Only root and the process's own user may connect. Processes of root have a second one in [`PUBLIC`], where
+//! every user of the machine may ask what changes nothing and gives nobody away ([`answer_anybody`]).
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,11 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use proto::Errno;
 use proto::frame::BODY_MAX;
 use proto::msg::{AdminRep, AdminReq};
 use serde::{Deserialize, Serialize};
 use stdx::wildcard::PATTERN_MAX;
+
+use crate::private;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,56 +159,162 @@ pub fn directory() -> PathBuf {
     }
 }
 
-/// A socket that answers until it is dropped.
+/// Where processes of root have the sockets that every user of the machine may ask.
+pub const PUBLIC: &str = "/run/adamant-public";
+
+/// Sockets that answer until this is dropped.
 #[derive(Debug)]
 pub struct AdminSocket {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
 }
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        for path in &self.paths {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
-/// Answers requests on a thread of its own.
+/// Answers requests on threads of their own.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be made, or its folder is not this user's alone.
 pub fn serve(role: &str, answer: impl Fn(Request) -> Response + Send + Sync + 'static) -> io::Result<AdminSocket> {
-    use std::os::unix::fs::DirBuilderExt;
+    let answer: Arc<Answer> = Arc::new(answer);
+    let name = format!("{role}-{}.sock", std::process::id());
     let folder = directory();
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    let path = folder.join(format!("{role}-{}.sock", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path)?;
-    let answer = Arc::new(answer);
+    private::ensure(&folder)?;
+    let mut sockets = AdminSocket { paths: Vec::new() };
+    let own = rustix::process::geteuid();
+    let admits = move |uid: rustix::process::Uid| uid.is_root() || uid == own;
+    sockets.paths.push(listen(&folder.join(&name), CONVERSATIONS, admits, answer.clone())?);
+    if own.is_root() {
+        match serve_anybody(Path::new(PUBLIC), &name, answer) {
+            Ok(path) => sockets.paths.push(path),
+            Err(error) => tracing::warn!("only root can ask this process: {error}"),
+        }
+    }
+    Ok(sockets)
+}
+
+/// The socket that every user may ask.
+fn serve_anybody(folder: &Path, name: &str, answer: Arc<Answer>) -> io::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => private::check_unchanged_by_others(folder)?,
+    }
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))?;
+    // Removes those that were left over by processes that were killed: whoever looks for processes there may not.
+    sockets_in(folder);
+    // One question at a time, and a pause after each: users cannot keep the targets busy with questions.
+    let turn = Mutex::new(());
+    let answer = move |request| {
+        let _turn = turn.lock();
+        let response = answer_anybody(&*answer, request);
+        std::thread::sleep(PUBLIC_PAUSE);
+        response
+    };
+    let path = listen(&folder.join(name), PUBLIC_CONVERSATIONS, |_| true, Arc::new(answer))?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
+    Ok(path)
+}
+
+/// Answers a user who has no rights here: what the process is and its parameters, but nothing about single clients, and no
+/// identity of anybody. Nothing is changed.
+fn answer_anybody(answer: &Answer, request: Request) -> Response {
+    let is_secret = |path: &str| path.split('.').any(|part| part == "exports") || path.ends_with(".uuid");
+    match request {
+        Request::Describe => match answer(Request::Describe) {
+            Response::Description(mut description) => {
+                description.devices.iter_mut().for_each(|device| device.uuid = "-".to_owned());
+                Response::Description(description)
+            }
+            other => other,
+        },
+        Request::GetParam { pattern } => match answer(Request::GetParam { pattern }) {
+            Response::Params(params) => {
+                let shown = params.into_iter().filter(|(path, _)| !is_secret(path));
+                Response::Params(shown.map(|(path, value)| (path, without_identities(&value))).collect())
+            }
+            other => other,
+        },
+        Request::SetParam { .. } | Request::Survey { .. } | Request::Shutdown => Response::Failed(
+            Errno::EPERM.raw(),
+            "only root and the user that the process runs as may do that".to_owned(),
+        ),
+    }
+}
+
+/// A text with a dash in place of each identity: 32 or more hexadecimal digits in a row, hyphens between them or not.
+fn without_identities(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for word in text.split_inclusive(|c: char| !c.is_ascii_hexdigit() && c != '-') {
+        let digits = word.bytes().filter(u8::is_ascii_hexdigit).count();
+        let end = word.trim_start_matches(|c: char| c.is_ascii_hexdigit() || c == '-');
+        match digits {
+            32.. => shown.extend(["-", end]),
+            _ => shown.push_str(word),
+        }
+    }
+    shown
+}
+
+/// Conversations at a time; each takes a thread.
+const CONVERSATIONS: usize = 64;
+const PUBLIC_CONVERSATIONS: usize = 16;
+/// How long nobody is answered after a question of a user without rights.
+const PUBLIC_PAUSE: Duration = Duration::from_millis(10);
+
+/// Listens at a path, and answers those who are admitted.
+fn listen(
+    path: &Path,
+    conversations: usize,
+    admits: impl Fn(rustix::process::Uid) -> bool + Send + Sync + 'static,
+    answer: Arc<Answer>,
+) -> io::Result<PathBuf> {
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    let open = Arc::new(());
+    let talk = Arc::new(move |stream: &UnixStream| -> io::Result<()> {
+        let uid = rustix::net::sockopt::socket_peercred(stream)?.uid;
+        if admits(uid) { converse(stream, &*answer) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    });
     std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let answer = answer.clone();
-            let converse = move || {
-                if let Err(error) = converse(&stream, &*answer) {
+        for stream in listener.incoming() {
+            // No descriptor, perhaps; or as many conversations as there may be.
+            let Ok(stream) = stream else {
+                std::thread::sleep(AGAIN);
+                continue;
+            };
+            while Arc::strong_count(&open) > conversations {
+                std::thread::sleep(AGAIN);
+            }
+            let (talk, open) = (talk.clone(), open.clone());
+            let conversation = move || {
+                if let Err(error) = talk(&stream) {
                     tracing::debug!("admin socket: {error}");
                 }
+                drop(open);
             };
-            if let Err(error) = std::thread::Builder::new().name("admin-conn".to_owned()).spawn(converse) {
+            if let Err(error) = std::thread::Builder::new().name("admin-conn".to_owned()).spawn(conversation) {
                 tracing::warn!("admin socket: {error}");
             }
         }
     })?;
-    Ok(AdminSocket { path })
+    Ok(path.to_owned())
 }
 
 /// Longest request, in bytes.
 const REQUEST_MAX: usize = 64 << 10;
+/// How long a peer may say nothing, or leave an answer unread.
+const SILENCE: Duration = Duration::from_secs(60);
 
-fn converse(stream: &UnixStream, answer: &dyn Fn(Request) -> Response) -> io::Result<()> {
+fn converse(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     use std::io::Read;
-    let uid = rustix::net::sockopt::socket_peercred(stream)?.uid;
-    if !uid.is_root() && uid != rustix::process::geteuid() {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -218,29 +328,39 @@ fn converse(stream: &UnixStream, answer: &dyn Fn(Request) -> Response) -> io::Re
     }
 }
 
-/// Sockets of the processes that run now.
+/// Sockets of the processes that run now: those of this user, and what those of root tell everybody.
 pub fn sockets() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(directory())
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .filter(|path| match dial(path) {
-            Ok(_) => true,
-            // It takes nobody in, but it is there.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-            Err(error) => {
-                // Left over from a process that was killed.
-                if error.kind() == io::ErrorKind::ConnectionRefused {
-                    let _ = std::fs::remove_file(path);
-                }
-                false
-            }
-        })
-        .collect();
+    let mut folders = Vec::new();
+    let own = directory();
+    match private::check(&own) {
+        Ok(()) => folders.push(own),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!("processes of ours are not looked for: {error}"),
+    }
+    if !rustix::process::geteuid().is_root() && private::check_unchanged_by_others(Path::new(PUBLIC)).is_ok() {
+        folders.push(PathBuf::from(PUBLIC));
+    }
+    let mut found: Vec<PathBuf> = folders.iter().flat_map(|folder| sockets_in(folder)).collect();
     found.sort();
     found
+}
+
+fn sockets_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let sockets = entries.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
+    let answers = |path: &PathBuf| match dial(path) {
+        Ok(_) => true,
+        // It takes nobody in, but it is there.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+        Err(error) => {
+            // Left over from a process that was killed.
+            if error.kind() == io::ErrorKind::ConnectionRefused {
+                let _ = std::fs::remove_file(path);
+            }
+            false
+        }
+    };
+    sockets.filter(answers).collect()
 }
 
 /// Asks one process.
@@ -327,6 +447,59 @@ mod tests {
         assert_eq!(refusal(&Request::GetParam { pattern: long }), Errno::E2BIG.raw());
         let short = Request::GetParam { pattern: "*".repeat(PATTERN_MAX) };
         assert_eq!(parse(&serde_json::to_string(&short).unwrap()), Ok(short));
+    }
+
+    #[test]
+    fn anybody_may_look_and_nobody_is_given_away() {
+        let uuid = "0123456789abcdef0123456789abcdef";
+        let answer = move |request| match request {
+            Request::Describe => Response::Description(Description {
+                pid: 1,
+                role: "server".to_owned(),
+                version: String::new(),
+                fsname: String::new(),
+                places: Vec::new(),
+                devices: vec![Device {
+                    state: "UP".to_owned(),
+                    kind: "mdt".to_owned(),
+                    name: "fs-MDT0000".to_owned(),
+                    uuid: uuid.to_owned(),
+                    place: String::new(),
+                }],
+            }),
+            Request::GetParam { .. } => Response::Params(
+                [
+                    ("mdt.fs-MDT0000.uuid", uuid),
+                    ("mdt.fs-MDT0000.exports.x.nid", "1"),
+                    ("mdt.fs-MDT0000.num_exports", "2"),
+                    ("mdt.fs-MDT0000.recovery_status", "client 01234567-89ab-cdef-0123-456789abcdef: 7\n"),
+                ]
+                .map(|(path, value)| (path.to_owned(), value.to_owned()))
+                .to_vec(),
+            ),
+            _ => Response::Done,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let public = folder.path().join("public");
+        let socket = serve_anybody(&public, "server-1.sock", Arc::new(answer)).unwrap();
+        let asked = |request: &Request| ask(&socket, request).unwrap();
+        let shown = |path: &str, value: &str| (format!("mdt.fs-MDT0000.{path}"), value.to_owned());
+        let expected = vec![shown("num_exports", "2"), shown("recovery_status", "client -: 7\n")];
+        assert_eq!(asked(&Request::GetParam { pattern: "**".to_owned() }), Response::Params(expected));
+        let Response::Description(description) = asked(&Request::Describe) else { panic!() };
+        assert_eq!((description.devices[0].uuid.as_str(), description.devices[0].name.as_str()), ("-", "fs-MDT0000"));
+        let set = Request::SetParam { pattern: "mdt.*.stats".to_owned(), value: "clear".to_owned() };
+        for request in [set, Request::Shutdown] {
+            assert!(matches!(asked(&request), Response::Failed(1, _)), "{request:?}");
+        }
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&public), mode(&socket)), (0o755, 0o666));
+        std::fs::set_permissions(&public, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(
+            serve_anybody(&public, "server-2.sock", Arc::new(|_| Response::Done)).is_err(),
+            "others may write there"
+        );
     }
 
     #[test]

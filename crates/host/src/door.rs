@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use target::Peer;
 use tokio::sync::mpsc;
 
 use crate::admin;
+use crate::private;
+use crate::process::Seat;
 use crate::sock_diag::SockDiag;
 
 /// A socket that listens.
@@ -47,15 +50,16 @@ impl Listener {
             }
             Nid::Unix(path) => {
                 let path = PathBuf::from(path);
+                if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fail)?;
+                    private::check_unchanged_by_others(folder).map_err(fail)?;
+                }
                 if UnixStream::connect(&path).is_ok() {
                     return Err(fail(io::ErrorKind::AddrInUse.into()));
                 }
                 match std::fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
                     _ => {}
-                }
-                if let Some(folder) = path.parent() {
-                    std::fs::create_dir_all(folder).map_err(fail)?;
                 }
                 let listener = std::os::unix::net::UnixListener::bind(&path).map_err(fail)?;
                 Ok((Listener::Unix(listener, path), nid.clone()))
@@ -117,6 +121,14 @@ pub(crate) enum Arrived {
     Unix(UnixStream),
 }
 
+/// A connection of a peer that was admitted.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) arrived: Arrived,
+    pub(crate) peer: Peer,
+    pub(crate) seat: Seat,
+}
+
 /// Admitted peers that the target has not taken yet.
 const ARRIVALS: usize = 64;
 /// After so many refusals in a second, each further one is followed by a pause.
@@ -132,7 +144,7 @@ pub(crate) struct Entrance {
     listener: Arc<Listener>,
     closing: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
-    arrivals: mpsc::Receiver<(Arrived, Peer)>,
+    arrivals: mpsc::Receiver<Admitted>,
 }
 
 impl Entrance {
@@ -159,7 +171,7 @@ impl Entrance {
     }
 
     /// The next peer that was admitted.
-    pub(crate) async fn next(&mut self) -> Option<(Arrived, Peer)> {
+    pub(crate) async fn next(&mut self) -> Option<Admitted> {
         self.arrivals.recv().await
     }
 }
@@ -186,7 +198,7 @@ struct Doorkeeper {
     listener: Arc<Listener>,
     closing: Arc<AtomicBool>,
     admission: Admission,
-    admitted: mpsc::Sender<(Arrived, Peer)>,
+    admitted: mpsc::Sender<Admitted>,
     diag: Option<SockDiag>,
     refusals: Refusals,
 }
@@ -210,8 +222,15 @@ impl Doorkeeper {
             };
             let peer = self.identify(&arrived);
             if !self.admission.admits(&peer) {
-                self.refuse(&peer);
-            } else if self.admitted.blocking_send((arrived, peer)).is_err() {
+                let why = "only root and the server's own user may connect from this machine, and others only with --insecure";
+                self.refuse(&peer, why);
+                continue;
+            }
+            let Some(seat) = Seat::take() else {
+                self.refuse(&peer, "the server has as many connections as its limit of descriptors allows (ulimit -n)");
+                continue;
+            };
+            if self.admitted.blocking_send(Admitted { arrived, peer, seat }).is_err() {
                 return;
             }
         }
@@ -243,14 +262,10 @@ impl Doorkeeper {
         uid
     }
 
-    fn refuse(&mut self, peer: &Peer) {
+    fn refuse(&mut self, peer: &Peer, why: &str) {
         let now = Instant::now();
         if let Some(more) = self.refusals.line(now) {
-            tracing::warn!(
-                "target '{}' refused {}: only root and the server's own user may connect from this machine, and others only with --insecure{more}",
-                self.target,
-                peer.address
-            );
+            tracing::warn!("target '{}' refused {}: {why}{more}", self.target, peer.address);
         }
         if self.refusals.too_many(now) {
             std::thread::sleep(PAUSE);
@@ -318,7 +333,7 @@ mod tests {
         }
         let mut entrance = open();
         let honest = TcpStream::connect(address).unwrap();
-        let (_, peer) = within(entrance.next()).unwrap();
+        let Admitted { peer, .. } = within(entrance.next()).unwrap();
         assert_eq!(peer.address, honest.local_addr().unwrap().to_string(), "the others had hung up");
         assert_eq!(peer.uid, Some(rustix::process::geteuid().as_raw()));
         assert!(entrance.arrivals.try_recv().is_err());

@@ -8,6 +8,8 @@
 //! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
 //! - [`ask`](mod@ask): one question to a server, without a mount.
 //! - [`faults`]: the process's table of faults, as parameters.
+//! - [`private`]: files and folders that are this user's alone.
+//! - [`process`]: what a process sets up for itself, and how it shares its descriptors out.
 //! - [`server`]: opening and serving targets: identity, engine, service.
 //!
 //! Meaning lives in the machines; nothing here decides about files, locks or recovery.
@@ -20,6 +22,8 @@ mod crew;
 mod data_files;
 pub mod door;
 pub mod faults;
+pub mod private;
+pub mod process;
 mod read_buffers;
 pub mod server;
 mod sock_diag;

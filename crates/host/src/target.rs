@@ -24,7 +24,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::admin;
 use crate::clock::{self, Clock};
-use crate::door::{Arrived, Door, Entrance};
+use crate::door::{Admitted, Arrived, Door, Entrance};
+use crate::process::Seat;
 use crate::stream::Stream;
 use crate::survey::{Order, Plan, Status, Survey};
 use crate::workers::Workers;
@@ -252,10 +253,10 @@ async fn serve<S: Service + 'static>(
 }
 
 async fn accept<S: Service + 'static>(world: Rc<World<S>>, mut entrance: Entrance) {
-    while let Some((arrived, peer)) = entrance.next().await {
+    while let Some(Admitted { arrived, peer, seat }) = entrance.next().await {
         let taken = match arrived {
-            Arrived::Tcp(stream, _) => world.accept_tcp(stream, peer),
-            Arrived::Unix(stream) => world.accept_unix(stream, peer),
+            Arrived::Tcp(stream, _) => world.accept_tcp(stream, peer, seat),
+            Arrived::Unix(stream) => world.accept_unix(stream, peer, seat),
         };
         if let Err(error) = taken {
             tracing::warn!("target '{}' cannot take a connection in: {error}", world.name);
@@ -402,31 +403,31 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    fn accept_tcp(self: &Rc<Self>, stream: std::net::TcpStream, peer: Peer) -> io::Result<()> {
+    fn accept_tcp(self: &Rc<Self>, stream: std::net::TcpStream, peer: Peer, seat: Seat) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        self.accepted(tokio::net::TcpStream::from_std(stream)?, peer);
+        self.accepted(tokio::net::TcpStream::from_std(stream)?, peer, seat);
         Ok(())
     }
 
-    fn accept_unix(self: &Rc<Self>, stream: std::os::unix::net::UnixStream, peer: Peer) -> io::Result<()> {
+    fn accept_unix(self: &Rc<Self>, stream: std::os::unix::net::UnixStream, peer: Peer, seat: Seat) -> io::Result<()> {
         stream.set_nonblocking(true)?;
-        self.accepted(tokio::net::UnixStream::from_std(stream)?, peer);
+        self.accepted(tokio::net::UnixStream::from_std(stream)?, peer, seat);
         Ok(())
     }
 
-    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer)
+    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer, seat: Seat)
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let id = ConnId(self.next_conn.get());
         self.next_conn.set(id.0 + 1);
-        self.adopt(id, stream);
+        self.adopt(id, stream, Some(seat));
         self.event(Event::Accepted { conn: id, peer });
         self.pump();
     }
 
-    fn adopt<T>(self: &Rc<Self>, id: ConnId, stream: T)
+    fn adopt<T>(self: &Rc<Self>, id: ConnId, stream: T, seat: Option<Seat>)
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
@@ -434,7 +435,11 @@ impl<S: Service + 'static> World<S> {
         let (hangup, hung_up) = oneshot::channel();
         let conn = Conn { out: SendQueue::new(), pending: pending.clone(), hangup: Some(hangup) };
         self.conns.borrow_mut().insert(id, conn);
-        tokio::task::spawn_local(self.clone().converse(id, stream, pending, hung_up));
+        let life = self.clone().converse(id, stream, pending, hung_up);
+        tokio::task::spawn_local(async move {
+            life.await;
+            drop(seat);
+        });
     }
 
     /// The life of a connection.
@@ -610,9 +615,9 @@ impl<S: Service + 'static> World<S> {
         let fd: std::os::fd::OwnedFd = stream.into();
         match rustix::net::getsockname(&fd)?.address_family() {
             rustix::net::AddressFamily::UNIX => {
-                self.adopt(conn, tokio::net::UnixStream::from_std(fd.into())?);
+                self.adopt(conn, tokio::net::UnixStream::from_std(fd.into())?, None);
             }
-            _ => self.adopt(conn, tokio::net::TcpStream::from_std(fd.into())?),
+            _ => self.adopt(conn, tokio::net::TcpStream::from_std(fd.into())?, None),
         }
         Ok(())
     }

@@ -60,6 +60,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if arguments.background {
             daemon::detach();
         }
+        host::process::prepare();
         daemon::start_log();
         let mounted = Mounted::start(&request, directory);
         let mounted = match mounted {

@@ -45,6 +45,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::detach();
     }
+    host::process::prepare();
     daemon::start_log();
     let mut signals = daemon::Signals::catch()?;
     let started = options(&arguments).and_then(|options| {

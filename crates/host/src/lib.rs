@@ -30,4 +30,5 @@ mod sock_diag;
 pub mod stream;
 pub mod survey;
 pub mod target;
+mod unread;
 pub mod workers;

@@ -28,6 +28,7 @@ use crate::door::{Admitted, Arrived, Door, Entrance};
 use crate::process::Seat;
 use crate::stream::Stream;
 use crate::survey::{Order, Plan, Status, Survey};
+use crate::unread::Unread;
 use crate::workers::Workers;
 
 /// What a process asks of a target's thread.
@@ -178,12 +179,12 @@ fn asks_process(frame: &Frame) -> bool {
 /// What is to be written to a connection. Dropping it ends the connection's tasks.
 struct Conn {
     out: SendQueue,
+    /// What is in `out`, and what its task took from there and has not written yet.
+    unread: Rc<Unread>,
     pending: Rc<Notify>,
     hangup: Option<oneshot::Sender<()>>,
 }
 
-/// A peer that does not read what it is sent is cut off at this many bytes.
-const OUT_MAX: usize = 256 << 20;
 /// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
 const QUESTIONS_MAX: usize = 16;
 /// So many requests of a survey are made before others have their turn.
@@ -433,9 +434,11 @@ impl<S: Service + 'static> World<S> {
     {
         let pending = Rc::new(Notify::new());
         let (hangup, hung_up) = oneshot::channel();
-        let conn = Conn { out: SendQueue::new(), pending: pending.clone(), hangup: Some(hangup) };
+        let unread = Rc::new(Unread::default());
+        let conn =
+            Conn { out: SendQueue::new(), unread: unread.clone(), pending: pending.clone(), hangup: Some(hangup) };
         self.conns.borrow_mut().insert(id, conn);
-        let life = self.clone().converse(id, stream, pending, hung_up);
+        let life = self.clone().converse(id, stream, pending, unread, hung_up);
         tokio::task::spawn_local(async move {
             life.await;
             drop(seat);
@@ -443,8 +446,14 @@ impl<S: Service + 'static> World<S> {
     }
 
     /// The life of a connection.
-    async fn converse<T>(self: Rc<Self>, id: ConnId, stream: T, pending: Rc<Notify>, mut hung_up: oneshot::Receiver<()>)
-    where
+    async fn converse<T>(
+        self: Rc<Self>,
+        id: ConnId,
+        stream: T,
+        pending: Rc<Notify>,
+        unread: Rc<Unread>,
+        mut hung_up: oneshot::Receiver<()>,
+    ) where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
@@ -459,32 +468,14 @@ impl<S: Service + 'static> World<S> {
             tokio::select! {
                 biased;
                 written = writer.write_buf(&mut out), if out.has_remaining() => {
-                    if !matches!(written, Ok(count) if count > 0) {
-                        break;
+                    match written {
+                        Ok(count) if count > 0 => unread.written(count),
+                        _ => break,
                     }
                 }
                 _ = &mut hung_up => break,
-                read = reader.read_buf(decoder.buffer()) => {
-                    if !matches!(read, Ok(count) if count > 0) {
-                        break;
-                    }
-                    let mut sound = true;
-                    loop {
-                        match decoder.next_frame() {
-                            Ok(Some(frame)) if asks_process(&frame) => {
-                                tokio::task::spawn_local(self.clone().answer_for_process(id, frame));
-                            }
-                            Ok(Some(frame)) => self.event(Event::Frame { conn: id, frame }),
-                            Ok(None) => break,
-                            Err(error) => {
-                                tracing::warn!("target '{}' closed a connection: {error}", self.name);
-                                sound = false;
-                                break;
-                            }
-                        }
-                    }
-                    self.pump();
-                    if !sound {
+                read = reader.read_buf(decoder.buffer()), if !unread.is_much() => {
+                    if !matches!(read, Ok(count) if count > 0) || !self.take_frames(id, &mut decoder) {
                         break;
                     }
                 }
@@ -494,6 +485,37 @@ impl<S: Service + 'static> World<S> {
         if self.conns.borrow_mut().remove(&id).is_some() {
             self.event(Event::Closed { conn: id });
             self.pump();
+        }
+    }
+
+    /// Hands over what has arrived. `false`: it is no frame, and the connection is to be closed.
+    fn take_frames(self: &Rc<Self>, id: ConnId, decoder: &mut Decoder) -> bool {
+        let sound = loop {
+            match decoder.next_frame() {
+                Ok(Some(frame)) if asks_process(&frame) => {
+                    tokio::task::spawn_local(self.clone().answer_for_process(id, frame));
+                }
+                Ok(Some(frame)) => self.event(Event::Frame { conn: id, frame }),
+                Ok(None) => break true,
+                Err(error) => {
+                    tracing::warn!("target '{}' closed a connection: {error}", self.name);
+                    break false;
+                }
+            }
+        };
+        self.pump();
+        sound
+    }
+
+    /// Queues a frame for a connection.
+    fn send(&self, id: ConnId, frame: &Frame) {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get_mut(&id) else { return };
+        let before = conn.out.remaining();
+        conn.out.push(frame);
+        conn.pending.notify_one();
+        if !conn.unread.add(conn.out.remaining() - before) && conn.hangup.take().is_some() {
+            tracing::warn!("target '{}' cut off a peer that does not read", self.name);
         }
     }
 
@@ -514,10 +536,7 @@ impl<S: Service + 'static> World<S> {
                 AdminRep::default()
             }
         };
-        if let Some(conn) = self.conns.borrow_mut().get_mut(&id) {
-            conn.out.push(&Frame::new(header, &reply, bytes::Bytes::new()));
-            conn.pending.notify_one();
-        }
+        self.send(id, &Frame::new(header, &reply, bytes::Bytes::new()));
     }
 
     /// Carries out what the machine wants after an event that came past the loop that looks after the timer.
@@ -554,17 +573,7 @@ impl<S: Service + 'static> World<S> {
                     survey.hung_up(conn);
                 }
             }
-            Effect::Send { conn, frame } => {
-                let mut conns = self.conns.borrow_mut();
-                if let Some(entry) = conns.get_mut(&conn) {
-                    entry.out.push(&frame);
-                    entry.pending.notify_one();
-                    if entry.out.remaining() > OUT_MAX {
-                        tracing::warn!("target '{}' cut off a peer that does not read", self.name);
-                        entry.hangup.take();
-                    }
-                }
-            }
+            Effect::Send { conn, frame } => self.send(conn, &frame),
             Effect::Hangup { conn } => {
                 if let Some(entry) = self.conns.borrow_mut().get_mut(&conn) {
                     entry.hangup.take();

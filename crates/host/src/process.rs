@@ -13,8 +13,11 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Called first in a process that serves or mounts: what it makes is its user's alone (files 0600, folders 0700), and it
-/// has as many descriptors as it may.
+/// has as many descriptors as it may; and nobody else knows the places of its hash tables.
 pub fn prepare() {
+    if !stdx::set_hash_key([crate::clock::seed(), crate::clock::seed()]) {
+        tracing::warn!("hash tables were made before their key was drawn; report this as a bug");
+    }
     crate::private::restrict_new_files();
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {

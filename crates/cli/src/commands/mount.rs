@@ -60,8 +60,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if arguments.background {
             daemon::detach();
         }
-        host::process::prepare();
         daemon::start_log();
+        host::process::prepare();
         let mounted = Mounted::start(&request, directory);
         let mounted = match mounted {
             Ok(mounted) => mounted,

@@ -45,8 +45,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::detach();
     }
-    host::process::prepare();
     daemon::start_log();
+    host::process::prepare();
     let mut signals = daemon::Signals::catch()?;
     let started = options(&arguments).and_then(|options| {
         let places = arguments.targets.iter().map(|target| target.parse()).collect::<Result<Vec<Place>, _>>()?;

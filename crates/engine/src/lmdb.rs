@@ -70,6 +70,8 @@ impl Default for OpenOptions {
 /// A store in a directory.
 pub struct LmdbEngine {
     dir: PathBuf,
+    /// The data file, held open so that a commit needs no descriptor; none if nothing is written.
+    data_file: Option<std::fs::File>,
     read_only: bool,
     /// Taken for reading by every transaction, for writing while the map grows.
     map: RwLock<()>,
@@ -113,8 +115,18 @@ impl LmdbEngine {
             check_length(dir, (env.info().last_page_number as u64 + 1) * page)?;
         }
         let db = open_database(&env, options.read_only).map_err(|error| from_heed(dir, "open the database", error))?;
+        let data_file = match options.read_only {
+            true => None,
+            false => Some(
+                std::fs::File::options()
+                    .write(true)
+                    .open(dir.join(DATA_FILE))
+                    .map_err(|error| from_io(dir, "open the data file", &error))?,
+            ),
+        };
         let engine = LmdbEngine {
             dir: dir.to_owned(),
+            data_file,
             read_only: options.read_only,
             map: RwLock::new(()),
             broken: AtomicBool::new(false),
@@ -155,9 +167,8 @@ impl LmdbEngine {
     /// file that was cut off could not be told from it. So it is made long enough before a commit, which makes the length
     /// durable too, and as long as it has to be afterwards.
     fn set_length(&self, length: u64) -> Result<(), EngineError> {
-        let file = std::fs::File::options().write(true).open(self.dir.join(DATA_FILE));
-        file.and_then(|file| file.set_len(length))
-            .map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
+        let Some(file) = &self.data_file else { return Ok(()) };
+        file.set_len(length).map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
     }
 
     /// Keeps the map where it is while a transaction lives.

@@ -19,7 +19,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use target::{DataOp, DataResult};
 
-use crate::process::with_descriptor;
+use crate::process::{HeldOpen, with_descriptor};
 use crate::read_buffers::ReadBuffers;
 
 /// A folder holds the files whose numbers agree without so many low bits.
@@ -79,6 +79,7 @@ struct Open {
     file: Arc<File>,
     /// Bytes written since the last sync.
     unsynced: u64,
+    _held: HeldOpen,
 }
 
 impl DataFiles {
@@ -266,12 +267,13 @@ impl DataFiles {
         // Those that were closed are opened again when they are needed.
         let close_one = || open.pop_first().is_some();
         let handle = with_descriptor(close_one, || open_file(root, &path, create, new_names))?;
-        if self.open.len() >= OPEN_FILES
+        if (self.open.len() >= OPEN_FILES || HeldOpen::are_enough())
             && let Some(oldest) = self.open.iter().min_by_key(|(_, open)| open.used).map(|(file, _)| *file)
         {
             self.open.remove(&oldest);
         }
-        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0 });
+        let held = HeldOpen::count();
+        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0, _held: held });
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! What a process of ours sets up for itself, and how it shares its descriptors out.
 //!
 //! Half of the descriptors that the process may have are for connections that come in; a connection beyond that is closed
-//! at once. The other half is left for data files, stores and connections that go out, so peers cannot take those away. If there
-//! is none all the same (another part of the process, or the whole machine, holds them), what needs one waits: that is no
-//! failure of a disk.
+//! at once. A quarter is for data files that are held open; beyond that one is closed for each that is opened. So there are always
+//! some left for stores and connections that go out. If a data file finds none all the same (the whole machine has no more), it
+//! waits: that is no failure of a disk.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,6 +46,31 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         SEATS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Data files that are held open, of all targets of this process.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// A data file that is held open, in the count of all until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldOpen(());
+
+impl HeldOpen {
+    pub(crate) fn count() -> HeldOpen {
+        FILES.fetch_add(1, Ordering::Relaxed);
+        HeldOpen(())
+    }
+
+    /// Whether there are as many as there should be.
+    pub(crate) fn are_enough() -> bool {
+        FILES.load(Ordering::Relaxed) >= connections_max() / 2
+    }
+}
+
+impl Drop for HeldOpen {
+    fn drop(&mut self) {
+        FILES.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

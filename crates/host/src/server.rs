@@ -58,6 +58,8 @@ pub struct NewTarget {
     pub reformat: bool,
     /// Parameters that it sets at each start, `PATH=VALUE`.
     pub params: Vec<String>,
+    /// A metadata target whose names are hashed without a key, as versions before 0.2.0 do it.
+    pub plain_names: bool,
 }
 
 /// The folder of data files in an object target's directory.
@@ -113,6 +115,7 @@ fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), Strin
         version: env!("CARGO_PKG_VERSION").to_owned(),
         wall_ns: clock::wall_ns(),
         params: new.params.clone(),
+        name_key: (new.name.kind == TargetKind::Mdt && !new.plain_names).then(|| clock::uuid().0.to_be_bytes()),
     };
     let batch = match new.name.kind {
         TargetKind::Mgt | TargetKind::Ost => target::format(&format),
@@ -395,7 +398,13 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
     match place {
         Place::Memory(name) => {
             let engine = MemEngine::new();
-            let new = NewTarget { name: name.clone(), mgs: options.mgs.clone(), reformat: false, params: Vec::new() };
+            let new = NewTarget {
+                name: name.clone(),
+                mgs: options.mgs.clone(),
+                reformat: false,
+                params: Vec::new(),
+                plain_names: false,
+            };
             write_first_records(&engine, &new)?;
             let failed =
                 |error| format!("cannot make a folder for '{name}' in '{}': {error}", std::env::temp_dir().display());

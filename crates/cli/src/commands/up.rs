@@ -152,7 +152,7 @@ fn format_missing(
         let mgs = if *kind == TargetKind::Mgt { vec![] } else { vec![listen.clone()] };
         server::format(
             &Place::Directory(place.clone()),
-            &NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new() },
+            &NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new(), plain_names: false },
         )
         .map_err(anyhow::Error::msg)?;
         made.push(name.to_string());

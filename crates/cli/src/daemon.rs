@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -21,6 +22,7 @@ pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
     let log_file = OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(0o600)
         .open(log)
         .with_context(|| format!("cannot write the log '{}'", log.display()))?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;

@@ -1,13 +1,13 @@
 //! Marks of names: a few bytes each, by which most names that are not among them are known not to be.
 
 use core::hash::BuildHasher;
-use stdx::{FixedHash, Table};
+use stdx::{KeyedHash, Table};
 
 /// Marks, 32 bits each. Of a million names not marked some hundreds look as if they were.
 #[derive(Debug, Default)]
 pub(crate) struct NameMarks {
     marks: Table<u32>,
-    hash: FixedHash,
+    hash: KeyedHash,
 }
 
 /// Where a mark is kept: bits that differ in all places a table looks at.

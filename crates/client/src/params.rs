@@ -5,7 +5,7 @@ use proto::Errno;
 use proto::connect::features;
 use rpc::client::ImportStatus;
 use std::fmt::Write;
-use stdx::Instant;
+use stdx::{Instant, wildcard};
 
 use crate::api::NODE_BYTES;
 use crate::data;
@@ -14,15 +14,6 @@ use crate::world::World;
 
 /// Most files that `unwritable` lists.
 const UNWRITABLE_SHOWN: usize = 64;
-
-/// Whether `name` fits `pattern`, in which `*` stands for any run of characters.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => name.is_empty(),
-        Some((b'*', rest)) => (0..=name.len()).any(|skip| fits(rest, &name[skip..])),
-        Some((first, rest)) => name.split_first().is_some_and(|(n, tail)| n == first && fits(rest, tail)),
-    }
-}
 
 /// How far the wall clock is ahead of the client's own time.
 fn ahead(w: &World) -> i64 {
@@ -181,12 +172,12 @@ fn all(w: &World) -> Vec<(String, String)> {
     list
 }
 
-/// Those that fit.
+/// Those that match a pattern.
 pub(crate) fn get(w: &World, pattern: &str) -> Vec<(String, String)> {
-    all(w).into_iter().filter(|(name, _)| fits(pattern.as_bytes(), name.as_bytes())).collect()
+    all(w).into_iter().filter(|(name, _)| wildcard::matches(pattern, name)).collect()
 }
 
-/// Sets every parameter that fits `pattern`.
+/// Sets every parameter that matches `pattern`.
 pub(crate) fn set(w: &mut World, pattern: &str, value: &str) -> Result<(), Errno> {
     let names: Vec<String> = get(w, pattern).into_iter().map(|(name, _)| name).collect();
     if names.is_empty() {
@@ -279,22 +270,4 @@ fn set_import(w: &mut World, dest: Dest, last: &str, value: &str) -> Result<(), 
     // More may be sent now.
     w.imports.touch_dest(dest);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fits;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        for (pattern, name, want) in [
-            ("mdc.*.import", "mdc.adamant-MDT0000-mdc.import", true),
-            ("mdc.*.import", "osc.adamant-OST0000-osc.import", false),
-            ("*", "llite.x.y", true),
-            ("llite.*.max*mb", "llite.adamant.max_dirty_mb", true),
-            ("llite", "llite.adamant.uuid", false),
-        ] {
-            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), want, "{pattern} {name}");
-        }
-    }
 }

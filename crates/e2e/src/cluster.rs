@@ -31,6 +31,8 @@ pub struct Shape {
     pub serve_arguments: Vec<&'static str>,
     /// Where a target lives, if not in the story's folder.
     pub places: Vec<(Which, PathBuf)>,
+    /// The metadata target is one that version 0.1.0 can serve, too.
+    pub plain_names: bool,
     /// The program of the servers, if not the binary under test.
     pub server_program: Option<PathBuf>,
     /// The program of the mounts, if not the binary under test.
@@ -47,6 +49,7 @@ impl Default for Shape {
             sync_metadata: Vec::new(),
             serve_arguments: Vec::new(),
             places: Vec::new(),
+            plain_names: false,
             server_program: None,
             mount_program: None,
         }
@@ -164,7 +167,9 @@ impl Cluster {
                     mkfs.args(["--fsname", &fsname, "--ost", "--index", &index.to_string(), "--mgsnode", mgs])
                 }
             };
-            mkfs.arg(&place).ok();
+            // An older version knows nothing else.
+            let plain = server.which == Which::Mdt && shape.plain_names && shape.server_program.is_none();
+            mkfs.args(plain.then_some("--plain-names")).arg(&place).ok();
         }
         let mounts = (0..shape.mounts)
             .map(|index| Mounted {

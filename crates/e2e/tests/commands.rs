@@ -671,7 +671,7 @@ fn a_user_without_rights() {
     assert_ne!(refused.code, Some(0), "{refused}");
     // Nobody else sees it: that takes allow_other, which the machine's configuration does not give to users.
     run(&["down"]).ok();
-    assert_eq!(run(&["status"]).code, Some(1));
+    assert_eq!(run(&["status", "--dir", "adamant-data"]).code, Some(1));
     run(&["up"]).ok();
     assert_eq!(as_user("cat", &["mnt/folder/file"]).ok(), "hello\n");
     run(&["down"]).ok();
@@ -683,6 +683,16 @@ fn a_user_without_rights() {
     let refused = run(&["mount", "-o", "soft=2", &cluster.source(), "other"]);
     assert!(matches!(refused.code, Some(1)), "{refused}");
     assert!(!e2e::story::is_mounted(&home.join("other")));
+    // But they may look.
+    let mdt = format!("{}-MDT0000", cluster.fsname);
+    let of_mdt = |leaf: &str| format!("mdt.{}.{leaf}", mdt);
+    assert!(run(&["status"]).ok().contains(&mdt));
+    assert!(run(&["lctl", "dl"]).ok().contains(&mdt));
+    run(&["lctl", "get_param", "-n", &of_mdt("num_exports")]).ok();
+    for hidden in ["uuid", "exports.*.uuid"] {
+        assert_ne!(run(&["lctl", "get_param", &of_mdt(hidden)]).code, Some(0), "{hidden}");
+    }
+    assert_ne!(run(&["lctl", "set_param", &format!("{}=clear", of_mdt("stats"))]).code, Some(0));
 }
 
 /// Permissions on a mount are those of POSIX, for users other than root too; groups and access lists count.

@@ -11,6 +11,14 @@ use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, command, needs
 
 const BACK: Duration = Duration::from_secs(30);
 const ALL: [Which; 4] = [Which::Mgt, Which::Mdt, Which::Ost(0), Which::Ost(1)];
+/// `feature_incompat` of a metadata target that this version made.
+const KEYED_NAMES: &str = "0x10000";
+
+/// A file system that both versions can serve, with one mount.
+fn plain() -> Shape {
+    Shape { plain_names: true, ..Shape::mounts(1) }
+}
+
 /// `feature_incompat` of a metadata target that knows a client with several changes in flight.
 const MULTI_RPCS: &str = "0x400";
 
@@ -154,14 +162,20 @@ fn kills(story: &Story, cluster: &mut Cluster, seed: u64) {
 fn a_client_of_version_0_1_0_and_servers_of_this_one() {
     let Some(old) = first_version() else { return };
     let story = Story::begin("old client, new servers", Duration::from_secs(180));
-    let shape = Shape { mount_program: Some(old), ..Shape::mounts(1) };
+    let shape = Shape { mount_program: Some(old.clone()), ..Shape::mounts(1) };
     let mut cluster = Cluster::start(&story, shape);
     let mut trees = Trees::new(&story, cluster.mount(0));
     trees.operate();
     kills(&story, &mut cluster, 1);
     trees.operate();
     assert!(!import(&cluster).contains("multi_mod_rpcs"), "{}", import(&cluster));
-    assert_eq!(features(&cluster), "0x0", "this client gives the target nothing that its version could not read");
+    assert_eq!(features(&cluster), KEYED_NAMES, "this client gives the target nothing that its version could not read");
+    // Which is more than servers of that version can say.
+    cluster.stop(Which::Mdt);
+    cluster.change_servers(&old);
+    cluster.restart_fails(Which::Mdt, &[]).refused_with(&["needs feature '0x10000' that this version lacks"]);
+    let told = adamant(["tune", "--print"]).arg(cluster.place(Which::Mdt)).ok();
+    assert!(told.contains("way_back: ") && told.contains("--plain-names"), "its error points here: {told}");
 }
 
 #[test]
@@ -192,7 +206,7 @@ fn a_client_of_this_version_and_servers_of_0_1_0() {
 fn clients_of_both_versions_beside_each_other() {
     let Some(old) = first_version() else { return };
     let story = Story::begin("clients of both versions", Duration::from_secs(180));
-    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    let mut cluster = Cluster::start(&story, plain());
     cluster.add_mount(&old);
     let mut trees = Trees::new(&story, cluster.mount(0));
     trees.operate();
@@ -223,8 +237,7 @@ fn change_client(cluster: &mut Cluster, index: usize, program: &Path) {
 fn up_and_down(story: &Story, old: &Path, servers_first: bool) {
     let new = binary();
     let programs = (Some(old.to_path_buf()), Some(old.to_path_buf()));
-    let mut cluster =
-        Cluster::start(story, Shape { server_program: programs.0, mount_program: programs.1, ..Shape::mounts(1) });
+    let mut cluster = Cluster::start(story, Shape { server_program: programs.0, mount_program: programs.1, ..plain() });
     let mut trees = Trees::new(story, cluster.mount(0));
     trees.operate();
     // The client stays mounted while its servers become others.
@@ -339,7 +352,7 @@ fn a_crash_between_the_versions() {
     let Some(old) = first_version() else { return };
     let story = Story::begin("a crash between the versions", Duration::from_secs(180));
     let programs = (Some(old.clone()), Some(old.clone()));
-    let shape = Shape { server_program: programs.0, mount_program: programs.1, ..Shape::mounts(1) };
+    let shape = Shape { server_program: programs.0, mount_program: programs.1, ..plain() };
     let mut cluster = Cluster::start(&story, shape);
     cluster.add_mount(&binary());
     let load = Load::start(&cluster.mounts(), 2, 7);
@@ -370,7 +383,7 @@ fn a_crash_between_the_versions() {
 fn when_the_feature_is_taken_back() {
     let Some(old) = first_version() else { return };
     let story = Story::begin("when the feature is taken back", Duration::from_secs(120));
-    let mut cluster = Cluster::start(&story, Shape::mounts(1));
+    let mut cluster = Cluster::start(&story, plain());
     assert_eq!(features(&cluster), MULTI_RPCS, "set before the client's first change");
     // Killed and started again with the client there: kept through the recovery.
     cluster.kill9(Which::Mdt);

@@ -32,7 +32,7 @@ use crate::lock::DirectoryLock;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use std::ops::Bound;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -70,6 +70,8 @@ impl Default for OpenOptions {
 /// A store in a directory.
 pub struct LmdbEngine {
     dir: PathBuf,
+    /// The data file, held open so that a commit needs no descriptor; none if nothing is written.
+    data_file: Option<std::fs::File>,
     read_only: bool,
     /// Taken for reading by every transaction, for writing while the map grows.
     map: RwLock<()>,
@@ -95,7 +97,11 @@ impl LmdbEngine {
         if is_new && (options.read_only || !options.create) {
             return Err(EngineError::Missing { place: place(dir) });
         }
-        std::fs::create_dir_all(dir).map_err(|error| from_io(dir, "make the directory", &error))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| from_io(dir, "make the directory", &error))?;
         let lock = match options.read_only && options.beside_writer {
             true => DirectoryLock::none(),
             false => DirectoryLock::take(dir, options.read_only)?,
@@ -109,8 +115,18 @@ impl LmdbEngine {
             check_length(dir, (env.info().last_page_number as u64 + 1) * page)?;
         }
         let db = open_database(&env, options.read_only).map_err(|error| from_heed(dir, "open the database", error))?;
+        let data_file = match options.read_only {
+            true => None,
+            false => Some(
+                std::fs::File::options()
+                    .write(true)
+                    .open(dir.join(DATA_FILE))
+                    .map_err(|error| from_io(dir, "open the data file", &error))?,
+            ),
+        };
         let engine = LmdbEngine {
             dir: dir.to_owned(),
+            data_file,
             read_only: options.read_only,
             map: RwLock::new(()),
             broken: AtomicBool::new(false),
@@ -151,9 +167,8 @@ impl LmdbEngine {
     /// file that was cut off could not be told from it. So it is made long enough before a commit, which makes the length
     /// durable too, and as long as it has to be afterwards.
     fn set_length(&self, length: u64) -> Result<(), EngineError> {
-        let file = std::fs::File::options().write(true).open(self.dir.join(DATA_FILE));
-        file.and_then(|file| file.set_len(length))
-            .map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
+        let Some(file) = &self.data_file else { return Ok(()) };
+        file.set_len(length).map_err(|error| from_io(&self.dir, "set the length of the data file", &error))
     }
 
     /// Keeps the map where it is while a transaction lives.

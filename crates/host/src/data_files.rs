@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use target::{DataOp, DataResult};
 
+use crate::process::{HeldOpen, with_descriptor};
 use crate::read_buffers::ReadBuffers;
 
 /// A folder holds the files whose numbers agree without so many low bits.
@@ -51,7 +53,7 @@ impl SyncJob {
             file.sync_data()?;
         }
         for folder in self.folders {
-            File::open(folder)?.sync_all()?;
+            with_descriptor(|| false, || File::open(&folder))?.sync_all()?;
         }
         Ok(())
     }
@@ -77,6 +79,7 @@ struct Open {
     file: Arc<File>,
     /// Bytes written since the last sync.
     unsynced: u64,
+    _held: HeldOpen,
 }
 
 impl DataFiles {
@@ -220,11 +223,12 @@ impl DataFiles {
     }
 
     fn list(&self, from: u64, limit: usize) -> io::Result<Vec<u64>> {
-        let mut folders = numbers(&self.root, from >> FOLDER_SHIFT)?;
+        let names = |folder: &Path, from| with_descriptor(|| false, || numbers(folder, from));
+        let mut folders = names(&self.root, from >> FOLDER_SHIFT)?;
         folders.sort_unstable();
         let mut found = Vec::new();
         for folder in folders {
-            let mut files = numbers(&self.root.join(format!("{folder:x}")), from)?;
+            let mut files = names(&self.root.join(format!("{folder:x}")), from)?;
             files.sort_unstable();
             found.extend(files);
             if found.len() >= limit {
@@ -259,29 +263,38 @@ impl DataFiles {
             return Ok(());
         }
         let path = self.path(file);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let handle = match options.open(&path) {
-            Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
-                if let Some(folder) = path.parent()
-                    && !folder.exists()
-                {
-                    fs::create_dir_all(folder)?;
-                    self.new_names.insert(self.root.clone());
-                }
-                let handle = options.create(true).open(&path)?;
-                self.new_names.extend(path.parent().map(Path::to_path_buf));
-                handle
-            }
-            other => other?,
-        };
-        if self.open.len() >= OPEN_FILES
+        let (root, open, new_names) = (&self.root, &mut self.open, &mut self.new_names);
+        // Those that were closed are opened again when they are needed.
+        let close_one = || open.pop_first().is_some();
+        let handle = with_descriptor(close_one, || open_file(root, &path, create, new_names))?;
+        if (self.open.len() >= OPEN_FILES || HeldOpen::are_enough())
             && let Some(oldest) = self.open.iter().min_by_key(|(_, open)| open.used).map(|(file, _)| *file)
         {
             self.open.remove(&oldest);
         }
-        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0 });
+        let held = HeldOpen::count();
+        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0, _held: held });
         Ok(())
+    }
+}
+
+/// Opens a data file, or makes it; names that this makes are noted.
+fn open_file(root: &Path, path: &Path, create: bool, new_names: &mut BTreeSet<PathBuf>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    match options.open(path) {
+        Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent()
+                && !folder.exists()
+            {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+                new_names.insert(root.to_owned());
+            }
+            let handle = options.create(true).open(path)?;
+            new_names.extend(path.parent().map(Path::to_path_buf));
+            Ok(handle)
+        }
+        other => other,
     }
 }
 
@@ -324,6 +337,18 @@ mod tests {
         assert_eq!((sync.files.len(), sync.folders.len()), (1, 3), "the root got two folders, each a file");
         sync.run().unwrap();
         assert_eq!(files.sync(&[5000]).unwrap().folders.len(), 0);
+    }
+
+    #[test]
+    fn data_files_are_their_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        let objects = root.path().join("objects");
+        let mut files = DataFiles::new(objects.clone());
+        write(&mut files, 1, 10);
+        for (path, mode) in [(objects.clone(), 0o700), (objects.join("0"), 0o700), (objects.join("0/1"), 0o600)] {
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{path:?}");
+        }
     }
 
     #[test]

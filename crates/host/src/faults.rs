@@ -4,9 +4,9 @@
 //! looked at (0) and not set.
 
 use proto::Errno;
-use stdx::Faults;
+use stdx::{Faults, wildcard};
 
-use crate::admin::{self, Response};
+use crate::admin::Response;
 
 type Read = fn(&Faults) -> u32;
 type Set = fn(&Faults, u32);
@@ -32,7 +32,7 @@ pub fn get(faults: &Faults, pattern: &str) -> Vec<(String, String)> {
         "fail_loc" => format!("{value:#x}"),
         _ => value.to_string(),
     };
-    let found = PARAMS.iter().filter(|(name, ..)| admin::matches(pattern, name));
+    let found = PARAMS.iter().filter(|(name, ..)| wildcard::matches(pattern, name));
     found.map(|(name, read, _)| ((*name).to_owned(), show(name, read(faults)))).collect()
 }
 

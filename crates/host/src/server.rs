@@ -16,9 +16,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
 use crate::clock;
+use crate::door::{Admission, Door, Listener};
 use crate::faults;
+use crate::private;
 use crate::survey::Order;
-use crate::target::{Admission, Control, Door, Listener, TargetThread, spawn};
+use crate::target::{Control, TargetThread, spawn};
 
 /// Where a target lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +58,8 @@ pub struct NewTarget {
     pub reformat: bool,
     /// Parameters that it sets at each start, `PATH=VALUE`.
     pub params: Vec<String>,
+    /// A metadata target whose names are hashed without a key, as versions before 0.2.0 do it.
+    pub plain_names: bool,
 }
 
 /// The folder of data files in an object target's directory.
@@ -85,7 +89,7 @@ pub fn format(place: &Place, new: &NewTarget) -> Result<(), String> {
         .map_err(|error| error.to_string())?;
     if new.name.kind == TargetKind::Ost {
         let objects = directory.join(OBJECTS);
-        std::fs::create_dir_all(&objects).map_err(|error| format!("cannot make '{}': {error}", objects.display()))?;
+        private::ensure(&objects).map_err(|error| format!("cannot make '{}': {error}", objects.display()))?;
     }
     write_first_records(&engine, new)
 }
@@ -111,6 +115,7 @@ fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), Strin
         version: env!("CARGO_PKG_VERSION").to_owned(),
         wall_ns: clock::wall_ns(),
         params: new.params.clone(),
+        name_key: (new.name.kind == TargetKind::Mdt && !new.plain_names).then(|| clock::uuid().0.to_be_bytes()),
     };
     let batch = match new.name.kind {
         TargetKind::Mgt | TargetKind::Ost => target::format(&format),
@@ -393,15 +398,21 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
     match place {
         Place::Memory(name) => {
             let engine = MemEngine::new();
-            let new = NewTarget { name: name.clone(), mgs: options.mgs.clone(), reformat: false, params: Vec::new() };
+            let new = NewTarget {
+                name: name.clone(),
+                mgs: options.mgs.clone(),
+                reformat: false,
+                params: Vec::new(),
+                plain_names: false,
+            };
             write_first_records(&engine, &new)?;
-            let data = std::env::temp_dir().join(format!("adamant-mem-{}-{name}", std::process::id()));
-            let data = (name.kind == TargetKind::Ost).then_some(data);
-            if let Some(folder) = &data {
-                std::fs::create_dir_all(folder)
-                    .map_err(|error| format!("cannot make '{}': {error}", folder.display()))?;
-                scratch.push(folder.clone());
-            }
+            let failed =
+                |error| format!("cannot make a folder for '{name}' in '{}': {error}", std::env::temp_dir().display());
+            let data = match name.kind {
+                TargetKind::Ost => Some(private::scratch(&format!("mem-{name}")).map_err(failed)?),
+                TargetKind::Mgt | TargetKind::Mdt => None,
+            };
+            scratch.extend(data.clone());
             let header = header_of(&engine, "mem:")?;
             Ok(vec![opened(header, Arc::new(engine), data, &format!("mem:{name}"))?])
         }
@@ -415,10 +426,21 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
                 let shown = directory.display().to_string();
                 let engine = LmdbEngine::open(directory, OpenOptions::default()).map_err(|error| error.to_string())?;
                 let header = header_of(&engine, &shown)?;
-                found.push(opened(header, Arc::new(engine), Some(directory.join(OBJECTS)), &shown)?);
+                let objects = directory.join(OBJECTS);
+                close_to_others(&objects);
+                found.push(opened(header, Arc::new(engine), Some(objects), &shown)?);
             }
             Ok(found)
         }
+    }
+}
+
+/// Older versions left the folder of data files open to all users of the machine.
+fn close_to_others(objects: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let is_open = std::fs::metadata(objects).is_ok_and(|folder| folder.permissions().mode() & 0o077 != 0);
+    if is_open && let Err(error) = std::fs::set_permissions(objects, PermissionsExt::from_mode(0o700)) {
+        tracing::warn!("'{}' is open to all users of this machine and cannot be closed: {error}", objects.display());
     }
 }
 

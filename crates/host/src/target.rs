@@ -1,4 +1,4 @@
-//! One thread per target: its machine, its listener, its connections.
+//! One thread per target: its machine and its connections.
 //!
 //! The thread runs a tokio current-thread loop. A connection reads as much as there is, hands every whole frame to the
 //! machine, and only then are the machine's wishes carried out; replies to one peer that are ready together leave in one
@@ -17,15 +17,18 @@ use bytes::Buf;
 use proto::frame::flags;
 use proto::msg::{AdminRep, AdminReq};
 use proto::{Decoder, Errno, Frame, Header, Nid, Opcode, SendQueue};
+use stdx::wildcard;
 use target::{ConnId, DataSpace, Effect, Event, LogLevel, Peer, Service, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::admin;
 use crate::clock::{self, Clock};
-use crate::stream::{self, Stream};
+use crate::door::{Admitted, Arrived, Door, Entrance};
+use crate::process::Seat;
+use crate::stream::Stream;
 use crate::survey::{Order, Plan, Status, Survey};
+use crate::unread::Unread;
 use crate::workers::Workers;
 
 /// What a process asks of a target's thread.
@@ -80,82 +83,6 @@ impl TargetThread {
     }
 }
 
-/// A socket that listens.
-#[derive(Debug)]
-pub enum Listener {
-    /// TCP.
-    Tcp(std::net::TcpListener),
-    /// Unix; the path is removed when the target ends.
-    Unix(std::os::unix::net::UnixListener, PathBuf),
-}
-
-impl Listener {
-    /// Listens at `nid`; port 0 takes a free one. Gives the address as others reach it.
-    ///
-    /// # Errors
-    /// The address is in use or not this machine's: a sentence.
-    pub fn bind(nid: &Nid) -> Result<(Listener, Nid), String> {
-        let fail = |error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                format!("{nid} is in use by another process; stop it or choose another address with --listen")
-            }
-            _ => format!("cannot listen at {nid}: {error}"),
-        };
-        match nid {
-            Nid::Tcp { host, port } => {
-                let listener = std::net::TcpListener::bind((host.as_str(), *port)).map_err(fail)?;
-                listener.set_nonblocking(true).map_err(fail)?;
-                let port = listener.local_addr().map_err(fail)?.port();
-                Ok((Listener::Tcp(listener), Nid::Tcp { host: host.clone(), port }))
-            }
-            Nid::Unix(path) => {
-                let path = PathBuf::from(path);
-                if std::os::unix::net::UnixStream::connect(&path).is_ok() {
-                    return Err(fail(io::ErrorKind::AddrInUse.into()));
-                }
-                match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-                    _ => {}
-                }
-                if let Some(folder) = path.parent() {
-                    std::fs::create_dir_all(folder).map_err(fail)?;
-                }
-                let listener = std::os::unix::net::UnixListener::bind(&path).map_err(fail)?;
-                listener.set_nonblocking(true).map_err(fail)?;
-                Ok((Listener::Unix(listener, path), nid.clone()))
-            }
-        }
-    }
-}
-
-/// Where peers come in.
-pub struct Door {
-    /// The socket.
-    pub listener: Listener,
-    /// Who is let in.
-    pub admission: Admission,
-    /// What answers questions to the process.
-    pub admin: admin::Answers,
-}
-
-/// Who may connect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Admission {
-    /// Peers that cannot be identified (other machines, since there are no certificates yet) may connect.
-    pub insecure: bool,
-}
-
-impl Admission {
-    /// Local peers must be root or the user that the server runs as.
-    fn admits(self, peer: &Peer) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        match peer.uid {
-            Some(uid) => uid == 0 || uid == own,
-            None => self.insecure,
-        }
-    }
-}
-
 /// Starts a target's thread. `make` builds the machine on it.
 ///
 /// # Errors
@@ -204,8 +131,11 @@ pub fn spawn<S: Service + 'static>(
                 survey: RefCell::new(None),
                 survey_goes_on: Notify::new(),
                 admin: door.admin,
+                questions: Cell::new(0),
             });
-            let result = serve(&world, door.listener, door.admission, results, controls).await;
+            let entrance = Entrance::open(&world.name, door.listener, door.admission)
+                .map_err(|error| format!("target '{}' cannot start its threads: {error}", world.name))?;
+            let result = serve(&world, entrance, results, controls).await;
             world.conns.borrow_mut().clear();
             result
         })
@@ -241,6 +171,8 @@ struct World<S: Service> {
     /// The survey can send.
     survey_goes_on: Notify,
     admin: admin::Answers,
+    /// Questions to the process that are not answered yet.
+    questions: Cell<usize>,
 }
 
 /// Whether a frame is for the process, not for its target.
@@ -251,32 +183,29 @@ fn asks_process(frame: &Frame) -> bool {
 /// What is to be written to a connection. Dropping it ends the connection's tasks.
 struct Conn {
     out: SendQueue,
+    /// What is in `out`, and what its task took from there and has not written yet.
+    unread: Rc<Unread>,
     pending: Rc<Notify>,
     hangup: Option<oneshot::Sender<()>>,
 }
 
-/// A peer that does not read what it is sent is cut off at this many bytes.
-const OUT_MAX: usize = 256 << 20;
 /// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
 const READS_BEFORE_DEADLINE: u32 = 64;
+/// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
+const QUESTIONS_MAX: usize = 16;
 /// So many requests of a survey are made before others have their turn.
 const SURVEY_TURN: usize = 256;
 
 async fn serve<S: Service + 'static>(
     world: &Rc<World<S>>,
-    listener: Listener,
-    admission: Admission,
+    entrance: Entrance,
     mut results: mpsc::UnboundedReceiver<Event>,
     mut controls: mpsc::UnboundedReceiver<Control>,
 ) -> Result<(), String> {
-    let socket_path = match &listener {
-        Listener::Unix(_, path) => Some(path.clone()),
-        Listener::Tcp(_) => None,
-    };
     world.event(Event::WallClock(clock::wall_ns()));
     world.tell_space();
     world.carry_out();
-    let accepting = tokio::task::spawn_local(accept(world.clone(), listener, admission));
+    let accepting = tokio::task::spawn_local(accept(world.clone(), entrance));
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -325,53 +254,25 @@ async fn serve<S: Service + 'static>(
             tracing::warn!("target '{}' {line}", world.name);
         }
     }
+    // Nobody may find the address in use once the target has ended.
     accepting.abort();
+    let _ = accepting.await;
     // Replies that say "durable" are written before the connections go.
     tokio::task::yield_now().await;
-    if let Some(path) = socket_path {
-        let _ = std::fs::remove_file(path);
-    }
     match world.stopped.borrow_mut().take() {
         Some(reason) if !reason.is_empty() => Err(format!("target '{}' stopped: {reason}", world.name)),
         _ => Ok(()),
     }
 }
 
-async fn accept<S: Service + 'static>(world: Rc<World<S>>, listener: Listener, admission: Admission) {
-    match listener {
-        Listener::Tcp(listener) => {
-            let Ok(listener) = TcpListener::from_std(listener) else { return };
-            loop {
-                let Ok((stream, address)) = listener.accept().await else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                };
-                let _ = stream.set_nodelay(true);
-                let local = address.ip().is_loopback();
-                let uid = match stream.local_addr() {
-                    Ok(own) if local => stream::loopback_peer_uid(own, address),
-                    _ => None,
-                };
-                world.accepted(stream, Peer { address: address.to_string(), uid, local }, admission);
-            }
-        }
-        Listener::Unix(listener, _) => {
-            let Ok(listener) = UnixListener::from_std(listener) else { return };
-            loop {
-                let Ok((stream, _)) = listener.accept().await else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                };
-                let peer = match stream.peer_cred() {
-                    Ok(cred) => Peer {
-                        address: format!("unix:pid {}", cred.pid().unwrap_or(0)),
-                        uid: Some(cred.uid()),
-                        local: true,
-                    },
-                    Err(_) => Peer { address: "unix".to_owned(), uid: None, local: true },
-                };
-                world.accepted(stream, peer, admission);
-            }
+async fn accept<S: Service + 'static>(world: Rc<World<S>>, mut entrance: Entrance) {
+    while let Some(Admitted { arrived, peer, seat }) = entrance.next().await {
+        let taken = match arrived {
+            Arrived::Tcp(stream, _) => world.accept_tcp(stream, peer, seat),
+            Arrived::Unix(stream) => world.accept_unix(stream, peer, seat),
+        };
+        if let Err(error) = taken {
+            tracing::warn!("target '{}' cannot take a connection in: {error}", world.name);
         }
     }
 }
@@ -438,7 +339,7 @@ impl<S: Service + 'static> World<S> {
     fn medium_params(&self, pattern: &str) -> Option<(String, String)> {
         let name = self.readonly_param();
         let value = u8::from(self.withheld.borrow().is_some()).to_string();
-        crate::admin::matches(pattern, &name).then_some((name, value))
+        wildcard::matches(pattern, &name).then_some((name, value))
     }
 
     fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
@@ -529,39 +430,56 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
-    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer, admission: Admission)
+    fn accept_tcp(self: &Rc<Self>, stream: std::net::TcpStream, peer: Peer, seat: Seat) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        self.accepted(tokio::net::TcpStream::from_std(stream)?, peer, seat);
+        Ok(())
+    }
+
+    fn accept_unix(self: &Rc<Self>, stream: std::os::unix::net::UnixStream, peer: Peer, seat: Seat) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.accepted(tokio::net::UnixStream::from_std(stream)?, peer, seat);
+        Ok(())
+    }
+
+    fn accepted<T>(self: &Rc<Self>, stream: T, peer: Peer, seat: Seat)
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        if !admission.admits(&peer) {
-            tracing::warn!(
-                "target '{}' refused {}: only root and the server's own user may connect from this machine, and others only with --insecure",
-                self.name,
-                peer.address
-            );
-            return;
-        }
         let id = ConnId(self.next_conn.get());
         self.next_conn.set(id.0 + 1);
-        self.adopt(id, stream);
+        self.adopt(id, stream, Some(seat));
         self.event(Event::Accepted { conn: id, peer });
         self.pump();
     }
 
-    fn adopt<T>(self: &Rc<Self>, id: ConnId, stream: T)
+    fn adopt<T>(self: &Rc<Self>, id: ConnId, stream: T, seat: Option<Seat>)
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let pending = Rc::new(Notify::new());
         let (hangup, hung_up) = oneshot::channel();
-        let conn = Conn { out: SendQueue::new(), pending: pending.clone(), hangup: Some(hangup) };
+        let unread = Rc::new(Unread::default());
+        let conn =
+            Conn { out: SendQueue::new(), unread: unread.clone(), pending: pending.clone(), hangup: Some(hangup) };
         self.conns.borrow_mut().insert(id, conn);
-        tokio::task::spawn_local(self.clone().converse(id, stream, pending, hung_up));
+        let life = self.clone().converse(id, stream, pending, unread, hung_up);
+        tokio::task::spawn_local(async move {
+            life.await;
+            drop(seat);
+        });
     }
 
     /// The life of a connection.
-    async fn converse<T>(self: Rc<Self>, id: ConnId, stream: T, pending: Rc<Notify>, mut hung_up: oneshot::Receiver<()>)
-    where
+    async fn converse<T>(
+        self: Rc<Self>,
+        id: ConnId,
+        stream: T,
+        pending: Rc<Notify>,
+        unread: Rc<Unread>,
+        mut hung_up: oneshot::Receiver<()>,
+    ) where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
@@ -576,33 +494,18 @@ impl<S: Service + 'static> World<S> {
             tokio::select! {
                 biased;
                 written = writer.write_buf(&mut out), if out.has_remaining() => {
-                    if !matches!(written, Ok(count) if count > 0) {
-                        break;
+                    match written {
+                        Ok(count) if count > 0 => unread.written(count),
+                        _ => break,
                     }
                 }
                 _ = &mut hung_up => break,
-                read = reader.read_buf(decoder.buffer()) => {
+                read = reader.read_buf(decoder.buffer()), if !unread.is_much() => {
                     if !matches!(read, Ok(count) if count > 0) {
                         break;
                     }
                     self.reads.set(self.reads.get() + 1);
-                    let mut sound = true;
-                    loop {
-                        match decoder.next_frame() {
-                            Ok(Some(frame)) if asks_process(&frame) => {
-                                tokio::task::spawn_local(self.clone().answer_for_process(id, frame));
-                            }
-                            Ok(Some(frame)) => self.event(Event::Frame { conn: id, frame }),
-                            Ok(None) => break,
-                            Err(error) => {
-                                tracing::warn!("target '{}' closed a connection: {error}", self.name);
-                                sound = false;
-                                break;
-                            }
-                        }
-                    }
-                    self.pump();
-                    if !sound {
+                    if !self.take_frames(id, &mut decoder) {
                         break;
                     }
                 }
@@ -615,24 +518,55 @@ impl<S: Service + 'static> World<S> {
         }
     }
 
+    /// Hands over what has arrived. `false`: it is no frame, and the connection is to be closed.
+    fn take_frames(self: &Rc<Self>, id: ConnId, decoder: &mut Decoder) -> bool {
+        let sound = loop {
+            match decoder.next_frame() {
+                Ok(Some(frame)) if asks_process(&frame) => {
+                    tokio::task::spawn_local(self.clone().answer_for_process(id, frame));
+                }
+                Ok(Some(frame)) => self.event(Event::Frame { conn: id, frame }),
+                Ok(None) => break true,
+                Err(error) => {
+                    tracing::warn!("target '{}' closed a connection: {error}", self.name);
+                    break false;
+                }
+            }
+        };
+        self.pump();
+        sound
+    }
+
+    /// Queues a frame for a connection.
+    fn send(&self, id: ConnId, frame: &Frame) {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get_mut(&id) else { return };
+        let before = conn.out.remaining();
+        conn.out.push(frame);
+        conn.pending.notify_one();
+        if !conn.unread.add(conn.out.remaining() - before) && conn.hangup.take().is_some() {
+            tracing::warn!("target '{}' cut off a peer that does not read", self.name);
+        }
+    }
+
     /// A question to the process. Its answer may take a while: it asks the targets, this one too.
     async fn answer_for_process(self: Rc<Self>, id: ConnId, frame: Frame) {
         let mut header = Header { flags: flags::REPLY, ..frame.header };
         let reply = match frame.decode::<AdminReq>() {
+            Ok(_) if self.questions.get() >= QUESTIONS_MAX => admin::busy(),
             Ok(request) => {
                 let admin = self.admin.clone();
-                let answer = tokio::task::spawn_blocking(move || admin::answer_from_afar(&admin, &request));
-                answer.await.unwrap_or_default()
+                self.questions.set(self.questions.get() + 1);
+                let answer = tokio::task::spawn_blocking(move || admin::answer_from_afar(&admin, &request)).await;
+                self.questions.set(self.questions.get() - 1);
+                answer.unwrap_or_default()
             }
             Err(_) => {
                 header.status = -Errno::EPROTO.raw();
                 AdminRep::default()
             }
         };
-        if let Some(conn) = self.conns.borrow_mut().get_mut(&id) {
-            conn.out.push(&Frame::new(header, &reply, bytes::Bytes::new()));
-            conn.pending.notify_one();
-        }
+        self.send(id, &Frame::new(header, &reply, bytes::Bytes::new()));
     }
 
     /// Carries out what the machine wants after an event that came past the loop that looks after the timer.
@@ -669,17 +603,7 @@ impl<S: Service + 'static> World<S> {
                     survey.hung_up(conn);
                 }
             }
-            Effect::Send { conn, frame } => {
-                let mut conns = self.conns.borrow_mut();
-                if let Some(entry) = conns.get_mut(&conn) {
-                    entry.out.push(&frame);
-                    entry.pending.notify_one();
-                    if entry.out.remaining() > OUT_MAX {
-                        tracing::warn!("target '{}' cut off a peer that does not read", self.name);
-                        entry.hangup.take();
-                    }
-                }
-            }
+            Effect::Send { conn, frame } => self.send(conn, &frame),
             Effect::Hangup { conn } => {
                 if let Some(entry) = self.conns.borrow_mut().get_mut(&conn) {
                     entry.hangup.take();
@@ -730,9 +654,9 @@ impl<S: Service + 'static> World<S> {
         let fd: std::os::fd::OwnedFd = stream.into();
         match rustix::net::getsockname(&fd)?.address_family() {
             rustix::net::AddressFamily::UNIX => {
-                self.adopt(conn, tokio::net::UnixStream::from_std(fd.into())?);
+                self.adopt(conn, tokio::net::UnixStream::from_std(fd.into())?, None);
             }
-            _ => self.adopt(conn, tokio::net::TcpStream::from_std(fd.into())?),
+            _ => self.adopt(conn, tokio::net::TcpStream::from_std(fd.into())?, None),
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Names: entries, what they lead to, and how directories hang together.
 
 use crate::inconsistency::text;
-use crate::{Inconsistency, Mdt, decode};
+use crate::{Inconsistency, Mdt, decode, single};
 use proto::Fid;
 use schema::entry::CHAIN_MAX;
-use schema::{Entry, Inode, LinkEa, name_hash};
+use schema::{Entry, Header, Inode, LinkEa, first_cookie};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
@@ -29,6 +29,7 @@ pub(crate) fn check(mdt: &Mdt<'_>, found: &mut Found) {
 
 /// All directories' listings by local inode number, and how many names each object has.
 fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BTreeMap<Fid, u64>) {
+    let header = single::<Header>(mdt.records).unwrap_or_default();
     let mut listings: BTreeMap<u64, Listing> = BTreeMap::new();
     let mut names: BTreeMap<Fid, u64> = BTreeMap::new();
     for (key, entry) in decode::<Entry>(mdt.records, found) {
@@ -42,7 +43,7 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
         let at = key.cookie % CHAIN_MAX;
         let reached = at == 0 || listing.cookies.contains(&(key.cookie - 1));
         listing.cookies.insert(key.cookie);
-        let its_own = entry.is_tombstone() || name_hash(&entry.name) == key.cookie - at;
+        let its_own = entry.is_tombstone() || first_cookie(&header, &entry.name) == key.cookie - at;
         if !reached || !its_own {
             found.push(Inconsistency::EntryMisplaced { dir, name: name.clone(), cookie: key.cookie });
         }

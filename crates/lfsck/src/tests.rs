@@ -47,7 +47,7 @@ impl World {
 }
 
 fn entry_key(dir: u64, name: &[u8]) -> EntryKey {
-    EntryKey { dir, cookie: name_hash(name) }
+    EntryKey { dir, cookie: first_cookie(&Header::default(), name) }
 }
 
 fn entry(name: &'static str, fid: Fid, kind: u32, ino: u64) -> Entry {

@@ -14,25 +14,35 @@ const CHANGE_COST: u64 = 24 << 10;
 /// Most changes that one client is promised room for.
 pub const PROMISE_MAX: u32 = 1024;
 
-/// Changes that there is room for, by client: what it was told last, or what is left of what it was told before.
+/// Changes that there is room for.
 #[derive(Debug, Default)]
-pub struct Promises(BTreeMap<ExportId, u32>);
+pub struct Promises {
+    /// By client: what it was told last, or what is left of what it was told before.
+    by_client: BTreeMap<ExportId, u32>,
+    /// The sum of these.
+    all: u64,
+}
 
 impl Promises {
     /// A client has sent so many of its changes, and is promised anew: a part of what is left by the others, so that there is
     /// something left for the next one.
     fn renew(&mut self, export: ExportId, room: u64, sent: u32) -> u32 {
-        let others: u64 =
-            self.0.iter().filter(|(other, _)| **other != export).map(|(_, count)| u64::from(*count)).sum();
+        let before = self.by_client.get(&export).copied().unwrap_or(0);
+        let others = self.all - u64::from(before);
         let count = u32::try_from(room.saturating_sub(others) / 4).unwrap_or(u32::MAX).min(PROMISE_MAX);
-        let left = self.0.get(&export).map_or(0, |before| before.saturating_sub(sent));
-        self.0.insert(export, count.max(left));
+        let now = count.max(before.saturating_sub(sent));
+        self.by_client.insert(export, now);
+        self.all = others + u64::from(now);
         count
+    }
+
+    fn end(&mut self, export: ExportId) {
+        self.all -= u64::from(self.by_client.remove(&export).unwrap_or(0));
     }
 
     /// Whether there is room for so many changes of a client, whatever others do.
     pub(crate) fn cover(&self, export: ExportId, changes: usize) -> bool {
-        self.0.get(&export).is_some_and(|count| changes <= *count as usize)
+        self.by_client.get(&export).is_some_and(|count| changes <= *count as usize)
     }
 }
 
@@ -46,7 +56,7 @@ impl Mdt {
 
     /// A client is gone, and what it was promised with it.
     pub(crate) fn promise_ends(&mut self, export: ExportId) {
-        self.promises.0.remove(&export);
+        self.promises.end(export);
     }
 }
 
@@ -66,5 +76,9 @@ mod tests {
         assert_eq!(promises.renew(ExportId(1), 0, 1000), 0);
         assert!(!promises.cover(ExportId(1), 1) && !promises.cover(ExportId(99), 1));
         assert!(promises.renew(ExportId(40), 5461, 0) > told[39], "what one gives back another can have");
+        let sum = |promises: &Promises| promises.by_client.values().map(|count| u64::from(*count)).sum::<u64>();
+        assert_eq!(promises.all, sum(&promises));
+        (1..=50).for_each(|client| promises.end(ExportId(client)));
+        assert_eq!((promises.all, promises.by_client.len()), (0, 0));
     }
 }

@@ -12,7 +12,7 @@ use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Errno, Fid};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
-use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, name_hash};
+use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, first_cookie};
 use target::{Cx, IDENTITY, ShareKey, Stop};
 
 /// Version of what is not there.
@@ -165,7 +165,7 @@ pub struct Place {
 impl Mdt {
     /// Looks for a name.
     pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<Place, Stop> {
-        let first = name_hash(name);
+        let first = first_cookie(cx.header(), name);
         let mut free = None;
         for cookie in first..first + CHAIN_MAX {
             let key = EntryKey { dir, cookie };

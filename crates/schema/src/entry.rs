@@ -8,13 +8,20 @@
 //! cookie = hash of the name (59 bits) << 4 | index in the chain        0x10 <= cookie < 0x7fff_ffff_ffff_fff0
 //! ```
 //!
+//! The hash has a key that the file system got when it was made and that no user knows, so nobody can choose names that share
+//! a chain, although cookies show what the hash of a name is: for two such names one has to try some 2^30, and sixteen
+//! do not come about. File systems that versions before 0.2.0 made have a hash without a key; there sixteen such names can
+//! be computed, and the seventeenth is refused.
+//!
 //! The cookie is also what a listing of the directory goes by: unique, stable, positive, and it leaves the numbers below
 //! sixteen to `.` and `..`.
 
+use crate::Header;
 use crate::record::{Record, prost_body, rest};
 use bytes::Bytes;
 use prost::Message;
 use proto::Fid;
+use siphasher::sip::SipHasher13;
 use store::{Key, KeyRange};
 
 /// How many names with the same hash a directory can hold.
@@ -92,9 +99,18 @@ impl Record for Entry {
     prost_body!();
 }
 
-/// First cookie of the chain of a name. It is on disk, so it never changes: FNV-1a over the bytes, then the finaliser of
+/// First cookie of the chain of a name, in a target with this header. It is on disk, so it never changes: SipHash-1-3
+/// (Aumasson and Bernstein) under the file system's key.
+pub fn first_cookie(header: &Header, name: &[u8]) -> u64 {
+    match header.name_key[..].try_into() {
+        Ok(key) => cookie_of(SipHasher13::new_with_key(key).hash(name)),
+        Err(_) => cookie_without_key(name),
+    }
+}
+
+/// The same in a file system without a key: FNV-1a over the bytes, then the finaliser of
 /// MurmurHash3 (Austin Appleby), because FNV's high bits are weak and the high bits order the directory.
-pub fn name_hash(name: &[u8]) -> u64 {
+fn cookie_without_key(name: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in name {
         h = (h ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -104,5 +120,9 @@ pub fn name_hash(name: &[u8]) -> u64 {
     h ^= h >> 33;
     h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     h ^= h >> 33;
-    (h >> 5).clamp(1, (1 << 59) - 2) << 4
+    cookie_of(h)
+}
+
+fn cookie_of(hash: u64) -> u64 {
+    (hash >> 5).clamp(1, (1 << 59) - 2) << 4
 }

@@ -46,6 +46,10 @@ pub struct Header {
     /// answered before is replayed without a look at versions.
     #[prost(uint32, tag = "13")]
     pub versions_epoch: u32,
+    /// Key of the hash of names, 16 bytes, one for the file system ([`crate::first_cookie`]); empty: names have the hash
+    /// without a key. No client learns it.
+    #[prost(bytes = "bytes", tag = "60")]
+    pub name_key: bytes::Bytes,
 }
 
 impl Record for Header {

@@ -42,7 +42,7 @@ pub mod session;
 mod tests;
 
 pub use config::{FsRec, MgtState, ParamRec, TargetRec};
-pub use entry::{Entry, EntryKey, name_hash};
+pub use entry::{Entry, EntryKey, first_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};

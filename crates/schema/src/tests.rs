@@ -176,19 +176,23 @@ fn garbage_in_a_record_is_an_error_and_nothing_worse() {
 
 #[test]
 fn hashes_of_names_are_on_disk_and_stay_in_their_bounds() {
-    assert_eq!(name_hash(b"") & 15, 0);
-    let golden = [(&b"a"[..], name_hash(b"a")), (b"file.00000001", name_hash(b"file.00000001"))];
-    assert_eq!(golden.map(|(_, hash)| hash), GOLDEN_HASHES);
-    let mut halves = [0; 2];
-    for i in 0..1000 {
-        let hash = name_hash(format!("file.{i:08}").as_bytes());
-        assert!((16..=0x7fff_ffff_ffff_ffe0).contains(&hash), "{hash:x}");
-        halves[(hash >> 62) as usize & 1] += 1;
+    let keyed = |byte: u8| Header { name_key: Bytes::copy_from_slice(&[byte; 16]), ..Header::default() };
+    for (header, golden) in [(Header::default(), GOLDEN_HASHES), (keyed(7), GOLDEN_KEYED_HASHES)] {
+        assert_eq!(first_cookie(&header, b"") & 15, 0);
+        assert_eq!([&b"a"[..], b"file.00000001"].map(|name| first_cookie(&header, name)), golden);
+        let mut halves = [0; 2];
+        for i in 0..1000 {
+            let hash = first_cookie(&header, format!("file.{i:08}").as_bytes());
+            assert!((16..=0x7fff_ffff_ffff_ffe0).contains(&hash), "{hash:x}");
+            halves[(hash >> 62) as usize & 1] += 1;
+        }
+        assert!(halves.iter().all(|&n| n > 400), "{halves:?}");
     }
-    assert!(halves.iter().all(|&n| n > 400), "{halves:?}");
+    assert_ne!(first_cookie(&keyed(7), b"a"), first_cookie(&keyed(8), b"a"));
 }
 
 const GOLDEN_HASHES: [u64; 2] = [4706636184713914144, 447961444786094176];
+const GOLDEN_KEYED_HASHES: [u64; 2] = [8989751466953761520, 3230538661945565632];
 
 #[test]
 fn a_sequence_knows_which_of_its_numbers_were_used() {

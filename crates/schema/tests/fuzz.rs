@@ -6,7 +6,7 @@ mod common;
 use common::Visitor;
 use common::mutate::{mutate, random};
 use core::fmt::Debug;
-use schema::{Record, formats, name_hash};
+use schema::{Header, Record, first_cookie, formats};
 use stdx::Rng;
 use store::{Key, Value};
 
@@ -86,7 +86,10 @@ fn cookies_of_any_names_stay_within_their_bounds() {
     let mut rng = Rng::new(SEED);
     for _ in 0..50_000 {
         let name = random(&mut rng, 255);
-        let hash = name_hash(&name);
-        assert!((0x10..0x7fff_ffff_ffff_fff0).contains(&hash) && hash & 15 == 0, "{name:?} {hash:x}");
+        let keyed = Header { name_key: random(&mut rng, 16).into(), ..Header::default() };
+        for header in [Header::default(), keyed] {
+            let hash = first_cookie(&header, &name);
+            assert!((0x10..0x7fff_ffff_ffff_fff0).contains(&hash) && hash & 15 == 0, "{name:?} {hash:x}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use proto::Errno;
 use proto::msg::Cred;
-use stdx::{FixedHash, Instant};
+use stdx::{Instant, KeyedHash};
 
 use crate::model::{Expect, Got, Id, Model, Op, Path, When, differs};
 
@@ -118,7 +118,7 @@ struct Trail {
 
 impl State {
     fn key(&self) -> u64 {
-        let mut hasher = FixedHash::default().build_hasher();
+        let mut hasher = KeyedHash::default().build_hasher();
         self.at.hash(&mut hasher);
         self.content.hash(&mut hasher);
         hasher.write_u64(self.model.fingerprint());
@@ -127,7 +127,7 @@ impl State {
 
     /// The bytes of a file changed.
     fn note(&mut self, id: Id, serial: u32) {
-        let word = FixedHash::default().hash_one((self.content.get(&id), serial));
+        let word = KeyedHash::default().hash_one((self.content.get(&id), serial));
         if self.model.inode(id).data().is_empty() {
             self.content.remove(&id);
         } else {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use proto::frame::flags;
 use proto::{Frame, Opcode};
-use stdx::{FixedHash, Instant};
+use stdx::{Instant, KeyedHash};
 
 /// How much of a run is kept as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,7 +83,7 @@ impl Trace {
 
 /// A frame in one word, for the digest.
 pub fn frame_word(frame: &Frame) -> u64 {
-    let mut hasher = FixedHash::default().build_hasher();
+    let mut hasher = KeyedHash::default().build_hasher();
     let h = &frame.header;
     for word in [
         u64::from(h.opcode) << 48 | u64::from(h.tag.0) << 32 | u64::from(h.flags),

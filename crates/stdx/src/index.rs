@@ -2,13 +2,13 @@
 
 use core::hash::{BuildHasher, Hash};
 
-use crate::{FixedHash, Table};
+use crate::{KeyedHash, Table};
 
 /// A hash table of places. Keys are read from the items; each is in once.
 #[derive(Debug, Default)]
 pub struct Index {
     places: Table<u32>,
-    hash: FixedHash,
+    hash: KeyedHash,
 }
 
 impl Index {

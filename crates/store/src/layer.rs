@@ -17,7 +17,7 @@ const KEEP_SLOTS: usize = 1 << 19;
 
 /// The hash that layers and cache share, so that it is computed once for a look-up.
 pub(crate) fn hash_of(key: &Key) -> u64 {
-    let mut hasher = stdx::FixedHash::default().build_hasher();
+    let mut hasher = stdx::KeyedHash::default().build_hasher();
     hasher.write(key);
     hasher.finish()
 }

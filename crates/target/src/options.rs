@@ -15,16 +15,25 @@ pub mod format_features {
     /// Clients with several modifying requests in flight have reply records. Set, durably, before the first such client is
     /// served; cleared at a start or at the end of a recovery if there is none.
     pub const MULTI_RPCS: u64 = 0x400;
+    /// The hash of names has a key. Set when a metadata target is made, and for good.
+    pub const KEYED_NAMES: u64 = 0x1_0000;
     /// Names for messages.
-    pub const NAMES: &[(u64, &str)] = &[(MULTI_RPCS, "multi_rpcs")];
+    pub const NAMES: &[(u64, &str)] = &[(MULTI_RPCS, "multi_rpcs"), (KEYED_NAMES, "keyed_names")];
     /// What an administrator does before an older version can serve a target with a feature.
-    pub const WAYS_BACK: &[(u64, &str)] = &[(
-        MULTI_RPCS,
-        "for a version without multi_rpcs (0.1.0): unmount the clients, stop the target, serve it once with \
-         `-o abort_recov`, stop it; then this feature is gone",
-    )];
+    pub const WAYS_BACK: &[(u64, &str)] = &[
+        (
+            MULTI_RPCS,
+            "for a version without multi_rpcs (0.1.0): unmount the clients, stop the target, serve it once with \
+             `-o abort_recov`, stop it; then this feature is gone",
+        ),
+        (
+            KEYED_NAMES,
+            "for a version without keyed_names (0.1.0): copy the files to a file system that was made with \
+             `mkfs --plain-names`, or by that version; this one keeps the feature",
+        ),
+    ];
     /// `incompat` bits that this version knows.
-    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS;
+    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES;
     /// `rocompat` bits that this version knows.
     pub const ROCOMPAT_KNOWN: u64 = 0;
 }
@@ -104,6 +113,9 @@ pub struct Format {
     pub wall_ns: i64,
     /// Parameters to set at each start, `PATH=VALUE`.
     pub params: Vec<String>,
+    /// Of a metadata target: the key of its file system's hash of names, drawn at random; none for a file system that
+    /// older versions can serve.
+    pub name_key: Option<[u8; 16]>,
 }
 
 /// The records that every new store begins with; a kind of target adds its own. Commit them, sealed with
@@ -114,7 +126,7 @@ pub fn format(format: &Format) -> Batch {
         uuid: Bytes::copy_from_slice(&format.uuid.to_be_bytes()),
         compat: 0,
         rocompat: 0,
-        incompat: 0,
+        incompat: if format.name_key.is_some() { format_features::KEYED_NAMES } else { 0 },
         epoch: 0,
         mount_count: 0,
         mgs_nids: match format.name.kind {
@@ -126,6 +138,7 @@ pub fn format(format: &Format) -> Batch {
         made_ns: format.wall_ns,
         params: format.params.clone(),
         versions_epoch: 0,
+        name_key: format.name_key.map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key)),
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());
@@ -149,6 +162,14 @@ pub(crate) fn check_features(header: &Header) -> Result<(), String> {
             ));
         }
     }
+    let key_wanted = if header.incompat & format_features::KEYED_NAMES != 0 { 16 } else { 0 };
+    if header.name_key.len() != key_wanted {
+        return Err(format!(
+            "the header of target '{}' is damaged: its key of names has {} bytes instead of {key_wanted}",
+            header.name,
+            header.name_key.len()
+        ));
+    }
     Ok(())
 }
 
@@ -164,6 +185,11 @@ mod tests {
         assert_eq!(check_features(&header), Ok(()));
         header.incompat = 0x400 | 0x2000;
         assert!(check_features(&header).unwrap_err().starts_with("target 'fs-MDT0000' needs feature '0x2000' that"));
+        header.incompat = format_features::KEYED_NAMES;
+        assert!(check_features(&header).unwrap_err().contains("0 bytes instead of 16"));
+        header.name_key = Bytes::from_static(&[1; 16]);
+        assert_eq!(check_features(&header), Ok(()));
+        header.name_key = Bytes::new();
         header = Header { rocompat: 0x8000, ..header };
         header.incompat = 0;
         assert!(check_features(&header).unwrap_err().contains("'0x8000'"));

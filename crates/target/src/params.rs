@@ -7,7 +7,7 @@ use proto::connect::TAG_MAX;
 use proto::msg::Param;
 use proto::{Errno, Handle, TargetKind};
 use rpc::server::Export;
-use stdx::Instant;
+use stdx::{Instant, wildcard};
 
 use crate::api::LogLevel;
 use crate::machine::{Machine, Target};
@@ -15,32 +15,6 @@ use crate::service::Service;
 
 /// How many changes a client may have in flight; the second is its old name.
 const MAX_MOD_RPCS: [&str; 2] = ["max_mod_rpcs_in_flight", "max_mod_rpcs_per_client"];
-
-/// Whether `path` matches `pattern`: `*` stands for any characters within a component, `?` for one; `**` for anything.
-fn matches(pattern: &str, path: &str) -> bool {
-    fn go(pattern: &[u8], path: &[u8]) -> bool {
-        match (pattern.split_first(), path.split_first()) {
-            (None, None) => true,
-            (Some((b'*', [b'*', rest @ ..])), _) => (0..=path.len()).any(|at| go(rest, &path[at..])),
-            (Some((b'*', rest)), _) => {
-                let mut at = 0;
-                loop {
-                    if go(rest, &path[at..]) {
-                        return true;
-                    }
-                    match path.get(at) {
-                        None | Some(b'.') => return false,
-                        Some(_) => at += 1,
-                    }
-                }
-            }
-            (Some((b'?', rest)), Some((c, path))) => *c != b'.' && go(rest, path),
-            (Some((a, rest)), Some((b, path))) => a == b && go(rest, path),
-            _ => false,
-        }
-    }
-    go(pattern.as_bytes(), path.as_bytes())
-}
 
 fn kind_word(kind: TargetKind) -> &'static str {
     match kind {
@@ -138,11 +112,11 @@ fn number<T: core::str::FromStr>(value: &str) -> Result<T, Errno> {
 }
 
 impl<S: Service> Target<S> {
-    /// Parameters whose path matches `pattern` (`*` matches within a component), with their values, by path.
+    /// Parameters whose path matches `pattern` ([`wildcard`]), with their values, by path.
     pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
         let mut all = self.m.own_params(self.service.kind());
         all.extend(self.service.params(&self.m.name.to_string()));
-        all.retain(|(path, _)| matches(pattern, path));
+        all.retain(|(path, _)| wildcard::matches(pattern, path));
         all.sort();
         all
     }
@@ -306,17 +280,6 @@ impl<S: Service> Target<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_star_stays_within_its_component() {
-        assert!(matches("mdt.*.num_exports", "mdt.fs-MDT0000.num_exports"));
-        assert!(matches("mdt.fs-*.exports.*.uuid", "mdt.fs-MDT0000.exports.ab-cd.uuid"));
-        assert!(!matches("mdt.*.uuid", "mdt.fs-MDT0000.exports.ab-cd.uuid"));
-        assert!(matches("m?t.*.*", "mdt.a.b"));
-        assert!(matches("*.**", "mdt.a.b") && matches("mdt.**", "mdt.a.exports.b.uuid") && matches("**", "mdt"));
-        assert!(!matches("mdt.**.uuid", "mdt.a.nid"));
-        assert!(!matches("mdt.*", "mdt"));
-    }
 
     #[test]
     fn a_targets_own_parameter_needs_no_device() {

@@ -178,7 +178,7 @@ impl ShareKey {
 /// Two keys with the same hash make a reply wait for a commit that it need not wait for; nothing worse.
 fn hash(parts: &[&[u8]]) -> u64 {
     use core::hash::{BuildHasher, Hasher};
-    let mut hasher = stdx::FixedHash::default().build_hasher();
+    let mut hasher = stdx::KeyedHash::default().build_hasher();
     for part in parts {
         hasher.write(part);
     }

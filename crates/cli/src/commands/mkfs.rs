@@ -36,6 +36,10 @@ pub struct Arguments {
     /// PATH=VALUE: a parameter that the target sets at each start, as in mdt.dom_stripesize=0
     #[arg(long = "param", value_name = "PATH=VALUE")]
     pub params: Vec<String>,
+    /// With --mdt: hash names without a key, so that version 0.1.0 can serve the target, too; who may write in a directory
+    /// can then keep others from making a file of a certain name there
+    #[arg(long)]
+    pub plain_names: bool,
     /// Destroy what the directory holds
     #[arg(long)]
     pub reformat: bool,
@@ -78,6 +82,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             mgs: arguments.mgsnode.clone(),
             reformat: arguments.reformat,
             params: arguments.params.clone(),
+            plain_names: arguments.plain_names,
         };
         server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
         say!("{name} made in {}", directory.display());

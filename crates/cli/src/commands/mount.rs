@@ -61,6 +61,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             daemon::detach();
         }
         daemon::start_log();
+        host::process::prepare();
         let mounted = Mounted::start(&request, directory);
         let mounted = match mounted {
             Ok(mounted) => mounted,

@@ -46,6 +46,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         daemon::detach();
     }
     daemon::start_log();
+    host::process::prepare();
     let mut signals = daemon::Signals::catch()?;
     let started = options(&arguments).and_then(|options| {
         let places = arguments.targets.iter().map(|target| target.parse()).collect::<Result<Vec<Place>, _>>()?;

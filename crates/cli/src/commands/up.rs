@@ -79,6 +79,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             bail!("it runs already; stop it first with: adamant down --dir {}", dir.display());
         }
         daemon::start_log();
+        host::process::prepare();
         let faults = serve::allowed_faults(arguments.allow_faults);
         let places: Vec<Place> = targets.iter().cloned().map(Place::Directory).collect();
         let server =
@@ -151,7 +152,7 @@ fn format_missing(
         let mgs = if *kind == TargetKind::Mgt { vec![] } else { vec![listen.clone()] };
         server::format(
             &Place::Directory(place.clone()),
-            &NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new() },
+            &NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new(), plain_names: false },
         )
         .map_err(anyhow::Error::msg)?;
         made.push(name.to_string());

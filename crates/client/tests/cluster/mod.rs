@@ -179,6 +179,7 @@ impl Cluster {
             version: "test".into(),
             wall_ns: 1,
             params: Vec::new(),
+            name_key: name.contains("MDT").then_some([7; 16]),
         };
         let batch = if name.contains("MDT") { mdt::format(&format, (0, 0)) } else { target::format(&format) };
         engine.commit(1, &batch.seal(&schema::formats())).unwrap();

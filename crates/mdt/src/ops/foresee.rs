@@ -9,7 +9,7 @@ use crate::{Mdt, tree};
 use bytes::Bytes;
 use proto::msg::{ObjSetattrReq, PunchReq, Reint, ReintReq, WriteReq};
 use proto::{Fid, Opcode};
-use schema::{Entry, EntryKey, Inode, Oi, SeqGrant, SmallData, name_hash};
+use schema::{Entry, EntryKey, Inode, Oi, SeqGrant, SmallData, first_cookie};
 use target::{Cx, Request, Stop};
 
 /// See the module.
@@ -117,7 +117,7 @@ impl Look<'_, '_> {
         let place = self.found(place);
         if fate == Fate::Freed {
             // Whether its chain goes on.
-            let cookie = place.as_ref().map_or(name_hash(name), |place| place.key.cookie);
+            let cookie = place.as_ref().map_or_else(|| first_cookie(self.cx.header(), name), |place| place.key.cookie);
             let found = self.cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 });
             self.found(found);
         }

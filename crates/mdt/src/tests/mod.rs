@@ -77,7 +77,15 @@ impl World {
     pub fn new() -> World {
         let engine = MemEngine::new();
         let name: proto::TargetName = "fs-MDT0000".parse().expect("a name");
-        let made = Format { name, uuid: 7, mgs: Vec::new(), version: "test".into(), wall_ns: 1, params: Vec::new() };
+        let made = Format {
+            name,
+            uuid: 7,
+            mgs: Vec::new(),
+            version: "test".into(),
+            wall_ns: 1,
+            params: Vec::new(),
+            name_key: None,
+        };
         let mut batch = format(&made, (0, 0));
         let header = TargetHeader {
             name: "fs-MDT0000".into(),

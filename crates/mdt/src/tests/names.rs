@@ -233,7 +233,7 @@ fn two_names_with_one_hash_live_side_by_side() {
     let entries = snapshot.range(&all);
     let found = entries
         .filter_map(|(key, _)| schema::Entry::parse_key(key))
-        .find(|key| key.cookie == schema::name_hash(b"first"));
+        .find(|key| key.cookie == schema::first_cookie(&schema::Header::default(), b"first"));
     let key = found.unwrap();
     let mut batch = store::Batch::new();
     // Another name sits where "first" would be, and "first" behind it.

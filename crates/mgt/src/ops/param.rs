@@ -3,6 +3,7 @@
 use proto::Errno;
 use proto::msg::SetParamReq;
 use schema::ParamRec;
+use stdx::wildcard;
 use target::{Cx, Reply, Request, Stop};
 
 use super::register::changed;
@@ -15,6 +16,10 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let param = req.param.ok_or(Errno::EINVAL)?;
     if !path_is_valid(&param.path) {
         return Err(Errno::EINVAL.into());
+    }
+    // A longer one, which an older version took, matches nothing; it can only be removed.
+    if !req.delete && param.path.len() > wildcard::PATTERN_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
     }
     if param.value.len() > VALUE_LEN_MAX || param.value.contains(['\0', '\n']) {
         return Err(Errno::ERANGE.into());

@@ -166,6 +166,7 @@ fn parameters_are_set_told_and_removed() {
     assert!(world.config(client, "fs").unwrap().params.is_empty());
     assert_eq!(world.set_param(client, "fs", "bad path", Some("1")), Err(Errno::EINVAL));
     assert_eq!(world.set_param(client, "fs", "", Some("1")), Err(Errno::EINVAL));
+    assert_eq!(world.set_param(client, "fs", &"*".repeat(257), Some("1")), Err(Errno::ENAMETOOLONG));
     assert_eq!(world.set_param(client, "fs", "x", Some(&"1".repeat(5000))), Err(Errno::ERANGE));
 }
 

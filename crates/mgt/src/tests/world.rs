@@ -45,6 +45,7 @@ impl World {
             version: "test".into(),
             wall_ns: 1,
             params: vec![],
+            name_key: None,
         };
         engine.commit(1, &target::format(&format).seal(&schema::formats())).unwrap();
         let mut world = World {

@@ -7,7 +7,7 @@ use proto::{ClientUuid, Errno, Frame, Handle};
 use stdx::Instant;
 
 use super::Phase;
-use super::exports::{Export, Exports};
+use super::exports::{Export, Exports, shown};
 use crate::Link;
 
 /// What the target offers, and what state it is in.
@@ -198,6 +198,12 @@ impl Exports {
                         tell: true,
                     });
                 }
+                if self.by_link.get(&link).is_some_and(|other| self.table.contains_key(other)) {
+                    return no(
+                        Errno::EBUSY,
+                        "another client has a session over this connection; use one connection for each",
+                    );
+                }
                 if self.len() >= self.limits.exports {
                     return no(
                         Errno::EOVERFLOW,
@@ -232,8 +238,9 @@ impl Exports {
             export.last_xid = proto::Xid(0);
             export.heard = now;
             export.address = address.to_owned();
-            export.dirty |= (new || export.description != request.description) && !lightweight;
-            export.description.clone_from(&request.description);
+            let description = shown(&request.description);
+            export.dirty |= (new || export.description != description) && !lightweight;
+            export.description = description;
             export.lightweight = lightweight;
             export.read_only = request.read_only;
             export.features = granted;

@@ -21,11 +21,13 @@ pub struct Limits {
     pub requests: usize,
     /// Bytes of those requests.
     pub bytes: usize,
+    /// Bytes of the requests of all exports together.
+    pub bytes_in_all: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { exports: 100_000, requests: 1024, bytes: 64 << 20 }
+        Limits { exports: 100_000, requests: 1024, bytes: 64 << 20, bytes_in_all: 512 << 20 }
     }
 }
 
@@ -156,6 +158,8 @@ impl Export {
 #[derive(Debug)]
 pub struct Exports {
     pub(crate) limits: Limits,
+    /// Bytes of requests that are queued or in execution.
+    pub(crate) bytes: usize,
     pub(crate) table: Map<u64, Export>,
     pub(crate) by_uuid: BTreeMap<ClientUuid, u64>,
     pub(crate) by_link: Map<Link, u64>,
@@ -168,6 +172,7 @@ impl Exports {
     pub fn new(base: u64, limits: Limits) -> Exports {
         Exports {
             limits,
+            bytes: 0,
             table: Map::default(),
             by_uuid: BTreeMap::new(),
             by_link: Map::default(),
@@ -187,7 +192,7 @@ impl Exports {
     ) -> Handle {
         let handle = self.take_handle();
         let mut export = Export::new(handle, uuid, now);
-        export.description = description;
+        export.description = shown(&description);
         export.generation = generation;
         export.phase = Phase::Absent;
         for (tag, record) in slots {
@@ -253,6 +258,7 @@ impl Exports {
     /// Forgets a session.
     pub fn remove(&mut self, handle: Handle) -> Option<Export> {
         let export = self.table.remove(&handle.0)?;
+        self.bytes -= export.bytes;
         if self.by_uuid.get(&export.uuid) == Some(&handle.0) {
             self.by_uuid.remove(&export.uuid);
         }
@@ -309,6 +315,7 @@ impl Exports {
         };
         if export.executing.len() >= self.limits.requests.saturating_mul(allowance)
             || export.bytes >= self.limits.bytes.saturating_mul(allowance)
+            || self.bytes >= self.limits.bytes_in_all.saturating_mul(allowance)
         {
             stdx::mark!("exports.too_much");
             return Arrival::Refuse(proto::Errno::EINPROGRESS);
@@ -324,8 +331,10 @@ impl Exports {
         if let Some(export) = self.table.get_mut(&handle.0) {
             let bytes = frame.wire_len();
             export.bytes += bytes;
+            self.bytes += bytes;
             if let Some(old) = export.executing.insert(frame.header.xid, bytes) {
                 export.bytes -= old;
+                self.bytes -= old;
             }
         }
     }
@@ -336,6 +345,7 @@ impl Exports {
             && let Some(bytes) = export.executing.remove(&xid)
         {
             export.bytes -= bytes;
+            self.bytes -= bytes;
         }
     }
 
@@ -411,6 +421,15 @@ impl Exports {
             export.phase = Phase::Normal;
         }
     }
+}
+
+/// Longest description of a client that is kept, in bytes.
+const DESCRIPTION_MAX: usize = 256;
+
+/// A description that may stand in logs and tables: short, and without characters that move a terminal's cursor.
+pub(crate) fn shown(description: &str) -> String {
+    let fits = description.char_indices().take_while(|(at, c)| at + c.len_utf8() <= DESCRIPTION_MAX);
+    fits.map(|(_, c)| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn class(header: &proto::Header) -> Class {

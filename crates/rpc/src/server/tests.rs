@@ -127,6 +127,48 @@ fn limits_hold_back_those_who_ask_for_too_much() {
 }
 
 #[test]
+fn requests_of_all_clients_together_are_bounded() {
+    let mut exports = Exports::new(0, Limits { bytes_in_all: 200, ..Limits::default() });
+    let frame = |handle, xid| Frame {
+        header: Header {
+            opcode: Opcode::MdsGetattr as u16,
+            export: handle,
+            conn_cnt: 1,
+            xid: Xid(xid),
+            ..Header::default()
+        },
+        bulk: vec![0; 60].into(),
+        ..Frame::default()
+    };
+    let clients: Vec<(u64, Handle)> =
+        (1..=3).map(|n| (n, accepted(connect(&mut exports, n, 0, 1, &request(n.into()), &offer())).handle)).collect();
+    for (link, handle) in &clients[..2] {
+        let frame = frame(*handle, 10);
+        assert_eq!(exports.arrive(NOW, Link(*link), &frame, false), Arrival::Execute);
+        exports.begin(*handle, &frame);
+    }
+    let third = frame(clients[2].1, 10);
+    assert_eq!(exports.arrive(NOW, Link(3), &third, false), Arrival::Refuse(Errno::EINPROGRESS));
+    exports.remove(clients[0].1);
+    assert_eq!(exports.arrive(NOW, Link(3), &third, false), Arrival::Execute, "what a client held goes with it");
+    exports.end(clients[1].1, Xid(10));
+    assert_eq!(exports.bytes, 0);
+}
+
+#[test]
+fn a_session_costs_a_connection_and_little_memory() {
+    let mut exports = Exports::new(0, Limits::default());
+    let long = ConnectReq { description: "é\u{1b}[2J\n".repeat(100_000), ..request(5) };
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &long, &offer())).handle;
+    let kept = &exports.get(handle).unwrap().description;
+    assert!(kept.len() <= 256 && kept.len() > 250 && !kept.contains(char::is_control), "{kept}");
+    assert_eq!(refused(connect(&mut exports, 1, 0, 1, &request(6), &offer())).errno, Errno::EBUSY);
+    accepted(connect(&mut exports, 2, 0, 1, &request(6), &offer()));
+    exports.remove(handle);
+    accepted(connect(&mut exports, 1, 0, 2, &request(7), &offer()));
+}
+
+#[test]
 fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
     let mut exports = Exports::new(0, Limits::default());
     let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;

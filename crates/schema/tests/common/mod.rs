@@ -133,6 +133,7 @@ pub fn for_each(v: &mut impl Visitor) {
             made_ns: negative(6),
             params: vec!["a.b=1".into(), "c.*.d=2".into()],
             versions_epoch: 7,
+            name_key: bytes("name key"),
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });

@@ -8,7 +8,7 @@ use core::hash::{BuildHasher, Hash, Hasher};
 
 use proto::Errno;
 use proto::msg::Cred;
-use stdx::FixedHash;
+use stdx::KeyedHash;
 
 use super::{Body, Expect, Id, Model, OpenFile, Path, When};
 
@@ -81,7 +81,7 @@ impl Model {
 
     /// The state in one word, but for the bytes of files and for times.
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = FixedHash::default().build_hasher();
+        let mut hasher = KeyedHash::default().build_hasher();
         for (id, inode) in &self.inodes {
             (id, inode.mode, inode.nlink).hash(&mut hasher);
             match &inode.body {

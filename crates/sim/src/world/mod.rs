@@ -387,7 +387,7 @@ impl World {
                 () => "mounting",
             };
             text.push_str(&format!("\n  client {position} is {state}"));
-            for (name, value) in mount.machine.iter().flat_map(|machine| machine.get_params("*.import")) {
+            for (name, value) in mount.machine.iter().flat_map(|machine| machine.get_params("*.*.import")) {
                 text.push_str(&format!("\n    {name}: {}", value.replace('\n', " ")));
             }
         }

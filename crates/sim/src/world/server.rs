@@ -86,6 +86,9 @@ impl Server {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wall_ns: crate::world::WALL_START_NS,
             params: Vec::new(),
+            // Every other file system is one that older versions can serve.
+            name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
+                .then_some(u128::from(plan.seed).to_be_bytes()),
         };
         let batch = match name.kind {
             TargetKind::Mgt | TargetKind::Ost => target::format(&format),

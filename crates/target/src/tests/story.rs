@@ -51,6 +51,7 @@ pub fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> Mem
         version: "0".into(),
         wall_ns: 0,
         params: vec![],
+        name_key: None,
     };
     let mut batch = crate::format(&format);
     let mut header = schema::Header {

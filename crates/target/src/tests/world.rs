@@ -135,7 +135,15 @@ impl World {
     pub fn new(seed: u64, faults: Faults) -> World {
         let mut rng = Rng::new(seed);
         let engine = MemEngine::new();
-        let format = Format { name: name(), uuid: 7, mgs: Vec::new(), version: "0".into(), wall_ns: 0, params: vec![] };
+        let format = Format {
+            name: name(),
+            uuid: 7,
+            mgs: Vec::new(),
+            version: "0".into(),
+            wall_ns: 0,
+            params: vec![],
+            name_key: None,
+        };
         let mut batch = crate::format(&format);
         let header = schema::Header {
             name: "t-MDT0000".into(),

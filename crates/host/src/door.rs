@@ -1,0 +1,366 @@
+//! Where peers come in: a listener, a thread that accepts and identifies who connects, and who of them is admitted.
+//!
+//! The thread is not the target's, so peers that are refused cost the target nothing, however many there are. Those that
+//! are admitted go to the target through a short queue; while it is full, others wait in the kernel's.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use proto::Nid;
+use target::Peer;
+use tokio::sync::mpsc;
+
+use crate::admin;
+use crate::private;
+use crate::process::Seat;
+use crate::sock_diag::SockDiag;
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(std::net::TcpListener),
+    /// Unix; the path is removed when the target ends.
+    Unix(std::os::unix::net::UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens at `nid`; port 0 takes a free one. Gives the address as others reach it.
+    ///
+    /// # Errors
+    /// The address is in use or not this machine's: a sentence.
+    pub fn bind(nid: &Nid) -> Result<(Listener, Nid), String> {
+        let fail = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("{nid} is in use by another process; stop it or choose another address with --listen")
+            }
+            _ => format!("cannot listen at {nid}: {error}"),
+        };
+        match nid {
+            Nid::Tcp { host, port } => {
+                let listener = std::net::TcpListener::bind((host.as_str(), *port)).map_err(fail)?;
+                let port = listener.local_addr().map_err(fail)?.port();
+                Ok((Listener::Tcp(listener), Nid::Tcp { host: host.clone(), port }))
+            }
+            Nid::Unix(path) => {
+                let path = PathBuf::from(path);
+                if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fail)?;
+                    private::check_unchanged_by_others(folder).map_err(fail)?;
+                }
+                if UnixStream::connect(&path).is_ok() {
+                    return Err(fail(io::ErrorKind::AddrInUse.into()));
+                }
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+                    _ => {}
+                }
+                let listener = std::os::unix::net::UnixListener::bind(&path).map_err(fail)?;
+                Ok((Listener::Unix(listener, path), nid.clone()))
+            }
+        }
+    }
+
+    fn accept(&self) -> io::Result<Arrived> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, address)| Arrived::Tcp(stream, address)),
+            Listener::Unix(listener, _) => listener.accept().map(|(stream, _)| Arrived::Unix(stream)),
+        }
+    }
+
+    /// Nobody comes in any more, and the thread that waits for somebody goes on.
+    fn shut(&self) {
+        let shut = match self {
+            Listener::Tcp(listener) => rustix::net::shutdown(listener, rustix::net::Shutdown::Both),
+            Listener::Unix(listener, _) => rustix::net::shutdown(listener, rustix::net::Shutdown::Both),
+        };
+        if let Err(error) = shut {
+            tracing::debug!("listener: {error}");
+        }
+    }
+}
+
+/// Where peers come in.
+pub struct Door {
+    /// The socket.
+    pub listener: Listener,
+    /// Who is let in.
+    pub admission: Admission,
+    /// What answers questions to the process.
+    pub admin: admin::Answers,
+}
+
+/// Who may connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Admission {
+    /// Peers that cannot be identified (other machines, since there are no certificates yet) may connect.
+    pub insecure: bool,
+}
+
+impl Admission {
+    /// Local peers must be root or the user that the server runs as.
+    fn admits(self, peer: &Peer) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        match peer.uid {
+            Some(uid) => uid == 0 || uid == own,
+            None => self.insecure,
+        }
+    }
+}
+
+/// A connection that was accepted, before anybody knows whose it is.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+/// A connection of a peer that was admitted.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) arrived: Arrived,
+    pub(crate) peer: Peer,
+    pub(crate) seat: Seat,
+}
+
+/// Admitted peers that the target has not taken yet.
+const ARRIVALS: usize = 64;
+/// After so many refusals in a second, each further one is followed by a pause.
+const REFUSALS_A_SECOND: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long to wait when no descriptor is left for a connection.
+const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
+/// Lines about refusals come no closer than that.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A listener with the thread that accepts. Nobody is accepted any more once it is dropped.
+pub(crate) struct Entrance {
+    listener: Arc<Listener>,
+    closing: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    arrivals: mpsc::Receiver<Admitted>,
+}
+
+impl Entrance {
+    /// Begins to accept for a target.
+    ///
+    /// # Errors
+    /// The operating system refused a thread.
+    pub(crate) fn open(target: &str, listener: Listener, admission: Admission) -> io::Result<Entrance> {
+        let listener = Arc::new(listener);
+        let closing = Arc::new(AtomicBool::new(false));
+        let (admitted, arrivals) = mpsc::channel(ARRIVALS);
+        let doorkeeper = Doorkeeper {
+            target: target.to_owned(),
+            listener: listener.clone(),
+            closing: closing.clone(),
+            admission,
+            admitted,
+            diag: None,
+            refusals: Refusals::default(),
+        };
+        let name = format!("{target}-accept");
+        let thread = std::thread::Builder::new().name(name).spawn(move || doorkeeper.run())?;
+        Ok(Entrance { listener, closing, thread: Some(thread), arrivals })
+    }
+
+    /// The next peer that was admitted.
+    pub(crate) async fn next(&mut self) -> Option<Admitted> {
+        self.arrivals.recv().await
+    }
+}
+
+impl Drop for Entrance {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Release);
+        self.arrivals.close();
+        // Those that were admitted and not taken are closed; the thread does not wait for a place in the queue then.
+        while self.arrivals.try_recv().is_ok() {}
+        self.listener.shut();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Listener::Unix(_, path) = &*self.listener {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What accepts, on a thread of its own.
+struct Doorkeeper {
+    target: String,
+    listener: Arc<Listener>,
+    closing: Arc<AtomicBool>,
+    admission: Admission,
+    admitted: mpsc::Sender<Admitted>,
+    diag: Option<SockDiag>,
+    refusals: Refusals,
+}
+
+impl Doorkeeper {
+    fn run(mut self) {
+        loop {
+            let arrived = self.listener.accept();
+            if self.closing.load(Ordering::Acquire) {
+                return;
+            }
+            let arrived = match arrived {
+                Ok(arrived) => arrived,
+                Err(error) => {
+                    if let Some(more) = self.refusals.line(Instant::now()) {
+                        tracing::warn!("target '{}' cannot take a connection in: {error}{more}", self.target);
+                    }
+                    std::thread::sleep(NO_DESCRIPTORS);
+                    continue;
+                }
+            };
+            let peer = self.identify(&arrived);
+            if !self.admission.admits(&peer) {
+                let why = "only root and the server's own user may connect from this machine, and others only with --insecure";
+                self.refuse(&peer, why);
+                continue;
+            }
+            let Some(seat) = Seat::take() else {
+                self.refuse(&peer, "the server has as many connections as its limit of descriptors allows (ulimit -n)");
+                continue;
+            };
+            if self.admitted.blocking_send(Admitted { arrived, peer, seat }).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn identify(&mut self, arrived: &Arrived) -> Peer {
+        match arrived {
+            Arrived::Tcp(stream, address) => {
+                let local = address.ip().to_canonical().is_loopback();
+                let uid = if local { self.tcp_owner(stream) } else { None };
+                Peer { address: address.to_string(), uid, local }
+            }
+            Arrived::Unix(stream) => match rustix::net::sockopt::socket_peercred(stream) {
+                Ok(cred) => Peer {
+                    address: format!("unix:pid {}", cred.pid.as_raw_nonzero()),
+                    uid: Some(cred.uid.as_raw()),
+                    local: true,
+                },
+                Err(_) => Peer { address: "unix".to_owned(), uid: None, local: true },
+            },
+        }
+    }
+
+    fn tcp_owner(&mut self, stream: &TcpStream) -> Option<u32> {
+        // After an error it is opened anew: an answer that came too late must not be taken for that to the next question.
+        let diag = self.diag.take().map_or_else(SockDiag::open, Ok).ok()?;
+        let uid = diag.peer_uid(stream).ok()?;
+        self.diag = Some(diag);
+        uid
+    }
+
+    fn refuse(&mut self, peer: &Peer, why: &str) {
+        let now = Instant::now();
+        if let Some(more) = self.refusals.line(now) {
+            tracing::warn!("target '{}' refused {}: {why}{more}", self.target, peer.address);
+        }
+        if self.refusals.too_many(now) {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Counts refusals, so that neither the log nor a processor is filled with them.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// When the last line was logged, and how many were not since.
+    logged: Option<Instant>,
+    unlogged: u64,
+    /// The second that is counted, and its refusals.
+    second: Option<Instant>,
+    count: u32,
+}
+
+impl Refusals {
+    /// What to add to a line about a refusal, if it is time for one.
+    fn line(&mut self, now: Instant) -> Option<String> {
+        if self.logged.is_some_and(|at| now.duration_since(at) < LOG_INTERVAL) {
+            self.unlogged += 1;
+            return None;
+        }
+        self.logged = Some(now);
+        match std::mem::take(&mut self.unlogged) {
+            0 => Some(String::new()),
+            more => Some(format!(" (and {more} more since the last such line)")),
+        }
+    }
+
+    /// Whether this refusal is one of too many in its second.
+    fn too_many(&mut self, now: Instant) -> bool {
+        if self.second.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
+            self.second = Some(now);
+            self.count = 0;
+        }
+        self.count += 1;
+        self.count > REFUSALS_A_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entrance() -> (SocketAddr, impl FnOnce() -> Entrance) {
+        let (listener, nid) = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let Nid::Tcp { port, .. } = nid else { panic!("{nid}") };
+        let open = move || Entrance::open("test", listener, Admission::default()).unwrap();
+        (SocketAddr::from(([127, 0, 0, 1], port)), open)
+    }
+
+    fn within<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), future).await }).unwrap()
+    }
+
+    #[test]
+    fn refused_peers_never_reach_the_target() {
+        let (address, open) = entrance();
+        for _ in 0..100 {
+            drop(TcpStream::connect(address).unwrap());
+        }
+        let mut entrance = open();
+        let honest = TcpStream::connect(address).unwrap();
+        let Admitted { peer, .. } = within(entrance.next()).unwrap();
+        assert_eq!(peer.address, honest.local_addr().unwrap().to_string(), "the others had hung up");
+        assert_eq!(peer.uid, Some(rustix::process::geteuid().as_raw()));
+        assert!(entrance.arrivals.try_recv().is_err());
+    }
+
+    #[test]
+    fn an_entrance_closes_while_peers_wait_for_a_place() {
+        let (address, open) = entrance();
+        let waiting: Vec<TcpStream> = (0..ARRIVALS + 20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let entrance = open();
+        while entrance.arrivals.len() < ARRIVALS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(entrance);
+        assert!(TcpStream::connect(address).is_err());
+        drop(waiting);
+    }
+
+    #[test]
+    fn refusals_are_logged_now_and_then_and_slowed_down() {
+        let mut refusals = Refusals::default();
+        let start = Instant::now();
+        let lines: Vec<String> = (0..3000).filter_map(|_| refusals.line(start)).collect();
+        assert_eq!(lines, [""]);
+        assert!(refusals.line(start + LOG_INTERVAL).unwrap().contains("2999 more"));
+        let slowed = (0..3000).filter(|_| refusals.too_many(start)).count();
+        assert_eq!(slowed, 2000);
+        assert!(!refusals.too_many(start + Duration::from_secs(1)));
+    }
+}

@@ -99,8 +99,8 @@ pub struct Directory {
     pub(crate) missed_epoch: u32,
     /// A listing is being fetched.
     pub fetching: bool,
-    /// The directory was too large to be listed, in this epoch.
-    pub too_large: Option<u32>,
+    /// All names can't be known in this epoch: they are too many to be listed, or the server could not list them.
+    pub unlistable: Option<u32>,
     /// In the list of directories with many names.
     pub crowded: bool,
     /// Until then a lookup makes sure that what it found lasts: somebody was told `ESTALE` here.
@@ -231,7 +231,7 @@ impl World {
             total += dir.weight();
             if dir.complete_epoch.is_none() {
                 // To fetch them again would be in vain.
-                dir.too_large = Some(epoch);
+                dir.unlistable = Some(epoch);
             }
             dir.crowded = dir.weight() >= LOOK;
             if dir.crowded {
@@ -291,7 +291,7 @@ impl World {
         let epoch = node.update_epoch;
         let dir = node.dir_mut();
         // Of all names known some had to be forgotten: this one only looked like one of them.
-        if dir.complete_epoch == Some(epoch) || dir.fetching || dir.too_large == Some(epoch) {
+        if dir.complete_epoch == Some(epoch) || dir.fetching || dir.unlistable == Some(epoch) {
             return;
         }
         if dir.missed_epoch != epoch {
@@ -393,6 +393,16 @@ impl World {
 }
 
 impl World {
+    /// The server failed to list a directory: what its pieces gave is not all of it, and to fetch them again would be in vain.
+    pub(crate) fn listing_broke(&mut self, ino: u64) {
+        let Some(node) = self.nodes.get_mut(ino) else { return };
+        let epoch = node.update_epoch;
+        if let Some(dir) = node.dir.as_mut() {
+            dir.building = None;
+            dir.unlistable = Some(epoch);
+        }
+    }
+
     /// The last piece of a listing is here.
     pub(crate) fn listing_complete(&mut self, ino: u64) {
         let Some(node) = self.nodes.get_mut(ino) else { return };

@@ -841,3 +841,34 @@ fn a_client_keeps_no_more_unused_locks_than_its_target_says() {
     c.pass(std::time::Duration::from_secs(5));
     assert!(unused(&c) <= 10, "{}", unused(&c));
 }
+
+#[test]
+fn a_directory_that_lost_a_name_is_listed_with_an_error_and_never_known_whole() {
+    for plus in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(a, 1, "d").unwrap().ino;
+        for i in 0..300 {
+            c.mkdir(a, dir, &format!("name{i}")).unwrap();
+        }
+        let now = c.now;
+        c.nodes[a].machine.handle(now, client::api::Event::Unmount);
+        c.pass(Duration::from_secs(5));
+        c.lose_entry(dir, "name7");
+        assert_eq!(c.walk(b, "d"), Ok(dir));
+        for _ in 0..2 {
+            assert_eq!(c.list(b, dir, plus), Err(Errno::EIO));
+            assert_eq!(c.listed.len(), 2 + 299, "what is there is shown before the error");
+        }
+        let line = "lacks 1 of 300 names: their records are lost";
+        assert!(c.log.iter().any(|logged| logged.contains("Error") && logged.contains(line)), "{:#?}", c.log);
+        // That a name is not there is never concluded from what was listed, and the listing is not fetched again for it.
+        c.all_requests.clear();
+        for i in 0..8 {
+            assert_eq!(c.lookup(b, dir, &format!("other{i}")), Err(Errno::ENOENT));
+        }
+        let sent = |what: &str| c.all_requests.get(what).copied();
+        assert_eq!((sent("mds_getattr_name"), sent("mds_readpage")), (Some(8), None), "{:?}", c.all_requests);
+        assert_eq!(c.call(b, Call::Rmdir { parent: 1, name: name("d") }), Err(Errno::ENOTEMPTY));
+    }
+}

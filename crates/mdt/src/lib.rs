@@ -7,7 +7,8 @@
 //! - [`layouts`], [`resident`]: where data lies, and the bytes of small files. Pure.
 //! - [`tree`]: objects, names and the writes that all operations share, as records.
 //! - [`grants`]: locks that come with replies.
-//! - [`opens`], [`known`]: what is only in memory: open files; directories of which every name is known.
+//! - [`opens`], [`known`], [`listings`]: what is only in memory: open files; directories of which every name is known; what listings
+//!   have shown so far.
 //! - `promises`: room for changes that clients make behind their programs' backs; [`target::grants`]: space for the data of
 //!   small files that clients write back later.
 //! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
@@ -26,6 +27,7 @@ mod format;
 pub mod grants;
 pub mod known;
 pub mod layouts;
+pub mod listings;
 pub mod opens;
 pub mod ops;
 mod params;
@@ -42,6 +44,7 @@ pub use format::format;
 pub use params::Settings;
 
 use known::KnownDirs;
+use listings::Listings;
 use opens::Opens;
 use ops::Change;
 use params::Stats;
@@ -63,6 +66,7 @@ pub struct Mdt {
     settings: Settings,
     opens: Opens,
     known: KnownDirs,
+    listings: Listings,
     osts: Vec<u32>,
     stats: Stats,
     destroys: Destroys,
@@ -86,6 +90,7 @@ impl Mdt {
             settings,
             opens: Opens::default(),
             known: KnownDirs::new(KNOWN_NAMES_MAX),
+            listings: Listings::default(),
             osts: Vec::new(),
             stats: Stats::default(),
             destroys: Destroys::default(),

@@ -15,6 +15,8 @@ use schema::inode::REGION_BITS;
 use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, first_cookie};
 use target::{Cx, IDENTITY, ShareKey, Stop};
 
+/// So many records are read at most to find out whether a directory has a name.
+const TOMBSTONES_READ_MAX: usize = 1024;
 /// Version of what is not there.
 pub const NO_ENTRY: u64 = 1;
 
@@ -225,6 +227,25 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
         cx.delete::<Entry>(&place.key);
     }
     dir.inode.dir.entries = dir.inode.dir.entries.saturating_sub(1);
+}
+
+/// The line for a directory whose records are fewer than its names.
+pub fn lost_names(dir: &Node, lacking: u64) -> String {
+    let counted = dir.inode.dir.entries;
+    format!("directory {} lacks {lacking} of {counted} names: their records are lost; run lfsck", dir.fid())
+}
+
+/// Why a directory that counts names cannot be removed: they are there, or their records are lost.
+pub fn not_empty(cx: &mut Cx<'_>, dir: &Node) -> Stop {
+    let limit = (dir.inode.dir.tombstones as usize + 1).min(TOMBSTONES_READ_MAX);
+    match cx.scan::<Entry>(&Entry::of_dir(dir.ino), limit) {
+        Ok(found) if found.len() < limit && found.iter().all(|(_, entry)| entry.is_tombstone()) => {
+            cx.log(target::LogLevel::Error, lost_names(dir, dir.inode.dir.entries));
+            Errno::EIO.into()
+        }
+        Ok(_) => Errno::ENOTEMPTY.into(),
+        Err(stop) => stop,
+    }
 }
 
 /// A local inode number for a child of a directory, whose inode is left to be written.

@@ -340,7 +340,12 @@ pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: boo
     });
     let rep = match reply {
         None => return Err(Stop::Wait),
-        Some(Err(errno)) => return Err(errno.into()),
+        Some(Err(errno)) => {
+            if errno == Errno::EIO {
+                cx.w.listing_broke(ino);
+            }
+            return Err(errno.into());
+        }
         Some(Ok(reply)) => match &reply.body {
             Body::Readdir(rep) => rep.clone(),
             _ => return Err(Errno::EPROTO.into()),
@@ -390,7 +395,7 @@ fn build(w: &mut World, ino: u64, epoch: u32, after: u64, entries: &[Listed], re
     }
     if building.listing.entries.len() > LISTING_MAX {
         dir.building = None;
-        dir.too_large = Some(epoch);
+        dir.unlistable = Some(epoch);
         return;
     }
     if rep.end {

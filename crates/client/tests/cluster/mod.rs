@@ -252,6 +252,21 @@ impl Cluster {
         self.run();
     }
 
+    /// The metadata target dies, and when it starts again, the record of a name is lost.
+    pub fn lose_entry(&mut self, dir: u64, text: &str) {
+        let at = self.server("fs-MDT0000");
+        self.kill(at);
+        let engine = &self.servers[at].engine;
+        let get = |key: &store::Key| schema::formats().open(key, &engine.get(key).unwrap().unwrap()).unwrap();
+        let dir = proto::Fid::from_ino(dir).unwrap();
+        let dir = schema::Oi::decode_record(&get(&schema::Oi::key(&dir))).unwrap().ino;
+        let cookie = schema::name_hash(text.as_bytes());
+        let mut batch = store::Batch::new();
+        batch.delete(schema::Entry::key(&schema::EntryKey { dir, cookie }));
+        engine.commit(engine.last_group().unwrap() + 1, &batch.seal(&schema::formats())).unwrap();
+        self.start(at);
+    }
+
     pub fn restart(&mut self, name: &str) {
         let at = self.server(name);
         self.kill(at);

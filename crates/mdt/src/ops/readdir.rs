@@ -1,11 +1,13 @@
 //! A run of directory entries, with or without attributes.
 
 use crate::access::{Caller, READ};
+use crate::tree::Node;
 use crate::{Mdt, grants, tree};
+use proto::Errno;
 use proto::connect::BRW_SIZE_MAX;
 use proto::msg::{DirEntry, LockMode, Policy, ReaddirRep, ReaddirReq, Resource, WantLocks, bits};
 use schema::{Entry, Inode, Record};
-use target::{Cx, Reply, Stop};
+use target::{Cx, LogLevel, Reply, Stop};
 
 /// About what an entry takes in a reply beside its name, in bytes.
 const ENTRY_BYTES: usize = 32;
@@ -48,6 +50,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
         let (fid, kind) = (entry.object(), entry.kind);
         entries.push(DirEntry { name: entry.name, fid, kind, cookie: key.cookie, ..DirEntry::default() });
     }
+    end &= !lacks_names(mdt, cx, &dir, request.after, &entries, end)?;
     if request.plus {
         add_attrs(cx, request, &mut entries, &hints, want_bytes)?;
     }
@@ -55,6 +58,32 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     let locks = grants::grant(cx, &want, None, Some(dir.fid()));
     mdt.stats.count("readdir");
     Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
+}
+
+/// Whether a page that reaches the end leaves fewer names than the directory counts. The page is then said not to be the last, so that
+/// all names that are there are listed before the next one, which has none, is refused.
+fn lacks_names(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    dir: &Node,
+    after: u64,
+    entries: &[DirEntry],
+    end: bool,
+) -> Result<bool, Stop> {
+    let version = dir.inode.version;
+    let Some(before) = mdt.listings.names_until(dir.ino, after, version) else { return Ok(false) };
+    let names = before + entries.len() as u64;
+    let lacking = if end { dir.inode.dir.entries.saturating_sub(names) } else { 0 };
+    match entries.last() {
+        // Pages that begin where this one ends have to know.
+        Some(last) if !end || lacking > 0 => mdt.listings.page_ended(dir.ino, last.cookie, version, names),
+        None if lacking > 0 => {
+            cx.log(LogLevel::Error, tree::lost_names(dir, lacking));
+            return Err(Errno::EIO.into());
+        }
+        _ => {}
+    }
+    Ok(lacking > 0)
 }
 
 /// Attributes, and the locks to cache them. All inodes that are not in memory are asked for at once. Lists of stripes

@@ -57,7 +57,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &
     match (op.rmdir, is_dir) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),
-        (true, true) if child.inode.dir.entries > 0 => return Err(Errno::ENOTEMPTY.into()),
+        (true, true) if child.inode.dir.entries > 0 => return Err(tree::not_empty(cx, &child)),
         _ => {}
     }
     cx.note_version(0, parent.inode.version);

@@ -510,17 +510,33 @@ impl World {
     }
 
     pub fn readdir(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> Vec<DirEntry> {
+        let (all, end) = self.listing(fid, plus, max_bytes);
+        end.expect("root may");
+        all
+    }
+
+    /// The entries that a listing gives before it ends, and how it ends.
+    pub fn listing(&mut self, fid: Fid, plus: bool, max_bytes: u32) -> (Vec<DirEntry>, Result<(), Errno>) {
         let mut all: Vec<DirEntry> = Vec::new();
         loop {
             let after = all.last().map_or(0, |entry| entry.cookie);
-            let request = ReaddirReq { fid, after, max_bytes, plus, cred: Some(cred(0)), entry_cookies: 0, want: None };
-            let rep: ReaddirRep = self.call(0, Opcode::MdsReaddir, &request).expect("root may");
-            assert!(rep.end || !rep.entries.is_empty(), "a listing that does not go on");
-            all.extend(rep.entries);
-            if rep.end {
-                return all;
+            match self.page(0, fid, after, plus, max_bytes) {
+                Err(errno) => return (all, Err(errno)),
+                Ok(rep) => {
+                    assert!(rep.end || !rep.entries.is_empty(), "a listing that does not go on");
+                    all.extend(rep.entries);
+                    if rep.end {
+                        return (all, Ok(()));
+                    }
+                }
             }
         }
+    }
+
+    /// One page of a listing.
+    pub fn page(&mut self, at: usize, fid: Fid, after: u64, plus: bool, max_bytes: u32) -> Result<ReaddirRep, Errno> {
+        let request = ReaddirReq { fid, after, max_bytes, plus, cred: Some(cred(0)), entry_cookies: 0, want: None };
+        self.call(at, Opcode::MdsReaddir, &request)
     }
 
     pub fn names(&mut self, fid: Fid) -> Vec<String> {
@@ -555,6 +571,17 @@ impl World {
         change(&mut record);
         let mut batch = store::Batch::new();
         batch.put(R::key(id), record.encode_record());
+        let group = self.engine.last_group().expect("in memory") + 1;
+        self.engine.commit(group, &batch.seal(&schema::formats())).expect("in memory");
+    }
+
+    /// Loses the record of a name under the target's feet. It must be started anew to see it.
+    pub fn lose_entry(&mut self, dir: Fid, name: &str) {
+        self.sync();
+        let dir = self.stored::<schema::Oi>(&dir).ino;
+        let cookie = schema::name_hash(name.as_bytes());
+        let mut batch = store::Batch::new();
+        batch.delete(schema::Entry::key(&schema::EntryKey { dir, cookie }));
         let group = self.engine.last_group().expect("in memory") + 1;
         self.engine.commit(group, &batch.seal(&schema::formats())).expect("in memory");
     }

@@ -316,3 +316,72 @@ fn a_client_can_have_so_many_files_open_and_no_more() {
     w.open(0, Fid::ROOT, "b", o::CREAT | 2).unwrap();
     w.check();
 }
+
+/// A directory with names of which some records are lost, seen after a restart. Its FID, and the line that says so.
+fn directory_that_lacks(w: &mut World, names: usize, lost: &[&str]) -> (Fid, String) {
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    for i in 0..names {
+        w.mknod(dir, &format!("file{i:03}"));
+    }
+    for name in lost {
+        w.lose_entry(dir, name);
+    }
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    (dir, format!("directory {dir} lacks {} of {names} names: their records are lost; run lfsck", lost.len()))
+}
+
+#[test]
+fn a_listing_that_lacks_names_shows_the_others_and_then_fails() {
+    for plus in [false, true] {
+        for (names, max_bytes) in [(3, 1 << 16), (40, 512), (300, 4096)] {
+            let mut w = World::new();
+            let (dir, line) = directory_that_lacks(&mut w, names, &["file000", "file001"]);
+            let (listed, end) = w.listing(dir, plus, max_bytes);
+            assert_eq!((listed.len(), end), (names - 2, Err(Errno::EIO)), "plus {plus}, {names} names");
+            assert_eq!(w.log, [line]);
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_lost_all_its_names_is_neither_empty_nor_removed() {
+    let mut w = World::new();
+    let (dir, line) = directory_that_lacks(&mut w, 1, &["file000"]);
+    let (listed, end) = w.listing(dir, false, 4096);
+    assert_eq!((listed.len(), end), (0, Err(Errno::EIO)));
+    assert_eq!(w.rmdir(Fid::ROOT, "dir"), Err(Errno::EIO));
+    assert_eq!(w.log, [line.clone(), line]);
+}
+
+#[test]
+fn a_listing_beside_changes_and_other_listings_is_no_loss() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    for i in 0..100 {
+        w.mknod(dir, &format!("file{i:03}"));
+    }
+    // Names go that were listed, and others come; each page is counted in the directory as it was then.
+    let (mut after, mut pages) = (0, 0);
+    loop {
+        let page = w.page(0, dir, after, false, 1024).expect("no loss");
+        w.page(other, dir, after, true, 512).expect("no loss");
+        pages += 1;
+        if page.end {
+            break;
+        }
+        after = page.entries.last().expect("it goes on").cookie;
+        w.unlink(dir, std::str::from_utf8(&page.entries[0].name).unwrap()).unwrap();
+        w.mknod(dir, &format!("more{pages}"));
+    }
+    assert!(pages > 3);
+    // Two clients at once, page by page.
+    let mut after = 0;
+    while let Some(last) = w.page(0, dir, after, false, 1024).expect("no loss").entries.last() {
+        w.page(other, dir, after, false, 1024).expect("no loss");
+        after = last.cookie;
+    }
+    w.check();
+}

@@ -1,4 +1,4 @@
-//! Programs and mounts that wait for servers that are away: a person can end each of them.
+//! Programs and mounts that wait for servers that are away: a person can end each of them. And what programs leave behind that die.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -147,4 +147,91 @@ fn unmounting_ends_in_time_whatever_is_down() {
     assert!(std::fs::read_to_string(cluster.mount(2).join("f1")).unwrap() == "data");
     story.note(&format!("the next mount works {:?} after the start of the servers", start.elapsed()));
     assert!(start.elapsed() < BOUND);
+}
+
+/// Tries for a lock of an open file description on the file, keeps it if that is wanted, and tells the result by its exit status.
+fn lock_of_description(path: &Path, keep: bool) -> String {
+    let then = if keep { "system(\"touch $ARGV[1]\"); sleep 100" } else { "" };
+    let script = format!(
+        "use Fcntl; open F, q(+<), $ARGV[0] or exit 2; my $lock = pack(q(s s x4 q q i x4), F_WRLCK, 0, 0, 0, 0); fcntl(F, 37, $lock) or exit 1; {then}"
+    );
+    format!("perl -e '{script}' {} {}.locked", path.display(), path.display())
+}
+
+#[test]
+fn a_lock_of_an_open_file_description_goes_with_its_program() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("descriptions", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(2));
+    let (here, there) = (cluster.mount(0).join("f"), cluster.mount(1).join("f"));
+    std::fs::write(&here, "data").unwrap();
+    let mut holder = start(&lock_of_description(&here, true));
+    let begin = Instant::now();
+    while !cluster.mount(0).join("f.locked").exists() {
+        assert!(begin.elapsed() < BOUND, "the lock is taken");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut rival = start(&lock_of_description(&there, false));
+    assert_eq!(ends(&mut rival, "a try").code(), Some(1), "it is taken");
+    send(&holder, Signal::KILL);
+    ends(&mut holder, "the holder");
+    let begin = Instant::now();
+    while ends(&mut start(&lock_of_description(&there, false)), "a try").code() != Some(0) {
+        assert!(begin.elapsed() < BOUND, "the lock of the dead stays");
+    }
+}
+
+#[test]
+fn a_mount_is_durable_after_adamant_sync() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("sync", Duration::from_secs(60));
+    // Nobody comes back who would have to be waited for.
+    let shape = Shape { serve_arguments: vec!["-o", "abort_recov"], ..Shape::default() };
+    let mut cluster = Cluster::start(&story, shape);
+    let place = cluster.mount(0).join("d");
+    std::fs::create_dir(&place).unwrap();
+    for n in 0..20 {
+        std::fs::write(place.join(format!("f{n}")), vec![n; 100_000]).unwrap();
+    }
+    e2e::adamant(["sync".as_ref(), place.as_os_str()]).ok();
+    // Nobody is left who could do anything again.
+    cluster.kill9_all();
+    cluster.start_all();
+    for n in 0..20 {
+        assert_eq!(std::fs::read(place.join(format!("f{n}"))).unwrap(), vec![n; 100_000]);
+    }
+    e2e::adamant(["sync", "/proc"]).run().refused_with(&["not on an Adamant mount"]);
+}
+
+/// The kernel keeps the mode of a program, and runs it as somebody else.
+#[test]
+fn a_changed_program_has_no_set_id_bits_and_no_capabilities_any_more() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("privileges", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::default());
+    let path = cluster.mount(0).join("program");
+    let at = path.display();
+    let mode = || e2e::command::shell(&format!("stat -c %A {at}")).ok();
+    let capability = c"security.capability";
+    let value = b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for change in [
+        format!("echo >> {at}"),
+        format!("fallocate -l 100000 {at}"),
+        format!("truncate -s 10 {at}"),
+        format!("dd if=/dev/zero of={at} conv=notrunc count=1 status=none"),
+        format!("echo > {at}"),
+    ] {
+        e2e::command::shell(&format!("cp /bin/true {at}; chmod 4777 {at}")).ok();
+        rustix::fs::setxattr(&path, capability, value, rustix::fs::XattrFlags::empty()).unwrap();
+        assert_eq!(mode().trim(), "-rwsrwxrwx");
+        e2e::command("bash").args(["-c", &change]).by_user(1500, 1500).ok();
+        assert_eq!(mode().trim(), "-rwxrwxrwx", "{change}");
+        assert!(rustix::fs::getxattr(&path, capability, &mut [0u8; 64]).is_err(), "{change}");
+    }
 }

@@ -260,7 +260,8 @@ impl Cluster {
         let get = |key: &store::Key| schema::formats().open(key, &engine.get(key).unwrap().unwrap()).unwrap();
         let dir = proto::Fid::from_ino(dir).unwrap();
         let dir = schema::Oi::decode_record(&get(&schema::Oi::key(&dir))).unwrap().ino;
-        let cookie = schema::name_hash(text.as_bytes());
+        let header = schema::Header::decode_record(&get(&schema::Header::key(&()))).unwrap();
+        let cookie = schema::first_cookie(&header, text.as_bytes());
         let mut batch = store::Batch::new();
         batch.delete(schema::Entry::key(&schema::EntryKey { dir, cookie }));
         engine.commit(engine.last_group().unwrap() + 1, &batch.seal(&schema::formats())).unwrap();

@@ -579,7 +579,7 @@ impl World {
     pub fn lose_entry(&mut self, dir: Fid, name: &str) {
         self.sync();
         let dir = self.stored::<schema::Oi>(&dir).ino;
-        let cookie = schema::name_hash(name.as_bytes());
+        let cookie = schema::first_cookie(&self.stored::<schema::Header>(&()), name.as_bytes());
         let mut batch = store::Batch::new();
         batch.delete(schema::Entry::key(&schema::EntryKey { dir, cookie }));
         let group = self.engine.last_group().expect("in memory") + 1;

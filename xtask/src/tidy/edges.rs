@@ -51,8 +51,19 @@ const TEST_EDGES: &[(&str, &[&str])] = &[("client", &["store", "schema", "target
 const SERVER: &[&str] = &["stdx", "proto", "rpc", "dlm", "store", "schema", "target", "lfsck"];
 
 /// What a core crate may name beside the workspace's own crates: pure code.
-const CORE_MAY_NAME: &[&str] =
-    &["buf-list", "bytes", "crc32c", "foldhash", "hashbrown", "prost", "proptest", "rand_core", "rand_pcg", "smallvec"];
+const CORE_MAY_NAME: &[&str] = &[
+    "buf-list",
+    "bytes",
+    "crc32c",
+    "foldhash",
+    "hashbrown",
+    "prost",
+    "proptest",
+    "rand_core",
+    "rand_pcg",
+    "siphasher",
+    "smallvec",
+];
 
 /// What must not be found below a core crate at any depth.
 const NEVER_BELOW_CORE: &[&str] = &[

@@ -258,7 +258,7 @@ struct Conn {
 /// A peer that does not read what it is sent is cut off at this many bytes.
 const OUT_MAX: usize = 256 << 20;
 /// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
-const READS_BEFORE_DEADLINE: u32 = 64;
+const READS_BEFORE_DEADLINE: u32 = 16;
 /// So many requests of a survey are made before others have their turn.
 const SURVEY_TURN: usize = 256;
 

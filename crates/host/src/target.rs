@@ -190,7 +190,7 @@ struct Conn {
 }
 
 /// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
-const READS_BEFORE_DEADLINE: u32 = 64;
+const READS_BEFORE_DEADLINE: u32 = 16;
 /// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
 const QUESTIONS_MAX: usize = 16;
 /// So many requests of a survey are made before others have their turn.

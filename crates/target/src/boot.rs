@@ -199,7 +199,7 @@ impl Machine {
         }
         header.mount_count += 1;
         let instance = header.mount_count;
-        self.exports = Exports::new(instance << 32, Limits::default());
+        self.exports = Exports::new([self.options.seed, instance], Limits::default());
         self.locks = dlm::server::Locks::new(instance << 40, self.locks.settings());
         self.last_transno = Transno(progress.last_transno);
         let recover = !self.options.abort_recovery && kind != TargetKind::Mgt;

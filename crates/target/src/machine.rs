@@ -134,7 +134,7 @@ impl Machine {
             config: Config::default(),
             view: View::new(config, schema::formats(), last_group),
             locks: Locks::new(0, locks),
-            exports: Exports::new(0, Limits::default()),
+            exports: Exports::new([0; 2], Limits::default()),
             window: Window::new([], Transno(0), Transno(0), options.recovery_soft, options.recovery_hard),
             recovery_start_ns: 0,
             commits: Commits::new(),

@@ -71,7 +71,8 @@ pub struct ConnectRep {
     /// Metadata targets: files up to this size live there, in bytes.
     #[prost(uint32, tag = "9")]
     pub dom_size: u32,
-    /// If the connection was refused: why, and what to do; a sentence.
+    /// If the connection was refused: why, and what to do; a sentence. If it was not: why the client was evicted that comes
+    /// back, since version 0.2.0; otherwise empty.
     #[prost(string, tag = "10")]
     pub reason: String,
     /// Metadata targets: how many changes the client may have made that are not answered. There is room for so many, whatever

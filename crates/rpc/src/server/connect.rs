@@ -162,6 +162,21 @@ impl Exports {
                 tell: false,
             });
         }
+        // Who has used a session knows its handle; who does not is somebody else, whatever it calls itself. A server may have
+        // been started anew. (Of a session from before this start only the client's name is known.)
+        if let Some(export) = known.and_then(|handle| self.table.get(&handle))
+            && export.used
+            && !export.lightweight
+            && export.handle != presented
+        {
+            stdx::mark!("exports.taken");
+            return Connected::No(Refusal {
+                errno: Errno::EALREADY,
+                reason: format!("client {uuid} has a session, and this connection does not know it"),
+                time_left_s: 0,
+                tell: true,
+            });
+        }
         let accepted = match known.and_then(|handle| self.table.get(&handle)).map(|e| (e.handle, e.phase)) {
             // Known from before the restart: its recovery begins. It gets a new handle, so it sees that the server was away.
             Some((handle, Phase::Absent)) => {

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use core::hash::Hasher;
 use proto::connect::features;
 use proto::frame::flags;
 use proto::{ClientUuid, Frame, Handle, Opcode, Tag, Transno, Xid};
+use siphasher::sip::SipHasher13;
 use stdx::{Instant, Map};
 
 use super::Phase;
@@ -72,6 +74,8 @@ pub struct Export {
     pub heard: Instant,
     /// Its record differs from what the store has.
     pub dirty: bool,
+    /// A request came in it: its client knows the handle.
+    pub(crate) used: bool,
     pub(crate) conn_cnt: u32,
     pub(crate) last_xid: Xid,
     pub(crate) slots: ReplySlots,
@@ -100,6 +104,7 @@ impl Export {
             phase: Phase::Normal,
             heard: now,
             dirty: false,
+            used: false,
             conn_cnt: 0,
             last_xid: Xid(0),
             slots: ReplySlots::default(),
@@ -163,20 +168,24 @@ pub struct Exports {
     pub(crate) table: Map<u64, Export>,
     pub(crate) by_uuid: BTreeMap<ClientUuid, u64>,
     pub(crate) by_link: Map<Link, u64>,
-    pub(crate) next_handle: u64,
+    /// Handles are what this makes of a counter: no peer can tell those of others from its own.
+    handle_key: [u64; 2],
+    handles: u64,
     pub(crate) last_generation: u32,
 }
 
 impl Exports {
-    /// No sessions. Handles are greater than `base`; one that differs at each start makes them unique over restarts.
-    pub fn new(base: u64, limits: Limits) -> Exports {
+    /// No sessions. Handles follow from `key`: one that is random keeps them secret, one that differs at each start makes them
+    /// unique over restarts.
+    pub fn new(key: [u64; 2], limits: Limits) -> Exports {
         Exports {
             limits,
             bytes: 0,
             table: Map::default(),
             by_uuid: BTreeMap::new(),
             by_link: Map::default(),
-            next_handle: base + 1,
+            handle_key: key,
+            handles: 0,
             last_generation: 0,
         }
     }
@@ -205,9 +214,15 @@ impl Exports {
     }
 
     pub(crate) fn take_handle(&mut self) -> Handle {
-        let handle = Handle(self.next_handle);
-        self.next_handle += 1;
-        handle
+        loop {
+            self.handles += 1;
+            let mut hasher = SipHasher13::new_with_keys(self.handle_key[0], self.handle_key[1]);
+            hasher.write_u64(self.handles);
+            let handle = hasher.finish();
+            if handle != 0 && !self.table.contains_key(&handle) {
+                return Handle(handle);
+            }
+        }
     }
 
     /// A session.
@@ -301,6 +316,7 @@ impl Exports {
         let what = arrive(&facts);
         if current {
             export.heard = now;
+            export.used = true;
             if !facts.replay && header.last_xid > export.last_xid {
                 export.last_xid = header.last_xid;
                 export.slots.release(header.last_xid);

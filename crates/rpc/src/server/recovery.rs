@@ -130,7 +130,7 @@ struct Client {
     /// When it last did something for its recovery.
     heard: Instant,
     /// It keeps the gate shut since then.
-    awaited: Option<Instant>,
+    blocks: Option<Instant>,
     /// How long this gate has waited for it before that.
     waited: Duration,
 }
@@ -149,7 +149,7 @@ pub struct Window {
     check: Instant,
     clients: BTreeMap<Handle, Client>,
     /// How many of them keep the gate shut.
-    awaited: usize,
+    blocking: usize,
     known: usize,
     evicted: usize,
     completed: usize,
@@ -177,7 +177,7 @@ impl Window {
         hard: Duration,
     ) -> Window {
         let absent =
-            Client { stage: Stage::Absent, queued: 0, heard: Instant(0), awaited: None, waited: Duration::ZERO };
+            Client { stage: Stage::Absent, queued: 0, heard: Instant(0), blocks: None, waited: Duration::ZERO };
         let clients: BTreeMap<Handle, Client> = clients.into_iter().map(|handle| (handle, absent.clone())).collect();
         Window {
             state: if clients.is_empty() { WindowState::Inactive } else { WindowState::WaitingForClients },
@@ -189,7 +189,7 @@ impl Window {
             check: Instant::FAR,
             known: clients.len(),
             clients,
-            awaited: 0,
+            blocking: 0,
             evicted: 0,
             completed: 0,
             committed,
@@ -222,7 +222,7 @@ impl Window {
 
     /// When a client that keeps the gate shut is given up.
     fn limit(&self, client: &Client) -> Instant {
-        let (Some(started), Some(awaited)) = (self.started, client.awaited) else { return Instant::FAR };
+        let (Some(started), Some(awaited)) = (self.started, client.blocks) else { return Instant::FAR };
         let heard = if self.state == WindowState::Connecting { self.since } else { client.heard };
         let silent = heard.max(awaited) + self.soft;
         let in_all = awaited + self.soft.saturating_sub(client.waited);
@@ -244,17 +244,17 @@ impl Window {
             WindowState::Locks => client.stage != Stage::LocksDone,
             _ => false,
         };
-        match client.awaited {
+        match client.blocks {
             None if awaits => {
-                client.awaited = Some(now);
-                self.awaited += 1;
+                client.blocks = Some(now);
+                self.blocking += 1;
                 let limit = self.clients.get(&handle).map_or(Instant::FAR, |client| self.limit(client));
                 self.check = self.check.min(limit);
             }
             Some(since) if !awaits => {
-                client.awaited = None;
+                client.blocks = None;
                 client.waited += now.since(since);
-                self.awaited -= 1;
+                self.blocking -= 1;
             }
             _ => {}
         }
@@ -265,11 +265,11 @@ impl Window {
         self.state = state;
         self.since = now;
         self.check = Instant::FAR;
-        self.awaited = 0;
+        self.blocking = 0;
         let handles: Vec<Handle> = self.clients.keys().copied().collect();
         for handle in handles {
             if let Some(client) = self.clients.get_mut(&handle) {
-                (client.awaited, client.waited) = (None, Duration::ZERO);
+                (client.blocks, client.waited) = (None, Duration::ZERO);
             }
             self.settle(now, handle);
         }
@@ -312,8 +312,8 @@ impl Window {
         if self.is_open() {
             self.evicted += 1;
         }
-        if client.awaited.is_some() {
-            self.awaited -= 1;
+        if client.blocks.is_some() {
+            self.blocking -= 1;
         }
         if client.queued > 0 {
             self.queue.retain(|(_, whose), _| *whose != handle);
@@ -347,7 +347,7 @@ impl Window {
         if self.running.is_some() || self.state != WindowState::Requests || self.queue.is_empty() {
             return None;
         }
-        if self.awaited > 0 && !accepts_gap() {
+        if self.blocking > 0 && !accepts_gap() {
             return None;
         }
         let ((transno, client), frame) = self.queue.pop_first()?;
@@ -400,15 +400,15 @@ impl Window {
         }
         match self.state {
             WindowState::WaitingForClients if !self.clients.is_empty() => None,
-            WindowState::WaitingForClients | WindowState::Connecting if self.awaited == 0 => {
+            WindowState::WaitingForClients | WindowState::Connecting if self.blocking == 0 => {
                 self.enter(now, WindowState::Requests);
                 self.step(now)
             }
-            WindowState::Requests if self.awaited == 0 && self.running.is_none() && self.queue.is_empty() => {
+            WindowState::Requests if self.blocking == 0 && self.running.is_none() && self.queue.is_empty() => {
                 self.enter(now, WindowState::Locks);
                 Some(Step::OpenLocks)
             }
-            WindowState::Locks if self.awaited == 0 && !self.finish_told => {
+            WindowState::Locks if self.blocking == 0 && !self.finish_told => {
                 self.finish_told = true;
                 self.enter(now, WindowState::Finishing);
                 self.completed = self.clients.len();
@@ -435,7 +435,7 @@ impl Window {
     /// Since when nothing was heard of a client that is given up, and for how long its gate has waited for it.
     pub fn waited_for(&self, now: Instant, handle: Handle) -> Option<(Duration, Duration)> {
         let client = self.clients.get(&handle)?;
-        let awaited = client.awaited?;
+        let awaited = client.blocks?;
         let heard = client.heard.max(self.started.unwrap_or(awaited));
         Some((now.since(heard), client.waited + now.since(awaited)))
     }

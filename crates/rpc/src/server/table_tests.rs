@@ -51,7 +51,7 @@ struct Case {
 }
 
 fn session(multi: bool) -> (Exports, Handle) {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let request = ConnectReq {
         client_uuid: 5u128.to_be_bytes().to_vec().into(),
         target: "fs-MDT0000".into(),

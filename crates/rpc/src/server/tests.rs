@@ -57,7 +57,7 @@ fn refused(connected: Connected) -> Refusal {
 
 #[test]
 fn a_new_client_comes_and_comes_back() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let first = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer()));
     assert!(first.new && first.replaced.is_none() && first.flags == 0);
     assert_eq!(first.reply.features & !proto::connect::features::SUPPORTED, 0, "a subset of what is supported");
@@ -71,9 +71,46 @@ fn a_new_client_comes_and_comes_back() {
     assert_eq!((anew.replaced.map(|gone| gone.handle), anew.new, exports.len()), (Some(first.handle), true, 1));
 }
 
+/// Who knows a client's uuid has neither its session nor the power to end it.
+#[test]
+fn a_session_is_its_clients_who_alone_knows_the_handle() {
+    let mut exports = Exports::new([7, 1], Limits::default());
+    let victim = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    // The answer was lost: nothing has come in the session yet, and it begins anew.
+    let victim = {
+        let again = accepted(connect(&mut exports, 2, 0, 2, &request(5), &offer()));
+        assert_eq!(again.replaced.map(|gone| gone.handle), Some(victim));
+        again.handle
+    };
+    let header =
+        Header { opcode: Opcode::MdsGetattr as u16, export: victim, conn_cnt: 2, xid: Xid(9), ..Header::default() };
+    let asked = Frame { header, ..Frame::default() };
+    assert_eq!(exports.arrive(NOW, Link(2), &asked, false), Arrival::Execute);
+    // Own handles, before and after, say nothing of it.
+    let own =
+        [6, 7].map(|client| accepted(connect(&mut exports, client, 0, 1, &request(client.into()), &offer())).handle.0);
+    let guesses = [0, 1, 2, 3, 1 << 32 | 1, own[0] - 1, own[0] + 1, own[1] - 1, victim.0 ^ 1];
+    for connected in [true, false] {
+        if !connected {
+            exports.link_closed(Link(2));
+        }
+        for guess in guesses {
+            let refusal = refused(connect(&mut exports, 90, guess, 900, &request(5), &offer()));
+            assert_eq!(refusal.errno, Errno::EALREADY, "{guess:x}");
+        }
+    }
+    assert!(stdx::marks::count("exports.taken") > 0);
+    let back = accepted(connect(&mut exports, 3, victim.0, 3, &request(5), &offer()));
+    assert_eq!((back.handle, back.flags), (victim, flags::CONNECT_RECONNECT));
+    // Another key or another start: other handles.
+    let handle =
+        |key| accepted(connect(&mut Exports::new(key, Limits::default()), 1, 0, 1, &request(5), &offer())).handle;
+    assert!(handle([7, 1]) != handle([7, 2]) && handle([7, 1]) != handle([8, 1]));
+}
+
 #[test]
 fn who_does_not_fit_is_refused_with_a_reason() {
-    let mut exports = Exports::new(0, Limits { exports: 1, ..Limits::default() });
+    let mut exports = Exports::new([0; 2], Limits { exports: 1, ..Limits::default() });
     let other_major = ConnectReq { version: PROTOCOL_VERSION + (1 << 16), ..request(5) };
     let refusal = refused(connect(&mut exports, 1, 0, 1, &other_major, &offer()));
     assert_eq!(refusal.errno, Errno::EPROTO);
@@ -91,7 +128,7 @@ fn who_does_not_fit_is_refused_with_a_reason() {
 
 #[test]
 fn a_known_client_recovers_and_a_server_need_not() {
-    let mut exports = Exports::new(100, Limits::default());
+    let mut exports = Exports::new([0, 100], Limits::default());
     let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 4, [(Tag(1), SlotRecord::default())]);
     let recovering = ConnectOffer { recovering: Some((1, 30)), ..offer() };
     let back = accepted(connect(&mut exports, 1, 55, 9, &request(5), &recovering));
@@ -104,7 +141,7 @@ fn a_known_client_recovers_and_a_server_need_not() {
 
 #[test]
 fn limits_hold_back_those_who_ask_for_too_much() {
-    let mut exports = Exports::new(0, Limits { requests: 2, ..Limits::default() });
+    let mut exports = Exports::new([0; 2], Limits { requests: 2, ..Limits::default() });
     let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
     let frame = |xid, opcode: Opcode| Frame {
         header: Header { opcode: opcode as u16, export: handle, conn_cnt: 1, xid: Xid(xid), ..Header::default() },
@@ -170,7 +207,7 @@ fn a_session_costs_a_connection_and_little_memory() {
 
 #[test]
 fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
     let frame = |xid: u64, last: u64, flags: u32| Frame {
         header: Header {
@@ -203,7 +240,7 @@ fn a_reply_is_kept_until_the_client_says_that_it_has_it() {
 /// A request that failed left no record; a copy of it that arrives late must not succeed.
 #[test]
 fn what_was_refused_once_is_not_done_later() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
     let frame = |xid: u64, flags: u32, status: i32| Frame {
         header: Header {
@@ -232,7 +269,7 @@ fn what_was_refused_once_is_not_done_later() {
 
 #[test]
 fn several_slots_are_for_those_who_know_them() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let old = ConnectReq { features: features::VBR, ..request(5) };
     let single = accepted(connect(&mut exports, 1, 0, 1, &old, &offer()));
     assert_eq!((single.reply.features & features::MULTI_MOD_RPCS, single.reply.max_mod_rpcs), (0, 0));
@@ -257,7 +294,7 @@ fn several_slots_are_for_those_who_know_them() {
 
 #[test]
 fn a_client_of_an_older_target_gets_slots_when_it_comes_back() {
-    let mut exports = Exports::new(100, Limits::default());
+    let mut exports = Exports::new([0, 100], Limits::default());
     exports.skip_generations(6);
     let record = SlotRecord { xid: Xid(50), transno: Transno(9), ..SlotRecord::default() };
     let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 0, [(Tag(1), record)]);
@@ -272,7 +309,7 @@ fn a_client_of_an_older_target_gets_slots_when_it_comes_back() {
 
 #[test]
 fn a_copy_of_a_request_whose_slot_was_used_again_is_not_executed() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
     let frame = |xid: u64, flags: u32| Frame {
         header: Header {
@@ -296,7 +333,7 @@ fn a_copy_of_a_request_whose_slot_was_used_again_is_not_executed() {
 
 #[test]
 fn what_the_client_has_the_answer_to_it_says_with_its_next_request() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
     exports.executed(handle, Tag(3), SlotRecord { xid: Xid(20), transno: Transno(7), ..SlotRecord::default() });
     let export = exports.get(handle).expect("it is there");

@@ -245,7 +245,7 @@ fn a_client_hears_in_time_that_it_is_to_wait() {
     let header = Header { flags: flags::REQ_REPLAY_DONE, timeout_ms: 11_250, ..header };
     s.frame(1, Frame { header, ..Frame::default() });
     early(&mut s, 1, 6_250, 36_250);
-    s.connect_with(3, 1, false, 0);
+    s.connect_again(3, 1, export);
     let reply = s.reply(3);
     let again = Header { flags: header.flags | flags::RESENT, conn_cnt: 3, export: reply.header.export, ..header };
     assert_eq!(reply.header.status, 0);

@@ -151,6 +151,15 @@ impl<S: Service> Story<S> {
     }
 
     pub fn connect_with(&mut self, conn: u64, client: u128, lightweight: bool, features: u64) {
+        self.connect_to(conn, client, lightweight, features, Handle(0));
+    }
+
+    /// Connects again to the session that it has.
+    pub fn connect_again(&mut self, conn: u64, client: u128, session: Handle) {
+        self.connect_to(conn, client, false, 0, session);
+    }
+
+    fn connect_to(&mut self, conn: u64, client: u128, lightweight: bool, features: u64, export: Handle) {
         self.event(Event::Accepted { conn: ConnId(conn), peer: crate::Peer::default() });
         let target = self.t.name().to_string();
         let body = ConnectReq {
@@ -162,7 +171,8 @@ impl<S: Service> Story<S> {
             features,
             ..ConnectReq::default()
         };
-        let header = Header { opcode: Opcode::Connect as u16, conn_cnt: conn as u32, xid: Xid(1), ..Header::default() };
+        let opcode = Opcode::Connect as u16;
+        let header = Header { opcode, export, conn_cnt: conn as u32, xid: Xid(1), ..Header::default() };
         self.frame(conn, Frame { header, body: body.encode_to_vec().into(), bulk: Bytes::new() });
     }
 

@@ -92,6 +92,7 @@ fn every_call_that_waits_for_a_dead_server_ends_with_its_program() {
     c.pass(Duration::from_secs(1));
     let servers = [c.server("fs-MDT0000"), c.server("fs-OST0000")];
     servers.iter().for_each(|at| c.kill(*at));
+    c.pass(Duration::from_secs(1));
     let mut waited = 0;
     for call in every_call(dir, file, fh, dir_fh) {
         let id = c.send_as(a, cred(0), call);
@@ -131,6 +132,7 @@ fn a_change_whose_program_was_killed_happens_and_the_kernel_hears_of_it() {
     c.getattr(a, dir).unwrap();
     c.nodes[a].invalidations.clear();
     replies_arrive(&mut c, a);
+    assert!(stdx::marks::count("abandoned") > 0);
     let new = c.lookup(b, dir, "new").unwrap().ino;
     let told = &c.nodes[a].invalidations;
     let of_name = |told: &Invalidation| matches!(told, Invalidation::Entry { parent, name, .. } if *parent == dir && &name[..] == b"new");
@@ -184,6 +186,38 @@ fn a_lock_that_a_killed_program_waited_for_goes_to_the_next() {
     assert_eq!(c.nodes[a].machine.in_progress().len(), 0);
 }
 
+/// What is left behind takes memory: a user who goes on killing programs while a server is away must not take all of it.
+#[test]
+fn calls_left_behind_are_bounded() {
+    let mut c = Cluster::new(0);
+    let a = c.mount();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    c.pass(Duration::from_secs(1));
+    let lock = RecordLock { start: 0, end: 9, kind: RecordLockKind::Exclusive, pid: 1 };
+    let mut last = None;
+    for owner in 0..5000 {
+        let call = Call::Setlk { fh, owner, lock, wait: true, flock: false };
+        let id = c.send_quietly(a, cred(0), call);
+        let now = c.now;
+        c.nodes[a].machine.handle(now, Event::Abandon { id });
+        last = Some(id);
+    }
+    c.run();
+    assert!(stdx::marks::count("too_many_abandoned") > 0);
+    let last = last.unwrap();
+    assert!(!c.answered(a, last), "it waits");
+    assert_eq!(c.nodes[a].answers.len(), 4096);
+    // It is ended as soon as there is room, if it is tried again.
+    c.start(at);
+    c.pass(Duration::from_secs(10));
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Abandon { id: last });
+    c.run();
+    assert!(c.answered(a, last));
+}
+
 #[test]
 fn space_is_told_from_memory_when_servers_are_away() {
     let mut c = Cluster::new(1);
@@ -220,6 +254,7 @@ fn the_root_is_told_from_memory_when_its_server_is_away() {
         let Some(Ok(Answer::Attr(stat))) = c.nodes[a].answers.remove(&id) else { panic!() };
         assert!(!stat.cacheable && stat.mode & 0o170_000 == 0o040_000);
     }
+    assert!(stdx::marks::count("root_from_memory") >= 100);
     c.requests.clear();
     c.start(at);
     c.pass(Duration::from_secs(5));
@@ -243,6 +278,7 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     c.nodes[a].machine.handle(now, Event::Unmount);
     c.pass(Duration::from_secs(2));
     assert!(!c.nodes[a].unmounted, "it has something to write");
+    assert!(stdx::marks::count("left_before_the_others") >= 2);
     let told = c.all_requests.get(Opcode::Disconnect.name()).copied().unwrap_or(0);
     assert_eq!(told, 2, "MDT0000 and OST0000 are left");
     // Nobody waits for its locks.

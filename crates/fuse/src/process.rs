@@ -61,9 +61,14 @@ const fn bit(signal: i32) -> u64 {
 }
 
 /// Whether a thread that waits for the kernel will never come back to its program: it is gone, or a signal that it was sent ends it.
-/// One of another process namespace (0) cannot be looked at.
+/// One of another process namespace (0) cannot be looked at, and none if `/proc` is another namespace's.
 pub fn is_dying(thread: u32) -> bool {
-    if thread == 0 {
+    static OWN: OnceLock<bool> = OnceLock::new();
+    let own = || {
+        let shown = std::fs::read_link("/proc/self").ok();
+        shown.and_then(|shown| shown.to_str()?.parse().ok()) == Some(std::process::id())
+    };
+    if thread == 0 || !*OWN.get_or_init(own) {
         return false;
     }
     match std::fs::read_to_string(format!("/proc/{thread}/status")) {

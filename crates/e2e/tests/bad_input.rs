@@ -13,6 +13,7 @@ use proto::frame::{Header, flags};
 use proto::msg::{ConnectRep, ConnectReq};
 use proto::{Decoder, Frame, Opcode};
 use rustix::mount::MountFlags;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 /// A mount that is to fail.
 fn mount_fails(source: &str, directory: &Path, options: &str) -> Outcome {
@@ -177,6 +178,33 @@ fn servers_that_cannot_start() {
 
     fs::write(cluster.mount(0).join("f"), vec![1; 300_000]).unwrap();
     assert_eq!(fs::read(cluster.mount(0).join("f")).unwrap().len(), 300_000);
+}
+
+/// Connections that do nothing take no descriptors from the data files of an object target.
+#[test]
+fn idle_connections_leave_descriptors_for_data() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("idle connections", Duration::from_secs(90));
+    let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::mounts(1) });
+    let ost = Which::Ost(0);
+    let few = Rlimit { current: Some(128), maximum: Some(128) };
+    let pid = i32::try_from(cluster.server_pid(ost)).ok().and_then(Pid::from_raw).unwrap();
+    prlimit(Some(pid), Resource::Nofile, few).unwrap();
+    let idle: Vec<TcpStream> = (0..200).filter_map(|_| TcpStream::connect(cluster.nid(ost)).ok()).collect();
+    assert!(idle.len() > 64, "more than half of the descriptors");
+    let name = |n: usize| cluster.mount(0).join(format!("f{n}"));
+    for n in 0..120 {
+        fs::write(name(n), vec![n as u8; 100_000]).unwrap();
+    }
+    for n in 0..120 {
+        fs::File::open(name(n)).unwrap().sync_all().unwrap();
+        assert_eq!(fs::read(name(n)).unwrap(), vec![n as u8; 100_000]);
+    }
+    let log = cluster.server_log(ost);
+    assert!(log.contains("as many connections as its limit of descriptors allows"), "{log}");
+    assert_eq!(log.matches("as many connections").count(), 1, "one line for all that were refused: {log}");
 }
 
 /// Sends bytes to a server and gives what comes back until it hangs up, or nothing comes for a while.

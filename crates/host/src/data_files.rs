@@ -33,6 +33,8 @@ const WRITE_OUT: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct SyncJob {
     files: Vec<Arc<File>>,
+    /// Files that were not open when the job was made. It opens them one by one, so that it never holds many.
+    others: Vec<PathBuf>,
     folders: BTreeSet<PathBuf>,
 }
 
@@ -41,7 +43,7 @@ impl SyncJob {
     #[cfg(test)]
     pub(crate) fn failing() -> SyncJob {
         let files = File::open("/dev/null").map(Arc::new).into_iter().collect();
-        SyncJob { files, folders: BTreeSet::new() }
+        SyncJob { files, ..SyncJob::default() }
     }
 
     /// Does it.
@@ -49,8 +51,16 @@ impl SyncJob {
     /// # Errors
     /// The disk's: nothing is known to be durable then.
     pub(crate) fn run(self) -> io::Result<()> {
+        // None of these is held any more when descriptors are needed.
         for file in self.files {
             file.sync_data()?;
+        }
+        for path in self.others {
+            match with_descriptor(|| false, || File::open(&path)) {
+                Ok(file) => file.sync_data()?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
         for folder in self.folders {
             with_descriptor(|| false, || File::open(&folder))?.sync_all()?;
@@ -204,22 +214,22 @@ impl DataFiles {
     pub(crate) fn write_out(&mut self) -> Option<SyncJob> {
         let open = self.open.get_mut(&self.full.take()?)?;
         open.unsynced = 0;
-        Some(SyncJob { files: vec![open.file.clone()], folders: BTreeSet::new() })
+        Some(SyncJob { files: vec![open.file.clone()], ..SyncJob::default() })
     }
 
     /// What makes everything durable that was done to these files so far.
-    ///
-    /// # Errors
-    /// A file cannot be opened.
-    pub(crate) fn sync(&mut self, numbers: &[u64]) -> io::Result<SyncJob> {
-        let mut files = Vec::with_capacity(numbers.len());
-        for &number in numbers {
-            files.extend(self.existing(number)?.cloned());
-            if let Some(open) = self.open.get_mut(&number) {
-                open.unsynced = 0;
+    pub(crate) fn sync(&mut self, numbers: &[u64]) -> SyncJob {
+        let mut job = SyncJob { folders: std::mem::take(&mut self.new_names), ..SyncJob::default() };
+        for number in numbers {
+            match self.open.get_mut(number) {
+                Some(open) => {
+                    open.unsynced = 0;
+                    job.files.push(open.file.clone());
+                }
+                None => job.others.push(self.path(*number)),
             }
         }
-        Ok(SyncJob { files, folders: std::mem::take(&mut self.new_names) })
+        job
     }
 
     fn list(&self, from: u64, limit: usize) -> io::Result<Vec<u64>> {
@@ -333,10 +343,10 @@ mod tests {
         write(&mut files, 1, 10);
         write(&mut files, 5000, 10);
         assert!(files.write_out().is_none(), "a little waits until somebody asks");
-        let sync = files.sync(&[1, 77]).unwrap();
+        let sync = files.sync(&[1, 77]);
         assert_eq!((sync.files.len(), sync.folders.len()), (1, 3), "the root got two folders, each a file");
         sync.run().unwrap();
-        assert_eq!(files.sync(&[5000]).unwrap().folders.len(), 0);
+        assert_eq!(files.sync(&[5000]).folders.len(), 0);
     }
 
     #[test]

@@ -190,13 +190,7 @@ impl Workers {
 fn do_data(mut files: DataFiles, queue: mpsc::Receiver<DataJob>, syncs: &mpsc::Sender<(SyncJob, Option<Done>)>) {
     for job in queue {
         match job.op {
-            DataOp::Sync { files: numbers } => match files.sync(&numbers) {
-                Ok(sync) => drop(syncs.send((sync, Some(job.done)))),
-                Err(error) => {
-                    tracing::warn!("data file: {error}");
-                    (job.done)(DataResult::Failed(Errno::EIO));
-                }
-            },
+            DataOp::Sync { files: numbers } => drop(syncs.send((files.sync(&numbers), Some(job.done)))),
             op => {
                 let result = files.run(op);
                 if let Some(sync) = files.write_out() {

@@ -479,6 +479,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Refused { errno, reason } => crate::config::refused(w, dest, errno, &reason),
             ImportEffect::Disconnected => w.wake(WaitKey::Drained),
             ImportEffect::Log(line) => w.log(line),
+            ImportEffect::Loss(line) => w.log_error(line),
         }
     }
     None

@@ -245,6 +245,7 @@ impl Machine {
             }
             ImportEffect::Refused { reason, .. } => self.log(LogLevel::Error, reason),
             ImportEffect::Log(line) => self.log(LogLevel::Info, line),
+            ImportEffect::Loss(line) => self.log(LogLevel::Warn, line),
             _ => {}
         }
     }

@@ -221,7 +221,7 @@ impl World {
             ImportEffect::Full { .. } => node.full = true,
             ImportEffect::ReplayLocks { .. } => node.import.locks_to_replay(self.now, vec![]),
             ImportEffect::Refused { errno, reason } => self.log.push(format!("refused: {errno:?} {reason}")),
-            ImportEffect::Log(line) => self.log.push(line),
+            ImportEffect::Log(line) | ImportEffect::Loss(line) => self.log.push(line),
             _ => {}
         }
     }

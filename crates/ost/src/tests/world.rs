@@ -373,7 +373,7 @@ impl World {
                 client.locks.clear();
             }
             ImportEffect::Refused { errno, reason } => self.log.push(format!("refused: {errno:?} {reason}")),
-            ImportEffect::Log(line) => self.log.push(line),
+            ImportEffect::Log(line) | ImportEffect::Loss(line) => self.log.push(line),
             ImportEffect::Away | ImportEffect::Replayed { .. } | ImportEffect::Disconnected => {}
         }
     }

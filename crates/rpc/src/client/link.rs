@@ -328,10 +328,10 @@ impl Import {
             "" => "it does not know it any more (it says no reason)",
             reason => reason,
         };
-        self.log(format!(
+        self.effects.push_back(ImportEffect::Loss(format!(
             "{} evicted this client: {why}; {unanswered} requests end with EIO, {changes} answered changes that were not durable may be lost",
             self.config.target
-        ));
+        )));
         self.effects.push_back(ImportEffect::Evicted);
         self.serve(true);
     }

@@ -245,4 +245,6 @@ pub enum ImportEffect {
     Disconnected,
     /// A line for the log.
     Log(String),
+    /// A line for the log about work that is lost.
+    Loss(String),
 }

@@ -165,7 +165,7 @@ fn limits_hold_back_those_who_ask_for_too_much() {
 
 #[test]
 fn requests_of_all_clients_together_are_bounded() {
-    let mut exports = Exports::new(0, Limits { bytes_in_all: 200, ..Limits::default() });
+    let mut exports = Exports::new([0; 2], Limits { bytes_in_all: 200, ..Limits::default() });
     let frame = |handle, xid| Frame {
         header: Header {
             opcode: Opcode::MdsGetattr as u16,
@@ -194,7 +194,7 @@ fn requests_of_all_clients_together_are_bounded() {
 
 #[test]
 fn a_session_costs_a_connection_and_little_memory() {
-    let mut exports = Exports::new(0, Limits::default());
+    let mut exports = Exports::new([0; 2], Limits::default());
     let long = ConnectReq { description: "é\u{1b}[2J\n".repeat(100_000), ..request(5) };
     let handle = accepted(connect(&mut exports, 1, 0, 1, &long, &offer())).handle;
     let kept = &exports.get(handle).unwrap().description;

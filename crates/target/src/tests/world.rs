@@ -412,7 +412,7 @@ impl World {
                 }
                 ImportEffect::Refused { errno: Errno::EBUSY, .. } => {}
                 ImportEffect::Refused { reason, .. } => panic!("refused: {reason}"),
-                ImportEffect::Log(line) => {
+                ImportEffect::Log(line) | ImportEffect::Loss(line) => {
                     if self.trace {
                         eprintln!("{:?} client {i} {line}", self.now);
                     }

@@ -295,7 +295,7 @@ fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     for line in [
         "fs-MDT0000 Warn: evicts",
         "client 0 Error: fs-MDT0000 evicted this client: it did not give back its lock on ",
-        "client 0 Error: fs-MDT0000: lost with the eviction of [0x200000400:0x1:0x0]: 1 opens, 0 bytes that were not written back",
+        "client 0 Error: fs-MDT0000: lost with the eviction of file [0x200000400:0x1:0x0]: 1 opens, 0 bytes that were not written back",
     ] {
         assert!(c.log.iter().any(|told| told.contains(line)), "{line}: {:#?}", c.log);
     }

@@ -51,10 +51,32 @@ impl SyncJob {
             file.sync_data()?;
         }
         for folder in self.folders {
-            File::open(folder)?.sync_all()?;
+            open_patiently(&folder)?.sync_all()?;
         }
         Ok(())
     }
+}
+
+/// So often, and so many milliseconds apart, a folder is opened when the process has no descriptor left.
+const DESCRIPTOR_TRIES: u32 = 300;
+const DESCRIPTOR_WAIT_MS: u64 = 100;
+
+/// Opens a folder to sync it. Too few descriptors are no fault of the disk: others of the process give theirs back.
+fn open_patiently(folder: &Path) -> io::Result<File> {
+    for _ in 0..DESCRIPTOR_TRIES {
+        match File::open(folder) {
+            Err(error) if is_out_of_descriptors(&error) => {
+                std::thread::sleep(std::time::Duration::from_millis(DESCRIPTOR_WAIT_MS));
+            }
+            opened => return opened,
+        }
+    }
+    File::open(folder)
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 /// The data files of an object target: `objects/<file number / 4096>/<file number>`, both hexadecimal, so that the newest
@@ -258,10 +280,31 @@ impl DataFiles {
             entry.used = self.clock;
             return Ok(());
         }
+        let handle = loop {
+            match self.open_file(file, create) {
+                // Our own open files are descriptors too.
+                Err(error) if is_out_of_descriptors(&error) && self.close_oldest() => {}
+                opened => break opened?,
+            }
+        };
+        if self.open.len() >= OPEN_FILES {
+            self.close_oldest();
+        }
+        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0 });
+        Ok(())
+    }
+
+    /// Closes the file that was not used for the longest time. Says whether there was one.
+    fn close_oldest(&mut self) -> bool {
+        let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(file, _)| *file);
+        oldest.is_some_and(|file| self.open.remove(&file).is_some())
+    }
+
+    fn open_file(&mut self, file: u64, create: bool) -> io::Result<File> {
         let path = self.path(file);
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let handle = match options.open(&path) {
+        match options.open(&path) {
             Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
                 if let Some(folder) = path.parent()
                     && !folder.exists()
@@ -271,17 +314,10 @@ impl DataFiles {
                 }
                 let handle = options.create(true).open(&path)?;
                 self.new_names.extend(path.parent().map(Path::to_path_buf));
-                handle
+                Ok(handle)
             }
-            other => other?,
-        };
-        if self.open.len() >= OPEN_FILES
-            && let Some(oldest) = self.open.iter().min_by_key(|(_, open)| open.used).map(|(file, _)| *file)
-        {
-            self.open.remove(&oldest);
+            opened => opened,
         }
-        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0 });
-        Ok(())
     }
 }
 
@@ -324,6 +360,19 @@ mod tests {
         assert_eq!((sync.files.len(), sync.folders.len()), (1, 3), "the root got two folders, each a file");
         sync.run().unwrap();
         assert_eq!(files.sync(&[5000]).unwrap().folders.len(), 0);
+    }
+
+    #[test]
+    fn files_used_long_ago_give_their_descriptors_back() {
+        let root = tempfile::tempdir().unwrap();
+        let mut files = DataFiles::new(root.path().to_owned());
+        (1..4).for_each(|file| write(&mut files, file, 10));
+        write(&mut files, 1, 10);
+        assert!(files.close_oldest());
+        assert_eq!(files.open.keys().copied().collect::<Vec<_>>(), [1, 3], "2 was used before 3 and 1");
+        assert!(files.close_oldest() && files.close_oldest() && !files.close_oldest());
+        assert!(is_out_of_descriptors(&io::Error::from(rustix::io::Errno::MFILE)));
+        assert!(!is_out_of_descriptors(&io::Error::from(rustix::io::Errno::IO)));
     }
 
     #[test]

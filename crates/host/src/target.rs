@@ -205,6 +205,9 @@ pub fn spawn<S: Service + 'static>(
             });
             let result = serve(&world, door.listener, door.admission, results, controls).await;
             world.conns.borrow_mut().clear();
+            if let Err(reason) = &result {
+                tracing::error!("{reason}");
+            }
             result
         })
     })?;

@@ -48,7 +48,7 @@ pub(crate) fn worst_case(records: usize, bytes: usize) -> u64 {
 /// Whether `free` bytes hold `more`, given what is `dirty` already.
 pub(crate) fn room(space: Option<Space>, removal: bool, dirty: u64, more: u64) -> Room {
     let Some(space) = space else { return Room::Yes };
-    let free = if removal { space.free.saturating_add(space.reserve) } else { space.free };
+    let free = if removal { space.free.saturating_add(space.reserve) } else { space.free.min(space.at_once) };
     if dirty + more <= free {
         Room::Yes
     } else if dirty > 0 && more <= free {

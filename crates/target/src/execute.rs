@@ -85,7 +85,7 @@ impl<S: Service> Target<S> {
         if !modifies(header) || matches!(op.replay, Replay::Committed(_)) {
             return Gate::Open;
         }
-        if self.m.view.over_limit() {
+        if self.m.view.over_limit() && !self.m.view.is_delayed() {
             return Gate::Later;
         }
         let bytes = request.frame.body.len() + request.frame.bulk.len().min(256 << 10) + CHANGE_BYTES;
@@ -96,6 +96,7 @@ impl<S: Service> Target<S> {
             // What was answered before the restart had its room then: it must not be refused now.
             Room::No if op.replay != Replay::No || self.service.may_use_reserve(request) => {
                 match self.m.view.room(records, CHANGE_BYTES, true) {
+                    Room::Yes if self.m.view.over_limit() => Gate::Later,
                     Room::Yes => Gate::Open,
                     Room::AfterCommit => Gate::Later,
                     Room::No => Gate::Full,

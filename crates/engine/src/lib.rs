@@ -14,5 +14,6 @@
 mod error;
 mod lmdb;
 mod lock;
+mod reserve;
 
 pub use lmdb::{LmdbEngine, OpenOptions};

@@ -6,6 +6,8 @@
 //! # Choices
 //! - The map is read-only to us (no `MDB_WRITEMAP`): pages are written with `write`, so a full disk is an error and not a
 //!   signal that kills the process, and no stray pointer of ours can touch the data. With it, creates cost as much.
+//! - A group that finds the disk full is tried again with blocks that a file beside the store held for it (`reserve`). When
+//!   these are used up the group is refused; nothing of it was written, and it can be tried again.
 //! - Dirty pages of a transaction are LMDB's own memory; the build limits them to 64 MiB, then LMDB writes them out early.
 //!   (LMDB's default is 512 MiB. The limit costs nothing measurable, because groups come in key order.)
 //! - The map is sized generously (it is address space, not memory) and grows by itself when it is full.
@@ -29,6 +31,7 @@
 
 use crate::error::{from_errno, from_heed, from_io, place};
 use crate::lock::DirectoryLock;
+use crate::reserve::Reserve;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use std::ops::Bound;
@@ -79,6 +82,7 @@ pub struct LmdbEngine {
     broken: AtomicBool,
     /// Pages that the last commit may have freed and the next one cannot use yet.
     fresh_pages: AtomicU64,
+    reserve: Reserve,
     db: Database<'static, Bytes, Bytes>,
     // The order matters: the environment is closed before the directory is let go.
     env: Env<WithoutTls>,
@@ -131,14 +135,21 @@ impl LmdbEngine {
             map: RwLock::new(()),
             broken: AtomicBool::new(false),
             fresh_pages: AtomicU64::new(0),
+            reserve: Reserve::open(dir, medium(dir).map_or(0, |medium| medium.kept)),
             db,
             env,
             _lock: lock,
         };
+        if !options.read_only {
+            fill_lock_file(dir);
+        }
         if is_new {
             sync_names(dir)?;
         }
         engine.last_group()?;
+        if !engine.read_only {
+            engine.restore_reserve();
+        }
         Ok(engine)
     }
 
@@ -211,6 +222,15 @@ impl LmdbEngine {
         let own = Key::new(LAST_GROUP_KEY);
         self.db.put(&mut txn, &own, &store::seal(&own, 1, &group.to_le_bytes()))?;
         txn.commit()
+    }
+
+    /// Holds blocks for bad times again, when the medium has them.
+    fn restore_reserve(&self) {
+        if self.reserve.is_short()
+            && let Ok(medium) = medium(&self.dir)
+        {
+            self.reserve.restore(medium.available, medium.kept);
+        }
     }
 
     /// Doubles the map.
@@ -291,8 +311,26 @@ fn open_database(env: &Env<WithoutTls>, read_only: bool) -> heed::Result<Databas
 
 /// More than the pages that a commit can take, in bytes: a path of pages for each record, and the list of free ones.
 fn room_at_most(records: &[Change]) -> u64 {
-    let bytes: usize = records.iter().filter_map(|(_, value)| value.as_ref()).map(|value| value.len()).sum();
-    (records.len() as u64 * 8 + 1024) * 4096 + bytes as u64 * 2
+    (records.len() as u64 * 8 + 1024) * 4096 + bytes_of(records) * 2
+}
+
+fn bytes_of(records: &[Change]) -> u64 {
+    records.iter().filter_map(|(_, value)| value.as_ref()).map(|value| value.len() as u64).sum()
+}
+
+/// The medium that a store lies on, in bytes.
+struct Medium {
+    total: u64,
+    available: u64,
+    /// What is kept from new records, so that removals work on a full disk.
+    kept: u64,
+}
+
+fn medium(dir: &Path) -> Result<Medium, EngineError> {
+    let medium = rustix::fs::statvfs(dir).map_err(|errno| from_errno(dir, "ask for space", errno))?;
+    let total = medium.f_blocks * medium.f_frsize;
+    let kept = (total / 20).clamp(4 * MIB, 256 * MIB);
+    Ok(Medium { total, available: medium.f_bavail * medium.f_frsize, kept })
 }
 
 /// Reading a mapped page that the file does not have would kill the process: better say it now.
@@ -304,6 +342,16 @@ fn check_length(dir: &Path, expected: u64) -> Result<(), EngineError> {
         return Err(EngineError::Corrupt { place: place(dir), what });
     }
     Ok(())
+}
+
+/// Gives LMDB's table of readers its blocks: it is written through a map, and a full disk would end the process there.
+fn fill_lock_file(dir: &Path) {
+    if let Ok(file) = std::fs::File::options().write(true).open(dir.join("lock.mdb"))
+        && let Ok(length) = file.metadata().map(|file| file.len())
+    {
+        // No error of its own: where this cannot be done, nothing is worse than before.
+        let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, length);
+    }
 }
 
 /// Makes the names of the new files, and of the directory itself, durable.
@@ -377,9 +425,13 @@ impl Engine for LmdbEngine {
                     drop(map);
                     self.grow()?;
                 }
-                Err(error) => return Err(self.write_failed(error)),
+                Err(error) => match self.write_failed(error) {
+                    EngineError::Full { .. } if self.reserve.give_up(bytes_of(records)) => {}
+                    error => return Err(error),
+                },
             }
         }
+        self.restore_reserve();
         self.fresh_pages.store(records.len() as u64 * 2, Relaxed);
         self.set_length(self.length())
     }
@@ -401,15 +453,18 @@ impl Engine for LmdbEngine {
     }
 
     fn space(&self) -> Result<Space, EngineError> {
-        let medium = rustix::fs::statvfs(&self.dir).map_err(|errno| from_errno(&self.dir, "ask for space", errno))?;
-        let total = medium.f_blocks * medium.f_frsize;
+        let medium = medium(&self.dir)?;
         let (records, unused) = self.reading(|txn| {
             let records = self.db.len(txn).map_err(self.failed("count"))?;
             Ok((records, self.unused()))
         })?;
-        let left = medium.f_bavail * medium.f_frsize + unused;
-        let reserve = (total / 20).clamp(4 * MIB, 256 * MIB).min(left);
+        let held = self.reserve.held();
+        let left = medium.available + held + unused;
+        let reserve = medium.kept.min(left);
+        // Unused pages lie scattered: of these a group may count on a part only, and on one half of what is held.
+        let at_once = medium.available + held / 2 + unused / 8;
         let own = u64::from(self.last_group()? > 0);
-        Ok(Space { total, free: left - reserve, reserve, records: records.saturating_sub(own) })
+        let records = records.saturating_sub(own);
+        Ok(Space { total: medium.total, free: left - reserve, reserve, at_once, records })
     }
 }

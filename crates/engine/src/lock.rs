@@ -56,7 +56,13 @@ impl DirectoryLock {
             }
         }
         if !read_only {
-            leave_number(&mut file).map_err(|error| from_io(dir, "write the lock file", &error))?;
+            match leave_number(&mut file) {
+                // The number only serves a message: a full disk must not keep a store that has its files from being opened.
+                Err(error) if error.kind() != std::io::ErrorKind::StorageFull || !dir.join("lock.mdb").exists() => {
+                    return Err(from_io(dir, "write the lock file", &error));
+                }
+                _ => {}
+            }
         }
         Ok(DirectoryLock { _file: Some(file) })
     }

@@ -57,6 +57,45 @@ fn a_full_disk_is_said_plainly_and_loses_nothing() {
     assert_eq!((engine.last_group(), get(&engine, &key(0))), (Ok(group + 1), Some(99)));
 }
 
+/// Values larger than a page need pages that lie together, so that unused ones are of little help.
+#[test]
+fn a_full_disk_takes_what_was_accepted_and_removals_also_after_a_restart() {
+    let Some(disk) = SmallDisk::mount(24 << 20) else { return };
+    let dir = disk.path().join("store");
+    let mut engine = common::open(&dir).expect("a store");
+    let wide = |n: u64| (key(n), Some(store::seal(&key(n), 1, &[7; 40_000])));
+    let (mut group, mut stored) = (0, 0);
+    let mut room = View::new(ViewConfig::default(), store::Formats::new(|_| 1), 0);
+    loop {
+        room.set_space(engine.space().expect("an answer"));
+        if room.room(4, 160_000, false) != store::Room::Yes {
+            break;
+        }
+        group += 1;
+        let records: Vec<_> = (0..4).map(|n| wide(stored + n)).collect();
+        engine.commit(group, &records).expect("a group that was accepted");
+        stored += 4;
+    }
+    assert!(stored > 100, "{stored}");
+    // Another program takes what is left of the disk.
+    let mut filler = std::fs::File::create(disk.path().join("filler")).expect("a file");
+    while filler.write_all(&[1; 4096]).is_ok() {}
+    group += 1;
+    engine.commit(group, &[wide(stored), wide(stored + 1)]).expect("what was accepted before the disk was full");
+    drop(engine);
+    engine = common::open(&dir).expect("a store on a full disk");
+    for n in 0..stored + 2 {
+        group += 1;
+        engine.commit(group, &[(key(n), None)]).expect("a removal on a full disk");
+    }
+    room.set_space(engine.space().expect("an answer"));
+    assert_eq!(room.room(4, 160_000, false), store::Room::Yes, "what was removed can be used: {:?}", engine.space());
+    for n in 0..100 {
+        group += 1;
+        engine.commit(group, &[wide(n)]).expect("there is space again");
+    }
+}
+
 #[test]
 fn a_disk_too_full_to_begin_with_is_said_plainly() {
     let Some(disk) = SmallDisk::mount(1 << 20) else { return };

@@ -95,7 +95,7 @@ pub fn format(place: &Place, new: &NewTarget) -> Result<(), String> {
 }
 
 fn remove_target(directory: &Path) -> std::io::Result<()> {
-    for file in ["data.mdb", "lock.mdb"] {
+    for file in ["data.mdb", "lock.mdb", "reserve"] {
         match std::fs::remove_file(directory.join(file)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -359,7 +359,8 @@ impl Server {
         let start = std::time::Instant::now();
         let has_mgs = self.threads.first().is_some_and(|thread| thread.name == "MGS");
         while has_mgs
-            && !self.is_finished()
+            && !self.shutdown.load(std::sync::atomic::Ordering::Relaxed)
+            && !self.threads.iter().any(TargetThread::is_finished)
             && !self.threads.iter().all(TargetThread::is_serving)
             && start.elapsed() < patience
         {
@@ -367,9 +368,10 @@ impl Server {
         }
     }
 
-    /// Whether it was told to stop, or a target stopped by itself.
+    /// Whether it was told to stop, or no target is left. A target that stops by itself says why in the log, and the others
+    /// go on: they may lie on other disks, and clients wait for those that they need.
     pub fn is_finished(&self) -> bool {
-        self.shutdown.load(std::sync::atomic::Ordering::Relaxed) || self.threads.iter().any(TargetThread::is_finished)
+        self.shutdown.load(std::sync::atomic::Ordering::Relaxed) || self.threads.iter().all(TargetThread::is_finished)
     }
 
     /// Commits everything and ends. Clients are not forgotten.
@@ -531,7 +533,15 @@ fn answer(
         .collect();
     Arc::new(move |request| match request {
         Request::Survey { target, order } => survey(&surveyed, &target, order),
-        Request::Describe => Response::Description(description.clone()),
+        Request::Describe => {
+            let mut description = description.clone();
+            for (device, control) in description.devices.iter_mut().zip(&controls) {
+                if control.is_closed() {
+                    device.state = "ST".to_owned();
+                }
+            }
+            Response::Description(description)
+        }
         Request::Shutdown => {
             shutdown.store(true, std::sync::atomic::Ordering::Relaxed);
             Response::Done
@@ -655,6 +665,37 @@ mod tests {
             queue.push(&Frame::new(header, &ConnectRep::default(), bytes::Bytes::new()));
             std::io::Write::write_all(&mut stream, &queue.copy_to_bytes(queue.remaining())).unwrap();
         }
+    }
+
+    /// Two targets of a process: the one whose disk fails stops, the other serves.
+    #[test]
+    fn a_target_that_stops_leaves_the_others_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let engines = [MemEngine::new(), MemEngine::new()];
+        let options = ServeOptions::default();
+        let mut threads = Vec::new();
+        for (position, engine) in engines.iter().enumerate() {
+            let name: TargetName = format!("fs{position}-MDT0000").parse().unwrap();
+            let new = NewTarget { name, mgs: Vec::new(), reformat: false, params: Vec::new() };
+            write_first_records(engine, &new).unwrap();
+            let header = header_of(engine, "mem:").unwrap();
+            let target = opened(header, Arc::new(engine.clone()), None, "mem:").unwrap();
+            if position == 0 {
+                engine.fail_next_commit(store::EngineError::Io { place: "disk".into(), what: "broken".into() });
+            }
+            let nid = Nid::Unix(folder.path().join(position.to_string()).display().to_string());
+            let (listener, nid) = Listener::bind(&nid).unwrap();
+            let mgs = Some(Nid::Unix(folder.path().join("mgs").display().to_string()));
+            threads.push(start_target(target, listener, nid, mgs, admin::Answers::default(), &options).unwrap());
+        }
+        let server = Server { threads, scratch: Vec::new(), shutdown: Arc::default(), _admin: None };
+        let start = std::time::Instant::now();
+        while !server.threads[0].is_finished() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(server.threads[0].is_finished() && !server.threads[1].is_finished());
+        assert!(!server.is_finished(), "the process goes on for the other");
+        assert!(server.stop().unwrap_err().contains("broken"), "and says at its end what happened");
     }
 
     /// Delays between its attempts double from 10 ms on, and nothing else happens that would wake its thread.

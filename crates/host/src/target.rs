@@ -137,6 +137,9 @@ pub fn spawn<S: Service + 'static>(
                 .map_err(|error| format!("target '{}' cannot start its threads: {error}", world.name))?;
             let result = serve(&world, entrance, results, controls).await;
             world.conns.borrow_mut().clear();
+            if let Err(reason) = &result {
+                tracing::error!("{reason}");
+            }
             result
         })
     })?;

@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use proto::Errno;
-use store::Engine;
+use store::{Engine, EngineError};
 use target::{DataId, DataOp, DataResult, Event};
 
 use crate::data_files::{DataFiles, SyncJob};
@@ -125,6 +125,9 @@ impl Workers {
                         let _ = events.send(Event::Space(space));
                     }
                     Event::Committed { group: number }
+                }
+                Err(error @ EngineError::Full { .. }) => {
+                    Event::CommitDelayed { group: number, reason: error.to_string() }
                 }
                 Err(error) => Event::CommitFailed { group: number, reason: error.to_string() },
             };

@@ -12,7 +12,8 @@ use std::sync::Arc;
 pub enum StoreEffect {
     /// Read something, then call [`View::loaded`](crate::View::loaded).
     Load(Load),
-    /// Write a group, then call [`View::committed`](crate::View::committed) or
+    /// Write a group, then call [`View::committed`](crate::View::committed), or
+    /// [`View::commit_delayed`](crate::View::commit_delayed) if the medium is full, or
     /// [`View::commit_failed`](crate::View::commit_failed).
     Commit(Group),
 }

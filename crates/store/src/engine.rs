@@ -53,6 +53,8 @@ pub struct Space {
     pub free: u64,
     /// What is kept so that removals still work when `free` is 0.
     pub reserve: u64,
+    /// What new records that are not durable may use together, at most: part of `free` may lie too scattered for them.
+    pub at_once: u64,
     /// How many records are stored.
     pub records: u64,
 }
@@ -60,7 +62,7 @@ pub struct Space {
 /// Why an engine could not do it, by what to do next. Each message says what happened, to what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// Make room, then start the target again.
+    /// Make room: the same group can be tried again, nothing of it was written.
     Full {
         /// Where.
         place: String,
@@ -115,7 +117,7 @@ impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EngineError::Full { place, what } => {
-                write!(f, "no space for the store in '{place}' ({what}): make room there, then start the target again")
+                write!(f, "no space for the store in '{place}' ({what}): make room there")
             }
             EngineError::Damaged(damaged) => damaged.fmt(f),
             EngineError::Corrupt { place, what } => write!(

@@ -63,7 +63,7 @@ pub use effect::{Group, Load, LoadDone, LoadId, LoadResult, LoadWhat, StoreEffec
 pub use engine::{Batch, Engine, EngineError, Scanned, Space};
 pub use key::{KEY_LEN_MAX, Key, KeyRange};
 pub use mem::MemEngine;
-pub use policy::{CommitPolicy, Room};
+pub use policy::{CommitPolicy, Room, RoomFor};
 pub use record::{Damage, Damaged, Formats, SEAL_LEN, open, seal};
 pub use view::{AttemptId, Miss, Savepoint, View, ViewConfig};
 

@@ -33,6 +33,18 @@ pub enum Room {
     No,
 }
 
+/// What room is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoomFor {
+    /// New records, but for so many bytes that are promised to others.
+    Change {
+        /// Bytes.
+        promised: u64,
+    },
+    /// What has room anyway: removals, and changes that room was promised for. It may use the reserve.
+    Removal,
+}
+
 /// What one record can cost on the medium besides its bytes: an engine that copies on write may have to copy the page it
 /// lies on and split it.
 const WORST_CASE_RECORD: u64 = 2 * 4096;
@@ -46,9 +58,12 @@ pub(crate) fn worst_case(records: usize, bytes: usize) -> u64 {
 }
 
 /// Whether `free` bytes hold `more`, given what is `dirty` already.
-pub(crate) fn room(space: Option<Space>, removal: bool, dirty: u64, more: u64) -> Room {
+pub(crate) fn room(space: Option<Space>, purpose: RoomFor, dirty: u64, more: u64) -> Room {
     let Some(space) = space else { return Room::Yes };
-    let free = if removal { space.free.saturating_add(space.reserve) } else { space.free };
+    let free = match purpose {
+        RoomFor::Removal => space.free.saturating_add(space.reserve),
+        RoomFor::Change { promised } => space.free.saturating_sub(promised).min(space.at_once),
+    };
     if dirty + more <= free {
         Room::Yes
     } else if dirty > 0 && more <= free {

@@ -117,6 +117,8 @@ pub enum Event {
     Loaded(LoadDone),
     /// A group is durable.
     Committed { group: u64 },
+    /// The medium had no space for a group, and nothing of it was written: the target tries it again.
+    CommitDelayed { group: u64, reason: String },
     /// A group could not be written: the target stops.
     CommitFailed { group: u64, reason: String },
     /// A data operation is done.

@@ -3,6 +3,7 @@
 //! Client records and the target's progress are not written with each request but once, when a group is closed: they are
 //! part of the same group as all the changes that they speak of, for no group ends anywhere else.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proto::{ClientUuid, Frame, Handle, Tag, Transno};
@@ -12,15 +13,18 @@ use schema::{Header, Record};
 use stdx::Instant;
 use store::{AttemptId, Group, StoreEffect};
 
-use crate::api::{DataId, DataOp, DataResult, Effect};
+use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
-use crate::machine::{Machine, Target};
+use crate::machine::{Machine, Target, Timer};
 use crate::service::Service;
 
 /// The view's name for the attempt that writes the machine's own records.
 const OWN_ATTEMPT: AttemptId = AttemptId(0);
 /// When so many data files are to be synced with a group, it leaves.
 const DIRTY_FILES_MAX: usize = 4096;
+
+/// A group that found the medium full is tried again after that.
+const FULL_RETRY: Duration = Duration::from_secs(1);
 
 /// What happens when a group is durable.
 #[derive(Debug)]
@@ -308,8 +312,40 @@ impl<S: Service> Target<S> {
         }
     }
 
+    /// The medium is full. The group waits, with all whose answers it holds; new changes other than removals are refused
+    /// meanwhile, so what waits is bounded by the dirty limit and by the requests that clients may have under way.
+    pub(crate) fn commit_delayed(&mut self, group: u64, reason: String) {
+        let first = !self.m.view.is_delayed();
+        if !self.m.view.commit_delayed(group) {
+            return;
+        }
+        if self.m.stage == Stage::Stopping {
+            // Nobody waits for space to end a target: clients replay what is not durable.
+            self.m.stop(reason);
+            return;
+        }
+        if first {
+            let line = format!("{reason}; until then changes other than removals are refused");
+            self.m.log(LogLevel::Error, line);
+        }
+        let at = self.m.now + FULL_RETRY;
+        self.m.add_timer(at, Timer::Commit(group));
+        self.release_throttled();
+    }
+
+    /// Changes that waited for room look again.
+    fn release_throttled(&mut self) {
+        for op in core::mem::take(&mut self.m.throttled) {
+            self.m.ready.push_back(op.id);
+            self.m.park(op);
+        }
+    }
+
     /// A group is durable.
     pub(crate) fn committed(&mut self, group: u64) {
+        if self.m.view.is_delayed() {
+            self.m.log(LogLevel::Info, "the disk has space again: changes are accepted".to_owned());
+        }
         self.m.view.committed(group);
         let durable = self.m.view.durable_group();
         while let Some(&(number, transno)) = self.m.commits.groups.front()
@@ -328,11 +364,7 @@ impl<S: Service> Target<S> {
                 self.then(then);
             }
         }
-        // Changes that waited for room.
-        for op in core::mem::take(&mut self.m.throttled) {
-            self.m.ready.push_back(op.id);
-            self.m.park(op);
-        }
+        self.release_throttled();
         if self.m.stage == Stage::Serving {
             self.aside(|service, cx| service.durable(cx, durable));
         }

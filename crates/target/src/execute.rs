@@ -7,7 +7,7 @@ use dlm::server::LockEvent;
 use proto::frame::flags;
 use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
 use rpc::server::{Dirty, SlotRecord};
-use store::Room;
+use store::{Room, RoomFor};
 
 use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
@@ -91,19 +91,20 @@ impl<S: Service> Target<S> {
         if !modifies(header) || matches!(op.replay, Replay::Committed(_)) {
             return Gate::Open;
         }
-        if self.m.view.over_limit() {
+        if self.m.view.over_limit() && !self.m.view.is_delayed() {
             return Gate::Later;
         }
         let bytes = request.frame.body.len() + request.frame.bulk.len().min(256 << 10) + CHANGE_BYTES;
         let records = self.service.records_max(request);
-        let promised = usize::try_from(self.service.promised()).unwrap_or(usize::MAX);
-        match self.m.view.room(records, bytes.saturating_add(promised), false) {
+        let promised = self.service.promised();
+        match self.m.view.room(records, bytes, RoomFor::Change { promised }) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
             // What was answered before the restart had its room then: it must not be refused now.
             Room::No if op.replay != Replay::No || self.service.may_use_reserve(request) => {
                 let bytes = if op.replay == Replay::No { bytes } else { CHANGE_BYTES };
-                match self.m.view.room(records, bytes, true) {
+                match self.m.view.room(records, bytes, RoomFor::Removal) {
+                    Room::Yes if self.m.view.over_limit() => Gate::Later,
                     Room::Yes => Gate::Open,
                     Room::AfterCommit => Gate::Later,
                     Room::No => Gate::Full,

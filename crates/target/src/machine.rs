@@ -42,6 +42,8 @@ pub(crate) enum Timer {
     Wake(u64),
     /// Begin this task.
     Spawn(Task),
+    /// Try this group again.
+    Commit(u64),
     /// A site of fault injection holds this.
     Held(Box<Held>),
 }
@@ -282,6 +284,7 @@ impl<S: Service> Target<S> {
                 self.m.ready.extend(ready.into_iter().map(|attempt| attempt.0));
             }
             Event::Committed { group } => self.committed(group),
+            Event::CommitDelayed { group, reason } => self.commit_delayed(group, reason),
             Event::CommitFailed { group, reason } => {
                 self.m.view.commit_failed(group);
                 self.m.stop(reason);
@@ -403,6 +406,7 @@ impl<S: Service> Target<S> {
             match entry.remove() {
                 Timer::Wake(op) => self.m.ready.push_back(op),
                 Timer::Spawn(task) => self.m.tasks.push_back(task),
+                Timer::Commit(group) => self.m.view.commit_again(group),
                 Timer::Held(held) => self.held(*held),
             }
         }

@@ -117,7 +117,7 @@ impl World {
     pub fn start(&mut self) {
         let last = self.engine.last_group().expect("in memory");
         self.target = Some(Target::new(Mdt::new(Settings::default()), Options::default(), last, self.now));
-        let space = Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 20, records: 0 };
+        let space = Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 20, at_once: 1 << 39, records: 0 };
         self.event(Event::Space(space));
         self.event(Event::WallClock(1));
         self.pump();

@@ -119,7 +119,7 @@ impl World {
     }
 
     pub fn set_space(&mut self, free: u64) {
-        let space = Space { total: free * 2, free, reserve: 0, records: 0 };
+        let space = Space { total: free * 2, free, reserve: 0, at_once: free, records: 0 };
         self.space = Some(space);
         self.tell(Event::Space(space));
     }

@@ -48,7 +48,10 @@ impl World {
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
                     None => Event::Committed { group },
-                    Some(reason) => Event::CommitFailed { group, reason },
+                    Some(error @ store::EngineError::Full { .. }) => {
+                        Event::CommitDelayed { group, reason: error.to_string() }
+                    }
+                    Some(error) => Event::CommitFailed { group, reason: error.to_string() },
                 };
                 self.reach_server(server, life, 5, event);
             }
@@ -337,7 +340,7 @@ impl World {
                 self.maybe_crash_at_commit(server);
             }
             Err(error) => {
-                let failed = Some(error.to_string());
+                let failed = Some(error);
                 self.push(self.now, Happening::Committed { server, life, group: number, failed });
             }
         }

@@ -61,7 +61,7 @@ enum Happening {
     /// The group is durable.
     Durable { server: usize, life: u32, group: u64 },
     /// And the target hears of it.
-    Committed { server: usize, life: u32, group: u64, failed: Option<String> },
+    Committed { server: usize, life: u32, group: u64, failed: Option<store::EngineError> },
     /// A data file is read or written.
     Data { server: usize, life: u32, id: DataId, op: DataOp },
     /// What came of it.

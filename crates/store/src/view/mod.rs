@@ -36,7 +36,7 @@ use crate::layer::{Index, Layer, Tables, hash_of};
 use crate::policy::{room, worst_case};
 use crate::{
     CommitPolicy, EngineError, Formats, Group, Key, KeyRange, Load, LoadDone, LoadId, LoadResult, LoadWhat, Room,
-    Space, StoreEffect, Value,
+    RoomFor, Space, StoreEffect, Value,
 };
 use attempt::{Attempt, Chunk};
 use core::fmt;
@@ -128,6 +128,8 @@ pub struct View {
     cache: Cache,
     durable: u64,
     failed: bool,
+    /// The medium had no space for the group in flight.
+    delayed: bool,
     undo: Vec<Undo>,
     current: Option<AttemptId>,
     attempts: BTreeMap<AttemptId, Attempt>,
@@ -155,6 +157,7 @@ impl View {
             cache: Cache::new(config.cache_limit),
             durable: last_group,
             failed: false,
+            delayed: false,
             undo: Vec::new(),
             current: None,
             attempts: BTreeMap::new(),
@@ -404,6 +407,7 @@ impl View {
     pub fn committed(&mut self, group: u64) {
         let Some(flight) = self.flight.take_if(|flight| flight.number == group) else { return };
         self.durable = group;
+        self.delayed = false;
         self.patch_pending(&flight);
         self.retire(usize::MAX);
         self.retiring = Arc::unwrap_or_clone(flight.layer);
@@ -415,6 +419,27 @@ impl View {
         if self.flight.as_ref().is_some_and(|flight| flight.number == group) {
             self.failed = true;
         }
+    }
+
+    /// The medium had no space for the group in flight, and nothing of it was written. It stays in flight until
+    /// [`commit_again`](View::commit_again); until it is durable there is room for removals only. Gives whether it was so.
+    pub fn commit_delayed(&mut self, group: u64) -> bool {
+        let is_in_flight = self.flight.as_ref().is_some_and(|flight| flight.number == group);
+        self.delayed |= is_in_flight;
+        is_in_flight
+    }
+
+    /// Sends the group that was delayed to the engine once more.
+    pub fn commit_again(&mut self, group: u64) {
+        if let Some(flight) = self.flight.as_ref().filter(|flight| flight.number == group && self.delayed) {
+            let again = Group { number: group, layer: flight.layer.clone(), formats: self.formats };
+            self.effects.push_back(StoreEffect::Commit(again));
+        }
+    }
+
+    /// Whether the group in flight waits for space on the medium.
+    pub fn is_delayed(&self) -> bool {
+        self.delayed
     }
 
     /// Whether a commit failed.
@@ -568,13 +593,16 @@ impl View {
 
     /// Whether a change of so many records and bytes can be written in the worst case, besides all that is dirty. Ask
     /// before answering. Removals may use the reserve. Always yes until the first [`set_space`](View::set_space).
-    pub fn room(&self, records: usize, bytes: usize, removal: bool) -> Room {
+    pub fn room(&self, records: usize, bytes: usize, purpose: RoomFor) -> Room {
+        if self.delayed && purpose != RoomFor::Removal {
+            return Room::No;
+        }
         let flying = self.flight.as_ref().map_or(0, |flight| flight.layer.len());
         let dirty = match self.collecting.len() + flying {
             0 => 0,
             dirty => worst_case(dirty, self.dirty_bytes()),
         };
-        room(self.space, removal, dirty, worst_case(records, bytes))
+        room(self.space, purpose, dirty, worst_case(records, bytes))
     }
 }
 

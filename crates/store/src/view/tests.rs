@@ -319,10 +319,7 @@ fn after_a_failed_commit_nothing_leaves_any_more() {
     stage.put(1, 1);
     stage.view.seal_group();
     let error = stage.next_commit().run(&stage.engine).expect_err("a full store");
-    assert_eq!(
-        error.to_string(),
-        "no space for the store in 'mem:' (0 of 100 bytes used): make room there, then start the target again"
-    );
+    assert_eq!(error.to_string(), "no space for the store in 'mem:' (0 of 100 bytes used): make room there");
     stage.view.commit_failed(1);
     stage.put(2, 2);
     assert!(stage.view.has_failed() && stage.view.over_limit());
@@ -332,15 +329,16 @@ fn after_a_failed_commit_nothing_leaves_any_more() {
 #[test]
 fn room_is_reserved_for_the_worst_case_before_an_answer_leaves() {
     let mut stage = Stage::new(1 << 20);
-    assert_eq!(stage.view.room(1_000, 1 << 40, false), Room::Yes);
-    stage.view.set_space(Space { total: 9 << 20, free: 1 << 20, reserve: 1 << 20, records: 0 });
-    assert_eq!(stage.view.room(6, 1_000, false), Room::Yes);
-    assert_eq!(stage.view.room(100, 1_000, false), Room::No);
-    assert_eq!(stage.view.room(100, 1_000, true), Room::Yes, "removals may use the reserve");
+    assert_eq!(stage.view.room(1_000, 1 << 40, RoomFor::Change { promised: 0 }), Room::Yes);
+    stage.view.set_space(Space { total: 9 << 20, free: 1 << 20, reserve: 1 << 20, at_once: 1 << 20, records: 0 });
+    assert_eq!(stage.view.room(6, 1_000, RoomFor::Change { promised: 0 }), Room::Yes);
+    assert_eq!(stage.view.room(100, 1_000, RoomFor::Change { promised: 0 }), Room::No);
+    assert_eq!(stage.view.room(100, 1_000, RoomFor::Removal), Room::Yes, "removals may use the reserve");
+    assert_eq!(stage.view.room(6, 1_000, RoomFor::Change { promised: 1 << 20 }), Room::No, "it is promised");
     (0..60).for_each(|n| stage.put(n, n));
-    assert_eq!(stage.view.room(6, 1_000, false), Room::AfterCommit);
+    assert_eq!(stage.view.room(6, 1_000, RoomFor::Change { promised: 0 }), Room::AfterCommit);
     stage.commit();
-    assert_eq!(stage.view.room(6, 1_000, false), Room::Yes);
+    assert_eq!(stage.view.room(6, 1_000, RoomFor::Change { promised: 0 }), Room::Yes);
 }
 
 #[test]

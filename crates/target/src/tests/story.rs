@@ -323,6 +323,57 @@ fn a_commit_that_fails_stops_the_target() {
     assert!(s.sent.is_empty(), "nothing is answered from then on");
 }
 
+/// The medium refuses the group that the target has handed over.
+fn refuse_for_space(s: &mut Story<Ledger>, group: &store::Group) {
+    s.engine.fail_next_commit(EngineError::Full { place: "disk".into(), what: "full".into() });
+    let reason = group.clone().run(&s.engine).unwrap_err().to_string();
+    s.event(Event::CommitDelayed { group: group.number(), reason });
+}
+
+#[test]
+fn a_full_disk_delays_the_group_and_refuses_changes_until_there_is_space() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.by_hand = true;
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, 0);
+    s.pass(1_001);
+    for _ in 0..3 {
+        let group = s.group.take().expect("the same group is tried again");
+        refuse_for_space(&mut s, &group);
+        assert_eq!(s.stopped, None);
+        s.append(1, export, 5);
+        assert_eq!(s.reply(1).header.status, -Errno::ENOSPC.raw());
+        s.request(1, export, Opcode::MdsGetattr, 0, Ask { kind: READ, key: 5, ..Ask::default() }.bytes());
+        assert_eq!(s.reply(1).header.status, 0, "reads go on");
+        assert!(s.group.is_none(), "not before its time");
+        s.pass(1_001);
+    }
+    let said = s.logs.iter().filter(|(_, line)| line.contains("make room")).count();
+    assert_eq!(said, 1, "once: {:?}", s.logs);
+    let committed = s.t.m.last_committed;
+    s.commit();
+    assert!(s.t.m.last_committed > committed, "nothing of the group was dropped");
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, 0);
+}
+
+#[test]
+fn a_full_disk_does_not_keep_a_target_from_being_stopped() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.by_hand = true;
+    s.append(1, export, 5);
+    s.pass(1_001);
+    let group = s.group.take().unwrap();
+    refuse_for_space(&mut s, &group);
+    s.t.shutdown(s.now);
+    s.pass(1_001);
+    let group = s.group.take().unwrap();
+    refuse_for_space(&mut s, &group);
+    assert!(s.stopped.as_deref().is_some_and(|reason| reason.contains("make room")), "{:?}", s.stopped);
+}
+
 #[test]
 fn a_shutdown_makes_everything_durable_and_keeps_the_clients() {
     let mut s = ledger();
@@ -506,7 +557,7 @@ fn nobody_makes_the_target_hold_more_than_it_wants() {
 fn a_full_store_says_so_before_it_is_too_late() {
     let mut s = ledger();
     let export = s.connect(1, 1);
-    s.event(Event::Space(Space { total: 1 << 30, free: 1 << 10, reserve: 1 << 20, records: 1 }));
+    s.event(Event::Space(Space { total: 1 << 30, free: 1 << 10, reserve: 1 << 20, at_once: 1 << 30, records: 1 }));
     s.append(1, export, 5);
     assert_eq!(s.reply(1).header.status, -Errno::ENOSPC.raw());
     s.request(1, export, Opcode::MdsGetattr, 0, Ask { kind: READ, key: 5, ..Ask::default() }.bytes());

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use client::api::{Answer, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
 use fusewire::abi::open;
 use fusewire::{Attend, Entry, FileLock, Handler, Listing, Operation, Reply, Request, SetAttr, Space};
@@ -388,12 +388,7 @@ impl Adapter {
                 std::str::from_utf8(input).ok().and_then(|t| t.parse::<Fid>().ok()).map(|fid| Call::FidToPath { fid })
             }
             Verb::GetLayout => Some(Call::GetLayout { ino }),
-            Verb::SetLayout if input.len() == 12 => {
-                let mut input = input;
-                let stripe_size = input.get_u32_le();
-                Some(Call::SetLayout { ino, stripe_size, count: input.get_i32_le(), first: input.get_i32_le() })
-            }
-            Verb::SetLayout => None,
+            Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }),
             Verb::TargetSpace => Some(Call::TargetSpace),
         };
         let Some(call) = call else {

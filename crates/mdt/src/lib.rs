@@ -7,6 +7,7 @@
 //! - [`layouts`], [`resident`]: where data lies, and the bytes of small files. Pure.
 //! - [`tree`]: objects, names and the writes that all operations share, as records.
 //! - [`grants`]: locks that come with replies.
+//! - [`osts`]: which object targets new files may use.
 //! - [`opens`], [`known`]: what is only in memory: open files; directories of which every name is known.
 //! - `promises`: room for changes that clients make behind their programs' backs.
 //! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
@@ -27,6 +28,7 @@ pub mod known;
 pub mod layouts;
 pub mod opens;
 pub mod ops;
+pub mod osts;
 mod params;
 mod promises;
 pub mod resident;
@@ -43,11 +45,12 @@ pub use params::Settings;
 use known::KnownDirs;
 use opens::Opens;
 use ops::Change;
+use osts::Osts;
 use params::Stats;
 use promises::Promises;
 use proto::connect::features;
 use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq};
-use proto::{Errno, Opcode, TargetKind};
+use proto::{Errno, Opcode, TargetKind, TargetName};
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
 
@@ -59,10 +62,12 @@ pub struct Mdt {
     settings: Settings,
     opens: Opens,
     known: KnownDirs,
-    osts: Vec<u32>,
+    osts: Osts,
     stats: Stats,
     destroys: Destroys,
     promises: Promises,
+    /// Object targets are asked for their space.
+    watching: bool,
     /// A range of sequences is being fetched.
     fetching: bool,
     /// Grants of clients that are gone will be looked for.
@@ -78,10 +83,11 @@ impl Mdt {
             settings,
             opens: Opens::default(),
             known: KnownDirs::new(KNOWN_NAMES_MAX),
-            osts: Vec::new(),
+            osts: Osts::default(),
             stats: Stats::default(),
             destroys: Destroys::default(),
             promises: Promises::default(),
+            watching: false,
             fetching: false,
             forgetting: false,
             seek_strays: false,
@@ -93,17 +99,18 @@ impl Mdt {
         self.opens.total()
     }
 
-    fn reint(&mut self, cx: &mut Cx<'_>, request: &ReintReq) -> Result<Reply, Stop> {
-        let change = Change::new(request);
-        match request.op.as_ref().ok_or(Errno::EPROTO)? {
+    fn reint(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+        let reint: ReintReq = request.decode()?;
+        let change = Change::new(&reint);
+        match reint.op.as_ref().ok_or(Errno::EPROTO)? {
             Reint::Setattr(op) => ops::setattr::setattr(self, cx, &change, op),
-            Reint::Create(op) => ops::create::create(self, cx, &change, op),
+            Reint::Create(op) => ops::create::create(self, cx, &change, op, layouts::answered(cx, request)?),
             Reint::Link(op) => ops::link::link(self, cx, &change, op),
             Reint::Unlink(op) => ops::unlink::unlink(self, cx, &change, op),
             Reint::Rename(op) => ops::rename::rename(self, cx, &change, op),
             Reint::Open(op) => ops::open::open(self, cx, &change, op),
             Reint::Setxattr(op) => ops::setxattr::setxattr(self, cx, &change, op),
-            Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op),
+            Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op, layouts::answered(cx, request)?),
         }
     }
 }
@@ -114,14 +121,14 @@ impl Service for Mdt {
     }
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
-        self.osts = layouts::osts_of(cx.config());
+        self.learn_osts(cx);
         tasks::check_root(cx)
     }
 
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
         match request.opcode {
-            Opcode::MdsReint => self.reint(cx, &request.decode()?),
-            Opcode::MdsBatch => ops::batch::batch(self, cx, &request.decode()?),
+            Opcode::MdsReint => self.reint(cx, request),
+            Opcode::MdsBatch => ops::batch::batch(self, cx, request),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
             Opcode::MdsLookup => ops::lookup::lookup(self, cx, &request.decode()?),
             Opcode::MdsGetattr => ops::getattr::getattr(cx, &request.decode()?),
@@ -204,8 +211,15 @@ impl Service for Mdt {
     }
 
     fn configured(&mut self, cx: &mut Cx<'_>) {
-        self.osts = layouts::osts_of(cx.config());
+        self.learn_osts(cx);
+        tasks::watch_osts(self, cx);
         self.prefetch_sequences(cx);
+    }
+
+    fn upstream_away(&mut self, cx: &mut Cx<'_>, target: &TargetName) {
+        if target.kind == TargetKind::Ost && target.fsname == cx.name().fsname {
+            self.osts.away(target.index.0);
+        }
     }
 
     fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
@@ -217,6 +231,6 @@ impl Service for Mdt {
     }
 
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
-        params::set(self, &cx.name().to_string(), path, value)
+        params::set(self, cx.name(), path, value)
     }
 }

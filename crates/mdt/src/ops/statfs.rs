@@ -20,6 +20,6 @@ pub fn statfs(cx: &mut Cx<'_>) -> Result<Reply, Stop> {
         available: space.free,
         files: used.saturating_add(files_free),
         files_free,
-        grant: 0,
+        ..StatfsRep::default()
     }))
 }

@@ -1,6 +1,6 @@
 //! Statfs: space of the target; also renews the client's grant, or takes back what it does not want.
 
-use proto::msg::{StatfsRep, StatfsReq};
+use proto::msg::{OST_DEGRADED, StatfsRep, StatfsReq};
 use target::{Cx, Reply, Request, Stop};
 
 use crate::Ost;
@@ -31,5 +31,6 @@ pub fn figures(ost: &Ost) -> StatfsRep {
         files: ost.objects + files_free,
         files_free,
         grant: 0,
+        state: if ost.degraded { OST_DEGRADED } else { 0 },
     }
 }

@@ -1,17 +1,20 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
+mod layout;
+mod space;
+
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use fuse::ioctl::{self, Verb};
-use prost::Message;
 use proto::Fid;
-use proto::msg::Layout;
 
-use crate::output::{human, parse_size, say};
+use crate::output::say;
+use space::{Shape, spaces};
 
 /// The verbs.
 #[derive(Subcommand)]
@@ -26,8 +29,11 @@ pub enum Command {
         #[arg(short = 'h', long = "human")]
         human: bool,
         /// Inodes instead of bytes
-        #[arg(short)]
+        #[arg(short, long)]
         inodes: bool,
+        /// Targets that are away, too; they are always told of
+        #[arg(short, long)]
+        verbose: bool,
         /// Any path on the mount; all mounts if none is given
         path: Option<PathBuf>,
     },
@@ -48,37 +54,9 @@ pub enum Command {
         fids: Vec<Fid>,
     },
     /// Set the layout of a directory's new files, or make a file with one; example: lfs setstripe -c 2 -S 4M /mnt/dir
-    Setstripe {
-        /// Stripes; -1 is one on each target
-        #[arg(short = 'c', long = "stripe-count", default_value_t = 0, allow_negative_numbers = true)]
-        count: i32,
-        /// Bytes per stripe, a multiple of 64k
-        #[arg(short = 'S', long = "stripe-size", value_parser = parse_size, default_value = "0")]
-        size: u64,
-        /// Index of the first target; -1 is any
-        #[arg(short = 'i', long = "stripe-index", default_value_t = -1, allow_negative_numbers = true)]
-        index: i32,
-        /// A directory, a file without data, or a new file
-        path: PathBuf,
-    },
-    /// The layout of files; example: lfs getstripe /mnt/file
-    Getstripe {
-        /// Only the stripe count
-        #[arg(short = 'c')]
-        count: bool,
-        /// Only the stripe size
-        #[arg(short = 'S')]
-        size: bool,
-        /// Only the first target
-        #[arg(short = 'i')]
-        index: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-        /// Paths
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
+    Setstripe(layout::Set),
+    /// The layout of files, and of a directory's new files; example: lfs getstripe /mnt/file
+    Getstripe(layout::Get),
     /// Metadata targets of a mount
     Mdts {
         /// Any path on it; all mounts if none is given
@@ -96,12 +74,56 @@ pub enum Command {
         /// Any path on a mount; all mounts if none is given
         path: Option<PathBuf>,
     },
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
 }
+
+/// Lustre's verbs that this version lacks.
+const LACKING: [&str; 36] = [
+    "changelog",
+    "changelog_clear",
+    "data_version",
+    "find",
+    "flushctx",
+    "getdirstripe",
+    "getname",
+    "getsom",
+    "heat_get",
+    "heat_set",
+    "hsm_action",
+    "hsm_archive",
+    "hsm_cancel",
+    "hsm_clear",
+    "hsm_release",
+    "hsm_remove",
+    "hsm_restore",
+    "hsm_set",
+    "hsm_state",
+    "ladvise",
+    "list_commands",
+    "migrate",
+    "mirror",
+    "mkdir",
+    "mv",
+    "pcc",
+    "pool_list",
+    "project",
+    "quota",
+    "quotacheck",
+    "rm_entry",
+    "rmfid",
+    "setdirstripe",
+    "setquota",
+    "som_sync",
+    "swap_layouts",
+];
 
 /// Runs a verb.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Df { human, inodes, path, .. } => return each(path.as_deref(), |mount| df(mount, human, inodes)),
+        Command::Df { human, inodes, path, .. } => {
+            return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }));
+        }
         Command::PathToFid { paths } => {
             for path in &paths {
                 let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();
@@ -115,20 +137,15 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::FidToPath { mount, fids } => {
             let mount = find_mount(&mount)?;
             for fid in fids {
-                let paths = ask(&mount, Verb::FidToPath, fid.to_string().as_bytes())
-                    .with_context(|| format!("cannot find the path of {fid}"))?;
+                let paths = paths_of(&mount, fid)?;
                 for path in paths.split(|byte| *byte == 0).take(paths.iter().filter(|byte| **byte == 0).count()) {
                     let path = String::from_utf8_lossy(path);
                     say!("/{path}");
                 }
             }
         }
-        Command::Setstripe { count, size, index, path } => setstripe(&path, count, size, index)?,
-        Command::Getstripe { count, size, index, json, paths } => {
-            for path in &paths {
-                getstripe(path, (count, size, index), json, paths.len() > 1)?;
-            }
-        }
+        Command::Setstripe(wish) => layout::set(&wish)?,
+        Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
         Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
         Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
         Command::Check { what, path } => {
@@ -140,12 +157,30 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
             };
             return each(path.as_deref(), |mount| check(mount, wanted));
         }
+        Command::Other(words) => {
+            let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
+            match LACKING.contains(&verb.as_str()) {
+                true => eprintln!("error: lfs {verb}: not in this version; see limits"),
+                false => eprintln!("error: lfs has no verb '{verb}'; see: lfs --help"),
+            }
+            return Ok(ExitCode::from(2));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn ask(path: &Path, verb: Verb, input: &[u8]) -> anyhow::Result<Vec<u8>> {
     ioctl::ask(path, verb, input).map_err(|error| explain(path, &error))
+}
+
+/// The paths of a FID, NUL after each.
+fn paths_of(mount: &Path, fid: Fid) -> anyhow::Result<Vec<u8>> {
+    let shown = mount.display();
+    ioctl::ask(mount, Verb::FidToPath, fid.to_string().as_bytes()).map_err(|error| match error.raw_os_error() {
+        // ENOENT, ESTALE
+        Some(2 | 116) => anyhow!("no object of '{shown}' has the FID {fid}: No such file or directory"),
+        _ => explain(mount, &error).context(format!("cannot find the path of {fid}")),
+    })
 }
 
 fn explain(path: &Path, error: &io::Error) -> anyhow::Error {
@@ -196,69 +231,6 @@ fn find_mount(name: &str) -> anyhow::Result<PathBuf> {
         .ok_or_else(|| anyhow!("no file system '{name}' is mounted here; name a mount point"))
 }
 
-struct TargetSpace {
-    name: String,
-    figures: Result<Vec<u64>, i32>,
-}
-
-fn spaces(mount: &Path) -> anyhow::Result<Vec<TargetSpace>> {
-    let text = ask(mount, Verb::TargetSpace, &[])?;
-    let text = String::from_utf8_lossy(&text);
-    Ok(text
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let name = fields.next()?.to_owned();
-            let rest: Vec<&str> = fields.collect();
-            let figures = match rest.as_slice() {
-                ["error", number] => Err(number.parse().unwrap_or(5)),
-                figures => Ok(figures.iter().filter_map(|f| f.parse().ok()).collect()),
-            };
-            Some(TargetSpace { name, figures })
-        })
-        .collect())
-}
-
-fn df(mount: &Path, for_people: bool, inodes: bool) -> anyhow::Result<bool> {
-    let targets = spaces(mount)?;
-    let head = if inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["1K-blocks", "Used", "Available", "Use%"] };
-    say!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);
-    let mut sum = [0u64; 3];
-    for target in targets {
-        let Ok(figures) = &target.figures else {
-            say!("{:<24}{:>14}", format!("{}_UUID", target.name), ": inactive device");
-            continue;
-        };
-        let [total, free, available, files, files_free] = figures[..] else { continue };
-        let row =
-            if inodes { [files, files - files_free.min(files), files_free] } else { [total, total - free, available] };
-        let is_ost = target.name.contains("-OST");
-        if is_ost != inodes {
-            for (sum, value) in sum.iter_mut().zip(row) {
-                *sum += value;
-            }
-        }
-        let tag = match target.name.parse::<proto::TargetName>() {
-            Ok(name) => format!("{}[{}:{}]", mount.display(), if is_ost { "OST" } else { "MDT" }, name.index),
-            Err(_) => mount.display().to_string(),
-        };
-        print_df(&format!("{}_UUID", target.name), row, for_people, inodes, &tag);
-    }
-    say!();
-    print_df("filesystem_summary:", sum, for_people, inodes, &mount.display().to_string());
-    Ok(true)
-}
-
-fn print_df(name: &str, row: [u64; 3], for_people: bool, inodes: bool, place: &str) {
-    let show = |value: u64| match (inodes, for_people) {
-        (true, _) => value.to_string(),
-        (false, true) => human(value),
-        (false, false) => (value / 1024).to_string(),
-    };
-    let percent = if row[0] == 0 { 0 } else { (row[1] as u128 * 100).div_ceil(row[0] as u128) };
-    say!("{name:<24}{:>14}{:>14}{:>14} {percent:>4}% {place}", show(row[0]), show(row[1]), show(row[2]));
-}
-
 fn list_targets(mount: &Path, kind: &str) -> anyhow::Result<bool> {
     let targets = spaces(mount)?;
     say!("{kind}S: {}", mount.display());
@@ -280,67 +252,4 @@ fn check(mount: &Path, wanted: &str) -> anyhow::Result<bool> {
         }
     }
     Ok(active)
-}
-
-fn setstripe(path: &Path, count: i32, size: u64, index: i32) -> anyhow::Result<()> {
-    if !size.is_multiple_of(65536) {
-        bail!("a stripe size of {size} bytes is not a multiple of 65536");
-    }
-    let size =
-        u32::try_from(size).map_err(|_| anyhow!("a stripe size of {size} bytes is too large; at most 4G - 64k"))?;
-    if !path.exists() {
-        std::fs::File::create_new(path).with_context(|| format!("cannot create '{}'", path.display()))?;
-    }
-    let mut input = Vec::with_capacity(12);
-    input.extend_from_slice(&size.to_le_bytes());
-    input.extend_from_slice(&count.to_le_bytes());
-    input.extend_from_slice(&index.to_le_bytes());
-    ask(path, Verb::SetLayout, &input)?;
-    Ok(())
-}
-
-fn getstripe(path: &Path, only: (bool, bool, bool), json: bool, many: bool) -> anyhow::Result<()> {
-    let bytes = ask(path, Verb::GetLayout, &[])?;
-    let layout = Layout::decode(&bytes[..]).context("the mount gave a layout that this program does not understand")?;
-    let directory = path.is_dir();
-    let count = if directory { layout.want_count } else { layout.osts.len() as i32 };
-    let first = if directory { layout.want_first } else { layout.osts.first().map_or(-1, |ost| *ost as i32) };
-    if json {
-        let value = serde_json::json!({
-            "path": path.display().to_string(), "stripe_count": count, "stripe_size": layout.stripe_size,
-            "stripe_offset": first, "resident": layout.resident, "generation": layout.generation, "osts": layout.osts,
-        });
-        say!("{value}");
-        return Ok(());
-    }
-    match only {
-        (false, false, false) => {}
-        (true, _, _) => return print_one(path, many, count),
-        (_, true, _) => return print_one(path, many, layout.stripe_size),
-        (_, _, true) => return print_one(path, many, first),
-    }
-    say!("{}", path.display());
-    say!("lmm_stripe_count:  {count}");
-    say!("lmm_stripe_size:   {}", layout.stripe_size);
-    say!("lmm_pattern:       {}", if layout.resident { "mdt" } else { "raid0" });
-    say!("lmm_layout_gen:    {}", layout.generation);
-    say!("lmm_stripe_offset: {first}");
-    if !directory && !layout.resident {
-        let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();
-        say!("\tobdidx\t\tstripe\t\tfid");
-        for (stripe, ost) in layout.osts.iter().enumerate() {
-            say!("\t{ost:6}\t\t{stripe:6}\t\t{fid}");
-        }
-    }
-    say!();
-    Ok(())
-}
-
-fn print_one(path: &Path, many: bool, value: impl std::fmt::Display) -> anyhow::Result<()> {
-    if many {
-        say!("{}: {value}", path.display());
-    } else {
-        say!("{value}");
-    }
-    Ok(())
 }

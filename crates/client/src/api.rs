@@ -352,8 +352,8 @@ pub enum Call {
     FidToPath { fid: Fid },
     /// `lfs getstripe`.
     GetLayout { ino: u64 },
-    /// `lfs setstripe`; see [`proto::msg::SetlayoutOp`].
-    SetLayout { ino: u64, stripe_size: u32, count: i32, first: i32 },
+    /// `lfs setstripe`: the wishes of `wish`; a list of targets in `osts`. See [`proto::msg::SetlayoutOp`].
+    SetLayout { ino: u64, wish: Layout },
     /// `lfs df`: each target's name and space.
     TargetSpace,
 }

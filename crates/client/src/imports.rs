@@ -278,12 +278,14 @@ pub(crate) fn submit(
     };
     let target = &mut w.imports.list[index];
     let opening = core::mem::take(&mut w.opening);
+    let choosing = core::mem::take(&mut w.choosing) || opcode == Opcode::MdsBatch;
     let urgent = core::mem::take(&mut w.urgent);
     let want_run = core::mem::take(&mut w.want_run);
     let open_body = opening.then(|| body.clone());
     let outgoing = Outgoing {
         opcode,
         keep_open: opening,
+        keep_answer: choosing,
         body,
         bulk,
         slot: slot(dest, opcode, urgent),

@@ -168,6 +168,8 @@ pub struct World {
     pub(crate) urgent: bool,
     /// The request now being made opens something.
     pub(crate) opening: bool,
+    /// The server chooses something for the request now being made, which its replay has to bring.
+    pub(crate) choosing: bool,
     /// Cookies of locks that the request now being made wants.
     pub(crate) wants: SmallVec<[u64; 3]>,
     /// Steps that failed at once: there is no such target.
@@ -213,6 +215,7 @@ impl World {
             want_run: (0, 0),
             urgent: false,
             opening: false,
+            choosing: false,
             failures: Vec::new(),
             wants: SmallVec::new(),
             effects: VecDeque::new(),

@@ -269,7 +269,19 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     let (a, b) = (c.mount(), c.mount());
     for (file, first) in [("f", 0), ("g", 1)] {
         let (stat, fh) = c.create(a, 1, file).unwrap();
-        c.call(a, Call::SetLayout { ino: stat.ino, stripe_size: 1 << 20, count: 1, first }).unwrap();
+        c.call(
+            a,
+            Call::SetLayout {
+                ino: stat.ino,
+                wish: proto::msg::Layout {
+                    stripe_size: 1 << 20,
+                    want_count: 1,
+                    want_first: first,
+                    ..Default::default()
+                },
+            },
+        )
+        .unwrap();
         c.write(a, fh, 0, &vec![7; 1 << 20]).unwrap();
     }
     let dead = c.server("fs-OST0001");

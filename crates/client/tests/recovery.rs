@@ -5,7 +5,7 @@ mod cluster;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
-use cluster::{Cluster, cred, name};
+use cluster::{Cluster, cred, name, wish};
 use proto::Errno;
 
 #[test]
@@ -131,7 +131,7 @@ fn a_restart_in_the_midst_of_a_call_is_only_a_pause() {
 fn data_that_was_not_durable_is_sent_again_to_a_target_that_restarts() {
     let mut c = Cluster::new(2);
     let a = c.mount();
-    c.call(a, Call::SetLayout { ino: 1, stripe_size: 64 << 10, count: 2, first: 0 }).unwrap();
+    c.call(a, Call::SetLayout { ino: 1, wish: wish(64 << 10, 2, 0) }).unwrap();
     let (_, fh) = c.create(a, 1, "f").unwrap();
     let data: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
     c.slow_media = true;

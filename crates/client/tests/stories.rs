@@ -5,8 +5,8 @@ mod cluster;
 use std::time::Duration;
 
 use client::api::{Answer, Call, SetStat, SetTime};
-use cluster::{Cluster, name};
-use proto::msg::{ConnectReq, LruLimit};
+use cluster::{Cluster, name, wish};
+use proto::msg::{ConnectReq, Layout, LruLimit};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::marks;
 
@@ -310,7 +310,7 @@ fn space_paths_and_layouts() {
     assert_eq!(c.call(a, Call::FidToPath { fid }), Ok(Answer::Paths(vec![name("d/f")])));
     let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: f.ino }).unwrap() else { panic!() };
     assert!(layout.resident);
-    c.call(a, Call::SetLayout { ino: d, stripe_size: 1 << 20, count: 2, first: -1 }).unwrap();
+    c.call(a, Call::SetLayout { ino: d, wish: wish(1 << 20, 2, -1) }).unwrap();
     let (g, _) = c.create(a, d, "g").unwrap();
     let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: g.ino }).unwrap() else { panic!() };
     assert_eq!(layout.osts.len(), 2);
@@ -871,4 +871,77 @@ fn a_directory_that_lost_a_name_is_listed_with_an_error_and_never_known_whole() 
         assert_eq!((sent("mds_getattr_name"), sent("mds_readpage")), (Some(8), None), "{:?}", c.all_requests);
         assert_eq!(c.call(b, Call::Rmdir { parent: 1, name: name("d") }), Err(Errno::ENOTEMPTY));
     }
+}
+
+/// The targets that the stripes of new files lie on, of so many files; data is written to each.
+fn places_of_new_files(c: &mut Cluster, a: usize, prefix: &str, count: usize) -> Vec<u32> {
+    let mut places = Vec::new();
+    for i in 0..count {
+        let (file, fh) = c.create(a, 1, &format!("{prefix}{i}")).unwrap();
+        c.write(a, fh, 0, &[7; 200_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        c.close(a, fh).unwrap();
+        let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: file.ino }).unwrap() else { panic!() };
+        assert!(!layout.resident);
+        places.extend(layout.osts);
+    }
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+#[test]
+fn new_files_are_written_while_an_object_target_is_away_degraded_or_taken_out() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    c.pass(Duration::from_secs(6));
+    assert_eq!(places_of_new_files(&mut c, a, "all", 6), [0, 1, 2]);
+    let at = c.server("fs-OST0001");
+    c.kill(at);
+    assert_eq!(places_of_new_files(&mut c, a, "away", 6), [0, 2]);
+    c.start(at);
+    c.pass(Duration::from_secs(60));
+    assert_eq!(places_of_new_files(&mut c, a, "back", 6), [0, 1, 2]);
+    c.set_server_param("fs-MDT0000", "osp.fs-OST0000-osc-MDT0000.max_create_count", "0");
+    assert_eq!(places_of_new_files(&mut c, a, "drained", 6), [1, 2]);
+    c.set_server_param("fs-OST0002", "obdfilter.fs-OST0002.degraded", "1");
+    c.pass(Duration::from_secs(6));
+    assert_eq!(places_of_new_files(&mut c, a, "degraded", 6), [1]);
+}
+
+#[test]
+fn new_files_avoid_an_object_target_that_is_full() {
+    let mut c = Cluster::new(2);
+    let a = c.mount();
+    c.set_free("fs-OST0000", 1 << 19);
+    c.set_free("fs-OST0001", 1 << 39);
+    c.pass(Duration::from_secs(6));
+    assert_eq!(places_of_new_files(&mut c, a, "new", 6), [1]);
+    // As many stripes as there are targets that can be used.
+    c.call(a, Call::SetLayout { ino: 1, wish: wish(0, -1, -1) }).unwrap();
+    assert_eq!(places_of_new_files(&mut c, a, "wide", 2), [1]);
+}
+
+#[test]
+fn a_file_lies_on_the_targets_of_a_list() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    let list = |osts: &[u32]| Layout { osts: osts.to_vec(), ..wish(0, 0, -1) };
+    let (file, _) = c.create(a, 1, "file").unwrap();
+    c.call(a, Call::SetLayout { ino: file.ino, wish: list(&[2, 0]) }).unwrap();
+    let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: file.ino }).unwrap() else { panic!() };
+    assert_eq!(layout.osts, [2, 0]);
+    let d = c.mkdir(a, 1, "d").unwrap().ino;
+    c.call(a, Call::SetLayout { ino: d, wish: list(&[1, 2]) }).unwrap();
+    let (below, _) = c.create(a, d, "below").unwrap();
+    let Answer::Layout(Some(layout)) = c.call(a, Call::GetLayout { ino: below.ino }).unwrap() else { panic!() };
+    assert_eq!(layout.osts, [1, 2]);
+    for bad in [&[0, 0][..], &[0, 7]] {
+        assert_eq!(c.call(a, Call::SetLayout { ino: d, wish: list(bad) }), Err(Errno::EINVAL));
+    }
+    let at = c.server("fs-OST0001");
+    c.kill(at);
+    let (other, _) = c.create(a, 1, "other").unwrap();
+    assert_eq!(c.call(a, Call::SetLayout { ino: other.ino, wish: list(&[0, 1]) }), Err(Errno::ENXIO));
+    assert_eq!(c.call(a, Call::SetLayout { ino: other.ino, wish: wish(0, 1, 1) }), Err(Errno::ENXIO));
 }

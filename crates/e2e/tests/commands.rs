@@ -36,6 +36,10 @@ fn lfs_tells_of_space_and_targets() {
     }
     let head = lfs(&["df", "-i", &mount]).ok();
     assert!(head.contains("IUsed"), "{head}");
+    let below = cluster.mount(0).join("below");
+    fs::create_dir(&below).unwrap();
+    let text = lfs(&["df", "-h", below.to_str().unwrap()]).ok();
+    assert!(text.contains(" bytes ") && text.contains(&format!("{mount}[OST:1]")), "{text}");
 
     let text = lfs(&["mdts", &mount]).ok();
     assert!(text.contains(&format!("0: {mdt}_UUID ACTIVE")), "{text}");
@@ -44,6 +48,10 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["check", "servers", &mount]).ok();
     assert!(text.contains(&format!("{ost1} active.")), "{text}");
     lfs(&["check", "nonsense", &mount]).refused_with(&["nonsense", "servers"]);
+    for verb in ["migrate", "find"] {
+        let outcome = lfs(&[verb, &mount]);
+        assert!(outcome.code == Some(2) && outcome.stderr.contains("not in this version"), "{outcome}");
+    }
     lfs(&["df", "/proc"]).refused_with(&["/proc", "not on an Adamant mount"]);
 
     // A target that is away is said to be, and the others are still told of.
@@ -127,6 +135,7 @@ fn lfs_tells_paths_and_fids() {
 
     fs::remove_file(mount.join("renamed/below/file")).unwrap();
     lfs(&["fid2path", &shown, fid]).refused_with(&[fid, "No such file"]);
+    lfs(&["fid2path", &shown, "0x1:0x2:0x3"]).refused_with(&["no object of", "0x1:0x2:0x3"]);
     let outcome = lfs(&["fid2path", &shown, "[nonsense]"]);
     assert_eq!(outcome.code, Some(2), "{outcome}");
     lfs(&["path2fid", mount.join("absent").to_str().unwrap()]).refused_with(&["absent", "No such file"]);
@@ -186,9 +195,38 @@ fn lfs_sets_and_shows_layouts() {
 
     lfs(&["setstripe", "-S", "1000", folder.to_str().unwrap()]).refused_with(&["1000", "65536"]);
     lfs(&["setstripe", "-S", "banana", folder.to_str().unwrap()]).refused_in_usage("banana");
-    lfs(&["setstripe", "-i", "77", mount.join("far").to_str().unwrap()]).refused();
+    let far = mount.join("far");
+    lfs(&["setstripe", "-i", "77", far.to_str().unwrap()]).refused_with(&["far", "no OST004d"]);
+    lfs(&["setstripe", "-o", "0,77", far.to_str().unwrap()]).refused_with(&["no OST004d"]);
+    assert!(!far.exists(), "a file that was made for a layout that cannot be goes again");
     lfs(&["setstripe", "-c", "2", made.to_str().unwrap()]).refused_with(&["made"]);
     assert!(fs::read(&made).unwrap() == content, "a refused setstripe changes nothing");
+
+    // Targets by name, a directory with what is in it, and the end of its layout.
+    let listed = folder.join("listed");
+    lfs(&["setstripe", "-o", "2,0", listed.to_str().unwrap()]).ok();
+    fs::write(&listed, &content).unwrap();
+    let text = lfs(&["getstripe", "-y", listed.to_str().unwrap()]).ok();
+    assert!(text.contains("lmm_stripe_count:  2") && text.contains("- l_ost_idx: 2"), "{text}");
+    let text = lfs(&["getstripe", folder.to_str().unwrap()]).ok();
+    assert!(text.contains("stripe_count:  3 stripe_size:   131072"), "{text}");
+    for name in ["wide/below", "wide/file", "wide/listed"] {
+        assert!(text.contains(mount.join(name).to_str().unwrap()), "{name} is missing:\n{text}");
+    }
+    lfs(&["setstripe", "-d", folder.to_str().unwrap()]).ok();
+    let text = lfs(&["getstripe", "-d", folder.to_str().unwrap()]).ok();
+    assert!(text.contains("stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1"), "{text}");
+
+    // One that is taken out gets no new files.
+    lctl(&["deactivate", &cluster.target_name(Which::Ost(1))]).ok();
+    lfs(&["setstripe", "-i", "1", mount.join("there").to_str().unwrap()])
+        .refused_with(&["OST0001 takes no new objects"]);
+    for i in 0..4 {
+        let new = mount.join(format!("new{i}"));
+        lfs(&["setstripe", "-c", "3", new.to_str().unwrap()]).ok();
+        assert_eq!(number("-c", &new), "2");
+    }
+    lctl(&["activate", &cluster.target_name(Which::Ost(1))]).ok();
 }
 
 trait RefusedInUsage {

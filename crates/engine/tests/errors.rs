@@ -68,7 +68,7 @@ fn a_full_disk_takes_what_was_accepted_and_removals_also_after_a_restart() {
     let mut room = View::new(ViewConfig::default(), store::Formats::new(|_| 1), 0);
     loop {
         room.set_space(engine.space().expect("an answer"));
-        if room.room(4, 160_000, false) != store::Room::Yes {
+        if room.room(4, 160_000, store::RoomFor::Change { promised: 0 }) != store::Room::Yes {
             break;
         }
         group += 1;
@@ -89,7 +89,12 @@ fn a_full_disk_takes_what_was_accepted_and_removals_also_after_a_restart() {
         engine.commit(group, &[(key(n), None)]).expect("a removal on a full disk");
     }
     room.set_space(engine.space().expect("an answer"));
-    assert_eq!(room.room(4, 160_000, false), store::Room::Yes, "what was removed can be used: {:?}", engine.space());
+    assert_eq!(
+        room.room(4, 160_000, store::RoomFor::Change { promised: 0 }),
+        store::Room::Yes,
+        "what was removed can be used: {:?}",
+        engine.space()
+    );
     for n in 0..100 {
         group += 1;
         engine.commit(group, &[wide(n)]).expect("there is space again");

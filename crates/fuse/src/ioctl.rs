@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use bytes::{Buf, BufMut};
+use proto::msg::Layout;
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl;
 
@@ -31,7 +32,7 @@ pub enum Verb {
     FidToPath = 2,
     /// Out: the layout, a prost body of [`proto::msg::Layout`]; nothing if there is none.
     GetLayout = 3,
-    /// In: stripe size u32, count i32, first index i32.
+    /// In: stripe size u32, count i32, first index i32, and the index of each target of a list, u32.
     SetLayout = 4,
     /// Out: lines `NAME TOTAL FREE AVAILABLE FILES FILES_FREE` or `NAME error ERRNO`.
     TargetSpace = 5,
@@ -71,6 +72,29 @@ pub fn parse_request(mut block: &[u8]) -> Option<(Verb, &[u8])> {
     let verb = Verb::from_raw(block.get_u8())?;
     let length = block.get_u32_le() as usize;
     Some((verb, block.get(..length)?))
+}
+
+/// The input of [`Verb::SetLayout`].
+pub fn wish(layout: &Layout) -> Vec<u8> {
+    let mut input = Vec::with_capacity(12 + 4 * layout.osts.len());
+    input.put_u32_le(layout.stripe_size);
+    input.put_i32_le(layout.want_count);
+    input.put_i32_le(layout.want_first);
+    layout.osts.iter().for_each(|&ost| input.put_u32_le(ost));
+    input
+}
+
+/// What [`wish`] made.
+pub fn parse_wish(mut input: &[u8]) -> Option<Layout> {
+    if input.len() < 12 || !input.len().is_multiple_of(4) {
+        return None;
+    }
+    let (stripe_size, want_count, want_first) = (input.get_u32_le(), input.get_i32_le(), input.get_i32_le());
+    let mut osts = Vec::with_capacity(input.len() / 4);
+    while input.has_remaining() {
+        osts.push(input.get_u32_le());
+    }
+    Some(Layout { stripe_size, want_count, want_first, osts, ..Layout::default() })
 }
 
 /// An answer block. What does not fit is `EOVERFLOW`.

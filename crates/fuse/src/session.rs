@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use client::api::{Answer, CallId, FileHandle as Fh, RecordLock, RecordLockKind, SetStat, Stat, Whence};
 use fusewire::abi::open;
 use fusewire::{Attend, Entry, FileLock, Handler, Incoming, Listing, Operation, Reply, Request, SetAttr, Space};
@@ -394,7 +394,7 @@ impl Adapter {
     /// The call that an ioctl asks for, or what is answered without one.
     fn plan_ioctl(&self, ino: u64, block: &[u8]) -> Result<Call, Vec<u8>> {
         let refused = || ioctl::answer(Err(Errno::EINVAL));
-        let (verb, mut input) = ioctl::parse_request(block).ok_or_else(refused)?;
+        let (verb, input) = ioctl::parse_request(block).ok_or_else(refused)?;
         match verb {
             Verb::Identity => Err(ioctl::answer(Ok(self.identity.as_bytes()))),
             Verb::PathToFid => Ok(Call::PathToFid { ino }),
@@ -403,11 +403,7 @@ impl Adapter {
                 fid.map(|fid| Call::FidToPath { fid }).ok_or_else(refused)
             }
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
-            Verb::SetLayout if input.len() == 12 => {
-                let stripe_size = input.get_u32_le();
-                Ok(Call::SetLayout { ino, stripe_size, count: input.get_i32_le(), first: input.get_i32_le() })
-            }
-            Verb::SetLayout => Err(refused()),
+            Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
             Verb::TargetSpace => Ok(Call::TargetSpace),
             Verb::Sync => Ok(Call::Syncfs),
         }

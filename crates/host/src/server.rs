@@ -676,7 +676,7 @@ mod tests {
         let mut threads = Vec::new();
         for (position, engine) in engines.iter().enumerate() {
             let name: TargetName = format!("fs{position}-MDT0000").parse().unwrap();
-            let new = NewTarget { name, mgs: Vec::new(), reformat: false, params: Vec::new() };
+            let new = NewTarget { name, mgs: Vec::new(), reformat: false, plain_names: false, params: Vec::new() };
             write_first_records(engine, &new).unwrap();
             let header = header_of(engine, "mem:").unwrap();
             let target = opened(header, Arc::new(engine.clone()), None, "mem:").unwrap();

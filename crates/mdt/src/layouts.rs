@@ -1,9 +1,11 @@
 //! Layouts: where a new file's data goes, and what a user may ask for.
 
-use proto::Errno;
-use proto::msg::Config;
-use proto::msg::Layout;
-use proto::{Fid, TargetKind, TargetName};
+use crate::osts::Osts;
+use prost::Message;
+use proto::msg::{Config, Layout, ObjectRep};
+use proto::{Errno, Fid, TargetKind, TargetName};
+use std::collections::BTreeSet;
+use target::{Cx, Request, Stop};
 
 /// Stripe size where nobody said otherwise.
 pub const STRIPE_SIZE_DEFAULT: u32 = 1 << 20;
@@ -22,52 +24,104 @@ pub fn osts_of(config: &Config) -> Vec<u32> {
 }
 
 /// What a directory's default, or nothing, makes of a new file. The first stripe goes round over the targets with the
-/// numbers that the client gives its files.
-pub fn of_new_file(default: Option<&Layout>, osts: &[u32], fid: Fid, resident: bool) -> Layout {
+/// numbers that the client gives its files, as long as their space is about equal.
+pub fn of_new_file(default: Option<&Layout>, osts: &Osts, fid: Fid, resident: bool) -> Layout {
     let default = default.cloned().unwrap_or_default();
     let stripe_size = if default.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { default.stripe_size };
-    let count = match default.want_count {
-        all if all < 0 => osts.len(),
-        0 => 1,
-        n => n as usize,
-    };
-    let count = count.min(osts.len()).min(STRIPE_COUNT_MAX);
-    let wanted = u32::try_from(default.want_first).ok().and_then(|first| osts.iter().position(|&ost| ost == first));
-    let start = match wanted {
-        // In a default that was never set, 0 means any.
-        Some(at) if default.generation > 0 => at,
-        _ if osts.is_empty() => 0,
-        _ => (fid.seq.wrapping_add(u64::from(fid.oid)) % osts.len() as u64) as usize,
-    };
-    let chosen = osts.iter().cycle().skip(start).take(count).copied().collect();
     // Without object targets the data can only stay here.
-    Layout { stripe_size, osts: chosen, resident: resident || osts.is_empty(), ..Layout::default() }
+    let layout =
+        |osts: Vec<u32>| Layout { stripe_size, resident: resident || osts.is_empty(), osts, ..Layout::default() };
+    if !default.osts.is_empty() {
+        return layout(default.osts);
+    }
+    let count = match default.want_count {
+        all if all < 0 => STRIPE_COUNT_MAX,
+        0 => 1,
+        n => (n as usize).min(STRIPE_COUNT_MAX),
+    };
+    // In a default that was never set, 0 means any.
+    let first = u32::try_from(default.want_first).ok().filter(|_| default.generation > 0);
+    layout(osts.choose(count, first, seed(fid)))
+}
+
+/// Differs by one from one file of a client to the next.
+fn seed(fid: Fid) -> u64 {
+    fid.seq.wrapping_add(u64::from(fid.oid))
+}
+
+/// Where the data of a file goes that was made when no object target was known. No client's replay brings this choice, so it
+/// does not depend on what changes from one moment to the next.
+pub fn of_old_file(osts: &Osts, fid: Fid) -> Layout {
+    let all: Vec<u32> = osts.iter().map(|ost| ost.index).collect();
+    let chosen = all.get((seed(fid) % all.len().max(1) as u64) as usize).copied();
+    let resident = true;
+    Layout { stripe_size: STRIPE_SIZE_DEFAULT, osts: chosen.into_iter().collect(), resident, ..Layout::default() }
 }
 
 /// A default that a user asks for. `generation` 1 marks that it was set.
-pub fn checked_default(wanted: &Layout, osts: &[u32]) -> Result<Layout, Errno> {
-    let known = |first: i32| u32::try_from(first).is_ok_and(|first| osts.contains(&first));
-    if !wanted.stripe_size.is_multiple_of(STRIPE_SIZE_UNIT)
-        || wanted.want_count < -1
-        || wanted.want_count > STRIPE_COUNT_MAX as i32
-        || wanted.want_first < -1
-        || (wanted.want_first >= 0 && !known(wanted.want_first))
+pub fn checked_default(wanted: &Layout, osts: &Osts) -> Result<Layout, Errno> {
+    let Layout { stripe_size, want_count, want_first, .. } = *wanted;
+    let known = |first: i32| u32::try_from(first).is_ok_and(|first| osts.has(first));
+    if !stripe_size.is_multiple_of(STRIPE_SIZE_UNIT)
+        || want_count < -1
+        || want_count > STRIPE_COUNT_MAX as i32
+        || want_first < -1
+        || (want_first >= 0 && !known(want_first))
     {
         return Err(Errno::EINVAL);
     }
-    Ok(Layout {
-        stripe_size: wanted.stripe_size,
-        want_count: wanted.want_count,
-        want_first: wanted.want_first,
-        generation: 1,
-        ..Layout::default()
-    })
+    let set = Layout { stripe_size, want_count, want_first, generation: 1, ..Layout::default() };
+    let Some(&first) = wanted.osts.first() else { return Ok(set) };
+    // A list says all: a count or a first target beside it must be the same.
+    let count = wanted.osts.len() as i32;
+    let distinct = wanted.osts.iter().collect::<BTreeSet<_>>().len() == wanted.osts.len();
+    let agrees = (want_count == 0 || want_count == count) && (want_first == -1 || want_first == first as i32);
+    if wanted.osts.len() > STRIPE_COUNT_MAX || !distinct || !agrees || !wanted.osts.iter().all(|&ost| osts.has(ost)) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Layout { osts: wanted.osts.clone(), want_count: count, want_first: first as i32, ..set })
+}
+
+/// Whether a layout of a file can be one at all: it came from outside.
+pub fn is_sound(layout: &Layout) -> bool {
+    layout.osts.len() <= STRIPE_COUNT_MAX
+        && layout.stripe_size > 0
+        && layout.stripe_size.is_multiple_of(STRIPE_SIZE_UNIT)
+}
+
+/// What the answer to the first execution said, which a replay brings behind its body; `None` if this is no replay, or that
+/// of a client of version 0.2.0 or older.
+pub fn first_answer<M: Message + Default>(cx: &Cx<'_>, request: &Request) -> Result<Option<M>, Stop> {
+    if !cx.is_replay() || request.bulk().is_empty() {
+        return Ok(None);
+    }
+    M::decode(&request.bulk()[..]).map(Some).map_err(|_| Errno::EPROTO.into())
+}
+
+/// The layout that the first execution answered.
+pub fn answered(cx: &Cx<'_>, request: &Request) -> Result<Option<Layout>, Stop> {
+    let answer = first_answer::<ObjectRep>(cx, request)?;
+    checked_answer(answer.and_then(|rep| rep.attr).and_then(|attr| attr.layout))
+}
+
+/// A layout of an answer that a client brings back.
+pub fn checked_answer(layout: Option<Layout>) -> Result<Option<Layout>, Stop> {
+    match layout {
+        Some(layout) if !is_sound(&layout) => Err(Errno::EPROTO.into()),
+        layout => Ok(layout),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proto::msg::TargetEntry;
+
+    fn known(indexes: &[u32]) -> Osts {
+        let mut osts = Osts::default();
+        osts.configure(indexes);
+        osts
+    }
 
     fn fid(oid: u32) -> Fid {
         Fid::new(0x2_0000_0400, oid)
@@ -77,8 +131,9 @@ mod tests {
     fn new_files_go_round_over_the_targets_or_where_the_directory_says() {
         let targets = ["fs-OST0002", "fs-MDT0000", "fs-OST0000", "fs-OST0001"]
             .map(|name| TargetEntry { target: name.into(), ..TargetEntry::default() });
-        let osts = osts_of(&Config { targets: targets.to_vec(), ..Config::default() });
-        assert_eq!(osts, [0, 1, 2]);
+        let indexes = osts_of(&Config { targets: targets.to_vec(), ..Config::default() });
+        assert_eq!(indexes, [0, 1, 2]);
+        let osts = known(&indexes);
         let first: Vec<u32> = (1..=6).map(|oid| of_new_file(None, &osts, fid(oid), true).osts[0]).collect();
         assert_eq!(first, [1, 2, 0, 1, 2, 0]);
         let default = |want_count, want_first| {
@@ -93,18 +148,34 @@ mod tests {
 
     #[test]
     fn without_object_targets_files_stay_here() {
-        let layout = of_new_file(None, &[], fid(1), false);
+        let layout = of_new_file(None, &known(&[]), fid(1), false);
         assert!(layout.resident && layout.osts.is_empty());
     }
 
     #[test]
     fn wishes_that_make_no_sense_are_refused() {
         let ask = |stripe_size, want_count, want_first| {
-            checked_default(&Layout { stripe_size, want_count, want_first, ..Layout::default() }, &[0, 1])
+            checked_default(&Layout { stripe_size, want_count, want_first, ..Layout::default() }, &known(&[0, 1]))
         };
         assert!(ask(0, 0, -1).is_ok() && ask(1 << 20, -1, 1).is_ok());
         for (size, count, first) in [(1000, 1, 0), (1 << 20, -2, 0), (1 << 20, 1, 2), (1 << 20, 5000, 0), (0, 0, -2)] {
             assert_eq!(ask(size, count, first), Err(Errno::EINVAL));
+        }
+    }
+
+    #[test]
+    fn a_list_of_targets_is_taken_as_it_is() {
+        let osts = known(&[0, 1, 2]);
+        let ask = |list: &[u32], want_count, want_first| {
+            let wanted = Layout { osts: list.to_vec(), want_count, want_first, ..Layout::default() };
+            checked_default(&wanted, &osts)
+        };
+        let default = ask(&[2, 0], 0, -1).unwrap();
+        assert_eq!((default.want_count, default.want_first), (2, 2), "for versions that know no lists");
+        assert_eq!(of_new_file(Some(&default), &osts, fid(1), false).osts, [2, 0]);
+        assert!(ask(&[2, 0], 2, 2).is_ok());
+        for (list, count, first) in [(&[0, 0][..], 0, -1), (&[0, 7], 0, -1), (&[0, 1], 3, -1), (&[0, 1], 0, 1)] {
+            assert_eq!(ask(list, count, first), Err(Errno::EINVAL), "{list:?} {count} {first}");
         }
     }
 }

@@ -7,6 +7,7 @@
 //! - [`layouts`], [`resident`]: where data lies, and the bytes of small files. Pure.
 //! - [`tree`]: objects, names and the writes that all operations share, as records.
 //! - [`grants`]: locks that come with replies.
+//! - [`osts`]: which object targets new files may use.
 //! - [`opens`], [`known`], [`listings`]: what is only in memory: open files; directories of which every name is known; what listings
 //!   have shown so far.
 //! - `promises`: room for changes that clients make behind their programs' backs; [`target::grants`]: space for the data of
@@ -30,6 +31,7 @@ pub mod layouts;
 pub mod listings;
 pub mod opens;
 pub mod ops;
+pub mod osts;
 mod params;
 mod promises;
 pub mod resident;
@@ -47,11 +49,12 @@ use known::KnownDirs;
 use listings::Listings;
 use opens::Opens;
 use ops::Change;
+use osts::Osts;
 use params::Stats;
 use promises::Promises;
 use proto::connect::features;
 use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
-use proto::{Errno, Opcode, TargetKind};
+use proto::{Errno, Opcode, TargetKind, TargetName};
 use target::grants::Grants;
 use target::{CHANGE_RECORDS, Cx, Executed, ExportId, Reply, Request, Service, Stop, Task};
 use tasks::Destroys;
@@ -67,7 +70,7 @@ pub struct Mdt {
     opens: Opens,
     known: KnownDirs,
     listings: Listings,
-    osts: Vec<u32>,
+    osts: Osts,
     stats: Stats,
     destroys: Destroys,
     promises: Promises,
@@ -75,6 +78,8 @@ pub struct Mdt {
     space_grants: Grants,
     /// What the engine said last about its room, as `space_grants` knows it.
     space: Option<store::Space>,
+    /// Object targets are asked for their space.
+    watching: bool,
     /// A range of sequences is being fetched.
     fetching: bool,
     /// Grants of clients that are gone will be looked for.
@@ -91,12 +96,13 @@ impl Mdt {
             opens: Opens::default(),
             known: KnownDirs::new(KNOWN_NAMES_MAX),
             listings: Listings::default(),
-            osts: Vec::new(),
+            osts: Osts::default(),
             stats: Stats::default(),
             destroys: Destroys::default(),
             promises: Promises::default(),
             space_grants: Grants::default(),
             space: None,
+            watching: false,
             fetching: false,
             forgetting: false,
             seek_strays: false,
@@ -120,17 +126,18 @@ impl Mdt {
         self.opens.total()
     }
 
-    fn reint(&mut self, cx: &mut Cx<'_>, request: &ReintReq) -> Result<Reply, Stop> {
-        let change = Change::new(request);
-        match request.op.as_ref().ok_or(Errno::EPROTO)? {
+    fn reint(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+        let reint: ReintReq = request.decode()?;
+        let change = Change::new(&reint);
+        match reint.op.as_ref().ok_or(Errno::EPROTO)? {
             Reint::Setattr(op) => ops::setattr::setattr(self, cx, &change, op),
-            Reint::Create(op) => ops::create::create(self, cx, &change, op),
+            Reint::Create(op) => ops::create::create(self, cx, &change, op, layouts::answered(cx, request)?),
             Reint::Link(op) => ops::link::link(self, cx, &change, op),
             Reint::Unlink(op) => ops::unlink::unlink(self, cx, &change, op),
             Reint::Rename(op) => ops::rename::rename(self, cx, &change, op),
             Reint::Open(op) => ops::open::open(self, cx, &change, op),
             Reint::Setxattr(op) => ops::setxattr::setxattr(self, cx, &change, op),
-            Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op),
+            Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op, layouts::answered(cx, request)?),
         }
     }
 }
@@ -141,14 +148,14 @@ impl Service for Mdt {
     }
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
-        self.osts = layouts::osts_of(cx.config());
+        self.learn_osts(cx);
         tasks::check_root(cx)
     }
 
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
         match request.opcode {
-            Opcode::MdsReint => self.reint(cx, &request.decode()?),
-            Opcode::MdsBatch => ops::batch::batch(self, cx, &request.decode()?),
+            Opcode::MdsReint => self.reint(cx, request),
+            Opcode::MdsBatch => ops::batch::batch(self, cx, request),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
             Opcode::MdsLookup => ops::lookup::lookup(self, cx, &request.decode()?),
             Opcode::MdsGetattr => ops::getattr::getattr(cx, &request.decode()?),
@@ -255,8 +262,15 @@ impl Service for Mdt {
     }
 
     fn configured(&mut self, cx: &mut Cx<'_>) {
-        self.osts = layouts::osts_of(cx.config());
+        self.learn_osts(cx);
+        tasks::watch_osts(self, cx);
         self.prefetch_sequences(cx);
+    }
+
+    fn upstream_away(&mut self, cx: &mut Cx<'_>, target: &TargetName) {
+        if target.kind == TargetKind::Ost && target.fsname == cx.name().fsname {
+            self.osts.away(target.index.0);
+        }
     }
 
     fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
@@ -268,6 +282,6 @@ impl Service for Mdt {
     }
 
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
-        params::set(self, &cx.name().to_string(), path, value)
+        params::set(self, cx.name(), path, value)
     }
 }

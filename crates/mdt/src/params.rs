@@ -1,9 +1,10 @@
 //! Settings and statistics, under Lustre's names.
 
 use crate::Mdt;
-use proto::Errno;
 use proto::connect::DOM_SIZE_DEFAULT;
+use proto::{Errno, TargetIndex, TargetKind, TargetName};
 use std::collections::BTreeMap;
+use target::{Cx, device_of};
 
 /// Settings of a metadata target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,18 +45,98 @@ impl Stats {
 /// All parameters of the target of this name.
 pub(crate) fn get(mdt: &Mdt, name: &str) -> Vec<(String, String)> {
     let param = |leaf: &str, value: String| (format!("mdt.{name}.{leaf}"), value);
-    vec![
+    let mut all = vec![
         param("destroys_in_flight", mdt.destroys.in_flight().to_string()),
         param("dom_stripesize", mdt.settings.dom_size.to_string()),
         param("max_open_files", mdt.settings.open_files_max.to_string()),
         param("md_stats", mdt.stats.lines()),
         param("open_files", mdt.opens.total().to_string()),
-    ]
+    ];
+    all.extend(name.parse().map(|name| of_osts(mdt, &name)).unwrap_or_default());
+    all
+}
+
+/// Parameters of the object targets, as this target uses them, and of the choice between them.
+fn of_osts(mdt: &Mdt, name: &TargetName) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for ost in mdt.osts.iter() {
+        let device = device_of(name, &ost_name(name, ost.index));
+        all.push((format!("osp.{device}.active"), u8::from(ost.active).to_string()));
+        all.push((format!("osp.{device}.max_create_count"), ost.max_create_count.to_string()));
+        if let Some(space) = &ost.space {
+            all.push((format!("osp.{device}.kbytestotal"), (space.total / 1024).to_string()));
+            all.push((format!("osp.{device}.kbytesfree"), (space.free / 1024).to_string()));
+            all.push((format!("osp.{device}.kbytesavail"), (space.available / 1024).to_string()));
+        }
+    }
+    let usable: String = mdt.osts.usable().iter().map(|&index| format!("{}\n", ost_name(name, index))).collect();
+    let choice = [
+        ("activeobd", mdt.osts.usable().len().to_string()),
+        ("numobd", mdt.osts.iter().count().to_string()),
+        ("qos_prio_free", format!("{}%", mdt.osts.qos_prio_free)),
+        ("qos_threshold_rr", format!("{}%", mdt.osts.qos_threshold_rr)),
+        ("usable_obd", usable),
+    ];
+    all.extend(choice.into_iter().map(|(leaf, value)| (format!("lod.{name}-mdtlov.{leaf}"), value)));
+    all
+}
+
+fn ost_name(own: &TargetName, index: u32) -> TargetName {
+    TargetName { fsname: own.fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(index) }
+}
+
+/// An object target that is new in the configuration has the persistent parameters that name it.
+pub(crate) fn of_new_ost(mdt: &mut Mdt, cx: &Cx<'_>, index: u32) {
+    let device = device_of(cx.name(), &ost_name(cx.name(), index));
+    for leaf in ["active", "max_create_count"] {
+        let path = format!("osp.{device}.{leaf}");
+        for param in cx.config().params.iter().filter(|param| stdx::wildcard::matches(&param.path, &path)) {
+            // One that makes no sense has no effect; those that have it set are told why at once.
+            let _ = set_osts(mdt, cx.name(), &path, &param.value);
+        }
+    }
+}
+
+/// Sets one of those of [`of_osts`]. `None`: there is none of this name.
+fn set_osts(mdt: &mut Mdt, name: &TargetName, path: &str, value: &str) -> Option<Result<(), Errno>> {
+    let percent = |value: &str| match value.trim().trim_end_matches('%').parse() {
+        Ok(percent @ 0..=100u8) => Ok(percent),
+        Ok(_) => Err(Errno::ERANGE),
+        Err(_) => Err(Errno::EINVAL),
+    };
+    let (kind, rest) = path.split_once('.')?;
+    let (device, leaf) = rest.split_once('.')?;
+    let lod = format!("{name}-mdtlov");
+    if kind == "lod" && device == lod {
+        let (threshold, prio) = (mdt.osts.qos_threshold_rr, mdt.osts.qos_prio_free);
+        return Some(match leaf {
+            "qos_threshold_rr" => percent(value).map(|threshold| mdt.osts.set_qos(threshold, prio)),
+            "qos_prio_free" => percent(value).map(|prio| mdt.osts.set_qos(threshold, prio)),
+            _ => return None,
+        });
+    }
+    let is_it = |index: &u32| kind == "osp" && device == device_of(name, &ost_name(name, *index));
+    let index = mdt.osts.iter().map(|ost| ost.index).find(is_it)?;
+    Some(match leaf {
+        "active" => match value.trim() {
+            word @ ("0" | "1") => mdt.osts.set_active(index, word == "1"),
+            _ => Err(Errno::EINVAL),
+        },
+        "max_create_count" => match value.trim().parse() {
+            Ok(count) => mdt.osts.set_max_create_count(index, count),
+            Err(_) => Err(Errno::EINVAL),
+        },
+        _ => return None,
+    })
 }
 
 /// Sets one. `None`: there is none of this name here.
-pub(crate) fn set(mdt: &mut Mdt, name: &str, path: &str, value: &str) -> Option<Result<(), Errno>> {
-    let leaf = path.strip_prefix("mdt.")?.strip_prefix(name)?.strip_prefix('.')?;
+pub(crate) fn set(mdt: &mut Mdt, target: &TargetName, path: &str, value: &str) -> Option<Result<(), Errno>> {
+    if let Some(result) = set_osts(mdt, target, path, value) {
+        return Some(result);
+    }
+    let name = &target.to_string();
+    let leaf = path.strip_prefix("mdt.")?.strip_prefix(name.as_str())?.strip_prefix('.')?;
     Some(match leaf {
         "dom_stripesize" => size(value).map(|size| mdt.settings.dom_size = size),
         "max_open_files" => match value.trim().parse() {
@@ -98,7 +179,7 @@ mod tests {
     #[test]
     fn parameters_have_lustres_paths() {
         let mut mdt = Mdt::new(Settings::default());
-        let mut set = |path: &str, value: &str| set(&mut mdt, "fs-MDT0000", path, value);
+        let mut set = |path: &str, value: &str| set(&mut mdt, &"fs-MDT0000".parse().unwrap(), path, value);
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "128k"), Some(Ok(())));
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "1000"), Some(Err(Errno::EINVAL)));
         assert_eq!(set("mdt.fs-MDT0000.dom_stripesize", "64m"), Some(Err(Errno::ERANGE)));
@@ -110,5 +191,27 @@ mod tests {
         assert_eq!(set("mdt.fs-MDT0001.md_stats", "clear"), None);
         assert_eq!(set("mdt.fs-MDT0000.nothing", "1"), None);
         assert!(get(&mdt, "fs-MDT0000").contains(&("mdt.fs-MDT0000.dom_stripesize".into(), "0".into())));
+    }
+
+    #[test]
+    fn object_targets_are_taken_out_by_lustres_words() {
+        let mut mdt = Mdt::new(Settings::default());
+        mdt.osts.configure(&[0, 1]);
+        let mut try_set = |path: &str, value: &str| set(&mut mdt, &"fs-MDT0000".parse().unwrap(), path, value);
+        assert_eq!(try_set("osp.fs-OST0001-osc-MDT0000.max_create_count", "0"), Some(Ok(())));
+        assert_eq!(try_set("osp.fs-OST0001-osc-MDT0000.max_create_count", "few"), Some(Err(Errno::EINVAL)));
+        assert_eq!(try_set("osp.fs-OST0001-osc-MDT0000.active", "2"), Some(Err(Errno::EINVAL)));
+        assert_eq!(try_set("osp.fs-OST0002-osc-MDT0000.active", "0"), None);
+        assert_eq!(try_set("lod.fs-MDT0000-mdtlov.qos_threshold_rr", "101"), Some(Err(Errno::ERANGE)));
+        assert_eq!(try_set("lod.fs-MDT0000-mdtlov.qos_threshold_rr", "30%"), Some(Ok(())));
+        let all = get(&mdt, "fs-MDT0000");
+        for (path, value) in [
+            ("osp.fs-OST0001-osc-MDT0000.max_create_count", "0"),
+            ("osp.fs-OST0000-osc-MDT0000.active", "1"),
+            ("lod.fs-MDT0000-mdtlov.qos_threshold_rr", "30%"),
+            ("lod.fs-MDT0000-mdtlov.usable_obd", "fs-OST0000\n"),
+        ] {
+            assert!(all.contains(&(path.into(), value.into())), "{path}");
+        }
     }
 }

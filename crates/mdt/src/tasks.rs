@@ -1,5 +1,6 @@
 //! Background work.
 //!
+//! - **Space.** The object targets are asked for theirs from time to time, so that new files go where there is some.
 //! - **Orphans.** An object without a name goes with its last close. What a client that is gone had open, and what nobody
 //!   opened again in recovery, is removed here.
 //! - **Destroys.** A file's objects on object targets are removed when the file's removal is durable: the destroy log has a
@@ -16,10 +17,11 @@
 
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
-use crate::{Mdt, tree};
+use crate::osts::ASK_EVERY;
+use crate::{Mdt, layouts, params, tree};
 use bytes::Bytes;
 use core::time::Duration;
-use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StrayObjects};
+use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StatfsRep, StatfsReq, StrayObjects};
 use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
 use schema::{DestroyLog, Inode, MdtState, Oi, Orphan, Record, SeqGrant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -88,6 +90,46 @@ struct ForgetGrants(Option<u64>);
 /// Removes objects of files that are not there, of a sequence that nobody has, from this number on.
 struct Strays(u64, u32);
 
+/// Asks the object targets for their space, from time to time.
+struct AskSpaces;
+/// Asks one for its space.
+struct AskSpace(u32);
+
+impl Mdt {
+    /// Takes the object targets from the configuration, with the persistent parameters of those that are new.
+    pub(crate) fn learn_osts(&mut self, cx: &Cx<'_>) {
+        for index in self.osts.configure(&layouts::osts_of(cx.config())) {
+            params::of_new_ost(self, cx, index);
+        }
+    }
+}
+
+/// Begins to ask the object targets for their space, as soon as there are some.
+pub fn watch_osts(mdt: &mut Mdt, cx: &mut Cx<'_>) {
+    if !mdt.watching && !mdt.osts.is_empty() {
+        mdt.watching = true;
+        cx.spawn(Task::new("spaces", AskSpaces));
+    }
+}
+
+fn ask_spaces(mdt: &mut Mdt, cx: &mut Cx<'_>) {
+    for index in mdt.osts.ask() {
+        cx.spawn(Task::new("space", AskSpace(index)));
+    }
+    cx.spawn_after(ASK_EVERY, Task::new("spaces", AskSpaces));
+}
+
+fn ask_space(mdt: &mut Mdt, cx: &mut Cx<'_>, index: u32) -> Result<(), Stop> {
+    let name = TargetName { fsname: cx.name().fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(index) };
+    let space = match cx.upstream(&name, Opcode::ObjStatfs, &StatfsReq { want_grant: 0 }, Bytes::new()) {
+        Ok(frame) if frame.header.status == 0 => frame.decode::<StatfsRep>().ok(),
+        Ok(_) | Err(Stop::Errno(_)) => None,
+        Err(Stop::Wait) => return Err(Stop::Wait),
+    };
+    mdt.osts.answered(index, space);
+    Ok(())
+}
+
 /// What must be there before a metadata target serves.
 pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
     match tree::find(cx, Fid::ROOT)? {
@@ -150,6 +192,13 @@ impl Mdt {
 
 /// One attempt of a task.
 pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
+    if task.get::<AskSpaces>().is_some() {
+        ask_spaces(mdt, cx);
+        return Ok(());
+    }
+    if let Some(AskSpace(index)) = task.get() {
+        return ask_space(mdt, cx, *index);
+    }
     if let Some(OrphanWalk(after)) = task.get() {
         return walk_orphans(mdt, cx, *after);
     }
@@ -402,7 +451,7 @@ fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), St
 fn ask_all(mdt: &Mdt, cx: &mut Cx<'_>, request: &DestroyReq) -> Result<bool, Stop> {
     let fsname = cx.name().fsname.clone();
     let (mut more, mut stop) = (false, None);
-    for &ost in &mdt.osts {
+    for ost in mdt.osts.iter().map(|ost| ost.index) {
         let name = TargetName { fsname: fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(ost) };
         match cx.upstream(&name, Opcode::ObjDestroy, request, Bytes::new()) {
             Ok(frame) => {

@@ -49,6 +49,8 @@ pub struct Ost {
     objects: u64,
     space: Option<DataSpace>,
     sweeping: bool,
+    /// An administrator's word: new files should go elsewhere while its disks are repaired.
+    degraded: bool,
 }
 
 impl Ost {
@@ -144,9 +146,24 @@ impl Service for Ost {
             ("kbytesavail", (figures.available / 1024).to_string()),
             ("filestotal", figures.files.to_string()),
             ("filesfree", figures.files_free.to_string()),
+            ("degraded", u8::from(self.degraded).to_string()),
             ("tot_granted", self.grants.total().to_string()),
             ("brw_stats", self.stats.text()),
         ];
         all.into_iter().map(|(path, value)| (format!("obdfilter.{name}.{path}"), value)).collect()
+    }
+
+    fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
+        let base = format!("obdfilter.{}.", cx.name());
+        if path.strip_prefix(&base)? != "degraded" {
+            return None;
+        }
+        Some(match value.trim() {
+            on @ ("0" | "1") => {
+                self.degraded = on == "1";
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        })
     }
 }

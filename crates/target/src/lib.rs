@@ -41,4 +41,5 @@ pub use cx::{Cx, ExportInfo, IDENTITY};
 pub use dlm::ExportId;
 pub use machine::Target;
 pub use options::{Format, Options, format, format_features};
+pub use params::device_of;
 pub use service::{CHANGE_RECORDS, Executed, Reply, Request, Service, ShareKey, Stop, Task};

@@ -5,7 +5,7 @@ use core::time::Duration;
 use dlm::server::LOCK_BYTES;
 use proto::connect::TAG_MAX;
 use proto::msg::Param;
-use proto::{Errno, Handle, TargetKind};
+use proto::{Errno, Handle, TargetKind, TargetName};
 use rpc::server::Export;
 use stdx::{Instant, wildcard};
 
@@ -15,6 +15,18 @@ use crate::service::Service;
 
 /// How many changes a client may have in flight; the second is its old name.
 const MAX_MOD_RPCS: [&str; 2] = ["max_mod_rpcs_in_flight", "max_mod_rpcs_per_client"];
+
+/// Lustre's name of the device with which a target talks to another: `fs-OST0001-osc-MDT0000`.
+pub fn device_of(own: &TargetName, other: &TargetName) -> String {
+    match other.kind {
+        TargetKind::Ost => {
+            let own = own.to_string();
+            let short = own.rsplit_once('-').map_or(own.as_str(), |(_, short)| short);
+            format!("{other}-osc-{short}")
+        }
+        _ => format!("{own}-{other}"),
+    }
+}
 
 fn kind_word(kind: TargetKind) -> &'static str {
     match kind {
@@ -84,7 +96,7 @@ impl Machine {
                 "target: {other}\nstate: {}\nconnection_attempts: {}\ninflight: {}\n",
                 status.state, status.conn_cnt, status.in_flight
             );
-            all.push((format!("osp.{name}-{other}.import"), text));
+            all.push((format!("osp.{}.import", device_of(&self.name, other)), text));
         }
         all
     }

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use dlm::ExportId;
 use prost::Message;
 use proto::msg::{ConnectRep, ConnectReq};
-use proto::{Errno, Fid, Frame, Opcode, TargetKind, Transno, Xid};
+use proto::{Errno, Fid, Frame, Opcode, TargetKind, TargetName, Transno, Xid};
 use store::Miss;
 
 use crate::Cx;
@@ -296,6 +296,11 @@ pub trait Service {
     /// The configuration has changed ([`Cx::config`]). Not an attempt: spawn tasks.
     fn configured(&mut self, cx: &mut Cx<'_>) {
         let _ = cx;
+    }
+
+    /// The connection to another target that the service asks is lost. Its requests go on when it is back. Not an attempt.
+    fn upstream_away(&mut self, cx: &mut Cx<'_>, target: &TargetName) {
+        let _ = (cx, target);
     }
 
     /// Everything up to `group` is durable. Not an attempt: spawn tasks.

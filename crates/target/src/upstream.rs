@@ -36,6 +36,8 @@ enum News {
     Mgs,
     Registered(Result<Frame, Errno>),
     Config(Result<Frame, Errno>),
+    /// One that the service asks is away.
+    Away(TargetName),
 }
 
 struct Upstream {
@@ -234,6 +236,10 @@ impl Machine {
                     None => {}
                 }
             }
+            ImportEffect::Away if !is_mgs => {
+                let name = self.upstreams.list.get(index).map(|up| up.name.clone());
+                self.upstreams.news.extend(name.map(News::Away));
+            }
             ImportEffect::Full { .. } if is_mgs => self.upstreams.news.push_back(News::Mgs),
             ImportEffect::Notice(frame) if is_mgs && frame.header.opcode == Opcode::MgsConfigChanged as u16 => {
                 self.ask_config();
@@ -300,6 +306,7 @@ impl<S: Service> Target<S> {
                 News::Mgs => self.m.register(),
                 News::Registered(result) => self.registered(result),
                 News::Config(result) => self.config_told(result),
+                News::Away(name) => self.aside(|service, cx| service.upstream_away(cx, &name)),
             }
         }
         any

@@ -1,5 +1,7 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
+mod activate;
+
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -81,6 +83,17 @@ enum Command {
     /// Example: lctl --device demo-MDT0000 abort_recovery
     #[command(name = "abort_recovery", visible_alias = "abort_recov")]
     AbortRecovery,
+    /// New files may lie on an object target again; example: lctl activate demo-OST0001
+    Activate {
+        /// The target, or the device with which a metadata target talks to it
+        target: Option<String>,
+    },
+    /// Take an object target out: no new files lie on it, until its metadata target restarts or it is activated; example:
+    /// lctl deactivate demo-OST0001
+    Deactivate {
+        /// The target, or the device with which a metadata target talks to it
+        target: Option<String>,
+    },
     /// Addresses of the servers here
     #[command(name = "list_nids")]
     ListNids,
@@ -97,6 +110,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let asked = |device| asked(device, host);
     match arguments.command {
         Command::AbortRecovery => abort_recovery(device, host),
+        Command::Activate { target } => set_active(target.as_deref().or(device), host, true),
+        Command::Deactivate { target } => set_active(target.as_deref().or(device), host, false),
         Command::GetParam { values, names, patterns } => Ok(get_param(&mut asked(device)?, &patterns, values, names)),
         Command::SetParam { quiet, settings, persistent: false, .. } => {
             set_param(&mut asked(device)?, &settings, quiet).map(ExitCode::from)
@@ -159,6 +174,11 @@ fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Ex
     };
     let name = format!("{}.{}.abort_recovery", device.kind, device.name);
     set_param(&mut audience, &[format!("{name}=1")], true).map(ExitCode::from)
+}
+
+fn set_active(target: Option<&str>, host: Option<&Nid>, active: bool) -> anyhow::Result<ExitCode> {
+    let setting = activate::setting(target, active)?;
+    set_param(&mut audience(host), &[setting], true).map(ExitCode::from)
 }
 
 /// No such parameter, as Lustre's tool says it.

@@ -132,26 +132,29 @@ pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     Ok(Answer::Layout(attributes(cx, ino, false)?.layout))
 }
 
-/// `SetLayout`.
-pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, stripe_size: u32, count: i32, first: i32) -> Run<Answer> {
+/// `SetLayout`. `EOPNOTSUPP`: the server is of a version that knows no lists of targets, and has set the rest.
+pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     writable(cx)?;
-    if !stripe_size.is_multiple_of(64 << 10) || count < -1 || first < -1 {
+    if !wish.stripe_size.is_multiple_of(64 << 10) || wish.want_count < -1 || wish.want_first < -1 {
         return Err(Errno::EINVAL.into());
     }
     let dest = cx.w.mdt_of(fid);
     cx.changing(step::CHANGING, ino);
-    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
-        cred: Some((*op.cred).clone()),
-        now_ns: op.wall_ns,
-        want: None,
-        op: Some(Reint::Setlayout(SetlayoutOp {
-            fid,
-            kind: SetlayoutKind::Set as i32,
-            layout: Some(Layout { stripe_size, want_count: count, want_first: first, ..Layout::default() }),
-            lvb: None,
-        })),
+    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.choosing = true;
+        let kind = SetlayoutKind::Set as i32;
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: None,
+            op: Some(Reint::Setlayout(SetlayoutOp { fid, kind, layout: Some(wish.clone()), lvb: None })),
+        }
     });
-    super::stale_if_gone(result)?;
+    let rep = super::stale_if_gone(result)?;
+    let set = rep.attr.as_ref().and_then(|attr| attr.layout.as_ref());
+    if !wish.osts.is_empty() && set.is_none_or(|set| set.osts != wish.osts) {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
     Ok(Answer::Done)
 }

@@ -155,7 +155,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::PathToFid { ino } => info::path_to_fid(*ino),
         Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
         Call::GetLayout { ino } => info::get_layout(cx, *ino),
-        Call::SetLayout { ino, stripe_size, count, first } => info::set_layout(cx, *ino, *stripe_size, *count, *first),
+        Call::SetLayout { ino, wish } => info::set_layout(cx, *ino, wish),
         Call::TargetSpace => info::target_space(cx),
     }
 }

@@ -76,6 +76,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     note_epoch(cx, step::EPOCH, parent);
     let first = !cx.replied(step::MAIN);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.choosing = mode & S_IFMT == S_IFREG;
         let lease = w.wants_lease(parent);
         let names = lease || w.wants_directory_lock(parent);
         let data = (mode & S_IFMT == S_IFREG).then_some(false);

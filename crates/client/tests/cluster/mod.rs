@@ -14,7 +14,7 @@ use mdt::Mdt;
 use mgt::Mgt;
 use ost::Ost;
 use ost::mem_data::MemData;
-use proto::msg::Cred;
+use proto::msg::{Cred, Layout};
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode};
 use schema::Record;
 use stdx::{Instant, Rng};
@@ -129,6 +129,11 @@ pub fn seeds(first: u64, usually: u64) -> core::ops::Range<u64> {
         (Some(seed), _) => seed..seed + 1,
         (None, count) => first..first + count.unwrap_or(usually),
     }
+}
+
+/// What `lfs setstripe` asks for.
+pub fn wish(stripe_size: u32, want_count: i32, want_first: i32) -> Layout {
+    Layout { stripe_size, want_count, want_first, ..Layout::default() }
 }
 
 pub fn name(text: &str) -> Bytes {
@@ -325,6 +330,15 @@ impl Cluster {
         if let Some(machine) = &mut server.machine {
             machine.handle(now, target::Event::Space(space));
         }
+        self.run();
+    }
+
+    /// What the disk of an object target's data files has free, in bytes.
+    pub fn set_free(&mut self, server: &str, free: u64) {
+        let at = self.server(server);
+        let (now, total) = (self.now, 1 << 40);
+        let machine = self.servers[at].machine.as_mut().unwrap();
+        machine.handle(now, target::Event::DataSpace(target::DataSpace { total, free }));
         self.run();
     }
 

@@ -7,17 +7,17 @@
 //!
 //! The reply record has a bit for each change that failed.
 
-use crate::ops::create::{Made, Named};
+use crate::ops::create::{Made, Named, New};
 use crate::ops::unlink::Removed;
 use crate::ops::{Change, create, setattr, unlink};
 use crate::tree::{self, Dir, Node};
-use crate::{Mdt, grants};
+use crate::{Mdt, grants, layouts};
 use proto::msg::{
-    BATCH_MAX, BatchRep, BatchReq, BatchResult, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid,
+    BATCH_MAX, BatchRep, BatchReq, BatchResult, Layout, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid,
 };
 use proto::{Errno, Fid};
 use schema::Inode;
-use target::{Cx, Reply, Stop};
+use target::{Cx, Reply, Request, Stop};
 
 /// What a change of a batch did to the records.
 enum Done {
@@ -29,15 +29,17 @@ enum Done {
 }
 
 /// See the module.
-pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq) -> Result<Reply, Stop> {
-    let changes = decode(request)?;
+pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+    let changes = decode(&request.decode()?)?;
+    let mut first = first_results(layouts::first_answer(cx, request)?, changes.len()).into_iter();
     let mut done: Vec<Result<Done, Errno>> = Vec::with_capacity(changes.len());
     let mut waits = false;
     let mut dir = None;
     for change in &changes {
+        let layout = layouts::checked_answer(first.next().and_then(|result| result.layout))?;
         leave(cx, &mut dir, change);
         // What a later one misses is asked for together with this one's.
-        match cx.apart(|cx| one(mdt, cx, change, &mut dir)) {
+        match cx.apart(|cx| one(mdt, cx, change, layout, &mut dir)) {
             Ok(did) => {
                 if let Done::Made(made, _) = &did {
                     mdt.made_perhaps(made);
@@ -109,6 +111,16 @@ impl Done {
     }
 }
 
+/// What the first execution made of each change, in a replay that says so. The client replays only the changes that did not
+/// fail.
+fn first_results(answer: Option<BatchRep>, changes: usize) -> Vec<BatchResult> {
+    let mut results = answer.unwrap_or_default().results;
+    if results.len() != changes {
+        results.retain(|result| result.status >= 0);
+    }
+    if results.len() == changes { results } else { Vec::new() }
+}
+
 /// The changes, with whom each is for.
 fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
     let mut changes: Vec<ReintReq> = Vec::with_capacity(BATCH_MAX);
@@ -145,13 +157,20 @@ fn enter<'a>(cx: &mut Cx<'_>, dir: &'a mut Option<Dir>, parent: Fid) -> Result<&
     }
 }
 
-/// Checks one change and writes it, but for its directory.
-fn one(mdt: &Mdt, cx: &mut Cx<'_>, request: &ReintReq, dir: &mut Option<Dir>) -> Result<Done, Stop> {
+/// Checks one change and writes it, but for its directory. `layout`: what a new file got the first time, in a replay.
+fn one(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    request: &ReintReq,
+    layout: Option<Layout>,
+    dir: &mut Option<Dir>,
+) -> Result<Done, Stop> {
     let change = Change::new(request);
     match request.op.as_ref().ok_or(Errno::EPROTO)? {
         Reint::Create(op) => {
             let (dir, resident) = (enter(cx, dir, op.parent)?, change.want.data_cookie != 0);
-            Ok(match create::named(mdt, cx, &change, op, dir, resident)? {
+            let new = New { layout, ..New::of(op, resident) };
+            Ok(match create::named(mdt, cx, &change, &new, op, dir)? {
                 Named::There(child) => Done::There(Box::new(child)),
                 Named::Made(made) => Done::Made(Box::new(made), create::statistic(op)),
             })

@@ -44,9 +44,15 @@ pub struct Made {
 }
 
 /// See the module.
-pub fn create(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &CreateOp) -> Result<Reply, Stop> {
+pub fn create(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change,
+    op: &CreateOp,
+    layout: Option<Layout>,
+) -> Result<Reply, Stop> {
     let mut parent = Dir::find(cx, op.parent)?;
-    let made = match named(mdt, cx, change, op, &mut parent, false)? {
+    let made = match named(mdt, cx, change, &New { layout, ..New::of(op, false) }, op, &mut parent)? {
         Named::There(child) => return Ok(reply(cx, change, &child, &parent.node)),
         Named::Made(made) => made,
     };
@@ -71,14 +77,14 @@ pub enum Named {
     Made(Made),
 }
 
-/// Checks a create in `parent` and writes all but that; memory is untouched. `resident`: see [`New`].
+/// Checks a create in `parent` and writes all but that; memory is untouched. `new`: what `op` asks for.
 pub fn named(
     mdt: &Mdt,
     cx: &mut Cx<'_>,
     change: &Change,
+    new: &New<'_>,
     op: &CreateOp,
     parent: &mut Dir,
-    resident: bool,
 ) -> Result<Named, Stop> {
     change.caller.need(&parent.node.inode, EXECUTE)?;
     tree::check_name(&op.name)?;
@@ -93,16 +99,19 @@ pub fn named(
         return Err(Errno::EEXIST.into());
     }
     check_type(change, op)?;
-    Ok(Named::Made(make(mdt, cx, change, parent, place, &new(op, resident))?))
+    Ok(Named::Made(make(mdt, cx, change, parent, place, new)?))
 }
 
-fn new(op: &CreateOp, resident: bool) -> New<'_> {
-    New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None, resident }
+impl<'a> New<'a> {
+    /// What a create asks for, the first time.
+    pub fn of(op: &'a CreateOp, resident: bool) -> New<'a> {
+        New { name: &op.name, fid: op.fid, mode: op.mode, rdev: op.rdev, symlink: &op.symlink, layout: None, resident }
+    }
 }
 
 /// The attributes of an object that was made here and is gone again.
 pub fn gone(mdt: &Mdt, change: &Change, parent: &Inode, op: &CreateOp) -> Attr {
-    let made = new_inode(mdt, change, parent, &new(op, false));
+    let made = new_inode(mdt, change, parent, &New::of(op, false));
     Attr { nlink: 0, layout: None, ..made.attr() }
 }
 

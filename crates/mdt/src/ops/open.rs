@@ -275,7 +275,7 @@ impl Mdt {
     /// Says where the data of such a file will go when it grows.
     pub(crate) fn choose_osts(&self, inode: &mut Inode) {
         let old = inode.layout.take().unwrap_or_default();
-        let mut layout = layouts::of_new_file(None, &self.osts, inode.fid, true);
+        let mut layout = layouts::of_old_file(&self.osts, inode.fid);
         layout.generation = old.generation + 1;
         if old.stripe_size != 0 {
             layout.stripe_size = old.stripe_size;

@@ -9,16 +9,22 @@ use schema::SmallData;
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
-pub fn setlayout(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetlayoutOp) -> Result<Reply, Stop> {
+pub fn setlayout(
+    mdt: &mut Mdt,
+    cx: &mut Cx<'_>,
+    change: &Change,
+    op: &SetlayoutOp,
+    first: Option<Layout>,
+) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     cx.pre_version(0, tree::version_of(&node.inode))?;
     let wanted = op.layout.clone().unwrap_or_default();
     match SetlayoutKind::try_from(op.kind).map_err(|_| Errno::EINVAL)? {
         SetlayoutKind::Set => {
-            set(mdt, change, &mut node, &wanted)?;
+            set(mdt, cx.is_replay(), change, &mut node, &wanted, first)?;
             node.inode.ctime_ns = change.now_ns;
         }
-        SetlayoutKind::Leave => leave(cx, &mut node, op, &wanted)?,
+        SetlayoutKind::Leave => leave(mdt, cx, &mut node, op, &wanted)?,
     }
     tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
 
@@ -29,8 +35,17 @@ pub fn setlayout(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &Setlayout
     Ok(reply)
 }
 
-/// `lfs setstripe`. A default without any wish removes the default.
-fn set(mdt: &Mdt, change: &Change, node: &mut Node, wanted: &Layout) -> Result<(), Errno> {
+/// `lfs setstripe`. A default without any wish removes the default. `first`: what a file got the first time, in a replay.
+///
+/// Errors: `ENXIO` if a target that a file shall lie on takes no objects now.
+fn set(
+    mdt: &Mdt,
+    replayed: bool,
+    change: &Change,
+    node: &mut Node,
+    wanted: &Layout,
+    first: Option<Layout>,
+) -> Result<(), Errno> {
     let inode = &mut node.inode;
     if !inode.is_dir() && !inode.is_file() {
         return Err(Errno::EINVAL);
@@ -48,30 +63,38 @@ fn set(mdt: &Mdt, change: &Change, node: &mut Node, wanted: &Layout) -> Result<(
         return Err(Errno::EEXIST);
     }
     let generation = inode.layout.as_ref().map_or(0, |layout| layout.generation);
-    let mut layout = layouts::of_new_file(Some(&default), &mdt.osts, inode.fid, true);
+    let named = default.osts.iter().copied().chain(u32::try_from(default.want_first));
+    if !replayed && !named.into_iter().all(|index| mdt.osts.takes_objects(index)) {
+        return Err(Errno::ENXIO);
+    }
+    let choose = || layouts::of_new_file(Some(&default), &mdt.osts, inode.fid, true);
+    let mut layout = first.map_or_else(choose, |first| Layout { resident: true, ..first });
     layout.generation = generation + 1;
     inode.layout = Some(layout);
     Ok(())
 }
 
 /// The data has been copied to objects, which are durable: the copy here goes with this change.
-fn leave(cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<(), Stop> {
+fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<(), Stop> {
     if !node.inode.is_resident() {
         return Err(Errno::EALREADY.into());
     }
     let ours = node.inode.layout.clone().unwrap_or_default();
-    let valid = !copied.osts.is_empty()
-        && copied.osts.len() <= layouts::STRIPE_COUNT_MAX
-        && copied.stripe_size > 0
-        && copied.stripe_size.is_multiple_of(layouts::STRIPE_SIZE_UNIT);
-    if !valid {
+    if copied.osts.is_empty() || !layouts::is_sound(copied) {
         return Err(Errno::EINVAL.into());
     }
-    if copied.generation != ours.generation || (!ours.osts.is_empty() && ours.osts != copied.osts) {
+    if copied.generation != ours.generation {
         return Err(Errno::ESTALE.into());
     }
-    if !cx.is_replay() && !holds_all(cx, op) {
-        return Err(Errno::ENOLCK.into());
+    // In a replay, and after that of a create by a client of version 0.2.0, other targets may have been chosen here than those
+    // that the data was copied to.
+    if !cx.is_replay() {
+        if !copied.osts.iter().all(|&ost| mdt.osts.has(ost)) {
+            return Err(Errno::ESTALE.into());
+        }
+        if !holds_all(cx, op) {
+            return Err(Errno::ENOLCK.into());
+        }
     }
     let inode = &mut node.inode;
     if inode.blocks > 0 {

@@ -22,5 +22,6 @@ pub fn statfs(mdt: &Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
         files: used.saturating_add(files_free),
         files_free,
         grant: mdt.space_grants.of(cx.export()),
+        ..StatfsRep::default()
     }))
 }

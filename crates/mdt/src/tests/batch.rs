@@ -309,3 +309,64 @@ fn who_made_a_file_may_have_had_it_open() {
     assert_eq!(told(&mut w, other), Err(Errno::EACCES));
     w.check();
 }
+
+/// The object targets that new files may use have changed since: but clients may have written to those that they were told.
+#[test]
+fn replayed_files_lie_where_they_were_said_to_lie() {
+    let mut w = World::new();
+    super::data::knows_osts(&mut w, 3);
+    w.sync();
+    w.commits = false;
+    w.clients[0].kept.clear();
+    let made = w.mknod(Fid::ROOT, "made");
+    let (first, second) = (w.new_fid(0), w.new_fid(0));
+    let batch: Vec<_> = [(first, "first"), (second, "second")]
+        .map(|(fid, name)| (create(fid, Fid::ROOT, name, S_IFREG | 0o644), want(fid.oid.into())))
+        .into();
+    w.batch(0, &batch).unwrap();
+    let wish = Layout { want_count: 2, want_first: -1, ..Layout::default() };
+    let op = SetlayoutOp { fid: made, kind: SetlayoutKind::Set as i32, layout: Some(wish), lvb: None };
+    w.reint(Reint::Setlayout(op)).unwrap();
+    let layouts = |w: &mut World| [made, first, second].map(|fid| w.getattr(fid).unwrap().layout.unwrap());
+    let before = layouts(&mut w);
+    assert_eq!(before.each_ref().map(|layout| layout.osts.len()), [2, 1, 1]);
+
+    w.commits = true;
+    w.crash();
+    let now = w.now;
+    for index in 0..2 {
+        let path = format!("osp.fs-OST000{index}-osc-MDT0000.active");
+        w.target().set_param(now, &path, "0").unwrap();
+    }
+    w.reconnect(0);
+    let mut kept = w.clients[0].kept.clone();
+    kept.sort_by_key(|frame| frame.header.transno);
+    for frame in kept {
+        assert_eq!(w.send_again(0, frame, flags::REPLAY).header.status, 0);
+    }
+    w.recovered(0);
+    assert_eq!(layouts(&mut w), before);
+    let new = w.mknod(Fid::ROOT, "new");
+    assert_eq!(w.getattr(new).unwrap().layout.unwrap().osts, [2], "new files go where there is room");
+    w.check();
+}
+
+/// The answer that a replay brings is from outside like all else.
+#[test]
+fn a_replay_that_brings_nonsense_is_refused() {
+    let mut w = World::new();
+    super::data::knows_osts(&mut w, 3);
+    w.sync();
+    w.commits = false;
+    w.clients[0].kept.clear();
+    w.mknod(Fid::ROOT, "made");
+    let mut frame = w.clients[0].kept.pop().unwrap();
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    let layout = Layout { stripe_size: 7, osts: vec![0], ..Layout::default() };
+    let rep = ObjectRep { attr: Some(Attr { layout: Some(layout), ..Attr::default() }), ..ObjectRep::default() };
+    frame.bulk = rep.encode_to_vec().into();
+    let answer = w.send_again(0, frame, flags::REPLAY);
+    assert_eq!(Errno::from_status(answer.header.status), Err(Errno::EPROTO));
+}

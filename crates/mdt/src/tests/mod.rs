@@ -360,6 +360,10 @@ impl World {
                 let mut kept = kept;
                 kept.header.transno = reply.header.transno;
                 kept.header.pre_versions = reply.header.pre_versions;
+                // What the server chose comes back with a replay.
+                if matches!(opcode, Opcode::MdsReint | Opcode::MdsBatch) {
+                    kept.bulk = reply.body.clone();
+                }
                 if kept.header.transno > Transno(0) {
                     self.clients[at].kept.push(kept);
                 } else {

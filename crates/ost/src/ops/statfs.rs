@@ -1,6 +1,6 @@
 //! Statfs: space of the target; also raises the client's grant.
 
-use proto::msg::{StatfsRep, StatfsReq};
+use proto::msg::{OST_DEGRADED, StatfsRep, StatfsReq};
 use target::{Cx, Reply, Request, Stop};
 
 use crate::Ost;
@@ -28,5 +28,6 @@ pub fn figures(ost: &Ost) -> StatfsRep {
         files: ost.objects + files_free,
         files_free,
         grant: 0,
+        state: if ost.degraded { OST_DEGRADED } else { 0 },
     }
 }

@@ -764,7 +764,13 @@ pub struct StatfsRep {
     /// Object targets: the space now granted to the asking client, in bytes.
     #[prost(uint64, tag = "6")]
     pub grant: u64,
+    /// Object targets: [`OST_DEGRADED`] or 0.
+    #[prost(uint32, tag = "55")]
+    pub state: u32,
 }
+
+/// [`StatfsRep::state`]: the target is slower than it should be, new files avoid it.
+pub const OST_DEGRADED: u32 = 1;
 
 /// Body of `MdsFid2path`.
 #[derive(Clone, PartialEq, Message)]

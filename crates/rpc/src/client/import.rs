@@ -50,6 +50,7 @@ pub(crate) struct Sent {
     pub(crate) slot: Slot,
     pub(crate) no_resend: bool,
     pub(crate) keep_open: bool,
+    pub(crate) keep_answer: bool,
     pub(crate) timeout: Duration,
     pub(crate) deadline: Instant,
     /// When it was sent last.
@@ -490,6 +491,7 @@ impl Import {
             slot: out.slot,
             no_resend: out.no_resend,
             keep_open: out.keep_open,
+            keep_answer: out.keep_answer,
             timeout,
             deadline: self.now + timeout,
             at: self.now,
@@ -518,6 +520,7 @@ impl Import {
             slot: Slot::None,
             no_resend: purpose == Purpose::Ping,
             keep_open: false,
+            keep_answer: false,
             timeout,
             deadline: self.now + timeout,
             at: self.now,
@@ -650,6 +653,10 @@ impl Import {
         frame.header.flags = flags::REPLAY;
         frame.header.transno = reply.header.transno;
         frame.header.pre_versions = reply.header.pre_versions;
+        if sent.keep_answer {
+            // A copy: the answer is part of a buffer that others came in, too.
+            frame.bulk = Bytes::copy_from_slice(&reply.body);
+        }
         self.replay.keep(frame, sent.keep_open);
     }
 

@@ -127,6 +127,8 @@ pub struct Outgoing {
     pub during_recovery: bool,
     /// An open: see [`Import::open_closed`].
     pub keep_open: bool,
+    /// The server chooses something that its answer says: a replay brings a copy of the answer's body as bulk.
+    pub keep_answer: bool,
     /// Instead of what follows from [`Config::timeouts`].
     pub timeout: Option<Duration>,
 }
@@ -142,6 +144,7 @@ impl Outgoing {
             no_resend: false,
             during_recovery: false,
             keep_open: false,
+            keep_answer: false,
             timeout: None,
         }
     }

@@ -339,6 +339,22 @@ fn a_busy_server_is_asked_again_with_a_new_xid() {
 }
 
 #[test]
+fn what_the_server_chose_comes_back_with_the_replay() {
+    let mut s = Story::connected();
+    let modify = || Outgoing::new(Opcode::MdsReint, &Empty {}).in_slot(Slot::Modify);
+    s.submit_out(Outgoing { keep_answer: true, ..modify() });
+    let chosen = s.sent();
+    s.answer_with(&chosen, |h| h.transno = Transno(11), Bytes::from_static(b"chosen"));
+    s.submit_out(modify());
+    let other = s.sent();
+    s.answer_with(&other, |h| h.transno = Transno(12), Bytes::from_static(b"nothing of interest"));
+    s.cut();
+    s.connect(flags::CONNECT_RECOVERING, 78, 10);
+    let replays = [s.sent(), s.sent()];
+    assert_eq!(replays.each_ref().map(|frame| &frame.bulk[..]), [&b"chosen"[..], b""]);
+}
+
+#[test]
 fn a_restarted_server_gets_everything_back_in_order() {
     let mut s = Story::connected();
     // An open that is durable, two changes that are not, and one without an answer.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use client::api::{Answer, Call, SetStat, Whence};
-use proto::msg::Cred;
+use proto::msg::{Cred, Layout};
 use proto::{Bytes, Errno};
 
 use crate::kernel::{Fd, Kernel, OpenHow, Sys, WriteKind};
@@ -127,7 +127,9 @@ impl Hands<'_> {
             },
             Op::PathToFid { path } => kernel.fid_of(cred, &self.full(path)).await.map(|_| Got::Done),
             Op::SetStripe { path, size, count, first } => {
-                let call = |ino| Call::SetLayout { ino, stripe_size: *size, count: *count, first: *first };
+                let (stripe_size, want_count, want_first) = (*size, *count, *first);
+                let wish = || Layout { stripe_size, want_count, want_first, ..Layout::default() };
+                let call = |ino| Call::SetLayout { ino, wish: wish() };
                 kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
             }
         }

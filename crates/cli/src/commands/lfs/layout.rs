@@ -1,0 +1,401 @@
+//! `lfs setstripe`, `lfs getstripe`: where the data of files lies.
+
+use std::fmt::Display;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use fuse::ioctl::{self, Verb};
+use prost::Message;
+use proto::msg::Layout;
+
+use super::space::spaces;
+use super::{ask, explain};
+use crate::output::{parse_size, say};
+
+/// Most stripes of a file.
+const STRIPE_COUNT_MAX: i32 = 2000;
+/// What a file gets if nobody said otherwise, in bytes.
+const STRIPE_SIZE_DEFAULT: u32 = 1 << 20;
+
+/// What `lfs setstripe` takes.
+#[derive(Args)]
+pub struct Set {
+    /// Stripes; -1 is one on each target that can be used; more than there are targets is the same
+    #[arg(short = 'c', long = "stripe-count", default_value_t = 0, allow_negative_numbers = true)]
+    count: i32,
+    /// Bytes per stripe, a multiple of 64k
+    #[arg(short = 'S', long = "stripe-size", value_parser = parse_size, default_value = "0")]
+    size: u64,
+    /// Index of the first target; -1 is any
+    #[arg(short = 'i', long = "stripe-index", default_value_t = -1, allow_negative_numbers = true)]
+    index: i32,
+    /// Exactly these targets, in this order: 0,2 or 1-3
+    #[arg(short = 'o', long = "ost", value_name = "LIST")]
+    list: Option<String>,
+    /// Delete the layout of a directory: its new files get the usual one
+    #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list"])]
+    delete: bool,
+    /// Directories, files without data, or new files
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// `lfs setstripe`.
+pub fn set(wish: &Set) -> anyhow::Result<()> {
+    let layout = wanted(wish)?;
+    for path in &wish.paths {
+        set_one(path, &layout, wish.delete)?;
+    }
+    Ok(())
+}
+
+fn wanted(wish: &Set) -> anyhow::Result<Layout> {
+    if !wish.size.is_multiple_of(65536) {
+        bail!("a stripe size of {} bytes is not a multiple of 65536", wish.size);
+    }
+    let stripe_size = u32::try_from(wish.size)
+        .map_err(|_| anyhow!("a stripe size of {} bytes is too large; at most 4G - 64k", wish.size))?;
+    if wish.count < -1 || wish.count > STRIPE_COUNT_MAX {
+        bail!("{} stripes are not possible; give 1 to {STRIPE_COUNT_MAX}, or -1 for all targets", wish.count);
+    }
+    if wish.index < -1 {
+        bail!("{} is not the index of a target; -1 is any", wish.index);
+    }
+    let osts = wish.list.as_deref().map(parse_list).transpose()?.unwrap_or_default();
+    if let Some(&first) = osts.first() {
+        if wish.count != 0 && wish.count != osts.len() as i32 {
+            bail!("-c {} does not fit a list of {} targets", wish.count, osts.len());
+        }
+        if wish.index != -1 && wish.index != first as i32 {
+            bail!("-i {} is not the first target of the list", wish.index);
+        }
+    }
+    Ok(Layout { stripe_size, want_count: wish.count, want_first: wish.index, osts, ..Layout::default() })
+}
+
+/// `0,2`, `1-3`.
+fn parse_list(text: &str) -> anyhow::Result<Vec<u32>> {
+    let bad = || anyhow!("'{text}' is not a list of targets; examples: 0,2 or 1-3");
+    let mut list: Vec<u32> = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse()?, last.trim().parse()?);
+        if first > last || last - first >= STRIPE_COUNT_MAX as u32 {
+            return Err(bad());
+        }
+        list.extend(first..=last);
+        if list.len() > STRIPE_COUNT_MAX as usize {
+            bail!("more than {STRIPE_COUNT_MAX} stripes are not possible");
+        }
+    }
+    let mut once = list.clone();
+    once.sort_unstable();
+    once.dedup();
+    if once.len() < list.len() { bail!("'{text}' names a target twice") } else { Ok(list) }
+}
+
+fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
+    let shown = path.display();
+    if delete && !path.is_dir() {
+        bail!("'{shown}' is no directory: only the layout of a directory can be deleted");
+    }
+    let new = !path.exists();
+    if new {
+        fs::File::create_new(path).with_context(|| format!("cannot create '{shown}'"))?;
+    }
+    let result = ioctl::ask(path, Verb::SetLayout, &ioctl::wish(layout)).map_err(|error| refused(path, layout, &error));
+    if result.is_err() && new {
+        // It was made for this.
+        let _ = fs::remove_file(path);
+    }
+    result.map(|_| ())
+}
+
+/// Why a layout could not be set.
+fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
+    let shown = path.display();
+    let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
+    match error.raw_os_error() {
+        // EINVAL, ENXIO
+        Some(22 | 6) if !named.is_empty() => {
+            let known: Vec<String> = spaces(path).into_iter().flatten().map(|target| target.name).collect();
+            let missing = named.iter().find(|ost| !known.iter().any(|name| name.ends_with(&format!("-OST{ost:04x}"))));
+            match missing {
+                Some(ost) => anyhow!("'{shown}': there is no OST{ost:04x} in this file system; see: lfs osts"),
+                None if error.raw_os_error() == Some(6) => anyhow!(
+                    "'{shown}': OST{:04x} takes no new objects now: it is away, full or deactivated; see: lfs df",
+                    named[0]
+                ),
+                None => explain(path, error),
+            }
+        }
+        // EEXIST
+        Some(17) => anyhow!("'{shown}' has data already: a layout can be set only before the first write"),
+        // EOPNOTSUPP
+        Some(95) => anyhow!("'{shown}': its server is of an older version and knows no lists of targets"),
+        _ => explain(path, error),
+    }
+}
+
+/// What `lfs getstripe` takes.
+#[derive(Args)]
+pub struct Get {
+    #[command(flatten)]
+    only: Only,
+    /// With all directories below
+    #[arg(short = 'r', long = "recursive")]
+    recursive: bool,
+    /// Only a directory's own layout, not its files
+    #[arg(short = 'd', long = "directory")]
+    directory: bool,
+    /// More of each file
+    #[arg(short = 'v', long = "verbose")]
+    verbose: bool,
+    /// Only the targets of each file
+    #[arg(short = 'q', long = "quiet")]
+    quiet: bool,
+    /// As YAML
+    #[arg(short = 'y', long = "yaml")]
+    yaml: bool,
+    /// As JSON, an object on each line
+    #[arg(long)]
+    json: bool,
+    /// Paths
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// One figure alone.
+#[derive(Args)]
+#[group(multiple = false)]
+struct Only {
+    /// Only the stripe count
+    #[arg(short = 'c', long = "stripe-count")]
+    count: bool,
+    /// Only the stripe size
+    #[arg(short = 'S', long = "stripe-size")]
+    size: bool,
+    /// Only the first target
+    #[arg(short = 'i', long = "stripe-index")]
+    index: bool,
+    /// Only the metadata target
+    #[arg(short = 'm', long = "mdt-index")]
+    mdt: bool,
+    /// Only the generation of the layout
+    #[arg(short = 'g', long = "generation")]
+    generation: bool,
+}
+
+/// A file's layout, or that of a directory for new files, with what it means where nothing was set.
+struct Shown {
+    path: PathBuf,
+    layout: Layout,
+    directory: bool,
+}
+
+impl Shown {
+    fn of(path: &Path, directory: bool) -> anyhow::Result<Shown> {
+        let bytes = ask(path, Verb::GetLayout, &[])?;
+        let layout =
+            Layout::decode(&bytes[..]).context("the mount gave a layout that this program does not understand")?;
+        Ok(Shown { path: path.to_owned(), layout, directory })
+    }
+
+    fn count(&self) -> i32 {
+        match (self.directory, self.layout.want_count) {
+            (true, 0) => 1,
+            (true, count) => count,
+            (false, _) => self.layout.osts.len() as i32,
+        }
+    }
+
+    fn size(&self) -> u32 {
+        if self.layout.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { self.layout.stripe_size }
+    }
+
+    fn first(&self) -> i32 {
+        match self.directory {
+            // In one that was never set, 0 means any.
+            true if self.layout.generation == 0 => -1,
+            true => self.layout.want_first,
+            false => self.layout.osts.first().map_or(-1, |ost| *ost as i32),
+        }
+    }
+
+    fn pattern(&self) -> &'static str {
+        if self.layout.resident { "mdt" } else { "raid0" }
+    }
+
+    fn fid(&self) -> anyhow::Result<String> {
+        Ok(String::from_utf8_lossy(&ask(&self.path, Verb::PathToFid, &[])?).into_owned())
+    }
+
+    /// The one figure that was asked for.
+    fn only(&self, only: &Only) -> Option<String> {
+        match () {
+            () if only.count => Some(self.count().to_string()),
+            () if only.size => Some(self.size().to_string()),
+            () if only.index => Some(self.first().to_string()),
+            // There is one metadata target.
+            () if only.mdt => Some("0".to_owned()),
+            () if only.generation => Some(self.layout.generation.to_string()),
+            () => None,
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "path": self.path.display().to_string(), "stripe_count": self.count(), "stripe_size": self.size(),
+            "stripe_offset": self.first(), "resident": self.layout.resident, "generation": self.layout.generation,
+            "osts": self.layout.osts,
+        })
+    }
+
+    /// In Lustre's form: a directory on one line, a file on several.
+    fn print(&self, get: &Get) -> anyhow::Result<()> {
+        say!("{}", self.path.display());
+        if self.directory {
+            let (count, size, first) = (self.count(), self.size(), self.first());
+            say!("stripe_count:  {count} stripe_size:   {size} pattern:       raid0 stripe_offset: {first}");
+            if !self.layout.osts.is_empty() {
+                say!("osts:          {}", joined(&self.layout.osts));
+            }
+            say!();
+            return Ok(());
+        }
+        if get.verbose {
+            field(get, "lmm_fid", self.fid()?);
+        }
+        if !get.quiet {
+            field(get, "lmm_stripe_count", self.count());
+            field(get, "lmm_stripe_size", self.size());
+            field(get, "lmm_pattern", self.pattern());
+            field(get, "lmm_layout_gen", self.layout.generation);
+            field(get, "lmm_stripe_offset", self.first());
+        }
+        self.print_objects(get)?;
+        say!();
+        Ok(())
+    }
+
+    fn print_objects(&self, get: &Get) -> anyhow::Result<()> {
+        // A file that lies on its metadata target has none yet.
+        if self.layout.resident {
+            return Ok(());
+        }
+        let fid = self.fid()?;
+        if get.yaml {
+            say!("lmm_objects:");
+        } else {
+            say!("\tobdidx\t\tstripe\t\tfid");
+        }
+        for (stripe, ost) in self.layout.osts.iter().enumerate() {
+            if get.yaml {
+                say!("      - l_ost_idx: {ost}");
+                say!("        l_stripe:  {stripe}");
+                say!("        l_fid:     {fid}");
+            } else {
+                say!("\t{ost:6}\t\t{stripe:6}\t\t{fid}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn field(get: &Get, name: &str, value: impl Display) {
+    let name = format!("{name}:");
+    if get.yaml { say!("{name:<19}{value}") } else { say!("{name:<18} {value}") }
+}
+
+fn joined(osts: &[u32]) -> String {
+    osts.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// `lfs getstripe`. Gives whether all could be told.
+pub fn get(get: &Get) -> anyhow::Result<bool> {
+    let mut fine = true;
+    let single = |path: &PathBuf| get.directory || !path.is_dir();
+    let many = get.paths.len() > 1 || !get.paths.iter().all(single);
+    for path in &get.paths {
+        show(path, get, many)?;
+        if path.is_dir() && !get.directory {
+            fine &= below(path, get);
+        }
+    }
+    Ok(fine)
+}
+
+/// What lies in a directory, and below its directories if that was asked for; one that fails does not keep the others from it.
+/// Other things than files and directories have no layout.
+fn below(directory: &Path, get: &Get) -> bool {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) => {
+            eprintln!("'{}': {error}", directory.display());
+            return false;
+        }
+    };
+    let mut fine = true;
+    let mut found: Vec<(PathBuf, bool)> = Vec::new();
+    for entry in entries {
+        match entry.and_then(|entry| Ok((entry.path(), entry.file_type()?))) {
+            Ok((path, kind)) if kind.is_file() || kind.is_dir() => found.push((path, kind.is_dir())),
+            Ok(_) => {}
+            Err(error) => {
+                eprintln!("'{}': {error}", directory.display());
+                fine = false;
+            }
+        }
+    }
+    found.sort();
+    for (path, is_dir) in found {
+        if let Err(error) = show(&path, get, true) {
+            eprintln!("{error:#}");
+            fine = false;
+        }
+        if is_dir && get.recursive {
+            fine &= below(&path, get);
+        }
+    }
+    fine
+}
+
+fn show(path: &Path, get: &Get, many: bool) -> anyhow::Result<()> {
+    let shown = Shown::of(path, path.is_dir())?;
+    match shown.only(&get.only) {
+        Some(value) if many => say!("{}: {value}", path.display()),
+        Some(value) => say!("{value}"),
+        None if get.json => say!("{}", shown.json()),
+        None => shown.print(get)?,
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_targets_are_read() {
+        assert_eq!(parse_list("0,2").unwrap(), [0, 2]);
+        assert_eq!(parse_list("3,0-2").unwrap(), [3, 0, 1, 2]);
+        for bad in ["", "1,", "a", "3-1", "0-99999999", "1,1", "0-2,1", "-1"] {
+            assert!(parse_list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_directory_without_a_layout_shows_what_its_files_get() {
+        let shown = Shown { path: PathBuf::from("d"), layout: Layout::default(), directory: true };
+        assert_eq!((shown.count(), shown.size(), shown.first()), (1, 1 << 20, -1));
+        let layout = Layout { want_count: -1, want_first: 0, generation: 1, ..Layout::default() };
+        let shown = Shown { layout, ..shown };
+        assert_eq!((shown.count(), shown.size(), shown.first()), (-1, 1 << 20, 0));
+        let layout = Layout { resident: true, osts: vec![2, 0], stripe_size: 65536, ..Layout::default() };
+        let shown = Shown { path: PathBuf::from("f"), layout, directory: false };
+        assert_eq!((shown.count(), shown.size(), shown.first(), shown.pattern()), (2, 65536, 2, "mdt"));
+    }
+}

@@ -1,0 +1,255 @@
+//! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
+
+mod layout;
+mod space;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::Subcommand;
+use fuse::ioctl::{self, Verb};
+use proto::Fid;
+
+use crate::output::say;
+use space::{Shape, spaces};
+
+/// The verbs.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Space of each target; example: lfs df -h /mnt
+    #[command(disable_help_flag = true)]
+    Df {
+        /// Print help
+        #[arg(long, action = clap::ArgAction::Help)]
+        help: Option<bool>,
+        /// Sizes for people
+        #[arg(short = 'h', long = "human")]
+        human: bool,
+        /// Inodes instead of bytes
+        #[arg(short, long)]
+        inodes: bool,
+        /// Targets that are away, too; they are always told of
+        #[arg(short, long)]
+        verbose: bool,
+        /// Any path on the mount; all mounts if none is given
+        path: Option<PathBuf>,
+    },
+    /// FID of a path; example: lfs path2fid /mnt/file
+    #[command(name = "path2fid")]
+    PathToFid {
+        /// Paths
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Paths of a FID; example: lfs fid2path /mnt 0x200000401:0x1:0x0
+    #[command(name = "fid2path")]
+    FidToPath {
+        /// The mount point, or the name of the file system
+        mount: String,
+        /// FIDs
+        #[arg(required = true)]
+        fids: Vec<Fid>,
+    },
+    /// Set the layout of a directory's new files, or make a file with one; example: lfs setstripe -c 2 -S 4M /mnt/dir
+    Setstripe(layout::Set),
+    /// The layout of files, and of a directory's new files; example: lfs getstripe /mnt/file
+    Getstripe(layout::Get),
+    /// Metadata targets of a mount
+    Mdts {
+        /// Any path on it; all mounts if none is given
+        path: Option<PathBuf>,
+    },
+    /// Object targets of a mount
+    Osts {
+        /// Any path on it; all mounts if none is given
+        path: Option<PathBuf>,
+    },
+    /// Whether the servers answer; example: lfs check servers
+    Check {
+        /// servers, mds, osts or all
+        what: String,
+        /// Any path on a mount; all mounts if none is given
+        path: Option<PathBuf>,
+    },
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+/// Lustre's verbs that this version lacks.
+const LACKING: [&str; 36] = [
+    "changelog",
+    "changelog_clear",
+    "data_version",
+    "find",
+    "flushctx",
+    "getdirstripe",
+    "getname",
+    "getsom",
+    "heat_get",
+    "heat_set",
+    "hsm_action",
+    "hsm_archive",
+    "hsm_cancel",
+    "hsm_clear",
+    "hsm_release",
+    "hsm_remove",
+    "hsm_restore",
+    "hsm_set",
+    "hsm_state",
+    "ladvise",
+    "list_commands",
+    "migrate",
+    "mirror",
+    "mkdir",
+    "mv",
+    "pcc",
+    "pool_list",
+    "project",
+    "quota",
+    "quotacheck",
+    "rm_entry",
+    "rmfid",
+    "setdirstripe",
+    "setquota",
+    "som_sync",
+    "swap_layouts",
+];
+
+/// Runs a verb.
+pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Df { human, inodes, path, .. } => {
+            return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }));
+        }
+        Command::PathToFid { paths } => {
+            for path in &paths {
+                let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();
+                if paths.len() > 1 {
+                    say!("{}: {fid}", path.display());
+                } else {
+                    say!("{fid}");
+                }
+            }
+        }
+        Command::FidToPath { mount, fids } => {
+            let mount = find_mount(&mount)?;
+            for fid in fids {
+                let paths = paths_of(&mount, fid)?;
+                for path in paths.split(|byte| *byte == 0).take(paths.iter().filter(|byte| **byte == 0).count()) {
+                    let path = String::from_utf8_lossy(path);
+                    say!("/{path}");
+                }
+            }
+        }
+        Command::Setstripe(wish) => layout::set(&wish)?,
+        Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
+        Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
+        Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
+        Command::Check { what, path } => {
+            let wanted = match what.as_str() {
+                "servers" | "all" => "",
+                "mds" | "mdts" => "-MDT",
+                "osts" => "-OST",
+                _ => bail!("'{what}' cannot be checked; say servers, mds, osts or all"),
+            };
+            return each(path.as_deref(), |mount| check(mount, wanted));
+        }
+        Command::Other(words) => {
+            let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
+            match LACKING.contains(&verb.as_str()) {
+                true => eprintln!("error: lfs {verb}: not in this version; see limits"),
+                false => eprintln!("error: lfs has no verb '{verb}'; see: lfs --help"),
+            }
+            return Ok(ExitCode::from(2));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(path: &Path, verb: Verb, input: &[u8]) -> anyhow::Result<Vec<u8>> {
+    ioctl::ask(path, verb, input).map_err(|error| explain(path, &error))
+}
+
+/// The paths of a FID, NUL after each.
+fn paths_of(mount: &Path, fid: Fid) -> anyhow::Result<Vec<u8>> {
+    let shown = mount.display();
+    ioctl::ask(mount, Verb::FidToPath, fid.to_string().as_bytes()).map_err(|error| match error.raw_os_error() {
+        // ENOENT, ESTALE
+        Some(2 | 116) => anyhow!("no object of '{shown}' has the FID {fid}: No such file or directory"),
+        _ => explain(mount, &error).context(format!("cannot find the path of {fid}")),
+    })
+}
+
+fn explain(path: &Path, error: &io::Error) -> anyhow::Error {
+    let shown = path.display();
+    match error.raw_os_error() {
+        Some(25) => anyhow!("'{shown}' is not on an Adamant mount"),
+        _ => anyhow!("'{shown}': {error}"),
+    }
+}
+
+fn mounts_of(path: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(path) = path {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let found: Vec<PathBuf> = fuse::mounts().into_iter().map(|mount| mount.place).collect();
+    if found.is_empty() {
+        bail!("no Adamant file system is mounted here; mount one with: adamant up");
+    }
+    Ok(found)
+}
+
+/// Does something with the mount of a path or, without one, with each that is here: one that fails does not keep the others from it.
+fn each(path: Option<&Path>, act: impl Fn(&Path) -> anyhow::Result<bool>) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for mount in mounts_of(path)? {
+        let fine = act(&mount).or_else(|error| {
+            if path.is_some() {
+                return Err(error);
+            }
+            eprintln!("{error:#}");
+            Ok(false)
+        })?;
+        if !fine {
+            code = ExitCode::from(1);
+        }
+    }
+    Ok(code)
+}
+
+fn find_mount(name: &str) -> anyhow::Result<PathBuf> {
+    if Path::new(name).exists() {
+        return Ok(PathBuf::from(name));
+    }
+    fuse::mounts()
+        .into_iter()
+        .find(|mount| mount.source.rsplit_once(":/").is_some_and(|(_, fsname)| fsname == name))
+        .map(|mount| mount.place)
+        .ok_or_else(|| anyhow!("no file system '{name}' is mounted here; name a mount point"))
+}
+
+fn list_targets(mount: &Path, kind: &str) -> anyhow::Result<bool> {
+    let targets = spaces(mount)?;
+    say!("{kind}S: {}", mount.display());
+    for (index, target) in targets.iter().filter(|target| target.name.contains(&format!("-{kind}"))).enumerate() {
+        say!("{index}: {}_UUID {}", target.name, if target.figures.is_ok() { "ACTIVE" } else { "INACTIVE" });
+    }
+    Ok(true)
+}
+
+fn check(mount: &Path, wanted: &str) -> anyhow::Result<bool> {
+    let mut active = true;
+    for target in spaces(mount)?.iter().filter(|target| target.name.contains(wanted)) {
+        match target.figures {
+            Ok(_) => say!("{} active.", target.name),
+            Err(number) => {
+                say!("{}: {}", target.name, io::Error::from_raw_os_error(number));
+                active = false;
+            }
+        }
+    }
+    Ok(active)
+}

@@ -1,0 +1,146 @@
+//! `lfs df`: the space of each target.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use fuse::ioctl::Verb;
+
+use super::ask;
+use crate::output::{human, say};
+
+/// What is known of a target's space: total, free and available bytes, objects, free objects; or an error number.
+pub struct TargetSpace {
+    /// Its name.
+    pub name: String,
+    /// See there.
+    pub figures: Result<Vec<u64>, i32>,
+}
+
+impl TargetSpace {
+    fn is_ost(&self) -> bool {
+        self.name.contains("-OST")
+    }
+}
+
+/// The targets of the mount that a path lies in.
+pub fn spaces(path: &Path) -> anyhow::Result<Vec<TargetSpace>> {
+    let text = ask(path, Verb::TargetSpace, &[])?;
+    let text = String::from_utf8_lossy(&text);
+    Ok(text
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            let name = fields.next()?.to_owned();
+            let rest: Vec<&str> = fields.collect();
+            let figures = match rest.as_slice() {
+                ["error", number] => Err(number.parse().unwrap_or(5)),
+                figures => Ok(figures.iter().filter_map(|f| f.parse().ok()).collect()),
+            };
+            Some(TargetSpace { name, figures })
+        })
+        .collect())
+}
+
+/// How `lfs df` shows it.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// Numbers for people.
+    pub human: bool,
+    /// Inodes instead of bytes.
+    pub inodes: bool,
+}
+
+impl Shape {
+    fn head(self) -> [&'static str; 4] {
+        match (self.inodes, self.human) {
+            (true, _) => ["Inodes", "IUsed", "IFree", "IUse%"],
+            (false, true) => ["bytes", "Used", "Available", "Use%"],
+            (false, false) => ["1K-blocks", "Used", "Available", "Use%"],
+        }
+    }
+
+    fn show(self, value: u64) -> String {
+        match (self.inodes, self.human) {
+            (true, true) if value < 1000 => value.to_string(),
+            // Thousands of inodes, not of their 1024th parts.
+            (true, true) => people_count(value),
+            (true, false) => value.to_string(),
+            (false, true) => human(value),
+            (false, false) => (value / 1024).to_string(),
+        }
+    }
+
+    fn print(self, name: &str, row: [u64; 3], place: &str) {
+        let percent = if row[0] == 0 { 0 } else { (row[1] as u128 * 100).div_ceil(row[0] as u128) };
+        let [all, used, left] = row.map(|value| self.show(value));
+        say!("{name:<24}{all:>14}{used:>14}{left:>14} {percent:>4}% {place}");
+    }
+}
+
+/// A number of things as people read it: `1.5M`.
+fn people_count(count: u64) -> String {
+    let mut value = count as f64;
+    for unit in ["", "K", "M", "G", "T"] {
+        if value < 1000.0 {
+            return format!("{value:.1}{unit}");
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1}P")
+}
+
+/// The mount point that a path lies under.
+fn mount_point(path: &Path) -> anyhow::Result<PathBuf> {
+    let full = path.canonicalize().with_context(|| format!("'{}'", path.display()))?;
+    let mounts = fuse::mounts().into_iter().map(|mount| mount.place).filter(|place| full.starts_with(place));
+    Ok(mounts.max_by_key(|place| place.as_os_str().len()).unwrap_or(full))
+}
+
+/// `lfs df`. Gives whether all was well.
+pub fn df(path: &Path, shape: Shape) -> anyhow::Result<bool> {
+    let targets = spaces(path)?;
+    let place = mount_point(path)?.display().to_string();
+    let head = shape.head();
+    say!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);
+    let mut sum = [0u64; 3];
+    for target in targets {
+        let Ok(figures) = &target.figures else {
+            say!("{:<24}{:>14}", format!("{}_UUID", target.name), ": inactive device");
+            continue;
+        };
+        let [total, free, available, files, files_free] = figures[..] else { continue };
+        let row = match shape.inodes {
+            true => [files, files - files_free.min(files), files_free],
+            false => [total, total - free.min(total), available],
+        };
+        if target.is_ost() != shape.inodes {
+            for (sum, value) in sum.iter_mut().zip(row) {
+                *sum += value;
+            }
+        }
+        let tag = match target.name.parse::<proto::TargetName>() {
+            Ok(name) => format!("{place}[{}:{}]", if target.is_ost() { "OST" } else { "MDT" }, name.index),
+            Err(_) => place.clone(),
+        };
+        shape.print(&format!("{}_UUID", target.name), row, &tag);
+    }
+    say!();
+    shape.print("filesystem_summary:", sum, &place);
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people_have_units_and_their_head() {
+        let shape = |human, inodes| Shape { human, inodes };
+        assert_eq!(shape(true, false).head()[0], "bytes");
+        assert_eq!(shape(false, false).head()[0], "1K-blocks");
+        assert_eq!(shape(true, true).show(999), "999");
+        assert_eq!(shape(true, true).show(1_234_567), "1.2M");
+        assert_eq!(shape(false, true).show(1_234_567), "1234567");
+        assert_eq!(shape(true, false).show(3 << 30), "3.0G");
+    }
+}

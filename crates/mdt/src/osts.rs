@@ -1,0 +1,362 @@
+//! The object targets: which of them new files may use, and how much each gets.
+//!
+//! Every target is asked for its space at intervals. One that has not answered since the last question, or whose connection
+//! is lost, is away. New files avoid targets that are away, full or degraded, and use those that an administrator has taken
+//! out only if there is no other at all. While the free space of the usable targets is about equal, first stripes go round
+//! over them; otherwise targets are drawn with weights that grow with their free space. The draw is a function of the file's
+//! FID: this crate has no random source.
+//!
+//! What was chosen is answered to the client, and its replay carries it: the space is another then.
+//!
+//! Costs: a choice allocates nothing but the list of stripes. All else is computed when an answer or a setting changes.
+
+use core::time::Duration;
+use proto::Errno;
+use proto::msg::{OST_DEGRADED, StatfsRep};
+
+/// Pause between two questions for space.
+pub const ASK_EVERY: Duration = Duration::from_secs(5);
+/// A target with less space than this is full, in bytes: one stripe.
+const FULL_BYTES: u64 = 1 << 20;
+/// And one with less than this part of its size.
+const FULL_PART: u64 = 1000;
+/// Lustre's default of `max_create_count`. Objects are not made in advance here: all that counts is whether it is 0.
+const MAX_CREATE_COUNT: u32 = 20_000;
+
+/// One object target.
+#[derive(Clone, Debug)]
+pub struct Ost {
+    /// Its index.
+    pub index: u32,
+    /// An administrator's word: `osp.*.active`.
+    pub active: bool,
+    /// An administrator's word: `osp.*.max_create_count`; 0: no new objects.
+    pub max_create_count: u32,
+    /// What it answered last.
+    pub space: Option<StatfsRep>,
+    /// It was asked and has not answered yet.
+    asked: bool,
+    /// It has not answered for long, or its connection is lost.
+    away: bool,
+}
+
+impl Ost {
+    fn new(index: u32) -> Ost {
+        Ost { index, active: true, max_create_count: MAX_CREATE_COUNT, space: None, asked: false, away: false }
+    }
+
+    fn allowed(&self) -> bool {
+        self.active && self.max_create_count > 0
+    }
+
+    fn available(&self) -> u64 {
+        self.space.as_ref().map_or(0, |space| space.available)
+    }
+
+    /// Of one that has not answered yet nothing is known.
+    fn is_full(&self) -> bool {
+        self.space.as_ref().is_some_and(|space| space.available < FULL_BYTES.max(space.total / FULL_PART))
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.space.as_ref().is_some_and(|space| space.state & OST_DEGRADED != 0)
+    }
+}
+
+/// All object targets of the file system.
+#[derive(Clone, Debug)]
+pub struct Osts {
+    /// By index.
+    all: Vec<Ost>,
+    /// Those that new files use, by index.
+    usable: Vec<u32>,
+    /// With each of `usable` the sum of the weights up to it; empty while first stripes go round.
+    weights: Vec<u64>,
+    /// `lod.*.qos_threshold_rr`: first stripes go round as long as the emptiest target has less than this more than the
+    /// fullest one, in percent.
+    pub qos_threshold_rr: u8,
+    /// `lod.*.qos_prio_free`: how much free space counts against an even spread, in percent.
+    pub qos_prio_free: u8,
+}
+
+impl Default for Osts {
+    fn default() -> Osts {
+        Osts { all: Vec::new(), usable: Vec::new(), weights: Vec::new(), qos_threshold_rr: 17, qos_prio_free: 91 }
+    }
+}
+
+impl Osts {
+    /// The configuration has these, in order. Gives those that are new.
+    pub fn configure(&mut self, indexes: &[u32]) -> Vec<u32> {
+        let known = core::mem::take(&mut self.all);
+        let mut new = Vec::new();
+        for &index in indexes {
+            let old = known.iter().find(|ost| ost.index == index).cloned();
+            self.all.push(old.unwrap_or_else(|| {
+                new.push(index);
+                Ost::new(index)
+            }));
+        }
+        self.settle();
+        new
+    }
+
+    /// Whether the file system has none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// All, by index.
+    pub fn iter(&self) -> impl Iterator<Item = &Ost> {
+        self.all.iter()
+    }
+
+    /// Whether there is one of this index.
+    pub fn has(&self, index: u32) -> bool {
+        self.all.iter().any(|ost| ost.index == index)
+    }
+
+    /// Whether this one can take objects, if somebody wants it to: it is there, not full and not taken out.
+    pub fn takes_objects(&self, index: u32) -> bool {
+        self.all.iter().any(|ost| ost.index == index && ost.allowed() && !ost.away && !ost.is_full())
+    }
+
+    /// Those that new files may use, by index.
+    pub fn usable(&self) -> &[u32] {
+        &self.usable
+    }
+
+    /// Changes one, if it is there.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Ost)) -> Option<()> {
+        change(self.all.iter_mut().find(|ost| ost.index == index)?);
+        self.settle();
+        Some(())
+    }
+
+    /// An administrator's word. `ENOENT`: there is no such target.
+    pub fn set_active(&mut self, index: u32, active: bool) -> Result<(), Errno> {
+        self.change(index, |ost| ost.active = active).ok_or(Errno::ENOENT)
+    }
+
+    /// An administrator's word. `ENOENT`: there is no such target.
+    pub fn set_max_create_count(&mut self, index: u32, count: u32) -> Result<(), Errno> {
+        self.change(index, |ost| ost.max_create_count = count).ok_or(Errno::ENOENT)
+    }
+
+    /// Percentages of the choice.
+    pub fn set_qos(&mut self, threshold_rr: u8, prio_free: u8) {
+        (self.qos_threshold_rr, self.qos_prio_free) = (threshold_rr, prio_free);
+        self.settle();
+    }
+
+    /// Time for the next questions: gives those that are to be asked. Who still owes the last answer is away.
+    pub fn ask(&mut self) -> Vec<u32> {
+        let mut due = Vec::new();
+        for ost in &mut self.all {
+            if core::mem::replace(&mut ost.asked, true) {
+                ost.away = true;
+            } else {
+                due.push(ost.index);
+            }
+        }
+        self.settle();
+        due
+    }
+
+    /// One has answered; an error says nothing about its space.
+    pub fn answered(&mut self, index: u32, space: Option<StatfsRep>) {
+        self.change(index, |ost| {
+            ost.asked = false;
+            ost.away = space.is_none();
+            ost.space = space.or(ost.space.take());
+        });
+    }
+
+    /// The connection to one is lost.
+    pub fn away(&mut self, index: u32) {
+        self.change(index, |ost| ost.away = true);
+    }
+
+    /// Computes which are usable: the best that there are.
+    fn settle(&mut self) {
+        let tiers: [fn(&Ost) -> bool; 4] = [
+            |ost| ost.allowed() && !ost.away && !ost.is_full() && !ost.is_degraded(),
+            |ost| ost.allowed() && !ost.away && !ost.is_full(),
+            |ost| ost.allowed() && !ost.away,
+            |ost| ost.allowed(),
+        ];
+        let of_tier = |tier: &fn(&Ost) -> bool| -> Vec<&Ost> { self.all.iter().filter(|ost| tier(ost)).collect() };
+        let best = tiers.iter().map(of_tier).find(|found| !found.is_empty());
+        // A file system whose targets are all taken out has no other place for data.
+        let best = best.unwrap_or_else(|| self.all.iter().collect());
+        let weights = weights(&best, self.qos_threshold_rr, self.qos_prio_free);
+        let usable = best.iter().map(|ost| ost.index).collect();
+        (self.usable, self.weights) = (usable, weights);
+    }
+
+    /// Different targets for `count` stripes, fewer if there are not as many. `first`: the index to begin with, if it is
+    /// usable. `seed` differs from file to file, by one from one file of a client to its next.
+    pub fn choose(&self, count: usize, first: Option<u32>, seed: u64) -> Vec<u32> {
+        let count = count.min(self.usable.len());
+        if count == 0 {
+            return Vec::new();
+        }
+        let first = first.and_then(|first| self.usable.binary_search(&first).ok());
+        if self.weights.is_empty() || first.is_some() || count == self.usable.len() {
+            let start = first.unwrap_or((seed % self.usable.len() as u64) as usize);
+            return self.usable.iter().cycle().skip(start).take(count).copied().collect();
+        }
+        self.draw(count, seed)
+    }
+
+    /// Draws different targets by weight. What luck does not give in some draws is taken in order.
+    fn draw(&self, count: usize, seed: u64) -> Vec<u32> {
+        let total = self.weights.last().copied().unwrap_or(0).max(1);
+        let mut chosen = Vec::with_capacity(count);
+        let mut state = seed;
+        for _ in 0..count * 4 {
+            state = mixed(state);
+            let at = self.weights.partition_point(|&sum| sum <= state % total);
+            if let Some(&index) = self.usable.get(at)
+                && !chosen.contains(&index)
+            {
+                chosen.push(index);
+                if chosen.len() == count {
+                    return chosen;
+                }
+            }
+        }
+        for &index in &self.usable {
+            if chosen.len() < count && !chosen.contains(&index) {
+                chosen.push(index);
+            }
+        }
+        chosen
+    }
+}
+
+/// Sums of the weights; empty if the space is about equal, or nothing is known of that of one.
+fn weights(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Vec<u64> {
+    let most = osts.iter().map(|ost| ost.available()).max().unwrap_or(0);
+    let least = osts.iter().map(|ost| ost.available()).min().unwrap_or(0);
+    let unknown = osts.iter().any(|ost| ost.space.is_none());
+    let balanced = u128::from(least) * 100 >= u128::from(most) * u128::from(100 - threshold_rr.min(100));
+    if unknown || balanced {
+        return Vec::new();
+    }
+    // In MiB, so that no sum over all targets can overflow.
+    let mib = |bytes: u64| bytes >> 20;
+    let mean = osts.iter().map(|ost| mib(ost.available())).sum::<u64>() / osts.len().max(1) as u64;
+    let prio = u64::from(prio_free.min(100));
+    let weight = |ost: &&Ost| (mib(ost.available()) * prio + mean * (100 - prio)).max(1);
+    osts.iter()
+        .scan(0u64, |sum, ost| {
+            *sum = sum.saturating_add(weight(ost));
+            Some(*sum)
+        })
+        .collect()
+}
+
+/// A step of splitmix64.
+fn mixed(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Targets of 100 GiB with so many GiB available each.
+    fn with_space(available: &[u64]) -> Osts {
+        let mut osts = Osts::default();
+        let indexes: Vec<u32> = (0..available.len() as u32).collect();
+        assert_eq!(osts.configure(&indexes), indexes);
+        osts.ask();
+        for (index, gib) in available.iter().enumerate() {
+            let space = StatfsRep { total: 100 * GIB, available: gib * GIB, ..StatfsRep::default() };
+            osts.answered(index as u32, Some(space));
+        }
+        osts
+    }
+
+    /// How many of 1000 new files with one stripe each target gets.
+    fn shares(osts: &Osts) -> Vec<usize> {
+        let mut shares = vec![0; osts.iter().count()];
+        for seed in 0..1000 {
+            shares[osts.choose(1, None, seed)[0] as usize] += 1;
+        }
+        shares
+    }
+
+    #[test]
+    fn targets_with_about_equal_space_are_used_in_turn() {
+        let osts = with_space(&[90, 100, 95]);
+        let first: Vec<u32> = (0..6).map(|seed| osts.choose(1, None, seed)[0]).collect();
+        assert_eq!(first, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(osts.choose(2, Some(2), 0), [2, 0]);
+        assert_eq!(osts.choose(9, None, 1), [1, 2, 0]);
+    }
+
+    #[test]
+    fn targets_with_more_space_get_more_files() {
+        let mut osts = with_space(&[10, 80, 10]);
+        let drawn = shares(&osts);
+        assert!(drawn[1] > 650 && drawn[0] > 50 && drawn[2] > 50, "{drawn:?}");
+        for seed in 0..100 {
+            let mut two = osts.choose(2, None, seed);
+            two.sort_unstable();
+            two.dedup();
+            assert_eq!(two.len(), 2, "stripes lie on different targets");
+        }
+        osts.set_qos(17, 0);
+        assert!(shares(&osts).iter().all(|share| (250..420).contains(share)), "space does not count");
+        osts.set_qos(100, 91);
+        assert_eq!(shares(&osts), [334, 333, 333], "first stripes always go round");
+    }
+
+    #[test]
+    fn targets_that_are_full_away_degraded_or_taken_out_get_no_files() {
+        let mut osts = with_space(&[50, 0, 50, 50, 50, 50]);
+        assert_eq!(osts.usable(), [0, 2, 3, 4, 5], "1 is full");
+        osts.set_active(2, false).unwrap();
+        osts.set_max_create_count(3, 0).unwrap();
+        osts.answered(4, Some(StatfsRep { total: GIB, available: GIB, state: OST_DEGRADED, ..StatfsRep::default() }));
+        osts.away(5);
+        assert_eq!(osts.usable(), [0]);
+        assert_eq!(osts.choose(6, None, 7), [0], "as many stripes as there are usable targets");
+        osts.away(0);
+        assert_eq!(osts.usable(), [4], "a degraded one is better than a full one");
+        osts.away(4);
+        assert_eq!(osts.usable(), [1], "a full one is better than one that is away");
+        osts.away(1);
+        assert_eq!(osts.usable(), [0, 1, 4, 5], "what an administrator took out is not used");
+        for index in [0, 1, 4, 5] {
+            osts.set_active(index, false).unwrap();
+        }
+        assert_eq!(osts.usable().len(), 6, "data must lie somewhere");
+        assert_eq!(osts.set_active(9, true), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_target_is_away_when_it_owes_an_answer_and_back_with_it() {
+        let mut osts = Osts::default();
+        osts.configure(&[0, 1]);
+        assert_eq!(osts.usable(), [0, 1], "until something is known all are used");
+        assert_eq!(osts.ask(), [0, 1]);
+        let space = StatfsRep { total: GIB, available: GIB, ..StatfsRep::default() };
+        osts.answered(0, Some(space.clone()));
+        assert_eq!(osts.usable(), [0, 1]);
+        assert_eq!(osts.ask(), [0], "1 is being asked");
+        assert_eq!(osts.usable(), [0]);
+        osts.answered(1, Some(space));
+        assert_eq!(osts.usable(), [0, 1]);
+        osts.set_active(1, false).unwrap();
+        assert_eq!(osts.configure(&[0, 1, 2]), [2]);
+        assert_eq!(osts.usable(), [0, 2], "settings stay");
+    }
+}

@@ -945,3 +945,28 @@ fn a_file_lies_on_the_targets_of_a_list() {
     assert_eq!(c.call(a, Call::SetLayout { ino: other.ino, wish: list(&[0, 1]) }), Err(Errno::ENXIO));
     assert_eq!(c.call(a, Call::SetLayout { ino: other.ino, wish: wish(0, 1, 1) }), Err(Errno::ENXIO));
 }
+
+#[test]
+fn a_file_that_lost_a_stripe_is_no_file_of_zeros_and_can_be_removed() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    c.call(a, Call::SetLayout { ino: 1, wish: wish(1 << 16, -1, 0) }).unwrap();
+    let (stat, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[7; 1 << 18]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    let now = c.now;
+    c.nodes[a].machine.handle(now, client::api::Event::Unmount);
+    c.until(|c| c.nodes[a].unmounted);
+    c.lose_object("fs-OST0001", stat.ino, 1);
+
+    let ino = c.walk(b, "f").unwrap();
+    assert_eq!(c.getattr(b, ino).map(drop), Err(Errno::EIO), "its size is not known");
+    let fh = c.open(b, ino, 0).unwrap();
+    assert_eq!(c.read(b, fh, 1 << 16, 1 << 16), Err(Errno::EIO));
+    c.close(b, fh).unwrap();
+    assert!(c.log.iter().any(|line| line.contains("stripe 1: its record is lost")), "{:#?}", c.log);
+    c.unlink(b, 1, "f").unwrap();
+    c.pass(Duration::from_secs(5));
+    assert_eq!(c.objects("fs-OST0000").len(), 0);
+}

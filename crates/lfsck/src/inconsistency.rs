@@ -63,6 +63,10 @@ pub enum Inconsistency {
     OrphanObject { ost: u32, fid: Fid, stripe: u32 },
     /// Two objects with one data file, or a data file that is doomed or was never given out.
     WrongFile { ost: u32, file: u64, fid: Fid },
+    /// An object was written, and its record, or the one for this data file, is not there.
+    LostObject { ost: u32, fid: Fid, stripe: u32, file: u64 },
+    /// An object has a data file and no mark that it was written.
+    UnmarkedObject { ost: u32, fid: Fid, stripe: u32 },
 }
 
 impl fmt::Display for Inconsistency {
@@ -108,6 +112,12 @@ impl fmt::Display for Inconsistency {
             DestroyOfLiving { fid } => write!(f, "the destroy log has {fid}, which exists"),
             OrphanObject { ost, fid, stripe } => {
                 write!(f, "OST{ost:04x} has object {fid} stripe {stripe}, which belongs to no file")
+            }
+            LostObject { ost, fid, stripe, file } => {
+                write!(f, "OST{ost:04x} lost the record of {fid} stripe {stripe}, whose data file is {file}")
+            }
+            UnmarkedObject { ost, fid, stripe } => {
+                write!(f, "OST{ost:04x}: {fid} stripe {stripe} is not marked as written")
             }
             WrongFile { ost, file, fid } => write!(f, "OST{ost:04x}: data file {file} of {fid} is not its own"),
         }

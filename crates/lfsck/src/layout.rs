@@ -2,7 +2,7 @@
 
 use crate::{Inconsistency, Mdt, Snapshot, decode, single};
 use proto::Fid;
-use schema::{DestroyLog, DoomedFile, Object, OstState};
+use schema::{DestroyLog, DoomedFile, Object, ObjectKey, OstState, Written};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
@@ -31,11 +31,30 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
             }
         }
         check_files(ost, records, &objects, found);
+        check_marks(ost, records, &objects, found);
+    }
+}
+
+/// A mark has an object with its data file, and such an object a mark, unless a version wrote it that has none.
+fn check_marks(ost: u32, records: &Snapshot, objects: &[(ObjectKey, Object)], found: &mut Found) {
+    let from = single::<OstState>(records).unwrap_or_default().marked_from;
+    let is_current = |instance: u64| from != 0 && instance >= from;
+    let marks: BTreeMap<ObjectKey, Written> = decode::<Written>(records, found).into_iter().collect();
+    let files: BTreeMap<ObjectKey, u64> = objects.iter().map(|(key, object)| (*key, object.file)).collect();
+    for (key, mark) in marks.iter().filter(|(_, mark)| is_current(mark.instance)) {
+        if files.get(key) != Some(&mark.file) {
+            found.push(Inconsistency::LostObject { ost, fid: key.fid, stripe: key.stripe.0, file: mark.file });
+        }
+    }
+    for (key, _) in objects.iter().filter(|(_, object)| object.file != 0 && is_current(object.instance)) {
+        if !marks.contains_key(key) {
+            found.push(Inconsistency::UnmarkedObject { ost, fid: key.fid, stripe: key.stripe.0 });
+        }
     }
 }
 
 /// Every data file belongs to one object, and will not be given to another.
-fn check_files(ost: u32, records: &Snapshot, objects: &[(schema::ObjectKey, Object)], found: &mut Found) {
+fn check_files(ost: u32, records: &Snapshot, objects: &[(ObjectKey, Object)], found: &mut Found) {
     let state = single::<OstState>(records).unwrap_or_default();
     let doomed: BTreeSet<u64> = decode::<DoomedFile>(records, found).into_iter().map(|(file, _)| file).collect();
     let mut used = BTreeSet::new();

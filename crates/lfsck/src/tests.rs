@@ -247,6 +247,19 @@ fn what_is_wrong_between_targets_is_found() {
     breaks("object [0x200000400:0x3:0x0] stripe 1, which belongs to no file", |w| object(w, BIG, 1, 0));
     breaks("data file 2 of [0x200000400:0x5:0x0] is not its own", |w| object(w, BIG, 0, 2));
     breaks("data file 7 of [0x200000400:0x3:0x0] is not its own", |w| object(w, BIG, 0, 7));
+    let mark = |w: &mut World, fid, file| {
+        let key = Written::key(&ObjectKey { fid, stripe: StripeIndex(0) });
+        w.ost.set(key, Some(Written { file, instance: 5 }.encode_record()));
+        let state = OstState { next_file: 10, marked_from: 5, ..OstState::default() };
+        w.ost.set(OstState::key(&()), Some(state.encode_record()));
+    };
+    breaks("OST0000 lost the record of [0x200000400:0x3:0x0] stripe 0, whose data file is 9", |w| mark(w, BIG, 9));
+    breaks("OST0000: [0x200000400:0x3:0x0] stripe 1 is not marked as written", |w| {
+        mark(w, BIG, 1);
+        let key = Object::key(&ObjectKey { fid: BIG, stripe: StripeIndex(1) });
+        w.ost.set(key, Some(Object { file: 8, instance: 5, ..Object::default() }.encode_record()));
+        w.change::<Inode>(BIG_INO, |inode| inode.layout.as_mut().unwrap().osts = vec![0, 0]);
+    });
     breaks("data file 1 of", |w| w.ost.set(DoomedFile::key(&1), Some(DoomedFile {}.encode_record())));
 }
 

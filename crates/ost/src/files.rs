@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use dlm::ExportId;
 use proto::{Transno, Xid};
-use schema::{Object, ObjectKey, OstState};
+use schema::{Object, ObjectKey, OstState, Written};
 
 /// A request that changes data, while it runs.
 pub type OpId = (ExportId, Xid);
@@ -52,6 +52,8 @@ pub struct Flight {
 #[derive(Debug, Default)]
 pub struct Files {
     next: u64,
+    /// See [`OstState::marked_from`].
+    marked_from: u64,
     /// Numbers given out that no record names and that may be on the medium.
     limbo: BTreeSet<u64>,
     /// Files of objects that have no record yet.
@@ -66,14 +68,21 @@ pub struct Files {
 }
 
 impl Files {
-    /// Numbers go on from `next`.
-    pub fn start(&mut self, next: u64) {
+    /// Numbers go on from `next`, and written objects are marked since instance `marked_from`.
+    pub fn start(&mut self, next: u64, marked_from: u64) {
         self.next = next.max(1);
+        self.marked_from = marked_from;
+    }
+
+    /// Whether a mark is to be believed: no version without marks has changed objects since.
+    pub fn is_current(&self, mark: &Written) -> bool {
+        self.marked_from != 0 && mark.instance >= self.marked_from
     }
 
     /// What the state record is to say, with `objects` objects.
     pub fn state(&self, objects: u64) -> OstState {
-        OstState { next_file: self.next, unborn: self.limbo.iter().copied().collect(), objects }
+        let unborn = self.limbo.iter().copied().collect();
+        OstState { next_file: self.next, unborn, objects, marked_from: self.marked_from }
     }
 
     /// What `op` has begun.
@@ -210,7 +219,7 @@ mod tests {
 
     fn files() -> Files {
         let mut files = Files::default();
-        files.start(1);
+        files.start(1, 0);
         files
     }
 
@@ -221,7 +230,7 @@ mod tests {
         assert_eq!(files.begin(op(2), KEY, None, 1).file, first.file);
         assert_eq!(files.state(0).unborn, [1]);
         files.land(op(1));
-        assert_eq!(files.state(1), OstState { next_file: 2, unborn: vec![], objects: 1 });
+        assert_eq!(files.state(1), OstState { next_file: 2, unborn: vec![], objects: 1, marked_from: 0 });
         files.abort(op(2));
         assert!(!files.has_doomed(Transno(9)), "the object lives");
         let object = Object { file: first.file, instance: 1, ..Object::default() };
@@ -237,7 +246,7 @@ mod tests {
         assert_eq!(files.take_doomed(Transno(0), 8), [1]);
         assert_eq!(files.state(0).unborn, [1]);
         files.removed(1);
-        assert_eq!(files.state(0), OstState { next_file: 2, unborn: vec![], objects: 0 });
+        assert_eq!(files.state(0), OstState { next_file: 2, unborn: vec![], objects: 0, marked_from: 0 });
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! # Invariants
 //! - A change that was answered is either durable or still in its client's replay list; what is durable is so in the
 //!   data file *and* in the record: the data file is written first and synced before the record's group leaves.
+//! - An object that has a data file has a mark in another part of the store, so that a lost record is told from an object that never
+//!   was.
 //! - No crash leaves a data file that nothing names, or brings back an object that was destroyed ([`files`]).
 //! - Space that was promised is there ([`target::grants`]).
 //! - A change without the lock that covers it happens only while nobody else holds one ([`ops`]).
@@ -86,13 +88,13 @@ impl Service for Ost {
             Opcode::ObjRead => ops::read::attempt(self, cx, request),
             Opcode::ObjWrite => ops::write::attempt(self, cx, request),
             Opcode::ObjPunch => ops::punch::attempt(self, cx, request),
-            Opcode::ObjSeek => ops::seek::attempt(cx, request),
+            Opcode::ObjSeek => ops::seek::attempt(self, cx, request),
             Opcode::ObjGetattr => ops::getattr::attempt(self, cx, request),
             Opcode::ObjSetattr => ops::setattr::attempt(self, cx, request),
             Opcode::ObjSync => ops::sync::attempt(cx, request),
             Opcode::ObjDestroy => ops::destroy::attempt(self, cx, request),
             Opcode::ObjStatfs => ops::statfs::attempt(self, cx, request),
-            Opcode::LdlmEnqueue => ops::lock::enqueue(cx, request),
+            Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, request),
             Opcode::LdlmReplay => ops::lock::replay(cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         };

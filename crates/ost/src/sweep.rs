@@ -34,7 +34,8 @@ pub fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
     }
 
     ost.objects = state.objects;
-    ost.files.start(next);
+    let unmarked = state.marked_from == 0;
+    ost.files.start(next, if unmarked { cx.instance() } else { state.marked_from });
     for &file in &doomed {
         ost.files.doom(Transno(0), file);
     }
@@ -44,6 +45,8 @@ pub fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
             cx.put(&file, &DoomedFile {});
             ost.files.doom(Transno(0), file);
         }
+    }
+    if unmarked || !left.is_empty() {
         cx.put(&(), &ost.files.state(state.objects));
     }
     Ok(())

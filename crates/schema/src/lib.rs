@@ -20,6 +20,7 @@
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
 //! | `22` | [`DoomedFile`] | number of the data file | OST |
+//! | `28` | [`Written`] | FID, stripe | OST |
 //! | `30` | [`TargetRec`] | target's name | MGT |
 //! | `31` | [`ParamRec`] | file system's name, path | MGT |
 //! | `32` | [`FsRec`] | file system's name | MGT |
@@ -47,5 +48,5 @@ pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};
 pub use mdt::{DestroyLog, MdtState, Oi, Orphan, SeqGrant};
-pub use object::{DoomedFile, Object, ObjectKey, OstState};
+pub use object::{DoomedFile, Object, ObjectKey, OstState, Written};
 pub use record::{BadRecord, Record, format_version, formats};

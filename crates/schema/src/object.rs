@@ -50,19 +50,27 @@ pub struct Object {
     pub instance: u64,
 }
 
+fn object_key(table: u8, id: &ObjectKey) -> Key {
+    Key::table(table).bytes(&id.fid.to_key()).u32(id.stripe.0)
+}
+
+fn parse_object_key(key: &[u8], table: u8) -> Option<ObjectKey> {
+    let rest: [u8; 20] = rest(key, table)?;
+    let (fid, stripe) = rest.split_at(16);
+    Some(ObjectKey { fid: Fid::from_key(fid)?, stripe: StripeIndex(u32::from_be_bytes(stripe.try_into().ok()?)) })
+}
+
 impl Record for Object {
     const TABLE: u8 = 0x20;
     const KIND: &'static str = "object";
     type Id = ObjectKey;
 
     fn key(id: &ObjectKey) -> Key {
-        Key::table(Self::TABLE).bytes(&id.fid.to_key()).u32(id.stripe.0)
+        object_key(Self::TABLE, id)
     }
 
     fn parse_key(key: &[u8]) -> Option<ObjectKey> {
-        let rest: [u8; 20] = rest(key, Self::TABLE)?;
-        let (fid, stripe) = rest.split_at(16);
-        Some(ObjectKey { fid: Fid::from_key(fid)?, stripe: StripeIndex(u32::from_be_bytes(stripe.try_into().ok()?)) })
+        parse_object_key(key, Self::TABLE)
     }
 
     prost_body!();
@@ -88,12 +96,44 @@ pub struct OstState {
     /// How many objects there are.
     #[prost(uint64, tag = "3")]
     pub objects: u64,
+    /// Instance of the target from which on every object that gets a data file has a [`Written`] record. Versions without such
+    /// records drop the field with their first change of the number of objects; what was written before is then worth nothing.
+    #[prost(uint64, tag = "40")]
+    pub marked_from: u64,
 }
 
 impl Record for OstState {
     const TABLE: u8 = 0x21;
     const KIND: &'static str = "object target state";
     single_key!();
+    prost_body!();
+}
+
+/// Says that an object has a data file. Written and removed in the groups that give the object its file and take it away, but far
+/// from the object's own record: where this one is and that one is not, it was lost.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Written {
+    /// Number of the data file.
+    #[prost(uint64, tag = "1")]
+    pub file: u64,
+    /// Instance (mount count) of the target that wrote this.
+    #[prost(uint64, tag = "2")]
+    pub instance: u64,
+}
+
+impl Record for Written {
+    const TABLE: u8 = 0x28;
+    const KIND: &'static str = "written object";
+    type Id = ObjectKey;
+
+    fn key(id: &ObjectKey) -> Key {
+        object_key(Self::TABLE, id)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<ObjectKey> {
+        parse_object_key(key, Self::TABLE)
+    }
+
     prost_body!();
 }
 

@@ -23,7 +23,7 @@ use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use stdx::Instant;
 
-use super::{stat, step};
+use super::step;
 use crate::api::{Answer, Call, Effect, Invalidation, Stat};
 use crate::closes;
 use crate::cx::{Cx, Run};
@@ -237,7 +237,7 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
         let until = now + HELD;
         cx.spawn(Task::Hold { closing, until });
     }
-    stat(cx, attr.fid.ino())
+    super::stat_of_name(cx, attr.fid.ino())
 }
 
 /// Background: what a lookup opened is closed, in time.

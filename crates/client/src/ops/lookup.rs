@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proto::msg::LookupReq;
 use proto::{Errno, Opcode};
 
-use super::{permitted, stat, stat_cached, step, walk};
+use super::{permitted, stat, stat_cached, stat_of_name, step, walk};
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::cx::{Cx, Run};
 use crate::file::check_name;
@@ -74,7 +74,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                 {
                     // The name is sure and so are the attributes; only the data's size is missing.
                     super::attributes(cx, child.ino(), true)?;
-                    return stat(cx, child.ino());
+                    return stat_of_name(cx, child.ino());
                 }
                 super::ahead::looked_up(cx, parent, name, child.ino());
             }
@@ -110,7 +110,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
             dir.misses = 0;
         }
     }
-    stat(cx, attr.fid.ino())
+    stat_of_name(cx, attr.fid.ino())
 }
 
 /// `Forget`.

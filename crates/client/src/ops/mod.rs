@@ -310,6 +310,23 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     Ok(compose(node, attr, data, node.covered_attr().is_some()))
 }
 
+/// [`stat`] for who looked a name up. If the object targets cannot say how large the file is because a record there is lost, a name
+/// that the kernel does not know yet is found all the same, with nothing to be kept: it can be removed, and who asks for the size is
+/// answered the error. (Of a file that the kernel knows, it may have pages beyond a size that is made up.)
+pub(crate) fn stat_of_name(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
+    let found = stat(cx, ino);
+    if found != Err(Stop::Errno(Errno::EIO)) {
+        return found;
+    }
+    match cx.w.nodes.get(ino) {
+        Some(node) if node.lookups == 0 && node.is_regular() => match &node.attr {
+            Some(attr) => Ok(compose(node, attr, None, false)),
+            None => found,
+        },
+        _ => found,
+    }
+}
+
 /// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
 /// asked, others that are looked up must not push it out.
 fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {

@@ -259,16 +259,28 @@ impl Cluster {
 
     /// The metadata target dies, and when it starts again, the record of a name is lost.
     pub fn lose_entry(&mut self, dir: u64, text: &str) {
-        let at = self.server("fs-MDT0000");
+        let fid = proto::Fid::from_ino(dir).unwrap();
+        self.lose("fs-MDT0000", |engine| {
+            let get = |key: &store::Key| schema::formats().open(key, &engine.get(key).unwrap().unwrap()).unwrap();
+            let dir = schema::Oi::decode_record(&get(&schema::Oi::key(&fid))).unwrap().ino;
+            let header = schema::Header::decode_record(&get(&schema::Header::key(&()))).unwrap();
+            let cookie = schema::first_cookie(&header, text.as_bytes());
+            schema::Entry::key(&schema::EntryKey { dir, cookie })
+        });
+    }
+
+    /// An object target dies, and when it starts again, the record of an object is lost.
+    pub fn lose_object(&mut self, server: &str, file: u64, stripe: u32) {
+        let (fid, stripe) = (proto::Fid::from_ino(file).unwrap(), proto::StripeIndex(stripe));
+        self.lose(server, |_| schema::Object::key(&schema::ObjectKey { fid, stripe }));
+    }
+
+    fn lose(&mut self, server: &str, key: impl FnOnce(&MemEngine) -> store::Key) {
+        let at = self.server(server);
         self.kill(at);
         let engine = &self.servers[at].engine;
-        let get = |key: &store::Key| schema::formats().open(key, &engine.get(key).unwrap().unwrap()).unwrap();
-        let dir = proto::Fid::from_ino(dir).unwrap();
-        let dir = schema::Oi::decode_record(&get(&schema::Oi::key(&dir))).unwrap().ino;
-        let header = schema::Header::decode_record(&get(&schema::Header::key(&()))).unwrap();
-        let cookie = schema::first_cookie(&header, text.as_bytes());
         let mut batch = store::Batch::new();
-        batch.delete(schema::Entry::key(&schema::EntryKey { dir, cookie }));
+        batch.delete(key(engine));
         engine.commit(engine.last_group().unwrap() + 1, &batch.seal(&schema::formats())).unwrap();
         self.start(at);
     }

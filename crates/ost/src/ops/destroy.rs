@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use proto::msg::{DestroyRep, DestroyReq, Extent, LockMode, Policy, StrayObjects};
 use proto::{Errno, Fid, StripeIndex};
-use schema::{DoomedFile, Object, ObjectKey, Record};
+use schema::{DoomedFile, Object, ObjectKey, Record, Written};
 use store::KeyRange;
 use target::{Cx, Reply, Request, Stop};
 
@@ -43,8 +43,8 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let mut missing = None;
     for key in keys {
         let free = cx.revoke(resource(&key), LockMode::Ex, Policy::Extent(Extent::ALL));
-        match free.and_then(|()| cx.get::<Object>(&key)) {
-            Ok(object) => found.push((key, object)),
+        match free.and_then(|()| find(ost, cx, &key)) {
+            Ok(file) => found.push((key, file)),
             Err(stop) => missing = Some(stop),
         }
     }
@@ -55,15 +55,16 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
 
     cx.hold_until_durable();
     let mut gone = 0;
-    for (key, object) in found {
+    for (key, file) in found {
         ost.files.destroyed(key);
-        let Some(object) = object else { continue };
+        let Some(file) = file else { continue };
         gone += 1;
         cx.delete::<Object>(&key);
-        if object.file != 0 {
-            cx.put(&object.file, &DoomedFile {});
+        if file != 0 {
+            cx.delete::<Written>(&key);
+            cx.put(&file, &DoomedFile {});
             let transno = cx.transno();
-            ost.files.doom(transno, object.file);
+            ost.files.doom(transno, file);
         }
     }
     if gone != 0 {
@@ -72,6 +73,15 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     }
     ost.stats.destroys += gone;
     Ok(Reply::new(&DestroyRep { more }))
+}
+
+/// The data file of an object, 0 if it has none; `None` if there is no object. One that lost its record has its file still.
+fn find(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<u64>, Stop> {
+    if let Some(object) = cx.get::<Object>(key)? {
+        return Ok(Some(object.file));
+    }
+    let mark = cx.get::<Written>(key)?.filter(|mark| ost.files.is_current(mark));
+    Ok(mark.map(|mark| mark.file))
 }
 
 /// Adds strays to `keys`; whether there are more.

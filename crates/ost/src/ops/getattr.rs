@@ -1,10 +1,9 @@
 //! Getattr: the object as the target and the holders of locks know it together.
 
 use proto::msg::ObjGetattrReq;
-use schema::Object;
 use target::{Cx, Reply, Request, Stop};
 
-use super::{key_of, resource, state_reply};
+use super::{key_of, object, resource, state_reply};
 use crate::Ost;
 use crate::attrs::{lvb, merge, version};
 
@@ -12,7 +11,7 @@ use crate::attrs::{lvb, merge, version};
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ObjGetattrReq = request.decode()?;
     let key = key_of(&req.object)?;
-    let object = cx.get::<Object>(&key)?;
+    let object = object(ost, cx, &key)?;
     let holders = cx.glimpse(resource(&key), version(object.as_ref()))?;
     Ok(state_reply(ost, cx, merge(lvb(object.as_ref()), &holders)))
 }

@@ -6,9 +6,11 @@
 use proto::Errno;
 use proto::StripeIndex;
 use proto::msg::{EnqueueRep, EnqueueReq, ReplayLocksReq, ResourceKind};
-use schema::{Object, ObjectKey};
+use schema::ObjectKey;
 use target::{Cx, Reply, Request, Stop};
 
+use super::object;
+use crate::Ost;
 use crate::attrs::{lvb, merge, version};
 
 /// Only objects are locked here.
@@ -26,17 +28,18 @@ pub fn replay(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
 }
 
 /// One attempt of an enqueue.
-pub fn enqueue(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+pub fn enqueue(ost: &Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: EnqueueReq = request.decode()?;
     check(&req)?;
     let key = ObjectKey { fid: req.resource.fid, stripe: StripeIndex(req.resource.stripe) };
+    // Before the lock is granted: who has an error for an answer has no lock. A grant that had to wait comes in a later attempt,
+    // which looks anew.
+    let object = object(ost, cx, &key)?;
     if req.glimpse {
-        let object = cx.get::<Object>(&key)?;
         let holders = cx.glimpse(req.resource, version(object.as_ref()))?;
         let lvb = merge(lvb(object.as_ref()), &holders);
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
     }
     let granted = cx.enqueue(&req)?;
-    let object = cx.get::<Object>(&key)?;
     Ok(Reply::new(&EnqueueRep { lvb: Some(lvb(object.as_ref())), ..granted }))
 }

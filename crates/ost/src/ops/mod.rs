@@ -18,8 +18,8 @@ pub mod write;
 use dlm::mode::covers;
 use proto::msg::{Extent, LockMode, Lvb, ObjectId, ObjectStateRep, Policy, Resource};
 use proto::{Errno, StripeIndex};
-use schema::{Object, ObjectKey, OstState};
-use target::{Cx, DataOp, DataResult, Reply, Request, Stop};
+use schema::{Object, ObjectKey, OstState, Written};
+use target::{Cx, DataOp, DataResult, LogLevel, Reply, Request, Stop};
 
 use crate::Ost;
 use crate::attrs;
@@ -131,6 +131,23 @@ pub fn times(cx: &Cx<'_>, lvb: Option<Lvb>) -> Lvb {
     })
 }
 
+/// The record of an object; `None` if it was never written. `EIO` if it was, and the record is lost: then neither its size nor its
+/// bytes are known, and to take it for empty would make zeros of them.
+pub fn object(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<Object>, Stop> {
+    if let Some(object) = cx.get::<Object>(key)? {
+        return Ok(Some(object));
+    }
+    let Some(Written { file, .. }) = cx.get::<Written>(key)?.filter(|mark| ost.files.is_current(mark)) else {
+        return Ok(None);
+    };
+    let line = format!(
+        "object {} stripe {}: its record is lost, its data file is {file:x}: restore the target from a copy, or remove the file",
+        key.fid, key.stripe
+    );
+    cx.log(LogLevel::Error, line);
+    Err(Errno::EIO.into())
+}
+
 /// An object that is about to change: its record, if it has one, and the target's state.
 pub struct Before {
     /// The record.
@@ -140,8 +157,8 @@ pub struct Before {
 }
 
 /// Reads what a change of data needs to know.
-pub fn before(cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Before, Stop> {
-    let object = cx.get::<Object>(key);
+pub fn before(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Before, Stop> {
+    let object = object(ost, cx, key);
     let state = cx.get::<OstState>(&())?.unwrap_or_default();
     Ok(Before { object: object?, state })
 }
@@ -169,6 +186,8 @@ pub fn finish(
     }
     let new = old.is_none();
     let had = old.as_ref().map_or(0, |o| o.blocks);
+    // The first change in an instance writes the mark again, for objects of versions that have none.
+    let unmarked = unborn || old.as_ref().is_some_and(|o| o.instance != cx.instance());
     let mut object = old.unwrap_or_else(|| Object { uid: owner.0, gid: owner.1, ..Object::default() });
     object.file = flight.file;
     object.blocks = blocks;
@@ -176,6 +195,9 @@ pub fn finish(
     object.version = cx.transno().0;
     change(&mut object);
     cx.put(&flight.key, &object);
+    if unmarked {
+        cx.put(&flight.key, &Written { file: object.file, instance: object.instance });
+    }
     ost.files.land(op);
     if unborn {
         ost.objects = state.objects + u64::from(new);

@@ -6,7 +6,7 @@
 
 use proto::Errno;
 use proto::msg::{Extent, PunchKind, PunchReq};
-use schema::{DoomedFile, Object, ObjectKey};
+use schema::{DoomedFile, Object, ObjectKey, Written};
 use target::{Cx, DataOp, Reply, Request, Stop};
 
 use super::{Before, SIZE_MAX, admit, before, begin, blocks, data, finish, key_of, op_id, shown, state_reply, times};
@@ -27,7 +27,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         _ => Extent { start: req.start, end: end - 1 },
     };
     admit(ost, cx, request, &key, req.lock, range)?;
-    let before = before(cx, &key)?;
+    let before = before(ost, cx, &key)?;
     let size = before.object.as_ref().map_or(0, |o| o.size);
     let has_file = before.object.as_ref().is_some_and(|o| o.file != 0);
     match kind {
@@ -91,6 +91,7 @@ fn empty(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, old: Op
     object.version = transno.0;
     cx.put(&key, &object);
     if file != 0 {
+        cx.delete::<Written>(&key);
         cx.put(&file, &DoomedFile {});
         ost.files.doom(transno, file);
     }

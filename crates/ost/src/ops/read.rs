@@ -1,13 +1,13 @@
-//! Read: bytes up to the size in the record; holes, and an object that never was, give zeros and nothing.
+//! Read: bytes up to the size in the record; holes, and an object that never was, give zeros and nothing. An object that was written
+//! and has no record any more is an error.
 
 use bytes::Bytes;
 use proto::Errno;
 use proto::connect::BRW_SIZE_MAX;
 use proto::msg::{LockMode, Policy, ReadRep, ReadReq};
-use schema::Object;
 use target::{Cx, DataOp, DataResult, LogLevel, Reply, Request, Stop};
 
-use super::{data, extent, holds, key_of, resource};
+use super::{data, extent, holds, key_of, object, resource};
 use crate::Ost;
 use crate::attrs::lvb;
 
@@ -23,7 +23,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         // What others have written and not sent comes here first.
         cx.revoke(resource(&key), LockMode::Pr, Policy::Extent(range))?;
     }
-    let object = cx.get::<Object>(&key)?;
+    let object = object(ost, cx, &key)?;
     let length = match &object {
         Some(o) if o.file != 0 => o.size.saturating_sub(req.offset).min(u64::from(req.length)) as u32,
         _ => 0,

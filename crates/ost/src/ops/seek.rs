@@ -2,17 +2,17 @@
 
 use proto::Errno;
 use proto::msg::{Extent, LockMode, Policy, SeekRep, SeekReq};
-use schema::Object;
 use target::{Cx, DataOp, DataResult, Reply, Request, Stop};
 
-use super::{data, key_of, resource};
+use super::{data, key_of, object, resource};
+use crate::Ost;
 
 /// One attempt.
-pub fn attempt(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
+pub fn attempt(ost: &Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: SeekReq = request.decode()?;
     let key = key_of(&req.object)?;
     cx.revoke(resource(&key), LockMode::Pr, Policy::Extent(Extent { start: req.offset, end: u64::MAX }))?;
-    let object = cx.get::<Object>(&key)?.filter(|o| req.offset < o.size).ok_or(Errno::ENXIO)?;
+    let object = object(ost, cx, &key)?.filter(|o| req.offset < o.size).ok_or(Errno::ENXIO)?;
     let found = data(cx, DataOp::Seek { file: object.file, offset: req.offset, hole: req.hole })?;
     let DataResult::Offset(found) = found else { return Err(Errno::EIO.into()) };
     let offset = match found {

@@ -1,10 +1,9 @@
 //! Setattr: times and owner. An object that never was has neither; it gets them with its first write.
 
 use proto::msg::ObjSetattrReq;
-use schema::Object;
 use target::{Cx, Reply, Request, Stop};
 
-use super::{key_of, shown, state_reply};
+use super::{key_of, object, shown, state_reply};
 use crate::Ost;
 use crate::attrs::{lvb, take_times};
 
@@ -15,7 +14,7 @@ const SAME: u32 = u32::MAX;
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ObjSetattrReq = request.decode()?;
     let key = key_of(&req.object)?;
-    let Some(old) = cx.get::<Object>(&key)? else {
+    let Some(old) = object(ost, cx, &key)? else {
         return Ok(state_reply(ost, cx, req.lvb.unwrap_or_else(|| lvb(None))));
     };
     let mut object = old.clone();

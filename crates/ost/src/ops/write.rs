@@ -26,7 +26,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let length = bytes.len() as u64;
     let range = extent(req.offset, length)?;
     admit(ost, cx, request, &key, req.lock, range)?;
-    let before = before(cx, &key)?;
+    let before = before(ost, cx, &key)?;
     if req.sync {
         cx.hold_until_durable();
     }

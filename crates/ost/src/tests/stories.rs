@@ -5,8 +5,10 @@ use proto::Opcode;
 use proto::msg::{Extent, LockMode, Lvb, ObjSetattrReq, ObjectStateRep, PunchKind};
 use stdx::Instant;
 
-use super::world::{NAME, World, object};
+use schema::{Object, ObjectKey, OstState, Record};
 use target::grants::GRANT_FIRST;
+
+use super::world::{NAME, World, fid, object};
 
 const MIB: u64 = 1 << 20;
 
@@ -458,4 +460,58 @@ fn the_medium_of_the_data_files_counts_not_that_of_the_store() {
     assert_eq!(world.write(a, 1, 0, &vec![1; 1 << 20]).map(drop), Err(Errno::ENOSPC));
     world.set_data_space(5000 * MIB, 4000 * MIB);
     assert_eq!(world.statfs(a, GRANT_FIRST).grant, GRANT_FIRST);
+}
+
+/// The key of an object of the tests.
+fn key(oid: u32) -> ObjectKey {
+    ObjectKey { fid: fid(oid), stripe: proto::StripeIndex(0) }
+}
+
+#[test]
+fn an_object_that_lost_its_record_is_an_error_until_it_is_destroyed() {
+    let mut world = World::new(1);
+    let (a, mdt) = (world.client(), world.mdt());
+    world.write(a, 1, 0, b"gone").unwrap();
+    world.write(a, 2, 0, b"here").unwrap();
+    world.write(a, 3, 0, b"cut").unwrap();
+    world.truncate(a, 3, 0).unwrap();
+    world.damage(|batch| [1, 3].iter().for_each(|oid| batch.delete(Object::key(&key(*oid)))));
+    for _ in 0..2 {
+        assert_eq!(world.read(a, 1, 0, 4), Err(Errno::EIO));
+        assert_eq!(world.write(a, 1, 1, b"x").map(drop), Err(Errno::EIO));
+        assert_eq!(world.truncate(a, 1, 2).map(drop), Err(Errno::EIO));
+        assert_eq!(world.seek(a, 1, 0, false), Err(Errno::EIO));
+        let request = world.send_enqueue(a, 1, LockMode::Pr, Extent::ALL);
+        assert_eq!(world.granted(a, request).map(drop), Err(Errno::EIO), "no lock on what is not known");
+        // Others are as they were; what was empty may lose its record.
+        assert_eq!(&world.read(a, 2, 0, 4).unwrap()[..], b"here");
+        assert_eq!(&world.read(a, 3, 0, 4).unwrap()[..], b"");
+        assert_eq!(&world.read(a, 4, 0, 4).unwrap()[..], b"");
+        assert!(world.log.iter().any(|line| line.contains("stripe 0: its record is lost")), "{:?}", world.log);
+        world.crash();
+    }
+    assert_eq!(world.data.files().len(), 2);
+    world.destroy(mdt, &[1, 2, 3, 4]).unwrap();
+    world.settle();
+    assert_eq!(world.data.files(), [], "the data file of the lost object goes with it");
+    assert_eq!(&world.read(a, 1, 0, 4).unwrap()[..], b"");
+}
+
+#[test]
+fn marks_from_before_a_version_without_marks_say_nothing() {
+    let mut world = World::new(1);
+    let a = world.client();
+    world.write(a, 1, 0, b"destroyed by the older version").unwrap();
+    world.write(a, 2, 0, b"changed later").unwrap();
+    // It destroys an object, counts anew, and does not know the mark.
+    world.damage(|batch| {
+        batch.delete(Object::key(&key(1)));
+        batch.put(OstState::key(&()), OstState { next_file: 3, objects: 1, ..OstState::default() }.encode_record());
+    });
+    assert_eq!(&world.read(a, 1, 0, 4).unwrap()[..], b"");
+    // A change marks an object anew.
+    world.write(a, 2, 0, b"C").unwrap();
+    world.damage(|batch| batch.delete(Object::key(&key(2))));
+    assert_eq!(world.read(a, 2, 0, 4), Err(Errno::EIO));
+    assert_eq!(&world.read(a, 1, 0, 4).unwrap()[..], b"");
 }

@@ -16,7 +16,7 @@ use rpc::Link;
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId};
 use schema::{Header, Record};
 use stdx::{Instant, Rng};
-use store::{Engine, MemEngine, Space};
+use store::{Batch, Engine, MemEngine, Space};
 use target::{ConnId, DataId, DataOp, Effect, Event, Options, Peer, Target};
 
 use crate::Ost;
@@ -116,6 +116,17 @@ impl World {
         self.tell(Event::Space(space));
         self.tell(Event::WallClock(1_000_000_000));
         self.run();
+    }
+
+    /// Changes records under the target's feet: it starts anew to see that.
+    pub fn damage(&mut self, change: impl FnOnce(&mut Batch)) {
+        self.sync(0);
+        self.kill();
+        let mut batch = Batch::new();
+        change(&mut batch);
+        let group = self.engine.last_group().unwrap() + 1;
+        self.engine.commit(group, &batch.seal(&schema::formats())).unwrap();
+        self.start();
     }
 
     pub fn set_space(&mut self, free: u64) {

@@ -185,7 +185,13 @@ pub fn for_each(v: &mut impl Visitor) {
             instance: big(10),
         },
     );
-    v.record("OstState", (), OstState { next_file: big(1), unborn: vec![big(2), big(3)], objects: big(4) });
+    let unborn = vec![big(2), big(3)];
+    v.record("OstState", (), OstState { next_file: big(1), unborn, objects: big(4), marked_from: big(5) });
+    v.record(
+        "Written",
+        ObjectKey { fid: Fid { seq: big(1), oid: 2, ver: 3 }, stripe: StripeIndex(4) },
+        Written { file: big(1), instance: big(2) },
+    );
     v.record("DoomedFile", big(1), DoomedFile {});
 
     v.record(

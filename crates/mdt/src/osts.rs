@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(osts.usable(), [0, 1], "until something is known all are used");
         assert_eq!(osts.ask(), [0, 1]);
         let space = StatfsRep { total: GIB, available: GIB, ..StatfsRep::default() };
-        osts.answered(0, Some(space.clone()));
+        osts.answered(0, Some(space));
         assert_eq!(osts.usable(), [0, 1]);
         assert_eq!(osts.ask(), [0], "1 is being asked");
         assert_eq!(osts.usable(), [0]);

@@ -391,7 +391,7 @@ samples! {
         files: big(4),
         files_free: big(5),
         grant: big(6),
-        state: 0,
+        state: OST_DEGRADED,
     };
     "Fid2pathReq" = Fid2pathReq { fid: fid(1), cred: Some(cred(4)) };
     "Fid2pathRep" = Fid2pathRep { paths: vec![bytes("a/b"), bytes("c")] };

@@ -317,8 +317,7 @@ fn joined(osts: &[u32]) -> String {
 /// `lfs getstripe`. Gives whether all could be told.
 pub fn get(get: &Get) -> anyhow::Result<bool> {
     let mut fine = true;
-    let single = |path: &PathBuf| get.directory || !path.is_dir();
-    let many = get.paths.len() > 1 || !get.paths.iter().all(single);
+    let many = get.paths.len() > 1;
     for path in &get.paths {
         show(path, get, many)?;
         if path.is_dir() && !get.directory {

@@ -41,6 +41,7 @@ fn what_cannot_be_written_is_kept_told_and_written_when_there_is_room() {
     // Somebody else fills the disk that had room for this.
     c.set_capacity("fs-OST0000", 0);
     c.pass(Duration::from_secs(20));
+    assert!(marks::count("write_back_fails") > 1);
     assert_eq!(errors(&c, "cannot be written back to fs-OST0000"), 1, "once, not at each try: {:?}", c.log);
     let params = c.nodes[a].machine.get_params("llite.*.unwritable");
     assert_eq!(params[0].1, "/f: No space left on device");
@@ -77,6 +78,7 @@ fn a_lock_that_is_called_back_goes_in_time_and_only_its_unwritable_bytes_are_los
     let before = c.now;
     assert_eq!(c.read(b, other, 0, 10).unwrap()[..], [1; 10], "what was written is there");
     assert!(c.now.since(before) < Duration::from_secs(5), "nobody waits for a full disk");
+    assert_eq!(marks::count("write_back_gives_up"), 1);
     assert_eq!(
         errors(&c, "8192 bytes of '/f' between 0 and the end are lost (its lock was called back)"),
         1,

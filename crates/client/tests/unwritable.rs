@@ -120,8 +120,14 @@ fn memory_that_is_full_of_what_cannot_be_written_holds_up_no_other_write() {
 
 #[test]
 fn small_files_go_to_object_targets_when_their_metadata_target_has_no_room() {
+    small_files(true);
+    small_files(false);
+}
+
+fn small_files(sync_metadata: bool) {
     let mut c = Cluster::new(1);
-    let a = c.mount();
+    let a = c.begin_mount(client::Options { sync_metadata, ..Cluster::options(7) });
+    c.until(|c| c.nodes[a].mounted);
     c.set_store_room("fs-MDT0000", 20 * MIB);
     let data = vec![7; 60_000];
     let mut told = Vec::new();
@@ -135,7 +141,6 @@ fn small_files_go_to_object_targets_when_their_metadata_target_has_no_room() {
         });
         told.push((name, result));
     }
-    c.pass(Duration::from_secs(30));
     let done = told.iter().filter(|(_, result)| result.is_ok()).count();
     assert!(done > 500, "{done} of 600 files, 36 MB");
     assert!(marks::count("leave_for_room") > 0);

@@ -116,7 +116,8 @@ impl Mdt {
         if space != self.space {
             self.space = space;
             if let Some(space) = space {
-                self.space_grants.set_free(space.free / DATA_PARTS.1 * DATA_PARTS.0);
+                let free = space.free.saturating_sub(cx.dirty_room());
+                self.space_grants.set_free(free / DATA_PARTS.1 * DATA_PARTS.0);
             }
         }
     }

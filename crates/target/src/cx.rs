@@ -110,6 +110,11 @@ impl Cx<'_> {
         self.m.view.space()
     }
 
+    /// What the changes that are not durable can take of that room, at most, in bytes.
+    pub fn dirty_room(&self) -> u64 {
+        self.m.view.dirty_room()
+    }
+
     /// Room for data files, as last told. Who was told nothing of them has them beside the store.
     pub fn data_space(&self) -> Option<DataSpace> {
         let beside = || self.m.view.space().map(|space| DataSpace { total: space.total, free: space.free });

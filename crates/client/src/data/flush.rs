@@ -45,13 +45,20 @@ pub(super) fn want_grant(w: &World, dest: Dest) -> u64 {
     w.data.lane_ref(dest).map_or(0, |lane| 2 * (lane.dirty + lane.grant_used))
 }
 
-/// A request with `length` bytes leaves: how much of the grant it uses.
-pub(super) fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
+/// Dirty bytes become a request: how much of the grant it uses, from now on until it is answered.
+fn use_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
     let Some(target) = w.imports.get(dest) else { return 0 };
     let grant = target.import.grant();
     let lane = w.data.lane(dest);
     let used = length.min(grant.saturating_sub(lane.grant_used));
     lane.grant_used += used;
+    used
+}
+
+/// The same for bytes that were not buffered: what is dirty keeps its part.
+pub(super) fn use_spare_grant(w: &mut World, dest: Dest, length: u64) -> u64 {
+    let used = length.min(grant_left(w, dest));
+    w.data.lane(dest).grant_used += used;
     used
 }
 
@@ -90,7 +97,8 @@ pub(super) fn start(w: &mut World, ino: u64, key: Key, range: &Range<u64>, full_
         let id = w.data.new_id();
         let taken = edit(w, ino, key, |object| object.pages.take(range, max, full_only, id).map(|t| (t, object.lvb())));
         let Some(Some(((offset, data), lvb))) = taken else { break };
-        w.data.jobs.insert(id, Job { ino, key, dest, offset, data, lvb });
+        let grant_used = use_grant(w, dest, data.len() as u64);
+        w.data.jobs.insert(id, Job { ino, key, dest, offset, data, lvb, grant_used });
         w.data.lane(dest).queue.push_back(id);
     }
     pump(w, dest);
@@ -134,7 +142,7 @@ fn pump(w: &mut World, dest: Dest) {
 pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
     let Some(job) = cx.w.data.jobs.get(&id) else { return Ok(()) };
     let (ino, key, dest, offset, data) = (job.ino, job.key, job.dest, job.offset, job.data.clone());
-    let lvb = job.lvb;
+    let (lvb, grant_used) = (job.lvb, job.grant_used);
     let range = offset..offset + data.len() as u64;
     if !cx.began(steps::WRITE) {
         behind::settled(cx, ino)?;
@@ -147,8 +155,6 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
             done(cx.w, id, ino, key, dest, &Err(Errno::EIO), None);
             return Ok(());
         };
-        let used = use_grant(cx.w, dest, data.len() as u64);
-        cx.set_memo(steps::WRITE_GRANT, used);
         let request = WriteReq {
             object: ObjectId { fid: resource.fid, stripe: resource.stripe },
             offset,
@@ -156,7 +162,7 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
             lvb: Some(lvb),
             uid,
             gid,
-            grant_used: used,
+            grant_used,
             sync: false,
             want_grant: want_grant(cx.w, dest),
         };
@@ -172,8 +178,7 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
         Some(Memo::Failed(errno)) => (Err(*errno), None),
         _ => return Err(Stop::Wait),
     };
-    let used = cx.memo(steps::WRITE_GRANT).unwrap_or(0);
-    answered(cx.w, dest, used, header.as_ref(), result.as_ref().ok(), data.len() as u64);
+    answered(cx.w, dest, 0, header.as_ref(), result.as_ref().ok(), data.len() as u64);
     done(cx.w, id, ino, key, dest, &result, header.map(|h| h.transno));
     Ok(())
 }
@@ -189,6 +194,8 @@ fn done(
     transno: Option<Transno>,
 ) {
     let Some(job) = w.data.jobs.remove(&id) else { return };
+    let lane = w.data.lane(dest);
+    lane.grant_used = lane.grant_used.saturating_sub(job.grant_used);
     let range = job.offset..job.offset + job.data.len() as u64;
     let mark = w.data.new_id();
     match result {

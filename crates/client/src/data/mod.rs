@@ -111,7 +111,6 @@ mod steps {
     pub const THROUGH_GRANT: Step = kind(11);
     pub const THROUGH_SENT: Step = kind(12);
     pub const WRITE: Step = kind(13);
-    pub const WRITE_GRANT: Step = kind(14);
     pub const SYNC: Step = kind(15);
     pub const ROUND: Step = kind(16);
     pub const LEAVE: Step = kind(17);

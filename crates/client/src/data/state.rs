@@ -381,6 +381,8 @@ pub(super) struct Job {
     pub offset: u64,
     pub data: Bytes,
     pub lvb: Lvb,
+    /// How much of the target's grant it uses.
+    pub grant_used: u64,
 }
 
 /// Requests to one target.
@@ -388,7 +390,7 @@ pub(super) struct Job {
 pub(super) struct Lane {
     pub queue: VecDeque<u64>,
     pub in_flight: u32,
-    /// Grant that requests in flight use.
+    /// Grant that requests use, in the queue and in flight.
     pub grant_used: u64,
     /// Dirty bytes that wait for their time.
     pub dirty: u64,

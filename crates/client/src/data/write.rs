@@ -203,7 +203,7 @@ fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
         lvb: Some(lvb),
         uid,
         gid,
-        grant_used: flush::use_grant(cx.w, part.dest, part.data.len() as u64),
+        grant_used: flush::use_spare_grant(cx.w, part.dest, part.data.len() as u64),
         sync: flags.sync,
         want_grant: flush::want_grant(cx.w, part.dest),
     };

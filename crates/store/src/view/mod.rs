@@ -597,12 +597,16 @@ impl View {
         if self.delayed && purpose != RoomFor::Removal {
             return Room::No;
         }
+        room(self.space, purpose, self.dirty_room(), worst_case(records, bytes))
+    }
+
+    /// What the changes that are not durable can take on the medium, at most, in bytes.
+    pub fn dirty_room(&self) -> u64 {
         let flying = self.flight.as_ref().map_or(0, |flight| flight.layer.len());
-        let dirty = match self.collecting.len() + flying {
+        match self.collecting.len() + flying {
             0 => 0,
             dirty => worst_case(dirty, self.dirty_bytes()),
-        };
-        room(self.space, purpose, dirty, worst_case(records, bytes))
+        }
     }
 }
 

@@ -81,34 +81,55 @@ pub(super) fn answered(
     }
 }
 
-/// Takes the dirty bytes of a range for writing. With `full_only`, only where a whole request is full.
-pub(super) fn start(w: &mut World, ino: u64, key: Key, range: &Range<u64>, full_only: bool) {
-    let Some(file) = file(w, ino) else { return };
-    if file.leaving && key == HOME {
-        return;
-    }
-    let Some(object) = file.object(key) else { return };
-    if object.pages.counts().dirty == 0 {
-        return;
-    }
-    let dest = object.dest;
-    let max = u64::from(w.imports.get(dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size).max(4096));
-    loop {
-        let id = w.data.new_id();
-        let taken = edit(w, ino, key, |object| object.pages.take(range, max, full_only, id).map(|t| (t, object.lvb())));
-        let Some(Some(((offset, data), lvb))) = taken else { break };
-        let grant_used = use_grant(w, dest, data.len() as u64);
-        w.data.jobs.insert(id, Job { ino, key, dest, offset, data, lvb, grant_used });
-        w.data.lane(dest).queue.push_back(id);
+/// Takes the dirty bytes of a range for writing.
+pub(super) fn start(w: &mut World, ino: u64, key: Key, range: &Range<u64>) {
+    let Some((dest, max)) = lane_of(w, ino, key) else { return };
+    let mut at = range.start;
+    while let Some(end) = take(w, ino, key, &(at..range.end), max, false) {
+        at = end;
     }
     pump(w, dest);
+}
+
+/// After bytes were written: takes the requests that they have made full.
+fn start_full(w: &mut World, ino: u64, key: Key, written: &Range<u64>) {
+    let Some((dest, max)) = lane_of(w, ino, key) else { return };
+    let mut at = written.start / max * max;
+    while at < written.end {
+        take(w, ino, key, &(at..written.end), max, true);
+        at += max;
+    }
+    pump(w, dest);
+}
+
+/// Where the dirty bytes of an object go, and how many in one request; nothing if there are none, or they may not go now.
+fn lane_of(w: &World, ino: u64, key: Key) -> Option<(Dest, u64)> {
+    let file = file(w, ino).filter(|file| !(file.leaving && key == HOME))?;
+    let object = file.object(key).filter(|object| object.pages.counts().dirty > 0)?;
+    let max = w.imports.get(object.dest).map_or(proto::connect::BRW_SIZE_MAX, |target| target.brw_size).max(4096);
+    Some((object.dest, max.into()))
+}
+
+/// Puts the next request's worth of dirty bytes of a range into the queue. Gives where it ends.
+fn take(w: &mut World, ino: u64, key: Key, range: &Range<u64>, max: u64, full_only: bool) -> Option<u64> {
+    let id = w.data.new_id();
+    let taken = edit(w, ino, key, |object| {
+        let (offset, data) = object.pages.take(range, max, full_only, id)?;
+        Some((offset, data, object.lvb(), object.dest))
+    });
+    let (offset, data, lvb, dest) = taken??;
+    let end = offset + data.len() as u64;
+    let grant_used = use_grant(w, dest, data.len() as u64);
+    w.data.jobs.insert(id, Job { ino, key, dest, offset, data, lvb, grant_used });
+    w.data.lane(dest).queue.push_back(id);
+    Some(end)
 }
 
 /// Takes all dirty bytes of a file for writing.
 pub(super) fn start_all(w: &mut World, ino: u64) {
     let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
     for key in keys {
-        start(w, ino, key, &ALL, false);
+        start(w, ino, key, &ALL);
     }
 }
 
@@ -325,16 +346,12 @@ pub(super) fn commit(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
     }
 }
 
-/// After a cached write: full requests go at once, and everything old when dirty data becomes much.
-pub(super) fn after_write(w: &mut World, ino: u64) {
-    let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
-    for key in keys {
-        let enough = |o: &super::state::Object| {
-            let max = u64::from(w.imports.get(o.dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size));
-            o.unwritable.is_none() && o.pages.counts().dirty >= max
-        };
-        if file(w, ino).and_then(|f| f.object(key)).is_some_and(enough) {
-            start(w, ino, key, &ALL, true);
+/// After a cached write to these parts of objects: full requests go at once, and everything old when dirty data becomes much.
+pub(super) fn after_write(w: &mut World, ino: u64, parts: impl Iterator<Item = (Key, Range<u64>)>) {
+    for (key, range) in parts {
+        let good = |o: &&super::state::Object| o.unwritable.is_none();
+        if file(w, ino).and_then(|f| f.object(key)).filter(good).is_some() {
+            start_full(w, ino, key, &range);
         }
     }
     if w.data.unwritten > w.options.max_dirty / 2 {
@@ -379,7 +396,7 @@ pub(super) fn push_lane(w: &mut World, dest: Dest) -> bool {
         for key in keys {
             let good = |o: &&super::state::Object| o.dest == dest && o.unwritable.is_none();
             if file(w, ino).and_then(|f| f.object(key)).filter(good).is_some() {
-                start(w, ino, key, &ALL, false);
+                start(w, ino, key, &ALL);
                 left |= file(w, ino).and_then(|f| f.object(key)).is_some_and(|o| o.pages.counts().dirty > 0);
             }
         }
@@ -425,7 +442,7 @@ pub(super) fn settle(cx: &mut Cx<'_>, ino: u64, key: Key, range: &Range<u64>, ro
         (Some(_), _) => {}
         (None, _) => cx.set_memo(at, failures),
     }
-    start(cx.w, ino, key, range, false);
+    start(cx.w, ino, key, range);
     match file(cx.w, ino).and_then(|f| f.object(key)) {
         Some(object) if object.pages.unwritten_in(range) => Err(cx.wait(node_key(ino))),
         _ => Ok(()),

@@ -11,10 +11,12 @@
 //! - A byte that is on its way (`writing`) and is overwritten becomes dirty, and is not sent again before the first
 //!   request was answered: two requests for one byte are never in flight together.
 //! - What is clean equals what the target has, as long as the lock is held.
+//! - [`Unwritten`] knows the dirty segments and the ranges on their way, which never overlap: both are found without a look at
+//!   the rest, however many pieces there are.
 
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Writes up to this length may be copied next to their neighbours.
 const SMALL: u64 = 16 << 10;
@@ -83,9 +85,23 @@ struct Segment {
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     map: BTreeMap<u64, Segment>,
-    /// Requests in flight.
-    writing: Vec<(u64, Range<u64>)>,
+    /// Most objects have nothing that the target has not.
+    unwritten: Option<Box<Unwritten>>,
     counts: Counts,
+    /// Segments that were looked at, for tests of what things cost.
+    #[cfg(test)]
+    pub looked_at: core::cell::Cell<u64>,
+}
+
+/// What the target does not have.
+#[derive(Clone, Debug, Default)]
+struct Unwritten {
+    /// Where dirty segments begin.
+    dirty: BTreeSet<u64>,
+    /// Requests in flight, by number.
+    writing: BTreeMap<u64, Range<u64>>,
+    /// The same by first byte: the end, and the number.
+    busy: BTreeMap<u64, (u64, u64)>,
 }
 
 /// What the eviction clock found.
@@ -97,10 +113,6 @@ pub enum Evicted {
     Used,
     /// So many bytes were dropped.
     Dropped(u64),
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 impl Pages {
@@ -121,6 +133,9 @@ impl Pages {
         let length = segment.data.len();
         if length > 0 {
             *self.slot(segment.state) += length;
+            if segment.state == State::Dirty {
+                self.unwritten.get_or_insert_default().dirty.insert(start);
+            }
             self.map.insert(start, segment);
         }
     }
@@ -128,6 +143,9 @@ impl Pages {
     fn take_out(&mut self, start: u64) -> Option<Segment> {
         let segment = self.map.remove(&start)?;
         *self.slot(segment.state) -= segment.data.len();
+        if segment.state == State::Dirty {
+            self.settled(|unwritten| unwritten.dirty.remove(&start));
+        }
         Some(segment)
     }
 
@@ -156,11 +174,52 @@ impl Pages {
         let range = range.clone();
         let first = self.map.range(..=range.start).next_back().map_or(range.start, |(s, _)| *s);
         self.map.range(first..range.end.max(first)).filter_map(move |(s, segment)| {
+            self.look();
             let end = (s + segment.data.len()).min(range.end);
             let start = (*s).max(range.start);
             (start < end).then_some((start..end, *s, segment))
         })
     }
+
+    /// Something is no longer dirty, or no longer on its way.
+    fn settled<R>(&mut self, change: impl FnOnce(&mut Unwritten) -> R) -> Option<R> {
+        let unwritten = self.unwritten.as_deref_mut()?;
+        let result = change(unwritten);
+        if unwritten.dirty.is_empty() && unwritten.writing.is_empty() {
+            self.unwritten = None;
+        }
+        Some(result)
+    }
+
+    /// The dirty parts of `range`, in order.
+    fn dirty_parts(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        let range = range.clone();
+        self.unwritten.iter().flat_map(move |unwritten| {
+            let range = range.clone();
+            let first = unwritten.dirty.range(..=range.start).next_back().map_or(range.start, |start| *start);
+            unwritten.dirty.range(first..range.end.max(first)).filter_map(move |start| {
+                self.look();
+                let end = start + self.map.get(start)?.data.len();
+                let part = (*start).max(range.start)..end.min(range.end);
+                (!part.is_empty()).then_some(part)
+            })
+        })
+    }
+
+    /// The request in flight that has the byte at `at`, or the next one after it.
+    fn busy_from(&self, at: u64) -> Option<Range<u64>> {
+        let busy = &self.unwritten.as_ref()?.busy;
+        let before = busy.range(..=at).next_back().filter(|(_, (end, _))| *end > at);
+        before.or_else(|| busy.range(at..).next()).map(|(start, (end, _))| *start..*end)
+    }
+
+    #[cfg(test)]
+    fn look(&self) {
+        self.looked_at.set(self.looked_at.get() + 1);
+    }
+
+    #[cfg(not(test))]
+    fn look(&self) {}
 
     /// Forgets everything in `range`, dirty bytes too. Requests in flight stay in flight.
     pub fn cut(&mut self, range: &Range<u64>) {
@@ -188,9 +247,8 @@ impl Pages {
 
     /// Forgets the dirty bytes that are in no request.
     pub fn cut_dirty(&mut self) {
-        let dirty: Vec<u64> =
-            self.map.iter().filter(|(_, s)| s.state == State::Dirty).map(|(start, _)| *start).collect();
-        for start in dirty {
+        let dirty = self.unwritten.as_ref().map(|unwritten| unwritten.dirty.clone());
+        for start in dirty.unwrap_or_default() {
             self.take_out(start);
         }
     }
@@ -283,12 +341,12 @@ impl Pages {
     }
 
     /// Takes the next run of dirty bytes in `range` for a request: at most `max` bytes, not across a multiple of `max`.
-    /// With `full_only`, only runs that reach such a multiple from the one before.
+    /// With `full_only`, only the run from the multiple at which `range` begins to the next one.
     pub fn take(&mut self, range: &Range<u64>, max: u64, full_only: bool, id: u64) -> Option<(u64, Bytes)> {
         if self.counts.dirty == 0 {
             return None;
         }
-        let run = self.next_run(range, max, full_only)?;
+        let run = if full_only { self.full_run(range.start, max)? } else { self.next_run(range, max)? };
         self.split(run.start);
         self.split(run.end);
         let starts: Vec<u64> = self.map.range(run.clone()).map(|(s, _)| *s).collect();
@@ -303,51 +361,46 @@ impl Pages {
         };
         let segment = Segment { data: Payload::Shared(data.clone()), state: State::Writing(id), mark: 0, used: true };
         self.put(run.start, segment);
-        self.writing.push((id, run.clone()));
+        self.begin(id, run.clone());
         Some((run.start, data))
     }
 
-    fn next_run(&self, range: &Range<u64>, max: u64, full_only: bool) -> Option<Range<u64>> {
+    /// The first dirty bytes that are in no request, as far as they lie in a row.
+    fn next_run(&self, range: &Range<u64>, max: u64) -> Option<Range<u64>> {
         let mut run: Option<Range<u64>> = None;
-        let full = |run: &Range<u64>| !full_only || run.end - run.start == max;
-        for (part, _, segment) in self.covered(range) {
-            if segment.state != State::Dirty {
-                if run.as_ref().is_some_and(full) {
-                    break;
-                }
-                run = None;
-                continue;
+        for part in self.dirty_parts(range) {
+            let mut at = run.as_ref().map_or(part.start, |run| run.end);
+            if run.is_some() && at != part.start {
+                break;
             }
-            for part in self.free_parts(part, max) {
-                match &mut run {
-                    Some(run) if run.end == part.start && part.start % max != 0 => run.end = part.end,
-                    Some(found) if full(found) => return run,
-                    _ => run = Some(part),
+            while run.is_none() && at < part.end {
+                match self.busy_from(at) {
+                    Some(busy) if busy.start <= at => at = busy.end,
+                    _ => run = Some(at..at),
                 }
+            }
+            let Some(run) = &mut run else { continue };
+            let limit =
+                (run.start / max + 1).saturating_mul(max).min(self.busy_from(at).map_or(u64::MAX, |busy| busy.start));
+            run.end = part.end.min(limit);
+            if run.end == limit {
+                break;
             }
         }
-        run.filter(full)
+        run
     }
 
-    /// `part` without what is in flight, cut at multiples of `max`.
-    fn free_parts(&self, part: Range<u64>, max: u64) -> Vec<Range<u64>> {
-        let mut parts = Vec::new();
-        let mut at = part.start;
-        while at < part.end {
-            if let Some((_, busy)) = self.writing.iter().find(|(_, busy)| busy.contains(&at)) {
-                at = busy.end;
-                continue;
+    /// The `max` bytes from `start` on, if all of them are dirty and in no request.
+    fn full_run(&self, start: u64, max: u64) -> Option<Range<u64>> {
+        let run = start..start.checked_add(max)?;
+        let mut at = run.start;
+        for part in self.dirty_parts(&run) {
+            if part.start != at {
+                return None;
             }
-            let mut end = part.end.min((at / max + 1) * max);
-            for (_, busy) in &self.writing {
-                if busy.start > at {
-                    end = end.min(busy.start);
-                }
-            }
-            parts.push(at..end);
-            at = end;
+            at = part.end;
         }
-        parts
+        (at == run.end && !self.writing_in(&run)).then_some(run)
     }
 
     /// Request `id` was answered: its bytes are clean, with `mark` as their entry in the eviction clock. Gives its range.
@@ -369,8 +422,7 @@ impl Pages {
 
     /// Forgets the dirty bytes in `range` that are in no request. Gives their number.
     pub fn give_up(&mut self, range: &Range<u64>) -> u64 {
-        let dirty: Vec<Range<u64>> =
-            self.covered(range).filter(|(_, _, s)| s.state == State::Dirty).map(|(part, _, _)| part).collect();
+        let dirty: Vec<Range<u64>> = self.dirty_parts(range).collect();
         for part in &dirty {
             self.cut(part);
         }
@@ -383,8 +435,7 @@ impl Pages {
     }
 
     fn finish(&mut self, id: u64, mut keep: impl FnMut(&mut Segment) -> bool) -> Option<Range<u64>> {
-        let index = self.writing.iter().position(|(i, _)| *i == id)?;
-        let (_, range) = self.writing.swap_remove(index);
+        let range = self.end(id)?;
         let starts: Vec<u64> =
             self.covered(&range).filter(|(_, _, s)| s.state == State::Writing(id)).map(|(_, start, _)| start).collect();
         for start in starts {
@@ -404,27 +455,34 @@ impl Pages {
 
     /// Whether any byte of `range` is dirty.
     pub fn dirty_in(&self, range: &Range<u64>) -> bool {
-        self.counts.dirty > 0 && self.covered(range).any(|(_, _, s)| s.state == State::Dirty)
+        self.dirty_parts(range).next().is_some()
     }
 
     /// Whether a request in flight touches `range`.
     pub fn writing_in(&self, range: &Range<u64>) -> bool {
-        self.writing.iter().any(|(_, busy)| overlap(busy, range))
+        self.busy_from(range.start).is_some_and(|busy| busy.start < range.end && !range.is_empty())
     }
 
     /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`].
     pub fn begin(&mut self, id: u64, range: Range<u64>) {
-        self.writing.push((id, range));
+        debug_assert!(!self.writing_in(&range), "{range:?} is in two requests");
+        let unwritten = self.unwritten.get_or_insert_default();
+        unwritten.busy.insert(range.start, (range.end, id));
+        unwritten.writing.insert(id, range);
     }
 
-    /// It was answered.
-    pub fn end(&mut self, id: u64) {
-        self.writing.retain(|(i, _)| *i != id);
+    /// It was answered. Gives its range.
+    pub fn end(&mut self, id: u64) -> Option<Range<u64>> {
+        self.settled(|unwritten| {
+            let range = unwritten.writing.remove(&id)?;
+            unwritten.busy.remove(&range.start);
+            Some(range)
+        })?
     }
 
     /// The lowest number of a request in flight.
     pub fn oldest_in_flight(&self) -> Option<u64> {
-        self.writing.iter().map(|(id, _)| *id).min()
+        self.unwritten.as_ref()?.writing.first_key_value().map(|(id, _)| *id)
     }
 
     /// Whether the eviction clock's entry `mark` of `range` stands for anything.
@@ -434,13 +492,10 @@ impl Pages {
 
     /// End of the last byte that is dirty or in flight; 0 if there is none.
     pub fn unwritten_end(&self) -> u64 {
-        let dirty = if self.counts.dirty == 0 {
-            0
-        } else {
-            let last = self.map.iter().rev().find(|(_, s)| s.state == State::Dirty);
-            last.map_or(0, |(start, s)| start + s.data.len())
-        };
-        self.writing.iter().map(|(_, r)| r.end).fold(dirty, u64::max)
+        let Some(unwritten) = &self.unwritten else { return 0 };
+        let last = unwritten.dirty.last().and_then(|start| Some(start + self.map.get(start)?.data.len()));
+        let busy = unwritten.busy.last_key_value().map(|(_, (end, _))| *end);
+        last.max(busy).unwrap_or(0)
     }
 
     /// The eviction clock comes by the entry `mark` of `range`.

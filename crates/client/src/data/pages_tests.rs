@@ -43,11 +43,40 @@ fn a_large_write_is_sent_and_read_without_a_copy() {
 fn requests_do_not_cross_a_boundary_and_full_ones_go_first() {
     let mut pages = Pages::default();
     pages.write(6, bytes(20, 1));
-    assert_eq!(pages.take(&(0..u64::MAX), 8, true, 1).map(|(at, d)| (at, d.len())), Some((8, 8)));
-    assert_eq!(pages.take(&(0..u64::MAX), 8, true, 2).map(|(at, d)| (at, d.len())), Some((16, 8)));
-    assert_eq!(pages.take(&(0..u64::MAX), 8, true, 3), None);
+    assert_eq!(pages.take(&(0..u64::MAX), 8, true, 1), None);
+    assert_eq!(pages.take(&(8..u64::MAX), 8, true, 1).map(|(at, d)| (at, d.len())), Some((8, 8)));
+    assert_eq!(pages.take(&(16..u64::MAX), 8, true, 2).map(|(at, d)| (at, d.len())), Some((16, 8)));
+    assert_eq!(pages.take(&(24..u64::MAX), 8, true, 3), None);
     assert_eq!(pages.take(&(0..u64::MAX), 8, false, 3).map(|(at, d)| (at, d.len())), Some((6, 2)));
     assert_eq!(pages.take(&(0..u64::MAX), 8, false, 4).map(|(at, d)| (at, d.len())), Some((24, 2)));
+}
+
+/// What programs do to large files by small writes here and there costs what they wrote, not the square of it.
+#[test]
+fn many_scattered_pieces_cost_a_few_looks_each() {
+    const PIECES: u64 = 20_000;
+    let mut pages = Pages::default();
+    for i in 0..PIECES {
+        let at = i * 7919 % PIECES * 8192;
+        pages.write(at, bytes(8, 1));
+        let block = at / (1 << 20) * (1 << 20);
+        assert_eq!(pages.take(&(block..at + 8), 1 << 20, true, 1), None, "nothing is full");
+    }
+    let (mut at, mut id) = (0, 0);
+    while let Some((offset, data)) = pages.take(&(at..u64::MAX), 1 << 20, false, id) {
+        at = offset + data.len() as u64;
+        id += 1;
+        // Others ask meanwhile, and a program goes on writing.
+        assert!(pages.unwritten_in(&(0..u64::MAX)) && pages.unwritten_end() > 0 && pages.oldest_in_flight() == Some(0));
+        pages.write(offset, bytes(4, 2));
+    }
+    assert_eq!(id, PIECES);
+    for id in 0..PIECES {
+        pages.written(id, 1);
+    }
+    assert_eq!((pages.counts().writing, pages.counts().dirty), (0, PIECES * 4));
+    let looks = pages.looked_at.get();
+    assert!(looks < 40 * PIECES, "{looks} segments were looked at for {PIECES} pieces");
 }
 
 #[test]

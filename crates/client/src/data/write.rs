@@ -96,7 +96,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
     if let Some(file) = file_mut(cx.w, ino) {
         file.kernel_pages = true;
     }
-    flush::after_write(cx.w, ino);
+    flush::after_write(cx.w, ino, parts.iter().map(|part| (part.key, part.range.clone())));
     Ok(data.len() as u32)
 }
 
@@ -147,7 +147,7 @@ fn put(cx: &mut Cx<'_>, ino: u64, part: &Part, now_ns: i64) {
 /// Begins to send a write: nothing older of its bytes may be on its way, and nothing newer is sent before it is done.
 fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes, flags: IoFlags) -> Run<u32> {
     for part in parts {
-        flush::start(cx.w, ino, part.key, &part.range, false);
+        flush::start(cx.w, ino, part.key, &part.range);
     }
     let busy = |part: &Part| {
         file(cx.w, ino).and_then(|f| f.object(part.key)).is_some_and(|o| o.pages.unwritten_in(&part.range))

@@ -105,7 +105,15 @@ impl SmallDisk {
     }
 
     pub fn make_read_only(&self) {
-        assert!(self.run("mount", &["-o", "remount,ro"]));
+        // A process that another test starts at this moment holds our descriptors until it runs its program.
+        let tried = (0..50).any(|_| {
+            let done = self.run("mount", &["-o", "remount,ro"]);
+            if !done {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            done
+        });
+        assert!(tried, "the disk stays busy");
     }
 
     fn run(&self, program: &str, args: &[&str]) -> bool {

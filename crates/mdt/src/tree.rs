@@ -13,7 +13,7 @@ use proto::{Errno, Fid};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
 use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, first_cookie};
-use target::{Cx, IDENTITY, ShareKey, Stop};
+use target::{Cx, IDENTITY, Stop};
 
 /// So many records are read at most to find out whether a directory has a name.
 const TOMBSTONES_READ_MAX: usize = 1024;
@@ -43,9 +43,10 @@ impl Node {
 }
 
 /// The version of an object by which a replay knows whether it meets what its first execution met. Of a directory only its
-/// identity counts: what is in it are objects of their own, and creates in it do not hang on each other.
+/// identity counts: what is in it are objects of their own, and creates in it do not hang on each other. Clients keep it over
+/// restarts: it follows from the FID alone.
 pub fn version_of(inode: &Inode) -> u64 {
-    if inode.is_dir() { IDENTITY | ShareKey::object(inode.fid).0 } else { inode.version }
+    if inode.is_dir() { IDENTITY | inode.fid.ino() } else { inode.version }
 }
 
 /// The object of a FID, if there is one.
@@ -333,6 +334,14 @@ pub fn chmod(inode: &mut Inode, mode: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_clients_keep_of_a_directory_is_the_same_after_every_restart() {
+        let dir =
+            Inode { mode: schema::inode::S_IFDIR, fid: Fid::new(0x2_0000_0400, 7), version: 5, ..Inode::default() };
+        assert_eq!(version_of(&dir), IDENTITY | 0x4_0000_8000_007);
+        assert_eq!(version_of(&Inode { mode: schema::inode::S_IFREG, ..dir }), 5);
+    }
 
     #[test]
     fn names_are_bytes_without_slash_and_zero() {

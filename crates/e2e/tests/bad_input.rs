@@ -494,7 +494,7 @@ fn a_full_object_disk() {
     assert!(fs::read(mount.join("again")).unwrap() == piece);
 }
 
-/// A full metadata target: creates fail with ENOSPC, everything acknowledged stays, also over a restart; removing helps.
+/// A full metadata target, and object targets that are full too: creates fail with ENOSPC, everything acknowledged stays, also over a restart; removing helps.
 #[test]
 fn a_full_metadata_disk() {
     if !needs_root() {
@@ -502,8 +502,9 @@ fn a_full_metadata_disk() {
     }
     let story = Story::begin("a full metadata disk", Duration::from_secs(200));
     let disk = Disk::new(&story, "disk", 24);
-    let shape = Shape { osts: 1, places: vec![(Which::Mdt, disk.0.join("mdt0"))], ..Shape::mounts(1) };
-    let mut cluster = Cluster::start(&story, shape);
+    let objects = Disk::new(&story, "objects", 24);
+    let places = vec![(Which::Mdt, disk.0.join("mdt0")), (Which::Ost(0), objects.0.join("ost0"))];
+    let mut cluster = Cluster::start(&story, Shape { osts: 1, places, ..Shape::mounts(1) });
     let mount = cluster.mount(0).to_path_buf();
     let content = e2e::trees::bytes(4, 30_000);
     let mut made = 0;
@@ -522,7 +523,7 @@ fn a_full_metadata_disk() {
         assert!(made < 2000, "more was taken than the disk has");
     };
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
-    story.note(&format!("full after {made} files of 30 kB on 24 MiB"));
+    story.note(&format!("full after {made} files of 30 kB on twice 24 MiB"));
     assert!(made > 100, "only {made} files fit");
     assert!(cluster.is_alive(Which::Mdt), "{}", cluster.server_log(Which::Mdt));
     let check = || {

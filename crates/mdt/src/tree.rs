@@ -339,7 +339,7 @@ mod tests {
     fn what_clients_keep_of_a_directory_is_the_same_after_every_restart() {
         let dir =
             Inode { mode: schema::inode::S_IFDIR, fid: Fid::new(0x2_0000_0400, 7), version: 5, ..Inode::default() };
-        assert_eq!(version_of(&dir), IDENTITY | 0x4_0000_8000_007);
+        assert_eq!(version_of(&dir), IDENTITY | 0x0004_0000_0800_0007);
         assert_eq!(version_of(&Inode { mode: schema::inode::S_IFREG, ..dir }), 5);
     }
 

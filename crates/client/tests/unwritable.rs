@@ -201,3 +201,25 @@ fn the_data_of_a_removed_file_goes_in_silence() {
     let params = c.nodes[a].machine.get_params("llite.*.unwritable");
     assert_eq!(params[0].1, "");
 }
+
+/// The answer to an unlink may be lost with its server. The server that starts again knows that it was done, not what became of
+/// the object.
+#[test]
+fn the_data_of_a_file_whose_removal_was_answered_twice_goes_in_silence() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 20_000]).unwrap();
+    c.close(a, fh).unwrap();
+    c.tamper = Some(Box::new(|to_client, _, frame| if to_client { vec![] } else { vec![frame] }));
+    let unlink = c.send(a, Call::Unlink { parent: 1, name: cluster::name("f") });
+    c.pass(Duration::from_millis(500));
+    c.kill(c.server("fs-MDT0000"));
+    c.tamper = None;
+    c.restart("fs-MDT0000");
+    c.until(|c| c.answered(a, unlink));
+    c.answer(a, unlink).unwrap();
+    c.pass(Duration::from_secs(40));
+    assert!(marks::count("write_back_of_removed") > 0);
+    assert_eq!(errors(&c, "lost"), 0, "{:?}", c.log);
+}

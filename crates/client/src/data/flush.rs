@@ -240,7 +240,12 @@ fn done(
                 object.pages.lost(id);
                 object.size_exact = false;
             });
-            gave_up(w, ino, key, &range, range.end - range.start, *errno, "its lock is gone");
+            let bytes = range.end - range.start;
+            if *errno == Errno::ESTALE && w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
+                removed(w, ino, bytes);
+            } else {
+                gave_up(w, ino, key, &range, bytes, *errno, "its lock is gone");
+            }
         }
     }
     let lane = w.data.lane(dest);
@@ -277,6 +282,14 @@ fn not_yet(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: Errno)
     if first == Some(true) {
         cannot_write(w, ino, dest, errno);
     }
+}
+
+/// The target does not have the object of these bytes, and no program has the file open: it was removed, and whoever removed
+/// it was not told so (a server that starts again answers a repeated unlink with what it still knows).
+fn removed(w: &mut World, ino: u64, bytes: u64) {
+    stdx::mark!("write_back_of_removed");
+    let path = w.nodes.path(ino);
+    w.log(format!("'{path}' was removed before {bytes} bytes of it were written back"));
 }
 
 /// Data of a file cannot be written back at present. Programs are told by their calls for as long as that lasts.

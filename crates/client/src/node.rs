@@ -244,6 +244,10 @@ impl Nodes {
                 let i = self.nodes.insert(Node::new(fid));
                 self.by_ino.insert(i, |i| self.nodes[i].ino);
                 self.free.push(&mut self.nodes, i);
+                if fid == Fid::ROOT {
+                    // The kernel knows it without having looked it up.
+                    self.referenced(ROOT);
+                }
                 i
             }
         };
@@ -313,7 +317,7 @@ impl Nodes {
     pub fn candidate(&mut self) -> Option<u64> {
         let i = self.free.turn(&mut self.nodes)?;
         let node = &self.nodes[i];
-        (node.is_idle() && node.ino != ROOT).then_some(node.ino)
+        node.is_idle().then_some(node.ino)
     }
 
     /// Of the next `count` nodes that the kernel has known longest, those that it may forget, with the names that it knows

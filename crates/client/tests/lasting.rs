@@ -430,6 +430,23 @@ fn a_kernel_without_attributes_is_not_told_to_forget_them() {
     assert!(c.lookup(a, 1, "f").unwrap().cacheable);
 }
 
+/// The kernel never looks the root up, and keeps its attributes all the same.
+#[test]
+fn the_kernel_is_told_to_forget_the_attributes_of_the_root() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    for node in [a, b, a] {
+        let other = a + b - node;
+        c.nodes[other].invalidations.clear();
+        assert!(c.getattr(other, 1).unwrap().cacheable);
+        let set = SetStat { mode: Some(0o700 + node as u32), ..SetStat::default() };
+        c.call(node, Call::Setattr { ino: 1, set }).unwrap();
+        let told = |what: &Invalidation| matches!(what, Invalidation::Inode { ino: 1, .. });
+        assert!(c.nodes[other].invalidations.iter().any(told), "mount {other}");
+        assert_eq!(c.getattr(other, 1).unwrap().mode & 0o777, 0o700 + node as u32);
+    }
+}
+
 #[test]
 fn what_was_known_before_a_file_is_cut_by_an_open_is_not_kept_after_it() {
     let mut c = Cluster::new(1);

@@ -138,6 +138,11 @@ fn attributes_changed_here_are_seen_there() {
             fs::set_permissions(a.join("f"), PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(fs::metadata(b.join("f")).unwrap().mode() & 0o7777, mode);
         }
+        // The directory that is mounted, by turns: the kernel knows it without having looked it up.
+        for (mode, (here, there)) in [(0o700, (a, b)), (0o755, (b, a)), (0o711, (a, b)), (0o1777, (b, a))] {
+            fs::set_permissions(here, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(fs::metadata(there).unwrap().mode() & 0o7777, mode);
+        }
         std::os::unix::fs::chown(b.join("f"), Some(12), Some(34)).unwrap();
         let seen = fs::metadata(a.join("f")).unwrap();
         assert_eq!((seen.uid(), seen.gid()), (12, 34));

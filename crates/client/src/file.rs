@@ -80,6 +80,11 @@ impl OpenFile {
         self.open_xid == Xid(0) && self.flags & flags::DIRECTORY == 0 && !self.dead
     }
 
+    /// An eviction at this target takes the open.
+    pub fn is_open_at(&self, dest: Dest) -> bool {
+        self.dest == dest && (self.open_xid != Xid(0) || self.is_here())
+    }
+
     /// Open for writing.
     pub fn writable(&self) -> bool {
         self.flags & flags::ACCMODE != 0

@@ -2,24 +2,24 @@
 //! when a session is interrupted, replayed or lost.
 
 use bytes::Bytes;
-use dlm::client::{BlockingAction, HeldLock, LockCache, Settings};
+use dlm::client::{BlockingAction, LockCache, Settings};
 use prost::Message;
 use proto::msg::{
     BlCallback, CancelReq, GlCallback, GlReply, Layout, LockMode, LruLimit, ObjectRep, OpenOp, Reint, ReintReq,
-    Resource, StatfsRep,
+    StatfsRep,
 };
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use stdx::{Instant, Map};
 
 use crate::api::{ConnId, Effect, Options};
 use crate::cx::Step;
 use crate::op::{OpId, Task, WaitKey};
 use crate::world::World;
-use crate::{data, locks};
+use crate::{data, locks, lost};
 
 /// A target by its role.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -477,7 +477,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             }
             ImportEffect::LocksReplayed(locks) => locks_replayed(w, dest, &locks),
             ImportEffect::Replayed { xid, reply } => replayed(w, dest, xid, &reply),
-            ImportEffect::Evicted => evicted(w, dest),
+            ImportEffect::Evicted { lost } => evicted(w, dest, &lost),
             ImportEffect::Refused { errno, reason } => crate::config::refused(w, dest, errno, &reason),
             ImportEffect::Disconnected => w.wake(WaitKey::Drained),
             ImportEffect::Log(line) => w.log(line),
@@ -623,46 +623,13 @@ fn replayed(w: &mut World, dest: Dest, xid: Xid, reply: &Frame) {
     }
 }
 
-/// Of how many files it is told that they are lost with an eviction, each with its path.
-const LOST_MAX: usize = 16;
-
-/// A line for each file of which an eviction takes something: an open, or bytes that were not written back.
-fn tell_lost(w: &mut World, dest: Dest, held: &[HeldLock]) {
-    let mut lost: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
-    for file in w.files.iter().filter(|file| file.dest == dest && (file.open_xid != Xid(0) || file.is_here())) {
-        lost.entry(file.ino).or_default().0 += 1;
-    }
-    let resources: BTreeSet<Resource> = held.iter().map(|lock| lock.resource).collect();
-    for resource in resources {
-        let bytes = data::unwritten(w, &resource);
-        if bytes > 0 {
-            lost.entry(resource.fid.ino()).or_default().1 += bytes;
-        }
-    }
-    let target = w.target_name(dest);
-    let lines: Vec<String> = lost
-        .iter()
-        .take(LOST_MAX)
-        .map(|(ino, (opens, bytes))| {
-            let path = w.nodes.path(*ino);
-            format!(
-                "{target}: lost with the eviction of {path}: {opens} opens, {bytes} bytes that were not written back"
-            )
-        })
-        .collect();
-    lines.into_iter().for_each(|line| w.log_error(line));
-    let more = lost.len().saturating_sub(LOST_MAX);
-    if more > 0 {
-        w.log_error(format!("{target}: and something of {more} more files"));
-    }
-}
-
 /// All state at a target is lost: locks, what they covered, open files.
-fn evicted(w: &mut World, dest: Dest) {
+fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     stdx::mark!("evicted");
     let Some(target) = w.imports.get_mut(dest) else { return };
     let held = target.locks.drop_all();
-    tell_lost(w, dest, &held);
+    lost::opens_and_data(w, dest, &held);
+    lost::changes(w, dest, changes);
     for lock in held {
         locks::lost(w, dest, &lock);
     }
@@ -670,7 +637,7 @@ fn evicted(w: &mut World, dest: Dest) {
     w.imports.opens.retain(|(d, _), _| *d != dest);
     w.imports.closed.retain(|(d, ..)| *d != dest);
     for file in w.files.iter_mut() {
-        if file.dest == dest && (file.open_xid != Xid(0) || file.is_here()) {
+        if file.is_open_at(dest) {
             file.dead = true;
         }
     }

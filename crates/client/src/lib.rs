@@ -45,6 +45,7 @@ mod file;
 mod here;
 mod imports;
 mod locks;
+mod lost;
 mod machine;
 mod name_marks;
 mod names;

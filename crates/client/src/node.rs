@@ -11,6 +11,7 @@ use stdx::{Index, Instant, Slab};
 
 use crate::api::{KernelNames, KernelNode};
 use crate::data::NodeData;
+use crate::lost::Failures;
 use crate::names::Directory;
 
 /// Type bits of a mode.
@@ -92,7 +93,7 @@ pub struct Node {
     /// Operations that ask a server to change it, or names in it.
     pub(crate) changing: u16,
     /// How often a change that was made here was lost, and why last.
-    pub(crate) failures: Option<Box<(u32, Errno)>>,
+    pub(crate) failures: Option<Box<Failures>>,
     /// The one before it in its list, and the one after it.
     links: (u32, u32),
 }
@@ -175,7 +176,7 @@ impl Node {
 
     /// How often a change that was made here was lost, and why last.
     pub(crate) fn failures(&self) -> (u32, Errno) {
-        self.failures.as_deref().copied().unwrap_or((0, Errno::EIO))
+        self.failures.as_deref().map_or((0, Errno::EIO), |failures| (failures.count, failures.errno))
     }
 
     /// The directory part, made if need be.

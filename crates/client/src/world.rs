@@ -152,6 +152,8 @@ pub struct World {
     pub unmounting: bool,
     /// Why something could not be written back since then.
     pub lost: Option<Errno>,
+    /// Some answered change was lost, at some time: calls look whether they are to be told.
+    pub changes_lost: bool,
     /// When `WaitKey::Timer` is to be woken.
     pub timer: Option<Instant>,
     /// Calls that wait while the kernel holds directories locked for them.
@@ -206,6 +208,7 @@ impl World {
             config_params: Vec::new(),
             crowded: VecDeque::new(),
             unmounting: false,
+            changes_lost: false,
             lost: None,
             timer: None,
             gates: Vec::new(),

@@ -257,6 +257,7 @@ fn changes_that_failed_are_not_done_again_with_those_that_did_not() {
         assert_eq!(lost(&c), good + 1, "{:#?}", c.log);
         c.restart("fs-MDT0000");
         c.slow_media = false;
+        assert_eq!(c.create(a, dir, "later").map(drop), Err(Errno::EIO), "the next call is told");
         c.create(a, dir, "later").unwrap();
         let b = c.mount();
         let there = c.walk(b, "d").unwrap();
@@ -340,6 +341,22 @@ fn what_is_lost_with_an_eviction_is_told_to_who_asks() {
     assert_eq!(c.lookup(a, dir, "f"), Err(Errno::ENOENT));
     c.create(a, dir, "f").unwrap();
     assert!(stdx::marks::count("behind_failed") > 0);
+}
+
+/// Nobody has to sync: the next call that comes to the directory is told, once.
+#[test]
+fn what_is_lost_with_an_eviction_is_told_to_the_next_call() {
+    let (mut c, a, dir) = leased();
+    c.cut(a);
+    let (_, fh) = c.create(a, dir, "f").unwrap();
+    let uuid = options(a as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    c.until(|c| c.log.iter().any(|line| line.contains("Error") && line.contains("'f' made in /d")));
+    assert_eq!(c.call(a, Call::Flush { fh, lock_owner: 1 }).map(drop), Err(Errno::EIO), "told at close");
+    c.walk(a, "d").unwrap();
+    assert_eq!(c.mkdir(a, dir, "other").map(drop), Err(Errno::EIO));
+    c.mkdir(a, dir, "other").unwrap();
+    assert!(stdx::marks::count("lost_change_told") > 0);
 }
 
 #[test]

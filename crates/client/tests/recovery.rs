@@ -303,6 +303,45 @@ fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     c.create(a, 1, "g").unwrap();
 }
 
+/// Changes that a restarted server did not have any more, and that nobody brought it: the log names them, and the next call that
+/// comes to their objects is told.
+#[test]
+fn answered_changes_that_an_eviction_takes_are_told() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let dir = c.mkdir(a, 1, "dir").unwrap().ino;
+    let durable = c.mkdir(a, dir, "durable").unwrap().ino;
+    c.pass(Duration::from_secs(8));
+    c.slow_media = true;
+    c.mkdir(a, dir, "gone").unwrap();
+    let set = SetStat { mode: Some(0o700), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: durable, set }).unwrap();
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    // The client is away for longer than it is waited for.
+    c.nodes[a].alive = false;
+    c.cut(a);
+    c.slow_media = false;
+    c.start(at);
+    c.pass(Duration::from_secs(300));
+    c.getattr(b, 1).unwrap();
+    c.nodes[a].alive = true;
+    c.until(|c| c.log.iter().any(|line| line.contains("evicted this client")));
+    for line in [
+        "fs-MDT0000: lost with the eviction of /dir: 0 answered changes, 0 bytes that were written; of the names in it: gone",
+        "1 answered changes",
+        "2 answered changes are lost",
+    ] {
+        assert!(c.log.iter().any(|told| told.contains("Error") && told.contains(line)), "{line}: {:#?}", c.log);
+    }
+    assert_eq!(c.walk(a, "dir/gone"), Err(Errno::ENOENT));
+    assert_eq!(c.mkdir(a, dir, "other").map(drop), Err(Errno::EIO));
+    c.mkdir(a, dir, "other").unwrap();
+    assert_eq!(c.walk(a, "dir/durable"), Ok(durable));
+    assert_eq!(c.call(a, Call::Opendir { ino: durable }).map(drop), Err(Errno::EIO));
+    c.call(a, Call::Opendir { ino: durable }).unwrap();
+}
+
 #[test]
 fn unmount_leaves_nothing_behind_and_everything_durable() {
     let mut c = Cluster::new(1);

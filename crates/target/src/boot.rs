@@ -250,6 +250,7 @@ impl Machine {
             }
         }
         self.last_committed = self.last_transno;
+        self.started_from = self.last_transno;
         self.commits.set_progress(self.last_transno, progress.last_generation);
         let given_max = given_max(&header, self.last_committed);
         self.window = Window::new(known, self.last_committed, given_max, self.soft_time(), self.options.recovery_hard);

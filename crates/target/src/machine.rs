@@ -70,6 +70,8 @@ pub(crate) struct Machine {
     pub(crate) sites: Sites,
     /// The last transno that was given.
     pub(crate) last_transno: Transno,
+    /// What was durable when the target was started.
+    pub(crate) started_from: Transno,
     pub(crate) last_committed: Transno,
     /// What the current attempt has collected.
     pub(crate) out: Out,
@@ -145,6 +147,7 @@ impl Machine {
             stats: Stats::default(),
             sites: Sites::new(options.faults.clone()),
             last_transno: Transno(0),
+            started_from: Transno(0),
             last_committed: Transno(0),
             out: Out::default(),
             effects: VecDeque::new(),

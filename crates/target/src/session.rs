@@ -260,6 +260,7 @@ impl<S: Service> Target<S> {
         let now = self.m.now;
         let mut offer =
             ConnectOffer::new(self.m.name.to_string(), self.m.header.mount_count, self.m.options.version.clone());
+        offer.started_from = self.m.started_from;
         offer.max_mod_rpcs = if self.service.kind() == TargetKind::Mdt { self.m.options.max_mod_rpcs } else { 0 };
         offer.all_lightweight = self.service.kind() == TargetKind::Mgt;
         offer.recovering = self.m.window.time_left(now);

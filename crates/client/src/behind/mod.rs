@@ -24,8 +24,7 @@
 //!
 //! # Failures
 //! The server has promised room for what waits ([`proto::msg::ConnectRep::batch_room`]), so what fails is out of the ordinary: an eviction, or
-//! a server that lost the lease. Then what the caches believed is forgotten, and whoever syncs the object or its directory
-//! is told.
+//! a server that lost the lease. Then what the caches believed is forgotten, and programs are told ([`crate::lost`]).
 
 mod make;
 
@@ -47,6 +46,7 @@ use crate::data;
 use crate::here;
 use crate::imports::Dest;
 use crate::locks;
+use crate::lost;
 use crate::names::{Directory, Found};
 use crate::node::Node;
 use crate::op::{Task, WaitKey};
@@ -485,16 +485,17 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
 /// A change that programs were told of did not happen: the caches forget what hung on it.
 fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
     stdx::mark!("behind_failed");
-    w.log(format!(
-        "{}: a change that was answered before it was sent is lost ({errno}): {:?}",
-        w.target_name(dest),
-        change.what
-    ));
+    let what = match &change.what {
+        What::Create { parent, name, .. } => format!("'{}' made in {}", name.escape_ascii(), w.nodes.path(*parent)),
+        What::Unlink { parent, name, .. } => {
+            format!("'{}' removed from {}", name.escape_ascii(), w.nodes.path(*parent))
+        }
+        What::Setattr { ino } => format!("attributes of {}", w.nodes.path(*ino)),
+    };
+    let target = w.target_name(dest);
+    w.log_error(format!("{target}: a change that was answered before it was sent is lost ({errno}): {what}"));
     for ino in change.what.nodes() {
-        let Some(node) = w.nodes.get_mut(ino) else { continue };
-        node.attr_covered = false;
-        node.failures = Some(Box::new((node.failures().0.wrapping_add(1), errno)));
-        data::failed(w, ino, errno);
+        lost::failed(w, ino, errno);
     }
     match &change.what {
         What::Create { ino, parent, name } => {

@@ -381,6 +381,11 @@ pub fn error_mark(w: &World, ino: u64) -> u32 {
     state::file(w, ino).map_or(0, |file| file.errors)
 }
 
+/// Bytes that a target had answered are lost.
+pub fn given_up(w: &mut World, bytes: u64) {
+    w.data.troubles.given_up += bytes;
+}
+
 /// An error of write-back that happened after `mark`, and the new mark.
 pub fn error_since(w: &World, ino: u64, mark: u32) -> (u32, Result<(), Errno>) {
     let Some(file) = state::file(w, ino) else { return (mark, Ok(())) };

@@ -98,7 +98,11 @@ pub(crate) fn fsyncdir(cx: &mut Cx<'_>, fh: FileHandle) -> Run<Answer> {
     if let Some(file) = cx.w.files.get_mut(fh) {
         file.error_mark = failures;
     }
-    if failures == known { Ok(Answer::Done) } else { Err(errno.into()) }
+    if failures == known {
+        return Ok(Answer::Done);
+    }
+    crate::lost::was_told(cx.w, ino);
+    Err(errno.into())
 }
 
 /// Fills the kernel's buffer.

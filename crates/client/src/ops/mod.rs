@@ -109,6 +109,9 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         }
         return Err(cx.wait(WaitKey::Mounted));
     }
+    if let Some(errno) = crate::lost::told(cx, call) {
+        return Err(errno.into());
+    }
     match call {
         Call::Lookup { parent, name } => lookup::lookup(cx, *parent, name),
         Call::Forget { ino, count } => {

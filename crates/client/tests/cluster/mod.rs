@@ -72,7 +72,7 @@ pub struct Node {
     /// Names are dropped a while after they should be: nobody can wait for it.
     pub slow_names: bool,
     tokens: VecDeque<u64>,
-    alive: bool,
+    pub alive: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

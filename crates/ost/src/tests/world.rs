@@ -379,7 +379,7 @@ impl World {
                     }
                 }
             }
-            ImportEffect::Evicted => {
+            ImportEffect::Evicted { .. } => {
                 client.evictions += 1;
                 client.locks.clear();
             }

@@ -79,6 +79,10 @@ pub struct ConnectRep {
     /// others do. 0: none.
     #[prost(uint32, tag = "11")]
     pub batch_room: u32,
+    /// The last transno that was durable when the target was started. What an evicted client had been answered with a greater
+    /// one before that is lost. 0: not said (before version 0.2.0).
+    #[prost(uint64, tag = "12")]
+    pub started_from: u64,
 }
 
 /// Body of `Ping`, `Disconnect` and of replies that say nothing beyond their status.

@@ -269,6 +269,7 @@ samples! {
         dom_size: 8,
         reason: "reason".into(),
         batch_room: 9,
+        started_from: big(10),
     };
     "Empty" = Empty {};
     "AdminReq" = AdminReq { request: "request".into() };

@@ -7,7 +7,7 @@ use prost::Message;
 use proto::connect::PROTOCOL_VERSION;
 use proto::frame::flags;
 use proto::msg::{ConnectRep, ConnectReq, Empty};
-use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Xid};
+use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
 use stdx::Instant;
 
 use super::import::{Import, Purpose, Sent};
@@ -270,6 +270,7 @@ impl Import {
             return;
         }
         let reply = body.unwrap_or_default();
+        let restarts = reply.instance.saturating_sub(self.granted.instance);
         self.phase = Phase::Up { link, since: self.now };
         self.retry.told = None;
         self.known_instance = self.known_instance.max(reply.instance);
@@ -284,8 +285,18 @@ impl Import {
         self.export = frame.header.export;
         self.granted = reply;
         self.limit_slots();
+        let after = after_connect(&facts);
+        if after == AfterConnect::Evicted {
+            // What is durable by now says nothing of what was lost before it, nor does what was at the last of several starts.
+            let durable = match restarts {
+                0 => Transno(u64::MAX),
+                1 => Transno(self.granted.started_from),
+                _ => Transno(0),
+            };
+            return self.evicted(durable, frame.header.last_committed);
+        }
         self.learn_committed(frame.header.last_committed);
-        match after_connect(&facts) {
+        match after {
             AfterConnect::Serve => self.serve(true),
             AfterConnect::DeclareDone => self.declare_done(),
             AfterConnect::ReplayAll => self.replay_all(),
@@ -295,7 +306,7 @@ impl Import {
                 self.resend_unanswered();
                 self.serve(!facts.has_state);
             }
-            AfterConnect::Evicted => self.evicted(frame.header.last_committed),
+            AfterConnect::Evicted => {}
         }
     }
 
@@ -313,26 +324,27 @@ impl Import {
         self.pump();
     }
 
-    fn evicted(&mut self, last_committed: proto::Transno) {
+    /// Answered changes up to `durable` are not lost.
+    fn evicted(&mut self, durable: Transno, last_committed: Transno) {
         stdx::mark!("import.evicted");
         self.set_state(State::Evicted);
         self.generation += 1;
         self.recovery = Default::default();
-        let (changes, _) = self.replay.len();
         let unanswered = self.sent.values().filter(|sent| matches!(sent.purpose, Purpose::Owner(_))).count();
         self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_)));
         self.fail_all(Errno::EIO);
-        self.replay.clear();
+        let lost = self.replay.clear(durable);
         self.learn_committed(last_committed);
         let why = match self.granted.reason.as_str() {
             "" => "it does not know it any more (it says no reason)",
             reason => reason,
         };
         self.effects.push_back(ImportEffect::Loss(format!(
-            "{} evicted this client: {why}; {unanswered} requests end with EIO, {changes} answered changes that were not durable may be lost",
-            self.config.target
+            "{} evicted this client: {why}; {unanswered} requests end with EIO, {} answered changes are lost",
+            self.config.target,
+            lost.len()
         )));
-        self.effects.push_back(ImportEffect::Evicted);
+        self.effects.push_back(ImportEffect::Evicted { lost });
         self.serve(true);
     }
 

@@ -236,7 +236,11 @@ pub enum ImportEffect {
         reply: Frame,
     },
     /// All state at this target is lost.
-    Evicted,
+    Evicted {
+        /// Answered changes that are lost, or may be: the target has restarted since it answered, and did not say that they were
+        /// durable.
+        lost: Vec<Frame>,
+    },
     /// The server refuses this client, or recovers without it (`EBUSY`); another attempt is made every few seconds.
     Refused {
         /// Why.

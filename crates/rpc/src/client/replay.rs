@@ -136,9 +136,10 @@ impl ReplayList {
         self.bytes
     }
 
-    /// Forgets everything: the client was evicted. Another history of the target may begin.
-    pub(crate) fn clear(&mut self) {
-        *self = ReplayList::default();
+    /// Forgets everything: the client was evicted. Another history of the target may begin. Gives the changes after `durable`.
+    pub(crate) fn clear(&mut self, durable: Transno) -> Vec<Frame> {
+        let ReplayList { mut uncommitted, .. } = core::mem::take(self);
+        uncommitted.split_off(&Transno(durable.0.saturating_add(1))).into_values().map(|kept| kept.frame).collect()
     }
 }
 

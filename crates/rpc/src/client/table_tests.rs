@@ -81,7 +81,7 @@ fn every_connect_reply_leads_where_the_table_says() {
             };
             let case = format!("{progress:?} reconnect {reconnect} recovering {recovering} same handle {same}");
             let evicted = want.1 == First::Nothing;
-            assert_eq!(s.told.iter().any(|t| matches!(t, ImportEffect::Evicted)), evicted, "{case}");
+            assert_eq!(s.told.iter().any(|t| matches!(t, ImportEffect::Evicted { .. })), evicted, "{case}");
             assert_eq!(s.import.generation(), u32::from(evicted), "{case}");
             assert_eq!(s.import.status().replay_list, usize::from(!evicted), "{case}: an uncommitted change is kept");
             assert_eq!((s.import.state(), first), want, "{case}");

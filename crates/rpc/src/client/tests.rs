@@ -428,7 +428,7 @@ fn an_evicted_client_starts_anew() {
     s.told.clear();
     s.connect(0, 99, 0);
     assert_eq!((s.result(flying), s.result(waiting)), (Some(Err(Errno::EIO)), Some(Err(Errno::EIO))));
-    let evicted = s.told.iter().position(|t| matches!(t, ImportEffect::Evicted));
+    let evicted = s.told.iter().position(|t| matches!(t, ImportEffect::Evicted { .. }));
     let full = s.told.iter().position(|t| matches!(t, ImportEffect::Full { fresh: true, .. }));
     assert!(evicted.is_some() && evicted < full);
     assert_eq!((s.import.generation(), s.import.status().replay_list), (1, 0));

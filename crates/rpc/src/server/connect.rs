@@ -3,7 +3,7 @@
 use proto::connect::{BRW_SIZE_MAX, PROTOCOL_VERSION, features};
 use proto::frame::flags;
 use proto::msg::{ConnectRep, ConnectReq};
-use proto::{ClientUuid, Errno, Frame, Handle};
+use proto::{ClientUuid, Errno, Frame, Handle, Transno};
 use stdx::Instant;
 
 use super::Phase;
@@ -17,6 +17,8 @@ pub struct ConnectOffer {
     pub target: String,
     /// How often it was started.
     pub instance: u64,
+    /// The last transno that was durable when it was started.
+    pub started_from: Transno,
     /// Version of its program.
     pub server_version: String,
     /// Features.
@@ -35,6 +37,7 @@ impl ConnectOffer {
         ConnectOffer {
             target,
             instance,
+            started_from: Transno(0),
             server_version,
             features: features::SUPPORTED & !features::PINGLESS,
             max_mod_rpcs: 8,
@@ -275,6 +278,7 @@ impl Exports {
             version: PROTOCOL_VERSION,
             brw_size: request.brw_size.clamp(4096, BRW_SIZE_MAX),
             instance: offer.instance,
+            started_from: offer.started_from.0,
             max_mod_rpcs: if wants_slots { u32::from(offer.max_mod_rpcs) } else { 0 },
             recovery_time_left_s: offer.recovering.map_or(0, |(_, left)| left),
             server_version: offer.server_version.clone(),

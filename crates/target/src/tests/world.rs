@@ -403,7 +403,7 @@ impl World {
                 ImportEffect::Replayed { reply, .. } => {
                     assert_eq!(reply.header.status, 0, "a replay failed: {reply:?}")
                 }
-                ImportEffect::Evicted => {
+                ImportEffect::Evicted { .. } => {
                     let c = &mut self.clients[i];
                     c.evictions += 1;
                     c.open.clear();

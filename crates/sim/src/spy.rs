@@ -5,7 +5,7 @@
 //! - a transno belongs to one request;
 //! - the changes of a client's slot have transnos in the order of their xids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::frame::flags;
 use proto::{Frame, Opcode};
@@ -26,17 +26,20 @@ pub struct Spy {
     slots: BTreeMap<(Node, Node, u16), BTreeMap<u64, u64>>,
     /// The slot of a request that was sent.
     tags: BTreeMap<Request, u16>,
+    /// Connections on which the answer to the connect request has come. A client takes no other answer before it; over TCP none
+    /// can come.
+    connected: BTreeSet<usize>,
     /// Requests that were seen as a resend, as a replay.
     resent: u64,
     replayed: u64,
 }
 
 impl Spy {
-    /// A frame arrives.
+    /// A frame arrives on a connection.
     ///
     /// # Errors
     /// The history is not one of exactly-once execution: what was seen.
-    pub fn arrives(&mut self, from: Node, to: Node, frame: &Frame) -> Result<(), String> {
+    pub fn arrives(&mut self, conn: usize, from: Node, to: Node, frame: &Frame) -> Result<(), String> {
         let h = &frame.header;
         if !h.has(flags::REPLY) {
             if h.tag.0 != 0 {
@@ -46,7 +49,10 @@ impl Spy {
             self.replayed += u64::from(h.has(flags::REPLAY));
             return Ok(());
         }
-        if h.has(flags::EARLY) || h.transno.0 == 0 || !modifies(h.opcode) {
+        if h.opcode == Opcode::Connect as u16 && h.status == 0 {
+            self.connected.insert(conn);
+        }
+        if h.has(flags::EARLY) || !self.connected.contains(&conn) || h.transno.0 == 0 || !modifies(h.opcode) {
             return Ok(());
         }
         let (client, server, xid) = (to, from, h.xid.0);
@@ -140,11 +146,19 @@ mod tests {
         frame
     }
 
+    fn connected() -> Frame {
+        Frame {
+            header: Header { opcode: Opcode::Connect as u16, flags: flags::REPLY, ..Header::default() },
+            ..Frame::default()
+        }
+    }
+
     fn history(frames: &[Frame]) -> Result<(), String> {
         let mut spy = Spy::default();
+        spy.arrives(1, MDT, CLIENT, &connected())?;
         for frame in frames {
             let (from, to) = if frame.header.has(flags::REPLY) { (MDT, CLIENT) } else { (CLIENT, MDT) };
-            spy.arrives(from, to, frame)?;
+            spy.arrives(1, from, to, frame)?;
         }
         Ok(())
     }
@@ -154,6 +168,21 @@ mod tests {
         assert_eq!(history(&[request(7), reply(7, 100, 0), request(7), reply(7, 100, 0), reply(8, 101, 0)]), Ok(()));
         assert!(history(&[request(7), reply(7, 100, 0), reply(7, 101, 0)]).unwrap_err().contains("two outcomes"));
         assert!(history(&[request(7), reply(7, 100, 0), reply(7, 100, -2)]).unwrap_err().contains("two outcomes"));
+    }
+
+    /// Neither of what came before the answer to the connect request, nor of what came on another connection.
+    #[test]
+    fn a_client_is_told_nothing_before_it_is_connected() {
+        let mut spy = Spy::default();
+        let mut arrives = |conn, frame: Frame| match frame.header.has(flags::REPLY) {
+            true => spy.arrives(conn, MDT, CLIENT, &frame),
+            false => spy.arrives(conn, CLIENT, MDT, &frame),
+        };
+        assert_eq!(arrives(1, request(7)), Ok(()));
+        assert_eq!(arrives(1, reply(7, 100, 0)), Ok(()));
+        assert_eq!(arrives(2, connected()), Ok(()));
+        assert_eq!(arrives(2, reply(7, 101, 0)), Ok(()));
+        assert!(arrives(2, reply(7, 102, 0)).unwrap_err().contains("two outcomes"));
     }
 
     #[test]

@@ -514,7 +514,7 @@ impl World {
         self.trace.note(self.now, &[21, conn as u64, side as u64, frame_word(&frame)], || {
             format!("{from:?} -> {:?} ({conn}): {}", end.node, frame_line(&frame))
         });
-        if let Err(what) = self.spy.arrives(from, end.node, &frame) {
+        if let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
         match end.node {

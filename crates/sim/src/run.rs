@@ -254,8 +254,9 @@ async fn check_record(
         (history.without(&dead, loses), "no state that the death of its clients can leave")
     };
     let observed = verify::observe(kernel, &record.base).await?;
-    let mut nearest = String::new();
-    for (position, candidate) in candidates.iter().enumerate() {
+    let (mut nearest, mut bytes) = (String::new(), None);
+    // A name may have led to another file in an earlier state that looks the same but for its bytes: all of a state must be there.
+    'candidates: for (position, candidate) in candidates.iter().enumerate() {
         match verify::observed_differs(&observed, candidate) {
             Some(differs) => {
                 if position == 0 || position + 1 == candidates.len() {
@@ -266,12 +267,16 @@ async fn check_record(
                 for (id, data) in history.durable_files() {
                     let Some((path, _)) = candidate.paths().into_iter().find(|(_, at)| *at == id) else { continue };
                     if let Some(what) = verify::bytes(kernel, &record.base, &path, &data).await? {
-                        return Ok(Some(format!("synced bytes of {path:?} are not there: {what}")));
+                        bytes = Some(format!("synced bytes of {path:?} are not there: {what}"));
+                        continue 'candidates;
                     }
                 }
                 return Ok(None);
             }
         }
+    }
+    if bytes.is_some() {
+        return Ok(bytes);
     }
     // Where there were too many ways to look at, what was seen may be one of the others.
     Ok(all.then(|| format!("it is {what}{nearest}")))

@@ -94,7 +94,11 @@ pub fn frame_word(frame: &Frame) -> u64 {
         h.transno.0,
         h.last_xid.0,
         h.last_committed.0,
-    ] {
+        u64::from(h.timeout_ms),
+    ]
+    .into_iter()
+    .chain(h.pre_versions)
+    {
         hasher.write_u64(word);
     }
     hasher.write(&frame.body);

@@ -3,28 +3,24 @@
 //! A background process is this binary again with a hidden flag. It leaves its parent's session, writes its log to a
 //! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
+use crate::log;
+
 /// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number.
 ///
 /// # Errors
 /// What the process said, or that it died.
-pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
-    if let Some(folder) = log.parent() {
+pub fn start(arguments: &[String], log_path: &Path) -> anyhow::Result<u32> {
+    if let Some(folder) = log_path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
     }
-    let log_file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(log)
-        .with_context(|| format!("cannot write the log '{}'", log.display()))?;
+    let log_file = log::open(log_path).with_context(|| format!("cannot write the log '{}'", log_path.display()))?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(program)
         .arg0_adamant()
@@ -43,7 +39,7 @@ pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
         "ready" => Ok(child.id()),
         "" => {
             let status = child.wait().context("a background process broke off")?;
-            bail!("a background process ended at once ({status}); see '{}'", log.display())
+            bail!("a background process ended at once ({status}); see '{}'", log_path.display())
         }
         message => {
             let _ = child.wait();
@@ -63,8 +59,9 @@ impl Arg0 for Command {
     }
 }
 
-/// In a background process: leaves the parent's session.
+/// In a background process: leaves the parent's session, and has its log in a file.
 pub fn detach() {
+    log::in_file();
     // It fails only for a process that leads a group already, which is as good.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
@@ -86,12 +83,18 @@ pub fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
 }
 
-/// SIGINT and SIGTERM, which end a daemon in order. From [`Signals::catch`] on they no longer kill it.
+/// SIGINT and SIGTERM, which end a daemon in order; SIGHUP and SIGUSR1, which are for its log ([`crate::log`]). From
+/// [`Signals::catch`] on they no longer kill it.
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
+    user: tokio::signal::unix::Signal,
 }
+
+/// How often a process looks whether its log is long enough.
+const LOG_LOOK: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Signals {
     /// # Errors
@@ -99,21 +102,25 @@ impl Signals {
     pub fn catch() -> anyhow::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (interrupt, terminate) = {
-            let _entered = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-        };
-        Ok(Signals { runtime, interrupt, terminate })
+        let _entered = runtime.enter();
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (hang_up, user) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined1())?);
+        drop(_entered);
+        Ok(Signals { runtime, interrupt, terminate, hang_up, user })
     }
 
     /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
     pub fn wait(&mut self, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
+            let mut look = tokio::time::interval(LOG_LOOK);
             loop {
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
+                    _ = self.hang_up.recv() => log::reopen(),
+                    _ = self.user.recv() => log::toggle_debug(),
+                    _ = look.tick() => log::bound(),
                     _ = glance.tick() => if ended() { return false },
                 }
             }
@@ -130,18 +137,6 @@ impl Signals {
             }
         }
     }
-}
-
-/// Log lines to standard error; `RUST_LOG` chooses which.
-pub fn start_log() {
-    use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init();
 }
 
 /// Signals this close together are one request: `timeout` and shells tell the process and then its whole group.

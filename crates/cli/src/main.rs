@@ -6,6 +6,7 @@
 mod audience;
 mod commands;
 mod daemon;
+mod log;
 mod output;
 
 use std::process::ExitCode;

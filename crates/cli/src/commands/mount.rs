@@ -60,7 +60,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if arguments.background {
             daemon::detach();
         }
-        daemon::start_log();
+        crate::log::start();
         host::process::prepare();
         let mounted = Mounted::start(&request, directory);
         let mounted = match mounted {

@@ -45,7 +45,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::detach();
     }
-    daemon::start_log();
+    crate::log::start();
     host::process::prepare();
     let mut signals = daemon::Signals::catch()?;
     let started = options(&arguments).and_then(|options| {
@@ -70,6 +70,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         daemon::tell_parent("ready");
     }
     signals.wait(|| server.is_finished());
+    tracing::info!("the server was told to stop");
     server.stop().map_err(anyhow::Error::msg)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -15,8 +15,9 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stdx::{Instant, Map};
 
-use crate::api::{ConnId, Effect, Options};
+use crate::api::{ConnId, Effect, FileHandle, Options};
 use crate::cx::Step;
+use crate::file::OpenFile;
 use crate::op::{OpId, Task, WaitKey};
 use crate::world::World;
 use crate::{data, locks};
@@ -108,6 +109,8 @@ pub struct Opened {
     pub layout: Option<Layout>,
     /// The request's body as it was sent.
     pub body: Bytes,
+    /// The open file, as far as a program has it: the number may be another's since.
+    pub fh: Option<FileHandle>,
 }
 
 /// All targets.
@@ -205,6 +208,12 @@ impl Imports {
         if let Some(&index) = self.index.get(&dest) {
             self.touch(index);
         }
+    }
+
+    /// What a request opened is this open file. Whether that is known: an eviction may have taken it.
+    pub(crate) fn opened_as(&mut self, dest: Dest, xid: Xid, fh: FileHandle) -> bool {
+        let opened = self.opens.get_mut(&(dest, xid));
+        opened.map(|opened| opened.fh = Some(fh)).is_some()
     }
 
     /// The close of an open was answered with `transno`; 0 if there is nothing to close.
@@ -613,11 +622,10 @@ fn replayed(w: &mut World, dest: Dest, xid: Xid, reply: &Frame) {
         }
         Some(_) => {}
         None => {
-            w.imports.opens.remove(&(dest, xid));
-            for file in w.files.iter_mut() {
-                if file.dest == dest && file.open_xid == xid {
-                    file.dead = true;
-                }
+            let fh = w.imports.opens.remove(&(dest, xid)).and_then(|opened| opened.fh);
+            let is_it = |fh: &FileHandle| w.files.get(*fh).is_some_and(|f| f.dest == dest && f.open_xid == xid);
+            if let Some(fh) = fh.filter(is_it) {
+                w.files.lost(fh);
             }
         }
     }
@@ -626,10 +634,15 @@ fn replayed(w: &mut World, dest: Dest, xid: Xid, reply: &Frame) {
 /// Of how many files it is told that they are lost with an eviction, each with its path.
 const LOST_MAX: usize = 16;
 
+/// Whether an eviction by a target takes an open file.
+fn is_open_at(file: &OpenFile, dest: Dest) -> bool {
+    file.dest == dest && (file.open_xid != Xid(0) || file.is_here())
+}
+
 /// A line for each file of which an eviction takes something: an open, or bytes that were not written back.
 fn tell_lost(w: &mut World, dest: Dest, held: &[HeldLock]) {
     let mut lost: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
-    for file in w.files.iter().filter(|file| file.dest == dest && (file.open_xid != Xid(0) || file.is_here())) {
+    for (_, file) in w.files.iter().filter(|(_, file)| is_open_at(file, dest)) {
         lost.entry(file.ino).or_default().0 += 1;
     }
     let resources: BTreeSet<Resource> = held.iter().map(|lock| lock.resource).collect();
@@ -669,11 +682,8 @@ fn evicted(w: &mut World, dest: Dest) {
     crate::behind::evicted(w, dest);
     w.imports.opens.retain(|(d, _), _| *d != dest);
     w.imports.closed.retain(|(d, ..)| *d != dest);
-    for file in w.files.iter_mut() {
-        if file.dest == dest && (file.open_xid != Xid(0) || file.is_here()) {
-            file.dead = true;
-        }
-    }
+    let open: Vec<FileHandle> = w.files.iter().filter(|(_, file)| is_open_at(file, dest)).map(|(fh, _)| fh).collect();
+    open.into_iter().for_each(|fh| w.files.lost(fh));
     if let Dest::Mdt(_) = dest {
         // Versions begin anew if the target's history does.
         for ino in w.nodes.inos() {

@@ -73,6 +73,10 @@ struct Wanted<O> {
 }
 
 impl<O: Copy + Ord> Spans<O> {
+    /// Memory that a range takes.
+    #[cfg(test)]
+    pub(crate) const NODE_BYTES: usize = size_of::<Option<Node<O>>>();
+
     pub(crate) fn insert(&mut self, span: Span<O>) {
         self.made += 1;
         let priority = stdx::KeyedHash::default().hash_one(self.made) as u32;
@@ -208,16 +212,43 @@ impl<O: Copy + Ord> Spans<O> {
         })
     }
 
+    /// The farthest that ranges of others reach that begin before `start`; all of them, or the exclusive ones.
+    pub(crate) fn reach_before(&self, owner: O, start: u64, all: bool) -> Option<u64> {
+        let mut reach = None;
+        let mut at = self.root;
+        while at != NIL {
+            stdx::steps::add(1);
+            let node = &self.nodes[at];
+            if node.span.start >= start {
+                at = node.left;
+                continue;
+            }
+            if node.span.owner != owner && (all || node.span.exclusive) {
+                reach = reach.max(Some(node.span.end));
+            }
+            if node.left != NIL {
+                reach = reach.max(self.farthest(node.left, owner, all));
+            }
+            at = node.right;
+        }
+        reach
+    }
+
+    /// How far others reach in a subtree.
+    fn farthest(&self, at: u32, owner: O, all: bool) -> Option<u64> {
+        let node = &self.nodes[at];
+        let reach = if all { node.all } else { node.exclusive };
+        let of_others = |i: &u32| *i != NIL && self.nodes[*i].span.owner != owner;
+        [reach.first, reach.other].into_iter().find(of_others).map(|i| self.nodes[i].span.end)
+    }
+
     fn first(&self, at: u32, wanted: &Wanted<O>) -> u32 {
         stdx::steps::add(1);
         if at == NIL {
             return NIL;
         }
         let node = &self.nodes[at];
-        let reach = if wanted.exclusive { node.all } else { node.exclusive };
-        let of_others = |i: u32| i != NIL && self.nodes[i].span.owner != wanted.owner;
-        let far = if of_others(reach.first) { reach.first } else { reach.other };
-        if far == NIL || self.nodes[far].span.end < wanted.start {
+        if self.farthest(at, wanted.owner, wanted.exclusive).is_none_or(|end| end < wanted.start) {
             return NIL;
         }
         let later = wanted.after.is_none_or(|after| node.span.key() > after);
@@ -280,6 +311,14 @@ mod tests {
                 let found: Vec<Span<u64>> =
                     spans.conflicts(new.owner, new.start, new.end, new.exclusive).copied().collect();
                 assert_eq!(found, expected, "seed {seed} step {step}");
+                let before =
+                    |s: &&Span<u64>| s.owner != new.owner && s.start < new.start && (s.exclusive || new.exclusive);
+                let expected = list.iter().filter(before).map(|s| s.end).max();
+                assert_eq!(
+                    spans.reach_before(new.owner, new.start, new.exclusive),
+                    expected,
+                    "seed {seed} step {step}"
+                );
             }
         }
     }

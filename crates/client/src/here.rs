@@ -120,7 +120,7 @@ pub(crate) fn name_goes(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, 
     let Found::Child(fid) = cx.w.known_name(parent, name) else { return Ok(()) };
     cx.changing(at, fid.ino());
     publish_object(cx, dest, fid.ino())?;
-    if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest, fid.ino()) } else { Ok(()) }
+    if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest) } else { Ok(()) }
 }
 
 /// What a name leads to, if the server was told of all opens of that, and will be of new ones. See [`UnlinkOp::told`].

@@ -686,15 +686,13 @@ fn evicted(w: &mut World, dest: Dest) {
     open.into_iter().for_each(|fh| w.files.lost(fh));
     if let Dest::Mdt(_) = dest {
         // Versions begin anew if the target's history does.
-        for ino in w.nodes.inos() {
-            if let Some(node) = w.nodes.get_mut(ino) {
-                node.attr_covered = false;
-                if let Some(attr) = &mut node.attr {
-                    attr.version = 0;
-                }
-                if let Some(dir) = &mut node.dir {
-                    **dir = crate::names::Directory::default();
-                }
+        for node in w.nodes.iter_mut() {
+            node.attr_covered = false;
+            if let Some(attr) = &mut node.attr {
+                attr.version = 0;
+            }
+            if let Some(dir) = &mut node.dir {
+                **dir = crate::names::Directory::default();
             }
         }
         w.sequences = crate::world::Sequences::default();

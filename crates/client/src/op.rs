@@ -18,6 +18,13 @@ pub struct OpId {
     pub(crate) generation: u32,
 }
 
+impl OpId {
+    /// Before all others.
+    pub(crate) const FIRST: OpId = OpId { slot: 0, generation: 0 };
+    /// After all others.
+    pub(crate) const LAST: OpId = OpId { slot: u32::MAX, generation: u32::MAX };
+}
+
 /// What an operation may wait for besides its own requests and locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum WaitKey {

@@ -38,7 +38,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             }
             if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
                 let (handle, fid, layout) = (rep.handle, attr.fid, attr.layout.clone());
-                let opened = Opened { handle, fid, layout, body: body.clone() };
+                let opened = Opened { handle, fid, layout, body: body.clone(), fh: None };
                 w.imports.opens.insert((dest, frame.header.xid), opened);
             }
         }
@@ -172,13 +172,11 @@ fn object(w: &mut World, rep: &ObjectRep) {
 
 /// A change of ours was answered without what all its objects look like now: the reply was rebuilt after a restart. Our
 /// locks stay, for own changes call none of them back; so attributes that are here may be old under good locks.
+///
+/// Only requests that were in flight when a connection broke are answered so: this walk over all nodes is made that often.
 pub(crate) fn rebuilt(w: &mut World) {
     stdx::mark!("rebuilt_reply");
-    for ino in w.nodes.inos() {
-        if let Some(node) = w.nodes.get_mut(ino) {
-            node.attr_covered = false;
-        }
-    }
+    w.nodes.iter_mut().for_each(|node| node.attr_covered = false);
 }
 
 /// Attributes came in; unless `make`, only a node that is known takes them.

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   add(F), add(G)                       lane: F G, due in 2 ms
-//!   unlink of F: sent(F)                 request 1: F G           the unlink follows it
+//!   unlink of F: sent()                  request 1: F G           the unlink follows it
 //!   add(H), add(I)                       lane: H I, request 1 in flight
 //!   syncfs: drained(...)                 waits; request 2: H I as soon as 1 is answered; then it goes on
 //! ```
@@ -27,6 +27,9 @@ use crate::world::World;
 
 /// How long a close waits for others.
 pub(crate) const GATHER_TIME: Duration = Duration::from_millis(2);
+
+/// The step of an operation that waits for closes to leave: until which one.
+const SENT: Step = 59_998;
 
 /// One close of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,9 +66,14 @@ struct Lane {
 }
 
 impl Lane {
+    /// Closes that have left.
+    fn left(&self) -> u64 {
+        self.added - self.waiting.len() as u64
+    }
+
     /// Closes that have had their answer.
     fn answered(&self) -> u64 {
-        self.added - (self.waiting.len() + self.in_flight) as u64
+        self.left() - self.in_flight as u64
     }
 
     fn due(&self) -> Option<Instant> {
@@ -159,15 +167,17 @@ pub(crate) fn closed(w: &mut World, closing: &Closing, transno: Transno) {
     }
 }
 
-/// Waits until the closes of a file have left, so that what is sent next finds them done.
-pub(crate) fn sent(cx: &mut Cx<'_>, dest: Dest, ino: u64) -> Run<()> {
-    let waits =
-        |w: &World| w.closes.lanes.get(&dest).is_some_and(|lane| lane.waiting.iter().any(|closing| closing.ino == ino));
-    if waits(cx.w) {
-        hurry(cx.w, dest);
-    }
+/// Waits until the closes so far have left, those of a file among them: what is sent next finds them done.
+pub(crate) fn sent(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
+    let Some(lane) = cx.w.closes.lanes.get(&dest) else { return Ok(()) };
+    let goal = cx.memo(SENT).unwrap_or(lane.added);
+    cx.set_memo(SENT, goal);
+    hurry(cx.w, dest);
     // Those with nothing to tell are done by that.
-    if waits(cx.w) { Err(cx.wait(WaitKey::Closes)) } else { Ok(()) }
+    match cx.w.closes.lanes.get(&dest) {
+        Some(lane) if lane.left() < goal => Err(cx.wait(WaitKey::Closes)),
+        _ => Ok(()),
+    }
 }
 
 /// Closes that wait for others leave as soon as they can.

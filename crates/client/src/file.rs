@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use proto::msg::Cred;
 use proto::{Fid, Xid};
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::api::FileHandle;
@@ -61,6 +63,8 @@ pub struct OpenFile {
     pub lock_owners: Vec<u64>,
     /// See `data::error_mark`.
     pub error_mark: u32,
+    /// The lease under which its file was made ([`crate::behind`]); 0: none.
+    pub lease: u64,
     /// The open was lost (eviction): everything through it fails.
     pub dead: bool,
     /// Directories: the run of entries being read.
@@ -133,27 +137,38 @@ pub struct Closing {
     pub open_xid: Xid,
 }
 
-/// All open files.
+/// Names an open file that is open here: the lease of its file, the file, the handle.
+pub type HereKey = (u64, u64, u64);
+
+/// All open files. Those that are open here and not on the server can be found by their file and by its lease: `dead`, `open_xid` and
+/// `lease` are changed through [`Files`] only.
 #[derive(Debug, Default)]
 pub struct Files {
     slots: Vec<Option<OpenFile>>,
     free: Vec<u32>,
+    here: BTreeSet<HereKey>,
+}
+
+fn here_key(fh: FileHandle, file: &OpenFile) -> HereKey {
+    (file.lease, file.ino, fh.0)
 }
 
 impl Files {
     /// A new open file.
     pub fn insert(&mut self, file: OpenFile) -> FileHandle {
         let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = Some(file);
-                slot
-            }
+            Some(slot) => slot,
             None => {
-                self.slots.push(Some(file));
+                self.slots.push(None);
                 (self.slots.len() - 1) as u32
             }
         };
-        FileHandle(u64::from(slot) + 1)
+        let fh = FileHandle(u64::from(slot) + 1);
+        if file.is_here() {
+            self.here.insert(here_key(fh, &file));
+        }
+        self.slots[slot as usize] = Some(file);
+        fh
     }
 
     fn index(fh: FileHandle) -> usize {
@@ -175,20 +190,43 @@ impl Files {
         let index = Self::index(fh);
         let file = self.slots.get_mut(index)?.take()?;
         self.free.push(index as u32);
+        if file.is_here() {
+            self.here.remove(&here_key(fh, &file));
+        }
         Some(file)
     }
 
-    /// Those of which `which` is true.
-    pub fn handles(&self, which: impl Fn(&OpenFile) -> bool) -> Vec<FileHandle> {
-        let is = |(slot, file): (usize, &Option<OpenFile>)| {
-            file.as_ref().is_some_and(&which).then_some(FileHandle(slot as u64 + 1))
-        };
-        self.slots.iter().enumerate().filter_map(is).collect()
+    /// It was open here; the server knows of it now, by this request.
+    pub fn told(&mut self, fh: FileHandle, open_xid: Xid) {
+        self.change(fh, |file| file.open_xid = open_xid);
+    }
+
+    /// The open is lost.
+    pub fn lost(&mut self, fh: FileHandle) {
+        self.change(fh, |file| file.dead = true);
+    }
+
+    fn change(&mut self, fh: FileHandle, change: impl FnOnce(&mut OpenFile)) {
+        let Some(file) = self.slots.get_mut(Self::index(fh)).and_then(Option::as_mut) else { return };
+        self.here.remove(&here_key(fh, file));
+        change(file);
+        if file.is_here() {
+            self.here.insert(here_key(fh, file));
+        }
+    }
+
+    /// The opens of `which` ([`of_file`], [`of_lease`]) that are here.
+    pub fn here(&self, which: RangeInclusive<HereKey>) -> impl Iterator<Item = (u64, FileHandle)> {
+        self.here.range(which).map(|(_, ino, fh)| {
+            stdx::steps::add(1);
+            (*ino, FileHandle(*fh))
+        })
     }
 
     /// Closes all.
     pub fn take_all(&mut self) -> Vec<OpenFile> {
         self.free.clear();
+        self.here.clear();
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
@@ -198,14 +236,21 @@ impl Files {
     }
 
     /// All, in the order of their slots.
-    pub fn iter(&self) -> impl Iterator<Item = &OpenFile> {
-        self.slots.iter().flatten()
+    pub fn iter(&self) -> impl Iterator<Item = (FileHandle, &OpenFile)> {
+        stdx::steps::add(self.slots.len());
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, file)| Some((FileHandle(slot as u64 + 1), file.as_ref()?)))
     }
+}
 
-    /// The same, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenFile> {
-        self.slots.iter_mut().flatten()
-    }
+/// Those of one file that was made under a lease (0: under none).
+pub fn of_file(lease: u64, ino: u64) -> RangeInclusive<HereKey> {
+    (lease, ino, 0)..=(lease, ino, u64::MAX)
+}
+
+/// Those of all files that were made under a lease.
+pub fn of_lease(lease: u64) -> RangeInclusive<HereKey> {
+    (lease, 0, 0)..=(lease, u64::MAX, u64::MAX)
 }
 
 /// A name that a call may use: not empty, not too long, without slash and NUL.

@@ -7,7 +7,7 @@
 //! - every other file that is opened for reading while this client has a lock on what its name leads to (LOOKUP), attributes
 //!   under a lock that allow it, and no doubt that the server will still know them after a crash.
 //!
-//! Before the last name can go the server is told ([`publish`]): others who remove a name, and this client when it forgets, have
+//! Before the last name can go the server is told ([`publish_object`]): others who remove a name, and this client when it forgets, have
 //! the lock called back ([`give_back`]); who removes a name here tells first, and says so with the request ([`name_goes`], [`told`]).
 //!
 //! ```text
@@ -23,12 +23,14 @@ use dlm::client::HeldLock;
 use proto::connect::features;
 use proto::msg::{Attr, OpenOp, Policy, Reint, ReintReq, ResourceKind, bits};
 use proto::{Fid, Opcode};
+use smallvec::SmallVec;
+use std::ops::RangeInclusive;
 
 use crate::api::FileHandle;
 use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Step, Stop};
-use crate::file::{Closing, flags as o};
+use crate::file::{Closing, HereKey, flags as o, of_file, of_lease};
 use crate::imports::Dest;
 use crate::names::Found;
 use crate::node::Node;
@@ -39,6 +41,9 @@ use crate::world::World;
 /// Most files that are open at a time for one to be open here: a quarter of what a server allows by default (`max_open_files`),
 /// for it may have to be told of them all.
 const FILES_MAX: usize = 1 << 16;
+
+/// Most opens that one operation tells at a time: each attempt looks at them all.
+const TELLING_MAX: usize = 64;
 
 /// Steps of this module's memos, apart from all others.
 mod steps {
@@ -101,9 +106,8 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
 
 /// A lock is gone without having been given back: the server is told now, as soon as it can be.
 pub(crate) fn lost(w: &mut World, ino: u64) {
-    if w.nodes.get(ino).is_some_and(|node| node.handles > 0)
-        && w.files.iter().any(|file| file.ino == ino && file.is_here())
-    {
+    let Some(node) = w.nodes.get(ino).filter(|node| node.handles > 0) else { return };
+    if w.files.here(of_file(node.private, ino)).next().is_some() {
         stdx::mark!("open_here_without_lock");
         w.spawn(Task::Publish { ino });
     }
@@ -116,7 +120,7 @@ pub(crate) fn name_goes(cx: &mut Cx<'_>, dest: Dest, parent: u64, name: &Bytes, 
     let Found::Child(fid) = cx.w.known_name(parent, name) else { return Ok(()) };
     cx.changing(at, fid.ino());
     publish_object(cx, dest, fid.ino())?;
-    if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest, fid.ino()) } else { Ok(()) }
+    if closes::pending(cx.w, fid.ino()) { closes::sent(cx, dest) } else { Ok(()) }
 }
 
 /// What a name leads to, if the server was told of all opens of that, and will be of new ones. See [`UnlinkOp::told`].
@@ -131,39 +135,37 @@ pub(crate) fn told(cx: &Cx<'_>, parent: u64, name: &Bytes, at: Step) -> Option<F
 
 /// Opens on the server what programs have open here of one object.
 pub(crate) fn publish_object(cx: &mut Cx<'_>, dest: Dest, ino: u64) -> Run<()> {
-    if cx.w.nodes.get(ino).is_some_and(|node| node.handles > 0) {
-        note(cx, |node| node.ino == ino);
+    let node = cx.w.nodes.get(ino).filter(|node| node.handles > 0);
+    let which = node.map(|node| of_file(node.private, ino));
+    publish(cx, dest, which)
+}
+
+/// The same of all objects that were made under a lease.
+pub(crate) fn publish_lease(cx: &mut Cx<'_>, dest: Dest, lease: u64) -> Run<()> {
+    publish(cx, dest, Some(of_lease(lease)))
+}
+
+/// Tells of those opens, so many at a time, and of all that were noted before.
+fn publish(cx: &mut Cx<'_>, dest: Dest, which: Option<RangeInclusive<HereKey>>) -> Run<()> {
+    let noted = cx.op.steps_in(steps::OPENED..steps::OPENED_END);
+    let noted: SmallVec<[u64; 8]> = noted.iter().map(|(step, _)| *step - steps::OPENED).collect();
+    let mut under_way = 0;
+    for fh in noted {
+        under_way += usize::from(!opened(cx, dest, FileHandle(fh))?);
     }
-    noted(cx, dest)
-}
-
-/// The same of all objects of which `which` is true.
-pub(crate) fn publish(cx: &mut Cx<'_>, dest: Dest, which: impl Fn(&Node) -> bool) -> Run<()> {
-    note(cx, which);
-    noted(cx, dest)
-}
-
-/// Notes which files the server is to be told of.
-fn note(cx: &mut Cx<'_>, which: impl Fn(&Node) -> bool) {
-    let here = |ino: u64| cx.w.nodes.get(ino).is_some_and(&which);
-    for fh in cx.w.files.handles(|file| file.is_here() && here(file.ino)) {
-        if let Some(ino) = cx.w.files.get(fh).map(|file| file.ino)
-            && !cx.began(steps::OPENED + fh.0)
-        {
+    while let Some(which) = &which {
+        let is_new = |(_, fh): &(u64, FileHandle)| !cx.began(steps::OPENED + fh.0);
+        let room = TELLING_MAX - under_way;
+        let next: SmallVec<[(u64, FileHandle); 8]> = cx.w.files.here(which.clone()).filter(is_new).take(room).collect();
+        if next.is_empty() {
+            break;
+        }
+        for (ino, fh) in next {
             cx.set_memo(steps::OPENED + fh.0, ino);
+            under_way += usize::from(!opened(cx, dest, fh)?);
         }
     }
-}
-
-/// Tells of them, all at once.
-fn noted(cx: &mut Cx<'_>, dest: Dest) -> Run<()> {
-    let begun = |step: &Step| (steps::OPENED..steps::OPENED_END).contains(step);
-    let all: Vec<u64> = cx.op.steps().iter().map(|(step, _)| *step).filter(begun).map(|s| s - steps::OPENED).collect();
-    let mut waits = false;
-    for fh in all {
-        waits |= !opened(cx, dest, FileHandle(fh))?;
-    }
-    if waits { Err(Stop::Wait) } else { Ok(()) }
+    if under_way > 0 { Err(Stop::Wait) } else { Ok(()) }
 }
 
 /// Tells the server of an open. Whether that is done.
@@ -194,15 +196,18 @@ fn opened(cx: &mut Cx<'_>, dest: Dest, fh: FileHandle) -> Run<bool> {
     // Another file may come to be open under this number.
     cx.forget(at);
     cx.forget(note);
-    let same = cx.w.files.get_mut(fh).filter(|file| file.ino == ino && file.is_here());
+    let same = cx.w.files.get(fh).is_some_and(|file| file.ino == ino && file.is_here());
     match (result, same) {
-        (Ok(xid), Some(file)) => file.open_xid = xid,
-        (Ok(open_xid), None) => {
+        (Ok(xid), true) => {
+            cx.w.files.told(fh, xid);
+            cx.w.imports.opened_as(dest, xid, fh);
+        }
+        (Ok(open_xid), false) => {
             cx.w.nodes.obtain(fid).opens += 1;
             closes::add(cx.w, Closing { ino, fid, dest, open_xid });
         }
-        (Err(_), Some(file)) => file.dead = true,
-        (Err(_), None) => {}
+        (Err(_), true) => cx.w.files.lost(fh),
+        (Err(_), false) => {}
     }
     Ok(true)
 }

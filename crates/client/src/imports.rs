@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use stdx::{Instant, Map};
 
-use crate::api::{ConnId, Effect, Options};
+use crate::api::{ConnId, Effect, FileHandle, Options};
 use crate::cx::Step;
 use crate::op::{OpId, Task, WaitKey};
 use crate::world::World;
@@ -108,6 +108,8 @@ pub struct Opened {
     pub layout: Option<Layout>,
     /// The request's body as it was sent.
     pub body: Bytes,
+    /// The open file, as far as a program has it: the number may be another's since.
+    pub fh: Option<FileHandle>,
 }
 
 /// All targets.
@@ -205,6 +207,12 @@ impl Imports {
         if let Some(&index) = self.index.get(&dest) {
             self.touch(index);
         }
+    }
+
+    /// What a request opened is this open file. Whether that is known: an eviction may have taken it.
+    pub(crate) fn opened_as(&mut self, dest: Dest, xid: Xid, fh: FileHandle) -> bool {
+        let opened = self.opens.get_mut(&(dest, xid));
+        opened.map(|opened| opened.fh = Some(fh)).is_some()
     }
 
     /// The close of an open was answered with `transno`; 0 if there is nothing to close.
@@ -613,11 +621,10 @@ fn replayed(w: &mut World, dest: Dest, xid: Xid, reply: &Frame) {
         }
         Some(_) => {}
         None => {
-            w.imports.opens.remove(&(dest, xid));
-            for file in w.files.iter_mut() {
-                if file.dest == dest && file.open_xid == xid {
-                    file.dead = true;
-                }
+            let fh = w.imports.opens.remove(&(dest, xid)).and_then(|opened| opened.fh);
+            let is_it = |fh: &FileHandle| w.files.get(*fh).is_some_and(|f| f.dest == dest && f.open_xid == xid);
+            if let Some(fh) = fh.filter(is_it) {
+                w.files.lost(fh);
             }
         }
     }
@@ -636,22 +643,17 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     crate::behind::evicted(w, dest);
     w.imports.opens.retain(|(d, _), _| *d != dest);
     w.imports.closed.retain(|(d, ..)| *d != dest);
-    for file in w.files.iter_mut() {
-        if file.is_open_at(dest) {
-            file.dead = true;
-        }
-    }
+    let open: Vec<FileHandle> = w.files.iter().filter(|(_, file)| file.is_open_at(dest)).map(|(fh, _)| fh).collect();
+    open.into_iter().for_each(|fh| w.files.lost(fh));
     if let Dest::Mdt(_) = dest {
         // Versions begin anew if the target's history does.
-        for ino in w.nodes.inos() {
-            if let Some(node) = w.nodes.get_mut(ino) {
-                node.attr_covered = false;
-                if let Some(attr) = &mut node.attr {
-                    attr.version = 0;
-                }
-                if let Some(dir) = &mut node.dir {
-                    **dir = crate::names::Directory::default();
-                }
+        for node in w.nodes.iter_mut() {
+            node.attr_covered = false;
+            if let Some(attr) = &mut node.attr {
+                attr.version = 0;
+            }
+            if let Some(dir) = &mut node.dir {
+                **dir = crate::names::Directory::default();
             }
         }
         w.sequences = crate::world::Sequences::default();

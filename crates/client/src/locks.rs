@@ -289,20 +289,19 @@ pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource) -> u6
     known
 }
 
+/// Whether a later version of an object was seen than this.
+fn seen_after(node: &Node, version: u64) -> bool {
+    node.attr.as_ref().is_some_and(|attr| attr.version > version)
+}
+
 /// The names in a directory, and its attributes, are looked at anew after a restart of its server if what this client saw may be
 /// lost: its version does not tell, for creates in it do not hang on each other. The lock stays.
 pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
-    let sure = target.sure.0;
-    for ino in w.nodes.inos() {
-        let doubtful = |node: &&Node| {
-            node.is_dir()
-                && node.attr.as_ref().is_some_and(|attr| attr.version > sure)
-                && !crate::behind::is_ours(w, node)
-        };
-        if w.nodes.get(ino).filter(doubtful).is_none() {
-            continue;
-        }
+    let sure = target.sure;
+    let doubtful = |node: &&Node| node.is_dir() && seen_after(node, sure.0) && !crate::behind::is_ours(w, node);
+    let doubted: Vec<u64> = w.nodes.iter().filter(doubtful).map(|node| node.ino).collect();
+    for ino in doubted {
         let Some(node) = w.nodes.get_mut(ino) else { continue };
         stdx::mark!("directory_doubted");
         node.attr_covered = false;
@@ -321,14 +320,11 @@ pub(crate) fn doubt_directories(w: &mut World, dest: Dest) {
 /// not taken for older.
 pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
     let (Dest::Mdt(_), Some(target)) = (dest, w.imports.get(dest)) else { return };
-    let sure = target.sure.0;
-    for ino in w.nodes.inos() {
-        if w.nodes.get(ino).is_some_and(|node| crate::behind::is_ours(w, node)) {
-            continue;
-        }
-        if let Some(attr) = w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut())
-            && attr.version > sure
-        {
+    let sure = target.sure;
+    let doubtful = |node: &&Node| seen_after(node, sure.0) && !crate::behind::is_ours(w, node);
+    let doubted: Vec<u64> = w.nodes.iter().filter(doubtful).map(|node| node.ino).collect();
+    for ino in doubted {
+        if let Some(attr) = w.nodes.get_mut(ino).and_then(|node| node.attr.as_mut()) {
             attr.version = 0;
         }
     }

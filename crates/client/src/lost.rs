@@ -89,7 +89,7 @@ fn concerned(call: &Call) -> SmallVec<[u64; 2]> {
 /// A line for each file of which an eviction takes something: an open, or bytes that were not written back.
 pub(crate) fn opens_and_data(w: &mut World, dest: Dest, held: &[HeldLock]) {
     let mut lost: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
-    for file in w.files.iter().filter(|file| file.is_open_at(dest)) {
+    for (_, file) in w.files.iter().filter(|(_, file)| file.is_open_at(dest)) {
         lost.entry(file.ino).or_default().0 += 1;
     }
     let resources: BTreeSet<Resource> = held.iter().map(|lock| lock.resource).collect();

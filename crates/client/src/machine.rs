@@ -136,7 +136,7 @@ impl Client {
 
     /// Files of which the kernel may hold pages, dirty ones too.
     pub fn files_in_kernel(&self) -> Vec<u64> {
-        self.w.nodes.inos().into_iter().filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
+        self.w.nodes.iter().map(|node| node.ino).filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
     }
 
     /// Changes that were ever made behind programs' backs, and how many of them have been answered by their servers.

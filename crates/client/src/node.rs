@@ -344,11 +344,16 @@ impl Nodes {
         Some(self.nodes.remove(i))
     }
 
-    /// Every number, sorted.
-    pub fn inos(&self) -> Vec<u64> {
-        let mut all: Vec<u64> = self.nodes.iter().map(|(_, node)| node.ino).collect();
-        all.sort_unstable();
-        all
+    /// All, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = &Node> {
+        stdx::steps::add(self.nodes.len());
+        self.nodes.iter().map(|(_, node)| node)
+    }
+
+    /// The same, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        stdx::steps::add(self.nodes.len());
+        self.nodes.iter_mut()
     }
 }
 

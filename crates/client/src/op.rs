@@ -18,6 +18,13 @@ pub struct OpId {
     pub(crate) generation: u32,
 }
 
+impl OpId {
+    /// Before all others.
+    pub(crate) const FIRST: OpId = OpId { slot: 0, generation: 0 };
+    /// After all others.
+    pub(crate) const LAST: OpId = OpId { slot: u32::MAX, generation: u32::MAX };
+}
+
 /// What an operation may wait for besides its own requests and locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum WaitKey {
@@ -232,8 +239,9 @@ pub struct OpState {
     pub urgent: bool,
     /// A record lock that it waits for: where, and our number of the request.
     pub waiting_record: Option<(Dest, u64)>,
+    /// In the order of its steps: an operation that opens thousands of files or drops thousands of names has as many.
     memo: Vec<(Step, Memo)>,
-    /// Steps whose answer was put to use.
+    /// Steps whose answer was put to use: few, whatever the operation.
     used: SmallVec<[Step; 2]>,
 }
 
@@ -281,9 +289,14 @@ impl OpState {
         self.memo.is_empty()
     }
 
+    fn place(&self, step: Step) -> Result<usize, usize> {
+        stdx::steps::add(1);
+        self.memo.binary_search_by_key(&step, |(at, _)| *at)
+    }
+
     /// What happened at `step`.
     pub fn memo(&self, step: Step) -> Option<&Memo> {
-        self.memo.iter().find(|(s, _)| *s == step).map(|(_, memo)| memo)
+        self.place(step).ok().map(|at| &self.memo[at].1)
     }
 
     /// Whether this is the first time that the answer of `step` is looked at.
@@ -297,25 +310,34 @@ impl OpState {
 
     /// Remembers.
     pub fn set_memo(&mut self, step: Step, memo: Memo) {
-        match self.memo.iter_mut().find(|(s, _)| *s == step) {
-            Some((_, slot)) => *slot = memo,
-            None => self.memo.push((step, memo)),
+        match self.place(step) {
+            Ok(at) => self.memo[at].1 = memo,
+            Err(at) => self.memo.insert(at, (step, memo)),
         }
     }
 
     /// Whether it has locks pinned.
     pub(crate) fn has_pins(&self) -> bool {
+        stdx::steps::add(self.memo.len());
         self.memo.iter().any(|(_, memo)| matches!(memo, Memo::Lock { .. }))
     }
 
     /// Forgets.
     pub fn forget(&mut self, step: Step) {
-        self.memo.retain(|(s, _)| *s != step);
+        if let Ok(at) = self.place(step) {
+            self.memo.remove(at);
+        }
         self.used.retain(|s| *s != step);
     }
 
-    /// All steps, for the end.
+    /// All steps in their order, for the end.
     pub fn steps(&self) -> &[(Step, Memo)] {
         &self.memo
+    }
+
+    /// The steps of a range, in their order.
+    pub(crate) fn steps_in(&self, range: core::ops::Range<Step>) -> &[(Step, Memo)] {
+        let place = |step: Step| self.memo.partition_point(|(at, _)| *at < step);
+        &self.memo[place(range.start)..place(range.end)]
     }
 }

@@ -5,7 +5,7 @@ use proto::msg::{Param, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use stdx::{Instant, Map, Rng};
+use stdx::{Instant, Map, Rng, Set};
 
 use crate::api::{Effect, LogLevel, Options};
 use crate::behind::Behind;
@@ -106,6 +106,33 @@ impl Sequences {
     }
 }
 
+/// Operations that wait for the same, in the order in which they came.
+#[derive(Default)]
+struct Waiters {
+    list: SmallVec<[OpId; 2]>,
+    /// The same, once they are many.
+    known: Set<OpId>,
+}
+
+impl Waiters {
+    /// With more than this a look at the list takes longer than one into a table.
+    const MANY: usize = 16;
+
+    fn add(&mut self, op: OpId) {
+        let is_new = if self.list.len() < Waiters::MANY {
+            !self.list.contains(&op)
+        } else {
+            if self.known.is_empty() {
+                self.known.extend(&self.list);
+            }
+            self.known.insert(op)
+        };
+        if is_new {
+            self.list.push(op);
+        }
+    }
+}
+
 /// See the module.
 pub struct World {
     /// Settings.
@@ -179,7 +206,7 @@ pub struct World {
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) ready: VecDeque<OpId>,
     pub(crate) spawned: VecDeque<Task>,
-    waiters: Map<WaitKey, SmallVec<[OpId; 2]>>,
+    waiters: Map<WaitKey, Waiters>,
     tokens: Map<u64, (OpId, Step)>,
     next_token: u64,
 }
@@ -262,15 +289,12 @@ impl World {
             return;
         }
         if let Some(ops) = self.waiters.remove(&key) {
-            self.ready.extend(ops);
+            self.ready.extend(ops.list);
         }
     }
 
     pub(crate) fn wait(&mut self, op: OpId, key: WaitKey) {
-        let ops = self.waiters.entry(key).or_default();
-        if !ops.contains(&op) {
-            ops.push(op);
-        }
+        self.waiters.entry(key).or_default().add(op);
     }
 
     pub(crate) fn token(&mut self, op: OpId, step: Step) -> u64 {

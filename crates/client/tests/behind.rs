@@ -393,6 +393,26 @@ fn no_more_is_outstanding_than_there_is_room_for() {
     assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 3000);
 }
 
+/// A lease goes back with a few steps for each open file that was made under it, however many others are open.
+#[test]
+fn a_lease_goes_back_with_a_few_steps_for_each_open_file() {
+    const FILES: u64 = 2000;
+    let (mut c, a, dir) = leased();
+    let other = c.mkdir(a, 1, "other").unwrap().ino;
+    for at in 0..FILES {
+        c.create(a, dir, &format!("f{at}")).unwrap();
+        c.create(a, other, &format!("f{at}")).unwrap();
+    }
+    c.pass(Duration::from_secs(10));
+    let b = mount(&mut c);
+    c.requests.clear();
+    let (steps, found) = stdx::steps::of(|| c.walk(b, "d/f7"));
+    found.unwrap();
+    let opens = c.all_requests["mds_reint"];
+    assert!((FILES..FILES + 100).contains(&opens), "{opens} opens were told");
+    assert!(steps < 1000 * FILES, "{steps} steps for {FILES} open files");
+}
+
 /// A name that had to be forgotten may be that of a file that only this client knows, and has open.
 #[test]
 fn a_name_that_was_forgotten_ends_the_lease_when_it_is_changed() {

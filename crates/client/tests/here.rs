@@ -107,6 +107,29 @@ fn a_file_that_is_open_here_outlives_its_name_whoever_takes_that_away() {
     outlives(&mut c, b, fh, ino);
 }
 
+/// What programs have open of one file is told with a few steps for each open, however many there are: by the client that removes the
+/// name, and by the one whose lock is called back for it.
+#[test]
+fn a_name_of_a_file_that_is_open_thousands_of_times_goes_with_a_few_steps_for_each() {
+    const OPENS: u64 = 4000;
+    for remover_reads in [true, false] {
+        let (mut c, a, b, dir, ino) = known();
+        let handles: Vec<FileHandle> = (0..OPENS).map(|_| c.open(b, ino, READING).unwrap()).collect();
+        let remover = if remover_reads { b } else { a };
+        let (steps, result) = stdx::steps::of(|| c.unlink(remover, dir, "f"));
+        result.unwrap();
+        assert!(steps > OPENS && steps < 600 * OPENS, "{steps} steps for {OPENS} opens");
+        let (last, rest) = handles.split_first().unwrap();
+        let (steps, ()) = stdx::steps::of(|| {
+            for fh in rest {
+                c.send(b, Call::Release { fh: *fh, flock_owner: None });
+            }
+        });
+        assert!(steps < 100 * OPENS, "{steps} steps for {OPENS} closes");
+        outlives(&mut c, b, *last, ino);
+    }
+}
+
 /// The reader's client takes a name away of which it does not know what it leads to.
 #[test]
 fn a_file_that_is_open_here_outlives_a_name_that_is_not_known_here() {

@@ -12,6 +12,7 @@ pub mod mode;
 mod part;
 mod record;
 pub mod server;
+mod spans;
 #[cfg(test)]
 mod tests;
 

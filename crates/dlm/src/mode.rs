@@ -89,6 +89,16 @@ impl ModeCounts {
     pub(crate) fn any_incompatible(&self, mode: LockMode) -> bool {
         MODES.iter().zip(self.0).any(|(&m, n)| n != 0 && !compatible(m, mode))
     }
+
+    /// Whether any counted lock is in this mode.
+    pub(crate) fn has(&self, mode: LockMode) -> bool {
+        self.0[index(mode)] != 0
+    }
+
+    /// How many counted locks are in a mode incompatible with `mode`.
+    pub(crate) fn incompatible(&self, mode: LockMode) -> u32 {
+        MODES.iter().zip(self.0).filter(|(m, _)| !compatible(**m, mode)).map(|(_, n)| n).sum()
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,12 @@
 //!   writes [50..59] -> W[0..19]           W[50..99]
 //! ```
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use proto::msg::LockMode;
+
+use crate::spans::{Span, Spans};
 
 /// One locked range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,15 +34,25 @@ impl<O> Record<O> {
     }
 }
 
-/// All ranges, by owner and start; those of one owner do not overlap, and touch only in different modes.
-#[derive(Clone, Debug)]
+/// All ranges; those of one owner do not overlap, and touch only in different modes.
 pub(crate) struct RecordSet<O> {
-    records: Vec<Record<O>>,
+    /// By owner and start.
+    records: BTreeMap<(O, u64), Rest>,
+    /// The same, to find who is in whose way.
+    spans: Spans<O>,
+}
+
+/// What a range is beside its owner and its start.
+#[derive(Clone, Copy)]
+struct Rest {
+    end: u64,
+    write: bool,
+    pid: u32,
 }
 
 impl<O> Default for RecordSet<O> {
     fn default() -> Self {
-        RecordSet { records: Vec::new() }
+        RecordSet { records: BTreeMap::new(), spans: Spans::default() }
     }
 }
 
@@ -51,24 +66,33 @@ impl<O: Copy + Ord> RecordSet<O> {
         self.records.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record<O>> {
-        self.records.iter()
+    fn found((&(owner, start), rest): (&(O, u64), &Rest)) -> Record<O> {
+        stdx::steps::add(1);
+        Record { owner, start, end: rest.end, write: rest.write, pid: rest.pid }
     }
 
-    fn range_of(&self, owner: O) -> core::ops::Range<usize> {
-        let from = self.records.partition_point(|r| r.owner < owner);
-        let to = self.records.partition_point(|r| r.owner <= owner);
-        from..to
+    /// All, by owner and start.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Record<O>> {
+        self.records.iter().map(Self::found)
     }
 
     /// The ranges of `owner`, ascending.
-    pub(crate) fn of(&self, owner: O) -> &[Record<O>] {
-        &self.records[self.range_of(owner)]
+    pub(crate) fn of(&self, owner: O) -> impl Iterator<Item = Record<O>> {
+        self.records.range((owner, 0)..=(owner, u64::MAX)).map(Self::found)
     }
 
-    /// Locks of others that exclude `owner` from `start..=end`.
-    pub(crate) fn conflicts(&self, owner: O, start: u64, end: u64, write: bool) -> impl Iterator<Item = &Record<O>> {
-        self.records.iter().filter(move |r| r.owner != owner && r.start <= end && start <= r.end && (write || r.write))
+    /// The ranges of `owner` that overlap `start..=end`, the last first.
+    pub(crate) fn of_in(&self, owner: O, start: u64, end: u64) -> impl Iterator<Item = Record<O>> {
+        let before = self.records.range((owner, 0)..=(owner, end)).rev().map(Self::found);
+        before.take_while(move |r| start <= r.end)
+    }
+
+    /// Locks of others that exclude `owner` from `start..=end`, by start.
+    pub(crate) fn conflicts(&self, owner: O, start: u64, end: u64, write: bool) -> impl Iterator<Item = Record<O>> {
+        self.spans.conflicts(owner, start, end, write).filter_map(|span| {
+            let key = (span.owner, span.start);
+            self.records.get(&key).map(|rest| Self::found((&key, rest)))
+        })
     }
 
     /// Gives `start..=end` to `owner` in a mode, or takes it away with `None`; whoever else is there stays, conflict
@@ -80,8 +104,8 @@ impl<O: Copy + Ord> RecordSet<O> {
 
     /// Lets `owner` read `start..=end`, and write where it may already. Returns by how many ranges the set grew.
     pub(crate) fn set_at_least_read(&mut self, owner: O, start: u64, end: u64, pid: u32) -> isize {
-        let own = self.near(owner, start, end);
-        let writes = self.records[own].iter().filter(|r| r.write && r.start <= end && start <= r.end);
+        let mut writes: Vec<Record<O>> = self.of_in(owner, start, end).filter(|r| r.write).collect();
+        writes.reverse();
         let mut new = Vec::new();
         // The first byte that no piece covers; none behind the last byte that there is.
         let mut next = Some(start);
@@ -90,7 +114,7 @@ impl<O: Copy + Ord> RecordSet<O> {
             if let Some(start) = next.filter(|next| *next < from) {
                 new.push(Record { owner, start, end: from - 1, write: false, pid });
             }
-            new.push(Record { start: from, end: to, ..*r });
+            new.push(Record { start: from, end: to, ..r });
             next = to.checked_add(1);
         }
         if let Some(start) = next.filter(|next| *next <= end) {
@@ -99,17 +123,10 @@ impl<O: Copy + Ord> RecordSet<O> {
         self.replace(owner, start, end, new.into_iter())
     }
 
-    /// Where the ranges of `owner` lie that overlap `start..=end` or touch it.
-    fn near(&self, owner: O, start: u64, end: u64) -> core::ops::Range<usize> {
-        let before = |r: &Record<O>| r.owner < owner || (r.owner == owner && r.end < start.saturating_sub(1));
-        let until = |r: &Record<O>| r.owner < owner || (r.owner == owner && r.start <= end.saturating_add(1));
-        self.records.partition_point(before)..self.records.partition_point(until)
-    }
-
     /// Puts `new`, ascending, in the place of what `owner` has in `start..=end`. Looks at no range that does not touch that.
     fn replace(&mut self, owner: O, start: u64, end: u64, new: impl Iterator<Item = Record<O>>) -> isize {
-        let near = self.near(owner, start, end);
-        let old = &self.records[near.clone()];
+        let mut old: Vec<Record<O>> = self.of_in(owner, start.saturating_sub(1), end.saturating_add(1)).collect();
+        old.reverse();
         let left = old.iter().filter(|r| r.start < start).map(|r| Record { end: r.end.min(start - 1), ..*r });
         let right = old.iter().filter(|r| r.end > end).map(|r| Record { start: r.start.max(end + 1), ..*r });
         let pieces = left.map(|r| (r, false)).chain(new.map(|r| (r, true))).chain(right.map(|r| (r, false)));
@@ -126,16 +143,28 @@ impl<O: Copy + Ord> RecordSet<O> {
                 _ => merged.push(r),
             }
         }
-        let grown = merged.len() as isize - near.len() as isize;
-        self.records.splice(near, merged);
+        let grown = merged.len() as isize - old.len() as isize;
+        old.iter().for_each(|r| self.remove(r));
+        merged.iter().for_each(|r| self.insert(r));
         grown
     }
 
-    /// Drops every range whose owner `gone` says is gone; how many there were.
-    pub(crate) fn drop_owners(&mut self, gone: impl Fn(&O) -> bool) -> usize {
-        let before = self.records.len();
-        self.records.retain(|r| !gone(&r.owner));
-        before - self.records.len()
+    fn insert(&mut self, r: &Record<O>) {
+        self.records.insert((r.owner, r.start), Rest { end: r.end, write: r.write, pid: r.pid });
+        self.spans.insert(Span { start: r.start, end: r.end, owner: r.owner, id: 0, exclusive: r.write });
+    }
+
+    fn remove(&mut self, r: &Record<O>) {
+        self.records.remove(&(r.owner, r.start));
+        self.spans.remove(r.start, r.owner, 0);
+    }
+
+    /// Drops every range of these owners; how many there were.
+    pub(crate) fn drop_owners(&mut self, gone: RangeInclusive<O>) -> usize {
+        let gone: Vec<Record<O>> =
+            self.records.range((*gone.start(), 0)..=(*gone.end(), u64::MAX)).map(Self::found).collect();
+        gone.iter().for_each(|r| self.remove(r));
+        gone.len()
     }
 }
 
@@ -180,12 +209,10 @@ mod tests {
             }
         }
         assert_eq!(set.set_at_least_read(7, 0, u64::MAX, 2), RANGES as isize);
-        assert_eq!(set.of(7).len() as u64, 2 * RANGES);
-        assert!(
-            set.of(7).iter().enumerate().all(|(at, r)| r.write == at.is_multiple_of(2) && r.pid == 1 + (at % 2) as u32)
-        );
+        assert_eq!(set.of(7).count() as u64, 2 * RANGES);
+        assert!(set.of(7).enumerate().all(|(at, r)| r.write == at.is_multiple_of(2) && r.pid == 1 + (at % 2) as u32));
         assert_eq!(set.set(7, 0, u64::MAX, None, 1), -2 * RANGES as isize);
-        assert_eq!((set.of(6).len(), set.of(7).len()), (RANGES as usize, 0));
+        assert_eq!((set.of(6).count(), set.of(7).count()), (RANGES as usize, 0));
     }
 
     /// Every byte of a short file, owner by owner: 0 free, 1 read, 2 write.
@@ -237,7 +264,7 @@ mod tests {
                 }
                 assert_eq!(seen, model, "seed {seed} step {step}");
                 for o in 0..OWNERS {
-                    for pair in set.of(o).windows(2) {
+                    for pair in set.of(o).collect::<Vec<_>>().windows(2) {
                         assert!(pair[0].end + 1 < pair[1].start || pair[0].write != pair[1].write, "not merged");
                     }
                 }

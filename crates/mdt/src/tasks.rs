@@ -44,17 +44,29 @@ const DESTROYS_IN_FLIGHT_MAX: usize = 64;
 pub struct Destroys {
     waiting: VecDeque<(Transno, Fid)>,
     in_flight: usize,
+    /// Those that were logged since the start, until the walk over the log is over.
+    logged: BTreeSet<Fid>,
+    walked: bool,
 }
 
 impl Destroys {
     /// A file is gone with this change.
     pub fn add(&mut self, transno: Transno, fid: Fid) {
         self.waiting.push_back((transno, fid));
+        if !self.walked {
+            self.logged.insert(fid);
+        }
     }
 
     /// Tasks under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// All that was logged before the start is known.
+    fn walk_ends(&mut self) {
+        self.walked = true;
+        self.logged = BTreeSet::new();
     }
 
     /// The files of the next task: removed durably, and not too many tasks under way.
@@ -273,15 +285,18 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
 }
 
 fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<(), Stop> {
-    let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP)?;
+    let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP).inspect_err(|stop| {
+        if *stop != Stop::Wait {
+            mdt.destroys.walk_ends();
+        }
+    })?;
     // What was logged since the start waits to be durable already; the rest was durable before.
-    let known: BTreeSet<Fid> = mdt.destroys.waiting.iter().map(|(_, fid)| *fid).collect();
-    for (fid, _) in found.iter().filter(|(fid, _)| !known.contains(fid)) {
+    for (fid, _) in found.iter().filter(|(fid, _)| !mdt.destroys.logged.contains(fid)) {
         mdt.destroys.waiting.push_front((Transno(0), *fid));
     }
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("destroys", DestroyWalk(Some(*last)))),
-        _ => {}
+        _ => mdt.destroys.walk_ends(),
     }
     mdt.start_destroys(cx);
     Ok(())

@@ -4,7 +4,7 @@
 //! durable there when it is answered.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use proto::msg::{Config, ConfigGetReq, RegisterRep, RegisterReq};
@@ -52,6 +52,8 @@ pub(crate) struct Upstreams {
     list: Vec<Upstream>,
     /// When each wants to be told the time.
     deadlines: Vec<Instant>,
+    /// The same, the next first.
+    due: BTreeSet<(Instant, usize)>,
     by_name: BTreeMap<TargetName, usize>,
     /// Imports with something to say.
     active: Vec<usize>,
@@ -63,7 +65,20 @@ pub(crate) struct Upstreams {
 
 impl Upstreams {
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadlines.iter().min().copied().filter(|at| *at != Instant::FAR)
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// An import wants to be told the time then.
+    fn set_deadline(&mut self, index: usize, at: Option<Instant>) {
+        let Some(known) = self.deadlines.get_mut(index) else { return };
+        let at = at.unwrap_or(Instant::FAR);
+        let before = core::mem::replace(known, at);
+        if before != at {
+            self.due.remove(&(before, index));
+            if at != Instant::FAR {
+                self.due.insert((at, index));
+            }
+        }
     }
 
     /// Whether the MGS has told everybody of this start.
@@ -153,11 +168,10 @@ impl Machine {
     }
 
     pub(crate) fn upstreams_tick(&mut self) {
-        for index in 0..self.upstreams.deadlines.len() {
-            if self.upstreams.deadlines[index] <= self.now {
-                self.upstreams.list[index].import.handle(self.now, ImportEvent::Tick);
-                self.upstreams.active.push(index);
-            }
+        let due: Vec<usize> = self.upstreams.due.range(..=(self.now, usize::MAX)).map(|(_, index)| *index).collect();
+        for index in due {
+            self.upstreams.list[index].import.handle(self.now, ImportEvent::Tick);
+            self.upstreams.active.push(index);
         }
     }
 
@@ -207,9 +221,8 @@ impl Machine {
             while let Some(effect) = self.upstreams.list.get_mut(index).and_then(|up| up.import.poll()) {
                 self.upstream_effect(index, effect);
             }
-            if let (Some(up), Some(at)) = (self.upstreams.list.get(index), self.upstreams.deadlines.get_mut(index)) {
-                *at = up.import.deadline().unwrap_or(Instant::FAR);
-            }
+            let at = self.upstreams.list.get(index).and_then(|up| up.import.deadline());
+            self.upstreams.set_deadline(index, at);
         }
     }
 

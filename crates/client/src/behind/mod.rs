@@ -40,9 +40,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stdx::Instant;
 
-use crate::api::{Effect, Invalidation};
+use crate::api::{Effect, FileHandle, Invalidation};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::data;
+use crate::file::of_file;
 use crate::here;
 use crate::imports::Dest;
 use crate::locks;
@@ -506,12 +507,13 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
                     locks::lost(w, dest, &lock);
                 }
             }
+            // What never was on the server is open nowhere else.
+            let lease = w.nodes.get(*ino).map_or(0, |node| node.private);
+            let open: Vec<FileHandle> = w.files.here(of_file(lease, *ino)).map(|(_, fh)| fh).collect();
+            open.into_iter().for_each(|fh| w.files.lost(fh));
             if let Some(node) = w.nodes.get_mut(*ino) {
                 node.private = 0;
                 node.unlinked = true;
-            }
-            for file in w.files.iter_mut().filter(|file| file.ino == *ino) {
-                file.dead = true;
             }
         }
         What::Unlink { parent, name, .. } => forget_name(w, *parent, name),
@@ -551,7 +553,7 @@ pub(crate) fn give_back(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()>
         drained(cx, dest)?;
         cx.set_memo(steps::DRAINED, 1);
     }
-    here::publish(cx, dest, |node| node.private == lock.cookie)
+    here::publish_lease(cx, dest, lock.cookie)
 }
 
 /// A name in a directory is about to be changed by the server, or a further one made for what it leads to: that is private no
@@ -566,7 +568,7 @@ pub(crate) fn leaves(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<()> {
             let Some(cookie) = lease(cx.w, dest, fid) else { return Ok(()) };
             // It may be anything that was made here.
             stdx::mark!("lease_left");
-            here::publish(cx, dest, |node| node.private == cookie)?;
+            here::publish_lease(cx, dest, cookie)?;
             if let Some(target) = cx.w.imports.get_mut(dest) {
                 target.locks.give_back(cookie);
             }

@@ -402,9 +402,15 @@ fn due(w: &mut World, ino: u64, since: Instant) {
 /// Starts the writing of everything that is dirty for a target, but for what could not be written a moment ago. False: there
 /// is nothing, and nothing in flight.
 pub(super) fn push_lane(w: &mut World, dest: Dest) -> bool {
-    let files: Vec<u64> = w.data.dirty_files.range(..=(w.now, u64::MAX)).map(|(_, ino)| *ino).collect();
+    let mut files: Vec<u64> = Vec::new();
+    if w.data.lane(dest).dirty > 0 {
+        files.extend(w.data.dirty_files.range(..=(w.now, u64::MAX)).map(|(_, ino)| *ino));
+    }
     let mut left = false;
     for ino in files {
+        if w.data.lane(dest).dirty == 0 {
+            break;
+        }
         let keys = file(w, ino).map(|f| f.keys()).unwrap_or_default();
         for key in keys {
             let good = |o: &&super::state::Object| o.dest == dest && o.unwritable.is_none();

@@ -29,6 +29,7 @@ use super::{access, flush, step, steps};
 use crate::api::{Effect, Invalidation};
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
+use crate::op::OpId;
 use crate::world::World;
 
 /// Size of the kernel's pages.
@@ -40,7 +41,7 @@ const DROPS_MAX: u64 = 64;
 /// A call of the kernel through its page cache waits (or no longer does).
 pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, write: bool, result: &Run<T>) {
     let op = cx.op.id;
-    let known = cx.w.data.kernel_calls.iter().any(|call| call.op == op);
+    let known = cx.w.data.kernel_calls.contains_key(&(ino, op));
     match result {
         Err(Stop::Wait) if !known => {
             let page = |at: u64| at / PAGE * PAGE..(at / PAGE).saturating_add(1).saturating_mul(PAGE);
@@ -56,7 +57,7 @@ pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
                 }
             }
             if !pages.is_empty() {
-                cx.w.data.kernel_calls.push(KernelCall { op, ino, pages, write });
+                cx.w.data.kernel_calls.insert((ino, op), KernelCall { pages, write });
                 cx.w.data.mark_op(op, ino);
                 woken(cx.w, ino);
             }
@@ -64,7 +65,7 @@ pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
         Err(Stop::Wait) => {}
         _ => {
             if known {
-                cx.w.data.kernel_calls.retain(|call| call.op != op);
+                cx.w.data.kernel_calls.remove(&(ino, op));
             }
             if let Some(file) = file_mut(cx.w, ino)
                 && file.recalls > 0
@@ -137,7 +138,8 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     let end = if bytes.end == u64::MAX { u64::MAX } else { bytes.end.div_ceil(PAGE) * PAGE };
     let whole = bytes.start / PAGE * PAGE..end;
     let touches = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-    let calls = || cx.w.data.kernel_calls.iter().filter(|call| call.ino == ino);
+    let of_file = (ino, OpId::FIRST)..=(ino, OpId::LAST);
+    let calls = || cx.w.data.kernel_calls.range(of_file.clone()).map(|(_, call)| call);
     let locked: Vec<Range<u64>> = calls().flat_map(|c| c.pages.clone()).filter(|p| touches(p, &whole)).collect();
     let old: Vec<Range<u64>> =
         calls().filter(|c| c.write).flat_map(|c| c.pages.clone()).filter(|p| touches(p, &whole)).collect();
@@ -266,12 +268,10 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
 }
 
 /// See [`super::op_ended`].
-pub(super) fn op_ended(w: &mut World, op: crate::op::OpId) {
+pub(super) fn op_ended(w: &mut World, op: OpId) {
     let Some(inos) = w.data.marked_ops.remove(&op) else { return };
-    let calls = w.data.kernel_calls.len();
-    w.data.kernel_calls.retain(|call| call.op != op);
-    let was_call = calls != w.data.kernel_calls.len();
     for ino in inos {
+        let was_call = w.data.kernel_calls.remove(&(ino, op)).is_some();
         let Some(now) = file_mut(w, ino) else { continue };
         let mut changed = was_call;
         if now.exclusive == Some(op) {

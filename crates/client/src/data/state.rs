@@ -414,8 +414,6 @@ struct ClockEntry {
 /// A read or write of the kernel that waits here, and so keeps pages locked there.
 #[derive(Debug)]
 pub(super) struct KernelCall {
-    pub op: OpId,
-    pub ino: u64,
     /// Bytes of locked pages.
     pub pages: SmallVec<[Range<u64>; 2]>,
     /// Its pages may hold old bytes too (a write into a part of a page).
@@ -445,7 +443,8 @@ pub struct DataState {
     lanes: BTreeMap<Dest, Lane>,
     pub(super) dirty_files: BTreeSet<(Instant, u64)>,
     pub(super) jobs: BTreeMap<u64, Job>,
-    pub(super) kernel_calls: Vec<KernelCall>,
+    /// By file and operation.
+    pub(super) kernel_calls: BTreeMap<(u64, OpId), KernelCall>,
     /// What went wrong with write-back so far.
     pub(super) troubles: Troubles,
     /// Operations that [`super::op_ended`] must look for.

@@ -64,6 +64,7 @@ pub(crate) fn opendir(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
         open_xid: Xid(0),
         lock_owners: Vec::new(),
         error_mark,
+        lease: 0,
         dead: false,
         stream,
         next: None,

@@ -183,10 +183,15 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
     node.handles += 1;
     node.stale = false;
     let cred = cx.op.cred.clone();
-    // An eviction between reply and now has taken the open with it.
-    let dead = open_xid != Xid(0) && !cx.w.imports.opens.contains_key(&(dest, open_xid));
+    let (lease, dead) = (node.private, false);
     let (stream, next, lock_owners) = (None, None, Vec::new());
-    cx.w.files.insert(OpenFile { ino, fid, flags, cred, dest, open_xid, lock_owners, error_mark, dead, stream, next })
+    let file = OpenFile { ino, fid, flags, cred, dest, open_xid, lock_owners, error_mark, lease, dead, stream, next };
+    let fh = cx.w.files.insert(file);
+    if open_xid != Xid(0) && !cx.w.imports.opened_as(dest, open_xid, fh) {
+        // An eviction between reply and now has taken the open with it.
+        cx.w.files.lost(fh);
+    }
+    fh
 }
 
 /// The server has opened it, but the call fails: it is closed again.

@@ -3,12 +3,12 @@
 //! The server decides about them. The client keeps its own copy of what was granted, to replay it, and to know whether
 //! a close has to give anything back. It applies a request to the copy when the answer comes, in the server's order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy, Resource};
 
 use super::{Cookie, LockCache};
-use crate::record::RecordSet;
+use crate::record::{Record, RecordSet};
 
 /// A request under way.
 struct Sent {
@@ -26,6 +26,8 @@ pub(super) struct RecordLocks {
     /// By file and world (`is_flock`).
     files: BTreeMap<(Resource, bool), RecordSet<u64>>,
     sent: BTreeMap<Cookie, Sent>,
+    /// The same by file, world and owner.
+    sent_by: BTreeSet<(Resource, bool, u64, Cookie)>,
     /// Ranges sent for replay.
     replays: BTreeMap<Cookie, (Resource, Flock)>,
 }
@@ -44,11 +46,30 @@ impl RecordLocks {
         }
     }
 
+    fn put_sent(&mut self, cookie: Cookie, sent: Sent) {
+        self.sent_by.insert((sent.resource, sent.flock.is_flock, sent.flock.owner, cookie));
+        self.sent.insert(cookie, sent);
+    }
+
+    fn take_sent(&mut self, cookie: Cookie) -> Option<Sent> {
+        let sent = self.sent.remove(&cookie)?;
+        self.sent_by.remove(&(sent.resource, sent.flock.is_flock, sent.flock.owner, cookie));
+        Some(sent)
+    }
+
+    /// Requests under way of one owner.
+    fn sent_of(&self, resource: Resource, is_flock: bool, owner: u64) -> impl Iterator<Item = (Cookie, &Sent)> {
+        let of = self.sent_by.range((resource, is_flock, owner, 0)..=(resource, is_flock, owner, Cookie::MAX));
+        of.filter_map(|(.., cookie)| {
+            stdx::steps::add(1);
+            Some((*cookie, self.sent.get(cookie)?))
+        })
+    }
+
     pub(super) fn replay(&mut self, cookie: &mut Cookie, out: &mut Vec<EnqueueReq>) {
         self.replays.clear();
         for (&(resource, is_flock), set) in &self.files {
-            let set = self.certain(resource, is_flock, set);
-            for r in set.iter() {
+            for r in self.certain(resource, is_flock, set) {
                 *cookie += 1;
                 let flock = Flock { start: r.start, end: r.end, owner: r.owner, pid: r.pid, is_flock };
                 self.replays.insert(*cookie, (resource, flock));
@@ -62,12 +83,19 @@ impl RecordLocks {
 
     /// What is held whether or not the requests under way were executed: what may have been given back, somebody else may
     /// have got since, and a replay of it would take it from him.
-    fn certain(&self, resource: Resource, is_flock: bool, set: &RecordSet<u64>) -> RecordSet<u64> {
-        let mut certain = set.clone();
-        let of_file = |sent: &&Sent| sent.resource == resource && sent.flock.is_flock == is_flock && !sent.keep;
-        for sent in self.sent.values().filter(of_file) {
+    fn certain(&self, resource: Resource, is_flock: bool, set: &RecordSet<u64>) -> Vec<Record<u64>> {
+        let of_file = (resource, is_flock, 0, 0)..=(resource, is_flock, u64::MAX, Cookie::MAX);
+        let mut sent = self.sent_by.range(of_file).filter_map(|(.., cookie)| self.sent.get(cookie)).peekable();
+        if sent.peek().is_none() {
+            return set.iter().collect();
+        }
+        let mut certain = RecordSet::default();
+        for r in set.iter() {
+            certain.set(r.owner, r.start, r.end, Some(r.write), r.pid);
+        }
+        for sent in sent.filter(|sent| !sent.keep) {
             let (start, end) = if is_flock { (0, u64::MAX) } else { (sent.flock.start, sent.flock.end) };
-            for r in set.of(sent.flock.owner).iter().filter(|r| r.start <= end && r.end >= start) {
+            for r in set.of_in(sent.flock.owner, start, end) {
                 let rest = match sent.mode {
                     mode if mode == r.mode() => continue,
                     // A change of a `flock(2)` lock gives the old one back first.
@@ -79,7 +107,7 @@ impl RecordLocks {
                 certain.set(r.owner, r.start.max(start), r.end.min(end), rest, r.pid);
             }
         }
-        certain
+        certain.iter().collect()
     }
 
     pub(super) fn replayed(&mut self, cookie: Cookie) -> bool {
@@ -113,13 +141,13 @@ impl LockCache {
     pub fn record_sent(&mut self, req: &EnqueueReq) {
         if let (Some(Policy::Flock(flock)), Ok(mode), false) = (req.policy, LockMode::try_from(req.mode), req.test) {
             let sent = Sent { resource: req.resource, mode, flock, keep: req.keep, abandoned: false };
-            self.records.sent.insert(req.cookie, sent);
+            self.records.put_sent(req.cookie, sent);
         }
     }
 
     /// It succeeded. The unlock to send if its owner has closed the file meanwhile; it counts as sent.
     pub fn record_granted(&mut self, cookie: Cookie) -> Option<EnqueueReq> {
-        let sent = self.records.sent.remove(&cookie)?;
+        let sent = self.records.take_sent(cookie)?;
         if sent.keep {
             let (f, set) = (sent.flock, self.records.files.entry((sent.resource, sent.flock.is_flock)).or_default());
             set.set_at_least_read(f.owner, f.start, f.end, f.pid);
@@ -134,9 +162,9 @@ impl LockCache {
 
     /// It was refused. A refused change of a `flock(2)` lock has lost the old one.
     pub fn record_refused(&mut self, cookie: Cookie) {
-        let Some(sent) = self.records.sent.remove(&cookie) else { return };
+        let Some(sent) = self.records.take_sent(cookie) else { return };
         if sent.flock.is_flock {
-            let held = self.records.files.get(&(sent.resource, true)).and_then(|set| set.of(sent.flock.owner).first());
+            let held = self.records.files.get(&(sent.resource, true)).and_then(|set| set.of(sent.flock.owner).next());
             if held.is_some_and(|r| r.mode() != sent.mode) {
                 self.records.set(sent.resource, &sent.flock, LockMode::Nl);
             }
@@ -145,13 +173,9 @@ impl LockCache {
 
     /// Whether `owner` has, or may be getting, a record lock on `resource`.
     pub fn has_records(&self, resource: &Resource, owner: u64, is_flock: bool) -> bool {
-        self.records.files.get(&(*resource, is_flock)).is_some_and(|set| !set.of(owner).is_empty())
-            || self.records.sent.values().any(|s| {
-                s.resource == *resource
-                    && s.mode != LockMode::Nl
-                    && s.flock.owner == owner
-                    && s.flock.is_flock == is_flock
-            })
+        let held = self.records.files.get(&(*resource, is_flock));
+        held.is_some_and(|set| set.of(owner).next().is_some())
+            || self.records.sent_of(*resource, is_flock, owner).any(|(_, sent)| sent.mode != LockMode::Nl)
     }
 
     /// Whether a lock to read would take one to write away from its owner, or might.
@@ -160,16 +184,11 @@ impl LockCache {
     /// killed before it has answered, nobody knows whether another has read there since. So the rest of the range is asked for
     /// first, with [`EnqueueReq::keep`]. What then takes the lock to write away cannot be refused.
     pub fn record_weakens(&self, resource: &Resource, flock: &Flock) -> bool {
-        let touches = |start, end| start <= flock.end && flock.start <= end;
+        let touches = |f: &Flock| f.start <= flock.end && flock.start <= f.end;
         let held = self.records.files.get(&(*resource, false));
-        held.is_some_and(|set| set.of(flock.owner).iter().any(|r| r.write && touches(r.start, r.end)))
-            || self.records.sent.values().any(|sent| {
-                let f = &sent.flock;
-                sent.resource == *resource
-                    && sent.mode == LockMode::Pw
-                    && (f.owner, f.is_flock) == (flock.owner, false)
-                    && touches(f.start, f.end)
-            })
+        let mut sent = self.records.sent_of(*resource, false, flock.owner);
+        held.is_some_and(|set| set.of_in(flock.owner, flock.start, flock.end).any(|r| r.write))
+            || sent.any(|(_, sent)| sent.mode == LockMode::Pw && touches(&sent.flock))
     }
 
     /// Whether this client has any record lock at all.
@@ -180,13 +199,8 @@ impl LockCache {
     /// Record lock requests of `owner` on `resource` that have no answer: cancel them when a signal interrupts their
     /// caller (`CancelReq::waiting_cookies`).
     pub fn records_waiting(&self, resource: &Resource, owner: u64, is_flock: bool) -> Vec<Cookie> {
-        self.records
-            .sent
-            .iter()
-            .filter(|(_, s)| s.resource == *resource && s.flock.owner == owner && s.flock.is_flock == is_flock)
-            .filter(|(_, s)| s.mode != LockMode::Nl)
-            .map(|(&cookie, _)| cookie)
-            .collect()
+        let sent = self.records.sent_of(*resource, is_flock, owner);
+        sent.filter(|(_, sent)| sent.mode != LockMode::Nl).map(|(cookie, _)| cookie).collect()
     }
 
     /// The unlock request to send when `owner` closes `resource`; none if it never locked anything there. It counts as
@@ -195,8 +209,10 @@ impl LockCache {
         if !self.has_records(resource, owner, is_flock) {
             return Vec::new();
         }
-        for sent in self.records.sent.values_mut() {
-            if sent.resource == *resource && sent.flock.owner == owner && sent.flock.is_flock == is_flock {
+        let under_way: Vec<Cookie> =
+            self.records.sent_of(*resource, is_flock, owner).map(|(cookie, _)| cookie).collect();
+        for cookie in under_way {
+            if let Some(sent) = self.records.sent.get_mut(&cookie) {
                 sent.abandoned = true;
             }
         }

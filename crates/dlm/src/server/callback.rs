@@ -194,7 +194,9 @@ impl Locks {
         let res = &self.resources[r];
         let dom = res.key.kind == ResourceKind::Inode as i32;
         let mut best: BTreeMap<ExportId, ((u64, u64), u32)> = BTreeMap::new();
-        for &i in &res.granted {
+        // Who lets others read writes nothing.
+        let all = if res.modes.any_incompatible(LockMode::Pr) { &res.granted[..] } else { &[] };
+        for &i in all {
             let lock = &self.locks[i];
             let reach = match lock.part {
                 Part::Extent(e) => (e.end, e.start),
@@ -250,16 +252,14 @@ impl Locks {
 
     /// Its holder has a lock in this mode from now on, if that is a weaker one: who waits for no more may have it.
     fn weaken(&mut self, i: u32, mode: LockMode) {
-        let lock = &mut self.locks[i];
+        let lock = &self.locks[i];
         let old = lock.mode;
         if old == mode || !covers(old, mode) {
             return;
         }
         stdx::mark!("dlm.lock.weakened");
-        lock.mode = mode;
-        let r = lock.res;
-        self.resources[r].modes.remove(old);
-        self.resources[r].modes.add(mode);
+        let (r, part) = (lock.res, lock.part);
+        self.reshape(i, mode, part);
         self.run_queue(r);
     }
 

@@ -199,6 +199,9 @@ mod tests {
     fn a_lock_takes_no_more_memory_than_is_counted_for_it() {
         let alone = size_of::<Option<crate::server::Lock>>() + size_of::<Option<crate::server::Res>>() + 2 * PLACE;
         assert!(alone <= crate::server::LOCK_BYTES * 3 / 4, "{alone} bytes: a lock, its resource, the way to both");
+        // Of many on one resource, there is one resource, and each lock has a place in two trees.
+        let in_crowd = size_of::<Option<crate::server::Lock>>() + PLACE + crate::server::crowd::LOCK_BYTES;
+        assert!(in_crowd <= crate::server::LOCK_BYTES * 3 / 4, "{in_crowd} bytes");
     }
 
     #[test]

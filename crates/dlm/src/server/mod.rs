@@ -30,6 +30,7 @@
 //! handles and places in queues come from one counter, so a smaller handle is an older lock.
 
 mod callback;
+mod crowd;
 mod event;
 mod limit;
 mod queue;
@@ -49,8 +50,9 @@ use smallvec::SmallVec;
 use stdx::{Index, Instant, Map, Slab};
 
 use self::callback::{Asked, Call, GlimpseState};
+use self::crowd::Crowd;
 use self::records::{Owner, Records};
-use crate::mode::{ModeCounts, compatible};
+use crate::mode::{ModeCounts, compatible, covers};
 use crate::part::{Part, Wanted, check};
 use crate::{ExportId, WaiterId};
 
@@ -98,6 +100,7 @@ struct Res {
     modes: ModeCounts,
     queue: Vec<Entry>,
     records: Option<Box<Records>>,
+    crowd: Option<Box<Crowd>>,
 }
 
 /// What an export has.
@@ -311,10 +314,7 @@ impl Locks {
         if cookie > self.exports.get(&export)?.cookie_max {
             return None;
         }
-        self.resources[r?].granted.iter().copied().find(|&i| {
-            let lock = &self.locks[i];
-            lock.export == export && lock.cookie == cookie
-        })
+        self.own(&self.resources[r?], export).find(|&i| self.locks[i].cookie == cookie)
     }
 
     /// The same enqueue again, when its lock is granted.
@@ -327,16 +327,22 @@ impl Locks {
             if self.has_blocker(res, lock.export, mode, part) {
                 return Enqueued::Refused(Errno::ESTALE);
             }
-            let old = lock.mode;
-            let res = &mut self.resources[r];
-            res.modes.remove(old);
-            res.modes.add(mode);
-            self.locks[i].mode = mode;
-            self.locks[i].part = part;
+            self.reshape(i, mode, part);
             self.run_queue(r);
             self.call_back_for_queue(i);
         }
         Enqueued::Granted(self.grant_message(i))
+    }
+
+    /// A lock covers another part from now on, or in another mode.
+    fn reshape(&mut self, i: u32, mode: LockMode, part: Part) {
+        self.delist(i);
+        let lock = &mut self.locks[i];
+        let res = &mut self.resources[lock.res];
+        res.modes.remove(lock.mode);
+        res.modes.add(mode);
+        (lock.mode, lock.part) = (mode, part);
+        self.enlist(i);
     }
 
     /// The same enqueue again, while it waits: the answer now goes to the new waiter.
@@ -389,22 +395,12 @@ impl Locks {
         let mut bits = want_bits | must_bits;
         if let Some(r) = found {
             let res = &self.resources[r];
-            let mut taken = |part: Part| {
-                if let Part::Bits(b) = part {
-                    bits &= !b;
-                }
-            };
-            if res.modes.any_incompatible(mode) {
-                for &i in &res.granted {
-                    let lock = &self.locks[i];
-                    if lock.export != export && !compatible(lock.mode, mode) {
-                        taken(lock.part);
-                    }
-                }
-            }
+            bits &= !self.taken_bits(res, export, mode, bits);
             for entry in &res.queue {
-                if entry.export != export && !compatible(entry.mode, mode) {
-                    taken(entry.part);
+                if let (Part::Bits(wanted), false) = (entry.part, compatible(entry.mode, mode))
+                    && entry.export != export
+                {
+                    bits &= !wanted;
                 }
             }
         }
@@ -468,8 +464,7 @@ impl Locks {
     pub fn drop_locks(&mut self, now: Instant, export: ExportId, resource: &Resource) {
         self.now = now;
         let Some(r) = self.resource(resource) else { return };
-        let own = |i: &u32| self.locks[*i].export == export;
-        let list: SmallVec<[u32; 4]> = self.resources[r].granted.iter().copied().filter(own).collect();
+        let list: SmallVec<[u32; 4]> = self.own(&self.resources[r], export).collect();
         let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
         for i in list {
             touched.push(self.remove_lock(i));
@@ -575,6 +570,22 @@ impl Locks {
         list.sort_by_key(|l| l.handle);
         list.extend(self.record_infos(r));
         list
+    }
+
+    /// Whether an export has a lock on a resource that does for `mode`: the one with this handle, or one that touches `extent`.
+    pub fn holds(
+        &self,
+        export: ExportId,
+        resource: &Resource,
+        mode: LockMode,
+        handle: u64,
+        extent: &proto::msg::Extent,
+    ) -> bool {
+        let Some(r) = self.resource(resource) else { return false };
+        let does =
+            |i: u32| self.locks[i].export == export && self.locks[i].res == r && covers(self.locks[i].mode, mode);
+        let touches = |i: &u32| matches!(self.locks[*i].part, Part::Extent(e) if e.overlaps(extent));
+        self.by_handle(handle).is_some_and(does) || self.own(&self.resources[r], export).filter(touches).any(does)
     }
 
     /// Whether any export has a lock, or anybody waits for one.

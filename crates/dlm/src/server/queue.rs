@@ -4,6 +4,7 @@ use proto::msg::{Extent, LockGrant, LockMode, Policy, Resource};
 use smallvec::SmallVec;
 use stdx::Instant;
 
+use super::crowd::tells_apart;
 use super::{Entry, LockEvent, Locks, NIL, Res, Revoked, Who};
 use crate::mode::{ModeCounts, compatible};
 use crate::part::Part;
@@ -19,7 +20,14 @@ const PAGE: u64 = 4096;
 impl Locks {
     /// The slot of a resource that nobody has or wants yet.
     pub(super) fn new_resource(&mut self, key: Resource) -> u32 {
-        let res = Res { key, granted: SmallVec::new(), modes: ModeCounts::default(), queue: Vec::new(), records: None };
+        let res = Res {
+            key,
+            granted: SmallVec::new(),
+            modes: ModeCounts::default(),
+            queue: Vec::new(),
+            records: None,
+            crowd: None,
+        };
         let r = self.resources.insert(res);
         self.by_resource.insert(r, |r| self.resources[r].key);
         self.counters.resources[key.kind as usize % 3] += 1;
@@ -33,25 +41,6 @@ impl Locks {
             let res = self.resources.remove(r);
             self.counters.resources[res.key.kind as usize % 3] -= 1;
         }
-    }
-
-    /// Granted locks of others that conflict.
-    fn blockers<'a>(
-        &'a self,
-        res: &'a Res,
-        export: ExportId,
-        mode: LockMode,
-        part: Part,
-    ) -> impl Iterator<Item = u32> + 'a {
-        let candidates = if res.modes.any_incompatible(mode) { &res.granted[..] } else { &[] };
-        candidates.iter().copied().filter(move |&i| {
-            let lock = &self.locks[i];
-            lock.export != export && !compatible(lock.mode, mode) && lock.part.overlaps(&part)
-        })
-    }
-
-    pub(super) fn has_blocker(&self, res: &Res, export: ExportId, mode: LockMode, part: Part) -> bool {
-        self.blockers(res, export, mode, part).next().is_some()
     }
 
     /// Whether one of the first `upto` waiters is in the way of a request.
@@ -73,18 +62,17 @@ impl Locks {
 
     /// Whether `entry` waits for a lock that `export` held before `entry` came.
     fn may_overtake(&self, res: &Res, export: ExportId, entry: &Entry) -> bool {
-        res.granted.iter().any(|&i| {
+        self.own(res, export).any(|i| {
             let lock = &self.locks[i];
-            lock.export == export
-                && lock.handle < entry.seq
-                && !compatible(lock.mode, entry.mode)
-                && lock.part.overlaps(&entry.part)
+            lock.handle < entry.seq && !compatible(lock.mode, entry.mode) && lock.part.overlaps(&entry.part)
         })
     }
 
     pub(super) fn call_back_blockers(&mut self, r: u32, export: ExportId, mode: LockMode, part: Part) {
-        let list: SmallVec<[u32; 16]> =
+        let mut list: SmallVec<[u32; 16]> =
             self.blockers(&self.resources[r], export, mode, part).filter(|&i| self.locks[i].call.is_none()).collect();
+        // In the order of the list, whichever way they were found.
+        list.sort_unstable_by_key(|i| self.locks[*i].pos);
         for i in list {
             self.call_back(i, mode, part);
         }
@@ -128,6 +116,7 @@ impl Locks {
         state.granted += 1;
         state.cookie_max = state.cookie_max.max(cookie);
         self.by_handle.insert(i, |i| self.locks[i].handle);
+        self.enlist(i);
         self.check_limit();
         i
     }
@@ -136,6 +125,7 @@ impl Locks {
     pub(super) fn remove_lock(&mut self, i: u32) -> u32 {
         self.settle_callbacks(i);
         self.by_handle.remove(&self.locks[i].handle, |i| self.locks[i].handle);
+        self.delist(i);
         let lock = self.locks.remove(i);
         let res = &mut self.resources[lock.res];
         res.granted.swap_remove(lock.pos as usize);
@@ -176,7 +166,14 @@ impl Locks {
                 extent.end = extent.end.min(other.start - 1);
             }
         };
-        if res.modes.any_incompatible(mode) {
+        let mut crowded = 0;
+        if let Some(crowd) = res.crowd.as_deref().filter(|_| tells_apart(res, mode)) {
+            let (before, after, count) = crowd.gap(export, mode, asked, CONTENDED_LOCKS + 1);
+            let before = before.map(|end| Extent { start: 0, end });
+            let after = after.map(|start| Extent { start, end: u64::MAX });
+            before.into_iter().chain(after).for_each(|other| limit(&Part::Extent(other)));
+            crowded = count;
+        } else if res.modes.any_incompatible(mode) {
             for &i in &res.granted {
                 let lock = &self.locks[i];
                 if lock.export != export && !compatible(lock.mode, mode) {
@@ -189,7 +186,7 @@ impl Locks {
                 limit(&entry.part);
             }
         }
-        if conflicting > CONTENDED_LOCKS {
+        if conflicting.max(crowded) > CONTENDED_LOCKS {
             extent.end = extent.end.min(asked.end.max(asked.start.saturating_add(CONTENDED_GROWTH - 1)));
         }
         let start = extent.start.checked_next_multiple_of(PAGE).map_or(asked.start, |page| page.min(asked.start));

@@ -180,3 +180,43 @@ fn a_server_of_record_locks_is_arrays_of_bytes() {
     }
     assert!(waited > 1000 && at_once > 100 && by_grant > 0, "{waited} {at_once} {by_grant}");
 }
+
+/// Thousands of owners and thousands of ranges on one file: a lock, a refusal, a question and an unlock cost a few steps each.
+#[test]
+fn a_lock_on_a_file_with_thousands_costs_a_few_steps() {
+    const MANY: u64 = 4000;
+    let mut locks = Locks::new(0, Settings::default());
+    let mut cookie = 0;
+    let mut ask = |locks: &mut Locks, owner: u64, at: u64, mode: LockMode, test: bool| {
+        cookie += 1;
+        let req = EnqueueReq {
+            resource: Resource::flock(Fid::new(Fid::SEQ_FIRST, 1)),
+            mode: mode as i32,
+            cookie,
+            policy: Some(Policy::Flock(Flock { start: at, end: at, owner, pid: 1, is_flock: false })),
+            no_wait: true,
+            test,
+            ..EnqueueReq::default()
+        };
+        let now = Instant::ZERO;
+        let (steps, done) = stdx::steps::of(|| locks.enqueue(now, ExportId(1 + owner % 7), &req, WaiterId(cookie)));
+        assert!(steps < 400, "{steps} steps");
+        done
+    };
+    // Each process locks a byte of its own, and one process every second byte behind them.
+    for n in 0..MANY {
+        assert!(matches!(ask(&mut locks, 7 + n, n, LockMode::Pw, false), Enqueued::Granted(_)));
+        assert!(matches!(ask(&mut locks, 1, MANY + 2 * n, LockMode::Pw, false), Enqueued::Granted(_)));
+    }
+    for n in 0..MANY {
+        assert_eq!(ask(&mut locks, 2, n, LockMode::Pr, false), Enqueued::Refused(Errno::EAGAIN));
+        assert!(matches!(ask(&mut locks, 1, n, LockMode::Pr, true), Enqueued::Conflict(f, _) if f.owner == 7 + n));
+        assert_eq!(ask(&mut locks, 2, MANY + 2 * n + 1, LockMode::Pr, true), Enqueued::NotFound);
+    }
+    assert_eq!(locks.counters().records, 2 * MANY);
+    for n in 0..MANY {
+        assert_eq!(ask(&mut locks, 7 + n, n, LockMode::Nl, false), Enqueued::Unlocked);
+        assert_eq!(ask(&mut locks, 1, MANY + 2 * n, LockMode::Nl, false), Enqueued::Unlocked);
+    }
+    assert_eq!(locks.counters().records, 0);
+}

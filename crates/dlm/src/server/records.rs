@@ -65,7 +65,7 @@ impl Records {
         if is_flock { &mut self.flock } else { &mut self.posix }
     }
 
-    fn conflicts(&self, owner: Owner, mode: LockMode, f: &Flock) -> impl Iterator<Item = &Record<Owner>> {
+    fn conflicts(&self, owner: Owner, mode: LockMode, f: &Flock) -> impl Iterator<Item = Record<Owner>> {
         self.world(f.is_flock).conflicts(owner, f.start, f.end, mode == LockMode::Pw)
     }
 
@@ -118,7 +118,8 @@ impl Locks {
         let r = found.unwrap_or_else(|| self.new_resource(req.resource));
         // A flock(2) lock that changes its mode is given up first, and not given back if that fails.
         if flock.is_flock && !replay {
-            let held = self.resources[r].records.as_ref().and_then(|x| x.flock.of(owner).first()).map(Record::mode);
+            let held =
+                self.resources[r].records.as_ref().and_then(|x| x.flock.of(owner).next()).map(|held| held.mode());
             if held.is_some_and(|held| held != mode) {
                 self.set_records(r, owner, &flock, None);
                 self.run_records(r);
@@ -159,7 +160,7 @@ impl Locks {
             return Enqueued::Refused(Errno::EINVAL);
         }
         let records = found.and_then(|r| self.resources[r].records.as_ref());
-        let first = records.and_then(|x| x.conflicts(owner, mode, flock).min_by_key(|r| (r.start, r.owner)));
+        let first = records.and_then(|x| x.conflicts(owner, mode, flock).next());
         match first {
             None => Enqueued::NotFound,
             Some(r) => Enqueued::Conflict(
@@ -216,7 +217,8 @@ impl Locks {
     /// Drops all ranges of an export on a file; the file's queue has not been run yet.
     pub(super) fn drop_records(&mut self, r: u32, export: ExportId) {
         let Some(records) = &mut self.resources[r].records else { return };
-        let gone = records.posix.drop_owners(|o| o.0 == export) + records.flock.drop_owners(|o| o.0 == export);
+        let owners = (export, 0)..=(export, u64::MAX);
+        let gone = records.posix.drop_owners(owners.clone()) + records.flock.drop_owners(owners);
         self.count_records(r, export, -(gone as i64));
     }
 
@@ -264,7 +266,10 @@ impl Locks {
             // A write lock that becomes a read lock may let others in who came before.
             let downgrade = !wait.keep
                 && !wait.write()
-                && records.world(wait.flock.is_flock).of(wait.owner()).iter().any(|x| x.write);
+                && records
+                    .world(wait.flock.is_flock)
+                    .of_in(wait.owner(), wait.flock.start, wait.flock.end)
+                    .any(|x| x.write);
             self.take_record_wait(r, at);
             self.grant_records(r, wait.owner(), &wait.flock, wait.write(), wait.keep);
             self.remember(wait.export, wait.cookie);

@@ -15,7 +15,6 @@ pub mod statfs;
 pub mod sync;
 pub mod write;
 
-use dlm::mode::covers;
 use proto::msg::{Extent, LockMode, Lvb, ObjectId, ObjectStateRep, Policy, Resource};
 use proto::{Errno, StripeIndex};
 use schema::{Object, ObjectKey, OstState, Written};
@@ -55,11 +54,7 @@ pub fn extent(offset: u64, length: u64) -> Result<Extent, Stop> {
 /// Whether the sender holds a lock that lets it do this: the one that it names, or (after a restart of the target handles
 /// are new) one of this range.
 pub fn holds(cx: &Cx<'_>, key: &ObjectKey, mode: LockMode, lock: u64, extent: &Extent) -> bool {
-    let export = cx.export();
-    cx.locks().granted_on(&resource(key)).iter().any(|held| {
-        let here = held.handle == lock || matches!(held.policy, Policy::Extent(e) if e.overlaps(extent));
-        held.export == export && covers(held.mode, mode) && here
-    })
+    cx.locks().holds(cx.export(), &resource(key), mode, lock, extent)
 }
 
 /// Whether a change of `extent` may go on. `ESTALE`: the object is destroyed, or the lock that the sender names is no longer

@@ -60,6 +60,8 @@ pub struct Node {
     pub machine: Client,
     pub answers: BTreeMap<CallId, Result<Answer, Errno>>,
     pub mounted: bool,
+    /// What a mount that is not complete waits for.
+    pub waits: Vec<String>,
     pub failed: Option<String>,
     pub unmounted: bool,
     /// Not everything was written back by then.
@@ -436,6 +438,7 @@ impl Cluster {
             machine,
             answers: BTreeMap::new(),
             mounted: false,
+            waits: Vec::new(),
             failed: None,
             unmounted: false,
             lost: None,
@@ -730,6 +733,7 @@ impl Cluster {
             }
             Effect::LetGo(nodes) => self.nodes[at].let_go.push(nodes),
             Effect::Mounted => self.nodes[at].mounted = true,
+            Effect::MountWaits { on } => self.nodes[at].waits = on,
             Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
             Effect::Unmounted { result } => (self.nodes[at].unmounted, self.nodes[at].lost) = (true, result.err()),
             Effect::Log(level, line) => self.log.push(format!("client {at} {level:?}: {line}")),

@@ -1,7 +1,9 @@
 //! Processes in the background: started with a word back when they are ready.
 //!
 //! A background process is this binary again with a hidden flag. It leaves its parent's session, writes its log to a
-//! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails.
+//! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails. Before that it may say
+//! what it waits for, in lines that begin with [`WAITS`]. If the parent ends meanwhile, by Ctrl-C perhaps, the background process sees
+//! that nobody reads its output ([`parent_is_gone`]) and ends too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -10,6 +12,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::sync::Notify;
 
 /// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number.
 ///
@@ -37,7 +41,15 @@ pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
         .context("cannot start a process")?;
     let mut line = String::new();
     if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut line).context("a background process broke off")?;
+        let mut output = BufReader::new(output);
+        loop {
+            line.clear();
+            output.read_line(&mut line).context("a background process broke off")?;
+            match line.strip_prefix(WAITS) {
+                Some(what) => eprintln!("waiting: {}; Ctrl-C gives up", what.trim_end()),
+                None => break,
+            }
+        }
     }
     match line.trim_end() {
         "ready" => Ok(child.id()),
@@ -70,15 +82,36 @@ pub fn detach() {
     let _ = std::env::set_current_dir("/");
 }
 
-/// In a background process: tells the parent, once, and lets go of its pipe.
-pub fn tell_parent(message: &str) {
-    let line = message.replace('\n', " ");
-    let mut output = std::io::stdout();
-    let _ = writeln!(output, "{line}");
-    let _ = output.flush();
+/// Begins a line that says what a background process waits for.
+const WAITS: &str = "waits ";
+
+/// In a background process: tells the parent how it went, once, and lets go of its pipe. Whether the parent is there to hear it.
+pub fn tell_parent(message: &str) -> bool {
+    let heard = say_to_parent(message);
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
+    heard
+}
+
+/// In a background process, before [`tell_parent`]: tells the parent what it waits for.
+pub fn tell_parent_waits(on: &[String]) {
+    say_to_parent(&format!("{WAITS}{}", on.join("; ")));
+}
+
+fn say_to_parent(message: &str) -> bool {
+    let line = message.replace('\n', " ");
+    let mut output = std::io::stdout();
+    writeln!(output, "{line}").and_then(|()| output.flush()).is_ok()
+}
+
+/// In a background process, before [`tell_parent`]: whether the parent has ended.
+pub fn parent_is_gone() -> bool {
+    let output = std::io::stdout();
+    let mut watched = [PollFd::new(&output, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut watched, Some(&at_once)).is_ok()
+        && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Where the logs of background processes go.
@@ -91,6 +124,7 @@ pub struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    hangup: Option<tokio::signal::unix::Signal>,
 }
 
 impl Signals {
@@ -103,17 +137,44 @@ impl Signals {
             let _entered = runtime.enter();
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
         };
-        Ok(Signals { runtime, interrupt, terminate })
+        Ok(Signals { runtime, interrupt, terminate, hangup: None })
+    }
+
+    /// The same, and SIGHUP, the end of the terminal, unless it was ignored when the process was started (`nohup`).
+    ///
+    /// # Errors
+    /// Signals cannot be watched.
+    pub fn catch_with_hangup() -> anyhow::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = Self::catch()?;
+        if !is_hangup_ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+            let _entered = signals.runtime.enter();
+            signals.hangup = Some(signal(SignalKind::hangup())?);
+        }
+        Ok(signals)
     }
 
     /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
-    pub fn wait(&mut self, mut ended: impl FnMut() -> bool) -> bool {
+    pub fn wait(&mut self, ended: impl FnMut() -> bool) -> bool {
+        self.wait_woken(&Notify::new(), ended)
+    }
+
+    /// The same; it looks whether it has ended at once when it is woken, and now and then otherwise.
+    pub fn wait_woken(&mut self, woken: &Notify, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
             loop {
+                let hangup = async {
+                    match &mut self.hangup {
+                        Some(hangup) => hangup.recv().await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
+                    _ = hangup => return true,
+                    () = woken.notified() => if ended() { return false },
                     _ = glance.tick() => if ended() { return false },
                 }
             }
@@ -130,6 +191,12 @@ impl Signals {
             }
         }
     }
+}
+
+/// Whether `/proc/PID/status` says that SIGHUP is ignored.
+fn is_hangup_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
 /// Log lines to standard error; `RUST_LOG` chooses which.

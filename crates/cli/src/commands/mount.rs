@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -10,8 +11,10 @@ use client::api::{AccessTimes, Options};
 use fuse::{FuseMount, MountSettings};
 use host::admin::{self, Description, Device, Request, Response};
 use host::client::Mount;
+use parking_lot::Mutex;
 use proto::connect::TAG_MAX;
 use proto::{Errno, Nid};
+use tokio::sync::Notify;
 
 use crate::commands::{serve, status};
 use crate::daemon;
@@ -62,7 +65,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         daemon::start_log();
         host::process::prepare();
-        let mounted = Mounted::start(&request, directory);
+        let starter = if arguments.background { Starter::Command } else { Starter::Person };
+        let mounted = Mounted::start(&request, directory, starter);
         let mounted = match mounted {
             Ok(mounted) => mounted,
             Err(error) => {
@@ -72,8 +76,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 return Err(error);
             }
         };
-        if arguments.background {
-            daemon::tell_parent("ready");
+        if arguments.background && !daemon::tell_parent("ready") {
+            return mounted.give_up();
         }
         mounted.run()?;
         return Ok(ExitCode::SUCCESS);
@@ -88,8 +92,24 @@ pub fn start_in_background(source: &str, directory: &std::path::Path, options: &
     if !options.is_empty() {
         words.extend(["-o".to_owned(), options.join(",")]);
     }
-    daemon::start(&words, &daemon::log_path(&format!("mount{}", directory.display().to_string().replace('/', "-"))))
+    daemon::start(&words, &daemon::log_path(&log_name(directory)))
 }
+
+/// The name of a mount's log: its directory, without what a file name cannot have or a terminal would not show.
+fn log_name(directory: &std::path::Path) -> String {
+    let plain = |c: char| if c == '/' || c.is_control() { '-' } else { c };
+    let mut name: String = directory.display().to_string().chars().map(plain).collect();
+    if name.len() > LOG_NAME_MAX {
+        let sum = name.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let cut = (0..=LOG_NAME_MAX).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+        name.truncate(cut);
+        name.push_str(&format!("-{sum:016x}"));
+    }
+    format!("mount{name}")
+}
+
+/// Bytes of a directory that the name of its log shows.
+const LOG_NAME_MAX: usize = 200;
 
 /// What to mount and how.
 pub struct MountRequest {
@@ -286,38 +306,105 @@ pub fn parse_source(source: &str) -> anyhow::Result<Source> {
     Ok(Source { mgs: list, fsname: fsname.to_owned(), subtree })
 }
 
+/// Who started a process that mounts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Starter {
+    /// The command that goes on once it is mounted, and whose end before that ends this process.
+    Command,
+    /// A person or a script: this process is all there is.
+    Person,
+}
+
 /// A mount that runs in this process.
 pub struct Mounted {
-    mount: std::sync::Arc<FuseMount>,
+    mount: Arc<FuseMount>,
     signals: daemon::Signals,
     _admin: Option<admin::AdminSocket>,
 }
 
+/// How long a client that is given up before it was mounted may take to leave.
+const GIVING_UP: Duration = Duration::from_secs(2);
+
 impl Mounted {
-    /// Mounts.
-    pub fn start(request: &MountRequest, directory: PathBuf) -> anyhow::Result<Mounted> {
+    /// Mounts. It waits for servers as long as it takes, or until it is told to end.
+    pub fn start(request: &MountRequest, directory: PathBuf, starter: Starter) -> anyhow::Result<Mounted> {
         let mut options = request.options.clone();
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         options.description = format!("{host}:{}", directory.display());
         let (fsname, uuid) = (options.fsname.clone(), options.uuid.to_string());
-        let connected = fuse::connect(options, &request.settings, &directory).map_err(anyhow::Error::new)?;
-        // Whoever sees the mount may ask for its orderly end, and lctl for its parameters.
-        let signals = daemon::Signals::catch()?;
-        let client = connected.client().clone();
-        let faults = request.options.faults.clone();
-        let place = directory.display().to_string();
-        let admin = admin::serve("mount", move |request| answer(&client, &faults, &fsname, &uuid, &place, request));
+        // Whoever sees it, waiting or mounted, may ask for its orderly end, and lctl for its parameters.
+        let mut signals = daemon::Signals::catch_with_hangup()?;
+        let claim = fuse::Claim::new(&directory)?;
+        let place = claim.directory().display().to_string();
+        let connecting = claim.connect(options)?;
+        let client = connecting.client().clone();
+        let about = About {
+            client: client.clone(),
+            faults: request.options.faults.clone(),
+            fsname,
+            uuid,
+            place,
+            standing: Mutex::new(Standing::Waits),
+        };
+        let about = Arc::new(about);
+        let asked = about.clone();
+        let admin = admin::serve("mount", move |request| asked.answer(request));
         let admin =
             admin.map_err(|error| tracing::warn!("no admin socket, so lctl cannot see this mount: {error}")).ok();
-        let mount = std::sync::Arc::new(connected.mount(&request.settings).map_err(anyhow::Error::new)?);
-        Ok(Mounted { mount, signals, _admin: admin })
+
+        let (sender, connected) = mpsc::channel();
+        let woken = Arc::new(Notify::new());
+        let waker = woken.clone();
+        let settings = request.settings.clone();
+        std::thread::Builder::new().name("connect".to_owned()).spawn(move || {
+            let _ = sender.send(connecting.wait(&settings));
+            waker.notify_one();
+        })?;
+        let mut result = None;
+        let mut told = Vec::new();
+        let mut done = || {
+            result = connected.try_recv().ok();
+            let waits = client.waits();
+            if waits != told && result.is_none() {
+                match starter {
+                    Starter::Command => daemon::tell_parent_waits(&waits),
+                    Starter::Person => eprintln!("waiting: {}", waits.join("; ")),
+                }
+                told = waits;
+            }
+            let left = starter == Starter::Command && daemon::parent_is_gone();
+            result.is_some() || left || *about.standing.lock() == Standing::Unwanted
+        };
+        let signalled = signals.wait_woken(&woken, &mut done);
+        match result {
+            Some(connected) if !signalled => {
+                let mount = Arc::new(connected?.mount(&request.settings)?);
+                let mounted = Mounted { mount, signals, _admin: admin };
+                if !about.is_seen() {
+                    mounted.give_up()?;
+                    bail!("the mount on {} was ended as soon as it was there", directory.display());
+                }
+                Ok(mounted)
+            }
+            _ => {
+                let _ = client.unmount(GIVING_UP);
+                bail!("the mount on {} was given up before it was there", directory.display())
+            }
+        }
+    }
+
+    /// Ends a mount that nobody wants any more.
+    fn give_up(self) -> anyhow::Result<ExitCode> {
+        take_away(self.mount.directory(), true)?;
+        self.run()?;
+        Ok(ExitCode::from(1))
     }
 
     /// Serves the mount until it is unmounted or the process is told to stop. Either way what programs have written is written back,
     /// unless the process is told to stop once more.
     pub fn run(self) -> anyhow::Result<()> {
         let Mounted { mount, mut signals, _admin } = self;
-        let (sender, ends) = std::sync::mpsc::channel();
+        let (sender, ends) = mpsc::channel();
         let (waiting, served) = (mount.clone(), sender.clone());
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {
             let _ = served.send(waiting.wait());
@@ -385,7 +472,7 @@ pub fn unmount(directory: &std::path::Path) -> anyhow::Result<()> {
 }
 
 /// Takes a mount away. One that programs use only if it is detached from its directory, `lazily`.
-fn take_away(directory: &std::path::Path, lazily: bool) -> std::io::Result<()> {
+pub fn take_away(directory: &std::path::Path, lazily: bool) -> std::io::Result<()> {
     use rustix::mount::UnmountFlags;
     if rustix::process::geteuid().is_root() {
         let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -412,39 +499,87 @@ fn set(client: &Mount, pattern: &str, value: &str) -> Response {
     Response::Params(names.into_iter().map(|name| (name, value.to_owned())).collect())
 }
 
-fn answer(client: &Mount, faults: &stdx::Faults, fsname: &str, uuid: &str, place: &str, request: Request) -> Response {
-    match request {
-        Request::GetParam { pattern } => {
-            let mut found = host::faults::get(faults, &pattern);
-            found.extend(client.get_params(&pattern));
-            Response::Params(found)
+/// What a process that mounts answers questions from.
+struct About {
+    client: Mount,
+    faults: stdx::Faults,
+    fsname: String,
+    uuid: String,
+    place: String,
+    standing: Mutex<Standing>,
+}
+
+/// How far a mount is for those who ask for its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// Its servers have not answered, or it is not seen yet.
+    Waits,
+    /// The same, and it is to end.
+    Unwanted,
+    /// It is seen under its directory.
+    Seen,
+}
+
+impl About {
+    fn answer(&self, request: Request) -> Response {
+        match request {
+            Request::GetParam { pattern } => {
+                let mut found = host::faults::get(&self.faults, &pattern);
+                found.extend(self.client.get_params(&pattern));
+                Response::Params(found)
+            }
+            Request::SetParam { pattern, value } => {
+                host::faults::set(&self.faults, &pattern, &value).unwrap_or_else(|| set(&self.client, &pattern, &value))
+            }
+            Request::Describe => Response::Description(self.describe()),
+            Request::Survey { .. } => {
+                Response::Failed(Errno::ENODEV.raw(), "no metadata target runs in this process".to_owned())
+            }
+            // It is about to end, and what is mounted there now is another's.
+            Request::Shutdown if !self.client.is_up() => Response::Done,
+            Request::Shutdown if self.is_unwanted() => Response::Done,
+            Request::Shutdown => match unmount(std::path::Path::new(&self.place)) {
+                Ok(()) => Response::Done,
+                Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),
+            },
         }
-        Request::SetParam { pattern, value } => {
-            host::faults::set(faults, &pattern, &value).unwrap_or_else(|| set(client, &pattern, &value))
+    }
+
+    /// Ends what is not seen yet. Whether it is not.
+    fn is_unwanted(&self) -> bool {
+        let mut standing = self.standing.lock();
+        if *standing == Standing::Waits {
+            *standing = Standing::Unwanted;
         }
-        Request::Describe => Response::Description(Description {
+        *standing == Standing::Unwanted
+    }
+
+    /// It is seen from now on. Whether it is wanted.
+    fn is_seen(&self) -> bool {
+        std::mem::replace(&mut *self.standing.lock(), Standing::Seen) != Standing::Unwanted
+    }
+
+    fn describe(&self) -> Description {
+        let state = match (self.client.is_up(), *self.standing.lock()) {
+            (false, _) | (true, Standing::Unwanted) => "ST",
+            (true, Standing::Waits) => "AT",
+            (true, Standing::Seen) => "UP",
+        };
+        Description {
             pid: std::process::id(),
             role: "mount".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            fsname: fsname.to_owned(),
-            places: vec![place.to_owned()],
+            fsname: self.fsname.clone(),
+            places: vec![self.place.clone()],
             devices: vec![Device {
-                state: if client.is_up() { "UP" } else { "ST" }.to_owned(),
+                state: state.to_owned(),
                 kind: "client".to_owned(),
-                name: format!("{fsname}-client"),
-                uuid: uuid.to_owned(),
-                place: place.to_owned(),
+                name: format!("{}-client", self.fsname),
+                uuid: self.uuid.clone(),
+                place: self.place.clone(),
             }],
-        }),
-        Request::Survey { .. } => {
-            Response::Failed(Errno::ENODEV.raw(), "no metadata target runs in this process".to_owned())
+            waits: self.client.waits(),
         }
-        // It is about to end, and what is mounted there now is another's.
-        Request::Shutdown if !client.is_up() => Response::Done,
-        Request::Shutdown => match unmount(std::path::Path::new(place)) {
-            Ok(()) => Response::Done,
-            Err(error) => Response::Failed(Errno::EBUSY.raw(), format!("{error:#}")),
-        },
     }
 }
 

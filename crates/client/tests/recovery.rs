@@ -389,6 +389,27 @@ fn a_soft_mount_gives_up() {
     c.mkdir(node, 1, "e").unwrap();
 }
 
+/// A soft mount ends while its servers are away. It has lost something only if there was something to lose.
+#[test]
+fn the_end_of_a_soft_mount_says_what_is_lost() {
+    for (changes, lost) in [(false, None), (true, Some(Errno::EIO))] {
+        let mut c = Cluster::new(1);
+        let node = c.begin_mount(Options { soft: Some(Duration::from_secs(2)), ..Cluster::options(1) });
+        c.until(|c| c.nodes[node].mounted);
+        c.getattr(node, 1).unwrap();
+        c.pass(Duration::from_secs(5));
+        if changes {
+            c.mkdir(node, 1, "d").unwrap();
+        }
+        let at = c.server("fs-MDT0000");
+        c.kill(at);
+        let now = c.now;
+        c.nodes[node].machine.handle(now, Event::Unmount);
+        c.until(|c| c.nodes[node].unmounted);
+        assert_eq!(c.nodes[node].lost, lost, "changes: {changes}");
+    }
+}
+
 #[test]
 fn a_read_that_waits_for_a_server_can_be_interrupted() {
     let mut c = Cluster::new(0);

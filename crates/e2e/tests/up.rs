@@ -70,6 +70,11 @@ fn from_nothing_to_a_mounted_file_system() {
     let kind = e2e::story::mounts().into_iter().find(|(_, place, _)| *place == fs.mount).map(|(_, _, kind)| kind);
     assert_eq!(kind.as_deref(), Some("fuse.adamant"));
 
+    // Two object targets on one disk have the room of one.
+    let (of_mount, of_disk) = (rustix::fs::statvfs(&fs.mount).unwrap(), rustix::fs::statvfs(&fs.dir).unwrap());
+    let total = |of: &rustix::fs::StatVfs| of.f_blocks * of.f_frsize / (1 << 20);
+    assert_eq!(total(&of_mount), total(&of_disk));
+
     let file = fs.mount.join("file");
     fs::write(&file, "hello").unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), "hello");

@@ -470,6 +470,7 @@ mod tests {
                     uuid: uuid.to_owned(),
                     place: String::new(),
                 }],
+                waits: Vec::new(),
             }),
             Request::GetParam { .. } => Response::Params(
                 [

@@ -349,10 +349,15 @@ impl Cluster {
 
     /// What the disk of an object target's data files has free, in bytes.
     pub fn set_free(&mut self, server: &str, free: u64) {
+        self.set_disk(server, free, 0);
+    }
+
+    /// The same, for a disk of 1 TiB with this number.
+    pub fn set_disk(&mut self, server: &str, free: u64, disk: u64) {
         let at = self.server(server);
         let (now, total) = (self.now, 1 << 40);
         let machine = self.servers[at].machine.as_mut().unwrap();
-        machine.handle(now, target::Event::DataSpace(target::DataSpace { total, free }));
+        machine.handle(now, target::Event::DataSpace(target::DataSpace { total, free, disk }));
         self.run();
     }
 

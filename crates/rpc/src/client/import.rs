@@ -428,6 +428,11 @@ impl Import {
         }
     }
 
+    /// Whether changes that were answered are not durable yet.
+    pub fn keeps_changes(&self) -> bool {
+        self.replay.len().0 > 0
+    }
+
     /// Addresses of the target.
     pub fn nids(&self) -> &[Nid] {
         &self.config.nids

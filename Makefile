@@ -8,7 +8,7 @@ build:
 	cargo build --release
 
 up: ## a file system on ./mnt from nothing
-	cargo xtask deps --run-only
+	@sh contrib/check-machine.sh
 	cargo build --release
 	$(ADAMANT) up
 

@@ -51,8 +51,9 @@ const FAST_BUILD: &[(&str, &str)] = &[
 ];
 
 /// Fails with what to do if a mount cannot work on this machine.
-pub fn check_run_time() -> anyhow::Result<()> {
-    if !is_installed("fusermount3") {
+pub fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
+    // Root mounts by itself.
+    if !is_root(sh)? && !is_installed("fusermount3") {
         bail!("'fusermount3' is missing, which mounts the file system; install it: apt-get install fuse3");
     }
     if !PathBuf::from("/dev/fuse").exists() {
@@ -65,7 +66,7 @@ pub fn check_run_time() -> anyhow::Result<()> {
 pub fn install(sh: &Shell) -> anyhow::Result<()> {
     install_packages(sh)?;
     install_tools(sh)?;
-    check_run_time()
+    check_run_time(sh)
 }
 
 fn install_packages(sh: &Shell) -> anyhow::Result<()> {

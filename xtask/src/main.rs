@@ -103,7 +103,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Results => steps::results(&sh),
         Command::Docs => steps::run(&sh, &["rustdoc", "book"]),
-        Command::Deps { run_only: true } => deps::check_run_time(),
+        Command::Deps { run_only: true } => deps::check_run_time(&sh),
         Command::Deps { run_only: false } => deps::install(&sh),
     }
 }

@@ -1,7 +1,9 @@
 //! Processes in the background: started with a word back when they are ready.
 //!
 //! A background process is this binary again with a hidden flag. It leaves its parent's session, writes its log to a
-//! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails.
+//! file, and says `ready` or one line with the error on its standard output; then the parent goes on or fails. Before that it may say
+//! what it waits for, in lines that begin with [`WAITS`]. If the parent ends meanwhile, by Ctrl-C perhaps, the background process sees
+//! that nobody reads its output ([`parent_is_gone`]) and ends too.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -9,6 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::sync::Notify;
 
 use crate::log;
 
@@ -33,7 +37,15 @@ pub fn start(arguments: &[String], log_path: &Path) -> anyhow::Result<u32> {
         .context("cannot start a process")?;
     let mut line = String::new();
     if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut line).context("a background process broke off")?;
+        let mut output = BufReader::new(output);
+        loop {
+            line.clear();
+            output.read_line(&mut line).context("a background process broke off")?;
+            match line.strip_prefix(WAITS) {
+                Some(what) => eprintln!("waiting: {}; Ctrl-C gives up", what.trim_end()),
+                None => break,
+            }
+        }
     }
     match line.trim_end() {
         "ready" => Ok(child.id()),
@@ -67,15 +79,36 @@ pub fn detach() {
     let _ = std::env::set_current_dir("/");
 }
 
-/// In a background process: tells the parent, once, and lets go of its pipe.
-pub fn tell_parent(message: &str) {
-    let line = message.replace('\n', " ");
-    let mut output = std::io::stdout();
-    let _ = writeln!(output, "{line}");
-    let _ = output.flush();
+/// Begins a line that says what a background process waits for.
+const WAITS: &str = "waits ";
+
+/// In a background process: tells the parent how it went, once, and lets go of its pipe. Whether the parent is there to hear it.
+pub fn tell_parent(message: &str) -> bool {
+    let heard = say_to_parent(message);
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
+    heard
+}
+
+/// In a background process, before [`tell_parent`]: tells the parent what it waits for.
+pub fn tell_parent_waits(on: &[String]) {
+    say_to_parent(&format!("{WAITS}{}", on.join("; ")));
+}
+
+fn say_to_parent(message: &str) -> bool {
+    let line = message.replace('\n', " ");
+    let mut output = std::io::stdout();
+    writeln!(output, "{line}").and_then(|()| output.flush()).is_ok()
+}
+
+/// In a background process, before [`tell_parent`]: whether the parent has ended.
+pub fn parent_is_gone() -> bool {
+    let output = std::io::stdout();
+    let mut watched = [PollFd::new(&output, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut watched, Some(&at_once)).is_ok()
+        && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Where the logs of background processes go.
@@ -91,6 +124,8 @@ pub struct Signals {
     terminate: tokio::signal::unix::Signal,
     hang_up: tokio::signal::unix::Signal,
     user: tokio::signal::unix::Signal,
+    /// SIGHUP ends the process, as SIGTERM does.
+    ends_on_hang_up: bool,
 }
 
 /// How often a process looks whether its log is long enough.
@@ -102,15 +137,29 @@ impl Signals {
     pub fn catch() -> anyhow::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let _entered = runtime.enter();
+        let entered = runtime.enter();
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let (hang_up, user) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined1())?);
-        drop(_entered);
-        Ok(Signals { runtime, interrupt, terminate, hang_up, user })
+        drop(entered);
+        Ok(Signals { runtime, interrupt, terminate, hang_up, user, ends_on_hang_up: false })
+    }
+
+    /// The same; SIGHUP, the end of the terminal, ends the process, unless it was ignored when the process was started (`nohup`).
+    ///
+    /// # Errors
+    /// Signals cannot be watched.
+    pub fn catch_with_hangup() -> anyhow::Result<Signals> {
+        let ignored = is_hangup_ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        Ok(Signals { ends_on_hang_up: !ignored, ..Self::catch()? })
     }
 
     /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
-    pub fn wait(&mut self, mut ended: impl FnMut() -> bool) -> bool {
+    pub fn wait(&mut self, ended: impl FnMut() -> bool) -> bool {
+        self.wait_woken(&Notify::new(), ended)
+    }
+
+    /// The same; it looks whether it has ended at once when it is woken, and now and then otherwise.
+    pub fn wait_woken(&mut self, woken: &Notify, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
             let mut look = tokio::time::interval(LOG_LOOK);
@@ -118,9 +167,13 @@ impl Signals {
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
-                    _ = self.hang_up.recv() => log::reopen(),
+                    _ = self.hang_up.recv() => match self.ends_on_hang_up {
+                        true => return true,
+                        false => log::reopen(),
+                    },
                     _ = self.user.recv() => log::toggle_debug(),
                     _ = look.tick() => log::bound(),
+                    () = woken.notified() => if ended() { return false },
                     _ = glance.tick() => if ended() { return false },
                 }
             }
@@ -137,6 +190,12 @@ impl Signals {
             }
         }
     }
+}
+
+/// Whether `/proc/PID/status` says that SIGHUP is ignored.
+fn is_hangup_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
 /// Signals this close together are one request: `timeout` and shells tell the process and then its whole group.

@@ -46,17 +46,24 @@ fn failed(error: &io::Error) {
     }
 }
 
+/// A text on one line: what would break it, or drive the terminal, stands as `\n` or `\u{1b}`.
+pub fn one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
 /// Rows under a head, columns as wide as they need to be.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut out = String::new();
     let head: Vec<String> = head.iter().map(ToString::to_string).collect();
-    for row in std::iter::once(&head).chain(rows) {
+    for row in std::iter::once(&head).chain(&rows) {
         let mut line = String::new();
         for (width, cell) in widths.iter().zip(row) {
             line.push_str(&format!("{cell:<width$}  "));
@@ -120,6 +127,8 @@ mod tests {
     fn tables_line_up() {
         let rows = vec![vec!["a".to_owned(), "bb".to_owned()], vec!["cccc".to_owned(), "d".to_owned()]];
         assert_eq!(table(&["x", "y"], &rows), "x     y\na     bb\ncccc  d\n");
+        let rows = vec![vec!["a\nb\u{1b}".to_owned(), "c".to_owned()]];
+        assert_eq!(table(&["x", "y"], &rows), "x           y\na\\nb\\u{1b}  c\n");
     }
 
     #[test]

@@ -134,6 +134,9 @@ pub enum Effect {
     LetGo(Vec<KernelNode>),
     /// The configuration is here and the root is known: calls can be made. Calls made before wait.
     Mounted,
+    /// The mount is not complete after a while, or waits for something else than before: whose answers are missing, and why, in
+    /// sentences for a person; first the one without which it cannot go on.
+    MountWaits { on: Vec<String> },
     /// The mount cannot be: a sentence for a person.
     MountFailed { reason: String },
     /// See [`Event::Unmount`]. An error if not everything could be written back.

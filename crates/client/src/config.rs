@@ -4,14 +4,17 @@
 //! configuration is fetched: new targets are dialled, targets that moved or restarted are told so. The mount is complete
 //! when the root is known from MDT0000.
 
+use core::time::Duration;
+
 use bytes::Bytes;
 use proto::msg::{Config, ConfigGetReq, Param};
 use proto::{Errno, Fid, Nid, Opcode, TargetKind, TargetName};
+use rpc::client::Trouble;
 use std::str::FromStr;
 
 use crate::api::Effect;
 use crate::cx::{Cx, Run, Stop};
-use crate::imports::{self, Dest};
+use crate::imports::{self, Dest, Target};
 use crate::op::{Task, WaitKey};
 use crate::ops;
 use crate::params;
@@ -29,64 +32,95 @@ pub(crate) fn start(w: &mut World) {
         return;
     }
     w.mount_deadline = options.soft.map(|soft| now + soft);
+    w.mount_look = Some(now + FIRST_LOOK);
     w.imports.add(&options, now, Dest::Mgs, "MGS".to_owned(), options.mgs.clone(), 0);
 }
 
-/// A soft mount is given up when neither the MGS nor, after its answer, the root came in time.
+/// A mount that takes longer than this says what it waits for, and from then on when that changes.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+const NEXT_LOOK: Duration = Duration::from_secs(1);
+
+/// Says what the mount waits for. A soft mount is given up when neither the MGS nor, after its answer, the root came in time.
 pub(crate) fn tick(w: &mut World) {
-    if w.mount_deadline.is_none_or(|at| at > w.now) {
-        return;
+    if w.mount_deadline.is_some_and(|at| at <= w.now) {
+        let reason = not_in_time(w);
+        fail(w, reason);
     }
-    let options = &w.options;
-    let nids: Vec<String> = options.mgs.iter().map(ToString::to_string).collect();
-    let soft = options.soft.unwrap_or_default().as_secs();
-    let why = w.mgs_trouble.clone().unwrap_or_else(|| format!("no answer from the MGS at {}", nids.join(", ")));
-    let line = format!(
-        "file system '{}' could not be mounted within {soft} s: {why}; check the address and that 'adamant serve' runs there, or leave 'soft' away to wait",
-        options.fsname,
-    );
-    fail(w, line);
+    if w.mount_look.is_some_and(|at| at <= w.now) {
+        w.mount_look = Some(w.now + NEXT_LOOK);
+        let on = waits_for(w);
+        if on != w.mount_waits {
+            w.log(format!("the mount waits: {}", on.join("; ")));
+            w.mount_waits.clone_from(&on);
+            w.effect(Effect::MountWaits { on });
+        }
+    }
+}
+
+fn not_in_time(w: &World) -> String {
+    format!(
+        "file system '{}' could not be mounted within {} s: {}; leave 'soft' away to wait",
+        w.options.fsname,
+        w.options.soft.unwrap_or_default().as_secs(),
+        waits_for(w).join("; "),
+    )
+}
+
+/// Whose answer a mount that is not complete lacks, and why as far as that is known: first the one without which it cannot go on,
+/// then further targets that are away.
+fn waits_for(w: &World) -> Vec<String> {
+    let needed = if w.config_version == 0 { Dest::Mgs } else { Dest::Mdt(0) };
+    let mut lines = vec![match w.imports.get(needed) {
+        Some(target) => missing_answer(w, target),
+        None => format!("file system '{}' has no MDT0000 yet: {} knows none", w.options.fsname, shown(w, Dest::Mgs)),
+    }];
+    let others = w.imports.iter().filter(|target| target.dest != needed && !target.is_full());
+    lines.extend(others.filter(|target| target.import.trouble().is_some()).map(|target| missing_answer(w, target)));
+    lines
+}
+
+/// What is missing of a target.
+fn missing_answer(w: &World, target: &Target) -> String {
+    let name = shown(w, target.dest);
+    match target.import.trouble() {
+        Some(Trouble::Unreachable(reason)) => format!("cannot reach {name}: {reason}; is it served there?"),
+        Some(Trouble::HungUp) => format!("{name} closed the connection without an answer"),
+        Some(Trouble::Refused { errno, reason }) => refusal(&name, *errno, reason),
+        Some(Trouble::Silent) | None => format!("no answer from {name}"),
+    }
+}
+
+/// A target with its addresses.
+fn shown(w: &World, dest: Dest) -> String {
+    let nids = w.imports.get(dest).map_or_else(|| w.options.mgs.clone(), |target| target.import.nids().to_vec());
+    let nids = nids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match dest {
+        Dest::Mgs => format!("the MGS at {nids}"),
+        _ => format!("{} at {nids}", w.target_name(dest)),
+    }
+}
+
+fn refusal(name: &str, errno: Errno, reason: &str) -> String {
+    let why = if reason.is_empty() { errno.to_string() } else { reason.to_owned() };
+    format!("{name} refuses this client: {why}")
 }
 
 /// The mount cannot be.
 pub(crate) fn fail(w: &mut World, reason: String) {
     if !w.mounted && !w.failed {
         w.failed = true;
-        w.mount_deadline = None;
+        (w.mount_deadline, w.mount_look) = (None, None);
         w.effect(Effect::MountFailed { reason });
         w.wake(WaitKey::Mounted);
     }
 }
 
-/// The MGS could not be dialled.
-pub(crate) fn mgs_not_reached(w: &mut World, reason: &str) {
-    let nids: Vec<String> = w.options.mgs.iter().map(ToString::to_string).collect();
-    let line = format!("cannot reach the MGS at {}: {reason}", nids.join(", "));
-    if w.mgs_trouble.as_ref() != Some(&line) {
-        w.log(format!("{line}; trying on"));
-        w.mgs_trouble = Some(line);
-    }
-}
-
 /// A target refuses this client.
 pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
-    let name = match dest {
-        Dest::Mgs => {
-            format!("the MGS at {}", w.options.mgs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-        }
-        _ => w.target_name(dest),
-    };
-    let line = if reason.is_empty() {
-        format!("{name} refuses this client: {errno}")
-    } else {
-        format!("{name} refuses this client: {reason}")
-    };
+    let line = refusal(&shown(w, dest), errno, reason);
     if !w.mounted && matches!(errno, Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS) {
         fail(w, line);
     } else {
-        if dest == Dest::Mgs || !w.mounted {
-            w.mgs_trouble = Some(line.clone());
-        }
         w.log(line);
     }
 }
@@ -100,8 +134,8 @@ pub(crate) fn follow(cx: &mut Cx<'_>) -> Run<()> {
     let frame = match result {
         Ok(frame) => frame,
         Err(Stop::Errno(Errno::ENOENT)) => {
-            let nids: Vec<String> = cx.w.options.mgs.iter().map(ToString::to_string).collect();
-            fail(cx.w, format!("the MGS at {} knows no file system '{fsname}'; check the name", nids.join(", ")));
+            let reason = format!("{} knows no file system '{fsname}'; check the name", shown(cx.w, Dest::Mgs));
+            fail(cx.w, reason);
             return Ok(());
         }
         Err(stop) => return Err(stop),
@@ -113,7 +147,6 @@ pub(crate) fn follow(cx: &mut Cx<'_>) -> Run<()> {
 
 /// Follows a configuration.
 fn take(w: &mut World, config: Config) {
-    w.mgs_trouble = None;
     if config.version < w.config_version {
         return;
     }
@@ -150,9 +183,7 @@ fn take(w: &mut World, config: Config) {
     }
     set_params(w, config.params);
     if w.imports.get(Dest::Mdt(0)).is_none() {
-        let line = format!("file system '{}' has no MDT0000 yet", options.fsname);
-        w.log(format!("{line}; waiting for it"));
-        w.mgs_trouble = Some(line);
+        w.log(format!("file system '{}' has no MDT0000 yet; waiting for it", options.fsname));
     } else if !w.mounted && !w.rooting {
         w.rooting = true;
         w.spawn(Task::Root);
@@ -180,7 +211,7 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
         return Err(Errno::EPROTO.into());
     }
     cx.w.mounted = true;
-    cx.w.mount_deadline = None;
+    (cx.w.mount_deadline, cx.w.mount_look) = (None, None);
     if !cx.w.options.read_only && !cx.w.sequences.asked {
         cx.w.sequences.asked = true;
         cx.spawn(Task::Sequence);
@@ -193,6 +224,12 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
 /// The root could not be had.
 pub(crate) fn root_failed(w: &mut World, errno: Errno) {
     w.rooting = false;
-    let name = w.target_name(Dest::Mdt(0));
-    fail(w, format!("{name} does not give the root of file system '{}': {errno}", w.options.fsname));
+    // The request for it ends when a soft mount has waited long enough.
+    let reason = match w.imports.get(Dest::Mdt(0)) {
+        Some(target) if target.is_full() => {
+            format!("{} does not give the root of file system '{}': {errno}", target.name, w.options.fsname)
+        }
+        _ => not_in_time(w),
+    };
+    fail(w, reason);
 }

@@ -372,9 +372,6 @@ pub(crate) fn dialled(w: &mut World, conn: ConnId) {
 
 /// A connection could not be made.
 pub(crate) fn dial_failed(w: &mut World, conn: ConnId, reason: String) {
-    if conn.0 >> LINK_BITS == 0 {
-        crate::config::mgs_not_reached(w, &reason);
-    }
     with_link(w, conn, |link| ImportEvent::DialFailed(link, reason));
 }
 

@@ -112,7 +112,8 @@ impl Client {
     /// When [`Event::Tick`] is due: other events do not look at the time.
     pub fn deadline(&self) -> Option<Instant> {
         let w = &self.w;
-        [imports::deadline(w), data::deadline(w), closes::deadline(w), behind::deadline(w), w.timer, w.mount_deadline]
+        let mount = [w.mount_deadline, w.mount_look].into_iter().flatten().min();
+        [imports::deadline(w), data::deadline(w), closes::deadline(w), behind::deadline(w), w.timer, mount]
             .into_iter()
             .flatten()
             .min()

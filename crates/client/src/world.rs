@@ -165,8 +165,10 @@ pub struct World {
     pub failed: bool,
     /// The root is being fetched.
     pub rooting: bool,
-    /// What was last said about an MGS that is not there.
-    pub mgs_trouble: Option<String>,
+    /// When it is looked what a mount that is not complete waits for, and what was said of it last.
+    pub mount_look: Option<Instant>,
+    /// See there.
+    pub mount_waits: Vec<String>,
     /// When a soft mount that is not complete is given up.
     pub mount_deadline: Option<Instant>,
     /// Of the configuration that is followed.
@@ -229,7 +231,8 @@ impl World {
             mounted: false,
             failed: false,
             rooting: false,
-            mgs_trouble: None,
+            mount_look: None,
+            mount_waits: Vec::new(),
             mount_deadline: None,
             config_version: 0,
             config_params: Vec::new(),

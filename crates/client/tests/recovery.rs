@@ -386,6 +386,36 @@ fn a_mount_that_cannot_be_says_why() {
 }
 
 #[test]
+fn a_mount_that_waits_says_for_whom_and_why() {
+    let mut c = Cluster::new(1);
+    let mgs = c.server("MGS");
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mgs);
+    let a = c.begin_mount(Options { soft: None, ..Cluster::options(1) });
+    c.pass(Duration::from_secs(1));
+    assert!(c.nodes[a].waits.is_empty(), "a server that starts need not be spoken of");
+    c.pass(Duration::from_secs(2));
+    let waits = |c: &Cluster| c.nodes[a].waits.clone();
+    assert!(waits(&c)[0].starts_with("cannot reach the MGS at unix:MGS: "), "{:?}", waits(&c));
+    // The MGS answers, the others do not.
+    c.kill(mdt);
+    let ost = c.server("fs-OST0000");
+    c.kill(ost);
+    c.start(mgs);
+    c.pass(Duration::from_secs(4));
+    let both = waits(&c);
+    assert!(both.len() == 2 && !both.concat().contains("MGS"), "{both:?}");
+    assert!(both[0].starts_with("cannot reach fs-MDT0000 at unix:fs-MDT0000: "), "{both:?}");
+    assert!(both[1].starts_with("cannot reach fs-OST0000 at "), "{both:?}");
+    let hasty = c.begin_mount(Options { soft: Some(Duration::from_secs(3)), ..Cluster::options(2) });
+    c.until(|c| c.nodes[hasty].failed.is_some());
+    let reason = c.nodes[hasty].failed.clone().unwrap();
+    assert!(reason.contains("cannot reach fs-MDT0000") && !reason.contains("MGS"), "{reason}");
+    c.start(mdt);
+    c.until(|c| c.nodes[a].mounted);
+}
+
+#[test]
 fn a_soft_mount_gives_up() {
     let mut c = Cluster::new(0);
     let node = c.begin_mount(Options { soft: Some(Duration::from_secs(5)), ..Cluster::options(1) });
@@ -396,6 +426,27 @@ fn a_soft_mount_gives_up() {
     c.start(at);
     c.pass(Duration::from_secs(10));
     c.mkdir(node, 1, "e").unwrap();
+}
+
+/// A soft mount ends while its servers are away. It has lost something only if there was something to lose.
+#[test]
+fn the_end_of_a_soft_mount_says_what_is_lost() {
+    for (changes, lost) in [(false, None), (true, Some(Errno::EIO))] {
+        let mut c = Cluster::new(1);
+        let node = c.begin_mount(Options { soft: Some(Duration::from_secs(2)), ..Cluster::options(1) });
+        c.until(|c| c.nodes[node].mounted);
+        c.getattr(node, 1).unwrap();
+        c.pass(Duration::from_secs(5));
+        if changes {
+            c.mkdir(node, 1, "d").unwrap();
+        }
+        let at = c.server("fs-MDT0000");
+        c.kill(at);
+        let now = c.now;
+        c.nodes[node].machine.handle(now, Event::Unmount);
+        c.until(|c| c.nodes[node].unmounted);
+        assert_eq!(c.nodes[node].lost, lost, "changes: {changes}");
+    }
 }
 
 #[test]

@@ -319,6 +319,31 @@ fn space_paths_and_layouts() {
 }
 
 #[test]
+fn a_disk_that_several_targets_share_is_counted_once() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    let statfs = |c: &mut Cluster| {
+        let Answer::Space { blocks, free, available, .. } = c.call(a, Call::Statfs { ino: 1 }).unwrap() else {
+            panic!()
+        };
+        (blocks * 4096, free * 4096, available * 4096)
+    };
+    let (disk, free) = (1u64 << 40, 1u64 << 36);
+    for (server, number) in [("fs-OST0000", 7), ("fs-OST0001", 7), ("fs-OST0002", 9)] {
+        c.set_disk(server, free, number);
+    }
+    let (total, left, available) = statfs(&mut c);
+    assert_eq!((total, left), (2 * disk, 2 * free));
+    assert!(available < left, "what the three have promised to clients is taken off");
+    // Targets that say nothing of their disks have one each.
+    for server in ["fs-OST0000", "fs-OST0001", "fs-OST0002"] {
+        c.set_free(server, free);
+    }
+    assert_eq!(statfs(&mut c).0, 3 * disk);
+    assert_eq!(statfs(&mut c).2, available + free, "the promises are the same");
+}
+
+#[test]
 fn a_closed_file_that_somebody_looks_at_is_asked_about_once() {
     let mut c = Cluster::new(1);
     let (a, b) = (c.mount(), c.mount());

@@ -70,6 +70,11 @@ fn from_nothing_to_a_mounted_file_system() {
     let kind = e2e::story::mounts().into_iter().find(|(_, place, _)| *place == fs.mount).map(|(_, _, kind)| kind);
     assert_eq!(kind.as_deref(), Some("fuse.adamant"));
 
+    // Two object targets on one disk have the room of one.
+    let (of_mount, of_disk) = (rustix::fs::statvfs(&fs.mount).unwrap(), rustix::fs::statvfs(&fs.dir).unwrap());
+    let total = |of: &rustix::fs::StatVfs| of.f_blocks * of.f_frsize / (1 << 20);
+    assert_eq!(total(&of_mount), total(&of_disk));
+
     let file = fs.mount.join("file");
     fs::write(&file, "hello").unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), "hello");
@@ -202,4 +207,88 @@ fn a_place_with_blanks_in_its_name() {
     assert!(!e2e::story::is_mounted(&up.mount));
     up.up().ok();
     assert_eq!(fs::read_to_string(up.mount.join("some file")).unwrap(), "text");
+}
+
+/// What `status --dir --json` says of each name.
+fn states(up: &Up) -> Vec<(String, String)> {
+    let text = adamant(["status", "--json", "--dir", up.dir.to_str().unwrap()]).run().stdout;
+    let rows: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let text = |row: &serde_json::Value, key: &str| row[key].as_str().unwrap().to_owned();
+    rows.as_array().unwrap().iter().map(|row| (text(row, "name"), text(row, "state"))).collect()
+}
+
+fn pid_of(up: &Up, name: &str) -> rustix::process::Pid {
+    let text = adamant(["status", "--json", "--dir", up.dir.to_str().unwrap()]).ok();
+    let rows: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let row = rows.as_array().unwrap().iter().find(|row| row["name"] == name).expect("it runs");
+    rustix::process::Pid::from_raw(row["pid"].as_i64().unwrap() as i32).unwrap()
+}
+
+fn kill(pid: rustix::process::Pid) {
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    while Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists() {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Servers and mounts that die, targets that are not where they were: `up`, `down` and `status` say what is.
+#[test]
+fn up_says_what_is_wrong() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("up that cannot be", Duration::from_secs(120));
+    let up = Up::new(story.folder());
+    let mut arguments = up.arguments("up");
+    arguments.extend(["--fsname".to_owned(), "demo".to_owned()]);
+    adamant(arguments).ok();
+    fs::write(up.mount.join("f"), "data").unwrap();
+
+    // The servers die; the mount is there still.
+    kill(pid_of(&up, "demo-MDT0000"));
+    let start = std::time::Instant::now();
+    while !states(&up).contains(&("demo-client".to_owned(), "DISCONN".to_owned())) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", states(&up));
+    }
+    assert!(states(&up).contains(&("demo-OST0001".to_owned(), "DOWN".to_owned())), "{:?}", states(&up));
+    // The name of the file system is known, and the mount works again.
+    let said = up.up().ok();
+    assert!(said.contains("demo") && !said.contains("made "), "{said}");
+    assert_eq!(fs::read_to_string(up.mount.join("f")).unwrap(), "data");
+    up.down();
+
+    // A target is not where it was: nothing is made in its place.
+    let (mdt, away) = (up.dir.join("mdt0"), up.dir.join("away"));
+    fs::rename(&mdt, &away).unwrap();
+    up.up().refused_with(&["mdt0", "where there was one"]);
+    assert!(!mdt.exists());
+    fs::create_dir(&mdt).unwrap();
+    up.up().refused_with(&["mdt0", "mount its disk"]);
+    assert_eq!(fs::read_dir(&mdt).unwrap().count(), 0, "nothing was made");
+    assert_eq!(adamant(["status", "--dir", up.dir.to_str().unwrap()]).run().code, Some(1), "nothing was started");
+    fs::remove_dir(&mdt).unwrap();
+    fs::rename(&away, &mdt).unwrap();
+    let mut other = up.arguments("up");
+    other.extend(["--fsname".to_owned(), "other".to_owned()]);
+    adamant(other).run().refused_with(&["holds the file system 'demo'"]);
+
+    // All is there again; and the commands that it prints work as printed, without PATH.
+    let said = up.up().ok();
+    assert_eq!(fs::read_to_string(up.mount.join("f")).unwrap(), "data");
+    let first = |name: &str| {
+        said.lines().find_map(|line| line.strip_prefix(name)).expect("it is printed").replace(" ; ", " && ")
+    };
+    for name in ["look", "try"] {
+        shell(&format!("set -e; PATH=/usr/bin:/bin; {}", first(name))).ok();
+    }
+    // The mount dies.
+    kill(pid_of(&up, "demo-client"));
+    assert!(states(&up).contains(&("demo-client".to_owned(), "DEAD".to_owned())), "{:?}", states(&up));
+    let said = shell(&format!("PATH=/usr/bin:/bin; {}", first("stop"))).ok();
+    assert!(said.contains("had died") && said.contains("stopped"), "{said}");
+    assert!(!e2e::story::is_mounted(&up.mount));
 }

@@ -1,6 +1,6 @@
 //! The kernel's requests to the client's calls, nothing else.
 //!
-//! [`connect`] brings a client up, [`Connected::mount`] puts it under its directory. Each request of the kernel becomes one [`Call`]; its answer goes
+//! [`Claim::connect`] brings a client up, [`Connected::mount`] puts it under its directory. Each request of the kernel becomes one [`Call`]; its answer goes
 //! back from whichever thread has it, so no thread of the session waits for a server while another reads. What
 //! files, locks and caches mean is the client's business.
 //!
@@ -15,6 +15,6 @@ mod mount;
 mod process;
 mod session;
 
-pub use mount::{Connected, FuseMount, MountError, MountSettings, connect, mounts, remount};
+pub use mount::{Claim, Connected, Connecting, FuseMount, MountError, MountSettings, mounts, remount};
 
 pub(crate) use client::api::Call;

@@ -1,5 +1,6 @@
 //! Putting a mount under a directory and taking it away.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -12,6 +13,7 @@ use host::client::{Kernel, Mount};
 use parking_lot::Mutex;
 use proto::Errno;
 use proto::msg::Cred;
+use rustix::fs::{Access, FlockOperation};
 use rustix::mount::MountFlags;
 
 use crate::Call;
@@ -123,48 +125,96 @@ impl FuseMount {
     }
 }
 
+/// A mount point that no other process mounts on meanwhile: a lock on the directory itself, until something is mounted on it.
+#[derive(Debug)]
+pub struct Claim {
+    directory: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Claim {
+    /// Claims a directory.
+    ///
+    /// # Errors
+    /// It cannot be mounted on, or is claimed or mounted on already: a sentence.
+    pub fn new(directory: &Path) -> Result<Claim, MountError> {
+        check_kind(directory)?;
+        // Before it is opened: that asks the servers of what is mounted there.
+        check_free(directory)?;
+        let lock = lock(directory)?;
+        // Only now: whoever held the lock before may have mounted here.
+        check_free(directory)?;
+        let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
+        Ok(Claim { directory, _lock: lock })
+    }
+
+    /// The directory, as the kernel lists it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Starts the client that is to be mounted here. It does not wait for servers.
+    ///
+    /// # Errors
+    /// The operating system refused a thread or a descriptor: a sentence.
+    pub fn connect(self, options: Options) -> Result<Connecting, MountError> {
+        let kernel = Arc::new(KernelCaches::default());
+        let identity = format!("{}\n{}\n", options.fsname, options.uuid);
+        let client = Mount::launch(options, kernel.clone()).map_err(MountError)?;
+        Ok(Connecting { client, identity, kernel, claim: self })
+    }
+}
+
+/// A client that begins to connect.
+pub struct Connecting {
+    client: Mount,
+    identity: String,
+    kernel: Arc<KernelCaches>,
+    claim: Claim,
+}
+
+impl Connecting {
+    /// The client.
+    pub fn client(&self) -> &Mount {
+        &self.client
+    }
+
+    /// Waits for the servers, as long as it takes: [`Mount::waits`] says for whom.
+    ///
+    /// # Errors
+    /// The servers refuse, or the client was ended meanwhile: a sentence.
+    pub fn wait(self, settings: &MountSettings) -> Result<Connected, MountError> {
+        let Connecting { client, identity, kernel, claim } = self;
+        client.wait_mounted().map_err(MountError)?;
+        let root = match find_subtree(&client, &settings.subtree) {
+            Ok(root) => root,
+            Err(reason) => {
+                let _ = client.unmount(Duration::from_secs(5));
+                return Err(MountError(reason));
+            }
+        };
+        let _ = kernel.root.set(root);
+        Ok(Connected { client, root, identity, kernel, claim })
+    }
+}
+
 /// A client that is connected and not yet seen under its directory.
 pub struct Connected {
     client: Mount,
     root: u64,
     identity: String,
     kernel: Arc<KernelCaches>,
-    directory: PathBuf,
-}
-
-/// Connects the client of a mount under `directory`. It waits for servers that are away.
-///
-/// # Errors
-/// The directory or the servers refuse: a sentence.
-pub fn connect(options: Options, settings: &MountSettings, directory: &Path) -> Result<Connected, MountError> {
-    check_directory(directory)?;
-    let kernel = Arc::new(KernelCaches::default());
-    let identity = format!("{}\n{}\n", options.fsname, options.uuid);
-    let client = Mount::start(options, kernel.clone()).map_err(MountError)?;
-    let root = match find_subtree(&client, &settings.subtree) {
-        Ok(root) => root,
-        Err(reason) => {
-            let _ = client.unmount(Duration::from_secs(5));
-            return Err(MountError(reason));
-        }
-    };
-    let _ = kernel.root.set(root);
-    let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
-    Ok(Connected { client, root, identity, kernel, directory })
+    claim: Claim,
 }
 
 impl Connected {
-    /// The client.
-    pub fn client(&self) -> &Mount {
-        &self.client
-    }
-
     /// Puts it under its directory.
     ///
     /// # Errors
     /// The kernel refuses: a sentence.
     pub fn mount(self, settings: &MountSettings) -> Result<FuseMount, MountError> {
-        let Connected { client, root, identity, kernel, directory } = self;
+        let Connected { client, root, identity, kernel, claim } = self;
+        let directory = claim.directory.clone();
         let failed = |error: io::Error| {
             let _ = client.unmount(Duration::from_secs(5));
             MountError(match error.kind() {
@@ -172,10 +222,9 @@ impl Connected {
                     "this machine cannot mount FUSE file systems; install the package fuse3 and load the module fuse"
                         .to_owned()
                 }
-                io::ErrorKind::PermissionDenied => format!(
-                    "mounting {} is not permitted: {error}; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
-                    directory.display()
-                ),
+                io::ErrorKind::PermissionDenied => {
+                    format!("mounting {} is not permitted: {error}{}", directory.display(), advice(settings))
+                }
                 _ => format!("cannot mount {}: {error}", directory.display()),
             })
         };
@@ -193,6 +242,17 @@ impl Connected {
         let _ = kernel.notifier.set(session.notifier());
         let transport = session.transport();
         Ok(FuseMount { client, transport, session: Mutex::new(Some(session)), kernel, directory })
+    }
+}
+
+/// What to do when mounting is not permitted.
+fn advice(settings: &MountSettings) -> &'static str {
+    let device = rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK);
+    match (device, settings.allow_other, rustix::process::geteuid().is_root()) {
+        (Err(_), _, false) => "; this user needs to read and write /dev/fuse (as root: chmod 666 /dev/fuse)",
+        (Err(_), _, true) | (Ok(()), _, true) => "; a container needs /dev/fuse and the capability CAP_SYS_ADMIN",
+        (Ok(()), true, false) => "; as a user, leave allow_other away or set user_allow_other in /etc/fuse.conf",
+        (Ok(()), false, false) => "",
     }
 }
 
@@ -281,7 +341,7 @@ pub fn remount(settings: &MountSettings, directory: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(directory, kernel_flags(settings), c"")?)
 }
 
-fn check_directory(directory: &Path) -> Result<(), MountError> {
+fn check_kind(directory: &Path) -> Result<(), MountError> {
     let shown = directory.display();
     match std::fs::metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -294,15 +354,31 @@ fn check_directory(directory: &Path) -> Result<(), MountError> {
         Ok(metadata) if !metadata.is_dir() => {
             Err(MountError(format!("mount point {shown} is not a directory; choose or create one")))
         }
-        Ok(_) => {
-            let wanted = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
-            if mounts().iter().any(|mount| mount.place == wanted) {
-                return Err(MountError(format!(
-                    "mount point {shown} is busy: an Adamant file system is mounted there; unmount it first or choose another directory"
-                )));
-            }
-            Ok(())
-        }
+        Ok(_) => Ok(()),
+    }
+}
+
+fn check_free(directory: &Path) -> Result<(), MountError> {
+    let wanted = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_path_buf());
+    if mounts().iter().any(|mount| mount.place == wanted) {
+        return Err(MountError(format!(
+            "mount point {} is busy: an Adamant file system is mounted there; unmount it first or choose another directory",
+            directory.display()
+        )));
+    }
+    Ok(())
+}
+
+/// A lock on a directory, released when the file is closed. `None`: it lies where there are no such locks, or this user may not read it.
+fn lock(directory: &Path) -> Result<Option<File>, MountError> {
+    let Ok(file) = File::open(directory) else { return Ok(None) };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(MountError(format!(
+            "mount point {} is busy: another process is about to mount there (see 'adamant status'); end it first or choose another directory",
+            directory.display()
+        ))),
+        Err(_) => Ok(None),
     }
 }
 

@@ -51,7 +51,8 @@ pub enum Request {
 /// A device as `lctl dl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// `UP`; `ST`: it stops, and was a mount that still writes back what programs have written.
+    /// `UP`; `AT`: a mount that waits for its servers before it is seen; `ST`: it stops, and was a mount that still writes back what
+    /// programs have written.
     pub state: String,
     /// `mgs`, `mdt`, `obdfilter`, `mdc`, `osc`, `mgc`.
     pub kind: String,
@@ -78,6 +79,9 @@ pub struct Description {
     pub places: Vec<String>,
     /// Devices.
     pub devices: Vec<Device>,
+    /// A mount that is not complete: whose answers it lacks, and why.
+    #[serde(default)]
+    pub waits: Vec<String>,
 }
 
 /// An answer.
@@ -466,6 +470,7 @@ mod tests {
                     uuid: uuid.to_owned(),
                     place: String::new(),
                 }],
+                waits: Vec::new(),
             }),
             Request::GetParam { .. } => Response::Params(
                 [

@@ -31,6 +31,8 @@ use crate::clock::{self, Clock};
 use crate::crew::Crew;
 use crate::stream::Stream;
 
+mod status;
+
 /// What runs when a call is done. It must not block and must not call the mount.
 pub type Completion = Box<dyn FnOnce(Result<Answer, Errno>) + Send>;
 
@@ -145,6 +147,8 @@ struct State {
     /// When the caretaker wakes by itself, while it sleeps.
     wakes: Option<stdx::Instant>,
     phase: Phase,
+    /// What a mount that is not complete waits for.
+    waits: Vec<String>,
     /// What was not written back when it ended, as a sentence.
     lost: Option<String>,
     /// When the last call came, so that the caretaker stays away from the sockets.
@@ -217,6 +221,7 @@ impl Mount {
                 reader: Reader::Nobody,
                 wakes: None,
                 phase: Phase::Mounting,
+                waits: Vec::new(),
                 lost: None,
                 last_call: std::time::Instant::now(),
                 ready: Vec::new(),
@@ -272,8 +277,9 @@ impl Mount {
         loop {
             match &state.phase {
                 Phase::Mounting => self.shared.settled.wait(&mut state),
+                Phase::Mounted => return Ok(()),
                 Phase::Failed(reason) => return Err(reason.clone()),
-                _ => return Ok(()),
+                Phase::Unmounting | Phase::Gone => return Err("it was ended before it was mounted".to_owned()),
             }
         }
     }
@@ -357,31 +363,6 @@ impl Mount {
             }
             slot.1.wait(&mut answer);
         }
-    }
-
-    /// Parameters of the client that match `pattern`, by name.
-    pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
-        self.shared.state.lock().machine.get_params(pattern)
-    }
-
-    /// Sets a parameter.
-    ///
-    /// # Errors
-    /// The errno that says why not (`ENOENT`, `ERANGE`, `EINVAL`).
-    pub fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
-        let mut result = Ok(());
-        self.shared.turn(|state, now| result = state.machine.set_param(now, name, value));
-        result
-    }
-
-    /// Files of which the kernel may hold pages, dirty ones too.
-    pub fn files_in_kernel(&self) -> Vec<u64> {
-        self.shared.state.lock().machine.files_in_kernel()
-    }
-
-    /// Whether it serves programs: it was not told to end yet.
-    pub fn is_up(&self) -> bool {
-        matches!(self.shared.state.lock().phase, Phase::Mounting | Phase::Mounted)
     }
 
     /// Writes everything back, says good-bye to the servers and ends the client. Gives up after `patience`. Once it has ended, this
@@ -733,6 +714,7 @@ impl Shared {
                 }
             }
             Effect::Mounted => self.settle(state, Phase::Mounted),
+            Effect::MountWaits { on } => state.waits = on,
             Effect::MountFailed { reason } => self.settle(state, Phase::Failed(reason)),
             Effect::Unmounted { result } => {
                 state.lost = result
@@ -787,8 +769,12 @@ impl Shared {
             }
         }
         for id in &broken {
-            self.drop_conn(state, *id);
-            state.machine.handle(self.clock.now(), Event::Closed { conn: *id });
+            // What the server said before it hung up: why, perhaps.
+            self.read_conn(state, *id);
+            if state.conns.contains_key(id) {
+                self.drop_conn(state, *id);
+                state.machine.handle(self.clock.now(), Event::Closed { conn: *id });
+            }
         }
         !broken.is_empty()
     }

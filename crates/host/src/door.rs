@@ -3,8 +3,9 @@
 //! The thread is not the target's, so peers that are refused cost the target nothing, however many there are. Those that
 //! are admitted go to the target through a short queue; while it is full, others wait in the kernel's.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,7 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use proto::Nid;
+use bytes::{Buf, Bytes};
+use proto::msg::ConnectRep;
+use proto::{Errno, Frame, Header, Nid, Opcode, SendQueue, Xid};
+use rustix::net::SendFlags;
 use target::Peer;
 use tokio::sync::mpsc;
 
@@ -223,11 +227,14 @@ impl Doorkeeper {
             let peer = self.identify(&arrived);
             if !self.admission.admits(&peer) {
                 let why = "only root and the server's own user may connect from this machine, and others only with --insecure";
-                self.refuse(&peer, why);
+                // One that cannot be told apart now may be told apart the next time.
+                let errno = if peer.local && peer.uid.is_none() { Errno::EAGAIN } else { Errno::EACCES };
+                self.refuse(&arrived, &peer, errno, why);
                 continue;
             }
             let Some(seat) = Seat::take() else {
-                self.refuse(&peer, "the server has as many connections as its limit of descriptors allows (ulimit -n)");
+                let why = "the server has as many connections as its limit of descriptors allows (ulimit -n)";
+                self.refuse(&arrived, &peer, Errno::EAGAIN, why);
                 continue;
             };
             if self.admitted.blocking_send(Admitted { arrived, peer, seat }).is_err() {
@@ -262,7 +269,17 @@ impl Doorkeeper {
         uid
     }
 
-    fn refuse(&mut self, peer: &Peer, why: &str) {
+    /// Turns a peer away. It gets a reply to whatever it asked; nothing is read, and nothing is waited for.
+    fn refuse(&mut self, arrived: &Arrived, peer: &Peer, errno: Errno, why: &str) {
+        let mut reply = SendQueue::new();
+        reply.push(&refusal(&self.target, errno, why));
+        let told = match arrived {
+            Arrived::Tcp(stream, _) => send_at_once(stream, &mut reply),
+            Arrived::Unix(stream) => send_at_once(stream, &mut reply),
+        };
+        if let Err(error) = told {
+            tracing::debug!("target '{}' could not tell {} so: {error}", self.target, peer.address);
+        }
         let now = Instant::now();
         if let Some(more) = self.refusals.line(now) {
             tracing::warn!("target '{}' refused {}: {why}{more}", self.target, peer.address);
@@ -271,6 +288,29 @@ impl Doorkeeper {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// The reply to a connect request that was not read.
+fn refusal(target: &str, errno: Errno, why: &str) -> Frame {
+    let header = Header {
+        opcode: Opcode::Connect as u16,
+        flags: proto::frame::flags::REPLY,
+        xid: Xid(0),
+        status: -errno.raw(),
+        ..Header::default()
+    };
+    let body = ConnectRep { reason: format!("target '{target}': {why}"), ..ConnectRep::default() };
+    Frame::new(header, &body, Bytes::new())
+}
+
+/// Sends what the socket takes without waiting.
+fn send_at_once(socket: impl AsFd, frames: &mut SendQueue) -> io::Result<()> {
+    let mut slices = [IoSlice::new(&[]); 4];
+    let count = frames.chunks_vectored(&mut slices);
+    let mut nothing = rustix::net::SendAncillaryBuffer::default();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &slices[..count], &mut nothing, flags)?;
+    Ok(())
 }
 
 /// Counts refusals, so that neither the log nor a processor is filled with them.
@@ -337,6 +377,23 @@ mod tests {
         assert_eq!(peer.address, honest.local_addr().unwrap().to_string(), "the others had hung up");
         assert_eq!(peer.uid, Some(rustix::process::geteuid().as_raw()));
         assert!(entrance.arrivals.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_refused_peer_reads_why() {
+        use std::io::Read;
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let mut queue = SendQueue::new();
+        queue.push(&refusal("fs-MDT0000", Errno::EACCES, "not from there"));
+        send_at_once(&theirs, &mut queue).unwrap();
+        drop(theirs);
+        let mut decoder = proto::Decoder::new();
+        let mut bytes = Vec::new();
+        ours.read_to_end(&mut bytes).unwrap();
+        decoder.buffer().extend_from_slice(&bytes);
+        let frame = decoder.next_frame().unwrap().unwrap();
+        assert_eq!((frame.header.xid, frame.header.status), (Xid(0), -Errno::EACCES.raw()));
+        assert_eq!(frame.decode::<ConnectRep>().unwrap().reason, "target 'fs-MDT0000': not from there");
     }
 
     #[test]

@@ -525,6 +525,7 @@ fn answer(
         fsname: fsname.unwrap_or_default(),
         places,
         devices,
+        waits: Vec::new(),
     };
     let surveyed: Vec<(String, mpsc::UnboundedSender<Control>)> = threads
         .iter()

@@ -94,6 +94,8 @@ pub struct DataSpace {
     pub total: u64,
     /// What may be written. What the store of the same medium keeps for removals is already taken off.
     pub free: u64,
+    /// Which medium it is: the same number for all targets on it, and no other one's anywhere. 0: not known.
+    pub disk: u64,
 }
 
 /// Number of a data operation in flight.

@@ -117,7 +117,7 @@ impl Cx<'_> {
 
     /// Room for data files, as last told. Who was told nothing of them has them beside the store.
     pub fn data_space(&self) -> Option<DataSpace> {
-        let beside = || self.m.view.space().map(|space| DataSpace { total: space.total, free: space.free });
+        let beside = || self.m.view.space().map(|space| DataSpace { total: space.total, free: space.free, disk: 0 });
         self.m.data_space.or_else(beside)
     }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use host::admin::{self, Request, Response};
 
-use crate::commands::status;
+use crate::commands::{mount, status, up};
 use crate::output::say;
 
 /// Unmount and stop the file system of a directory
@@ -21,30 +21,28 @@ pub struct Arguments {
     pub dir: PathBuf,
 }
 
-/// How long processes may take to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long processes may take to end: a mount whose servers are away tries for a minute to write back.
+const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let dir = std::path::absolute(&arguments.dir)?;
-    let processes = status::processes();
-    let servers: Vec<_> = processes.iter().filter(|p| p.role == "server" && p.serves(&dir)).collect();
-    if servers.is_empty() {
-        say!("nothing runs for {}", dir.display());
+    let home = up::Home::new(&arguments.dir)?;
+    let (servers, mounts) = home.processes();
+    let dead = home.dead_mounts(&mounts);
+    if servers.is_empty() && mounts.is_empty() && dead.is_empty() {
+        say!("nothing runs for {}", home.dir().display());
         return Ok(ExitCode::SUCCESS);
     }
-    let fsnames: Vec<String> = servers.iter().flat_map(|server| server.fsnames()).collect();
-    let nids: Vec<String> =
-        servers.iter().flat_map(|server| server.description.devices.iter().map(|d| d.place.clone())).collect();
-    for mount in processes.iter().filter(|p| p.role == "mount" && fsnames.contains(&p.description.fsname)) {
-        // Another file system of the same name is not ours.
-        if !mount.is_mounted_from(&nids) {
-            continue;
-        }
+    for mount in dead {
+        let shown = mount.place.display().to_string();
+        mount::take_away(&mount.place, true).with_context(|| format!("cannot unmount {shown}"))?;
+        say!("unmounted {shown}, whose process had died");
+    }
+    for mount in &mounts {
         stop(mount)?;
         say!("unmounted {}", mount.description.places.join(", "));
     }
-    for server in servers {
+    for server in &servers {
         stop(server)?;
         say!("stopped   {}", server.names().join(", "));
     }

@@ -1,5 +1,8 @@
 //! `adamant status`: what runs on this machine.
 
+pub mod dead;
+mod show;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +13,7 @@ use clap::Args;
 use host::admin::{self, Description, Request, Response};
 
 use crate::audience;
-use crate::output::{self, say};
+use crate::output;
 
 /// Targets, clients, recovery and space of what runs on this machine
 ///
@@ -48,6 +51,11 @@ impl Process {
         })
     }
 
+    /// Whether a mount is, or shall be, at `place`.
+    pub fn is_at(&self, place: &Path) -> bool {
+        self.description.places.iter().any(|own| Path::new(own) == place)
+    }
+
     /// Names of its devices.
     pub fn names(&self) -> Vec<String> {
         self.description.devices.iter().map(|device| device.name.clone()).collect()
@@ -60,6 +68,15 @@ impl Process {
             names.iter().filter_map(|name| name.rsplit_once('-')).map(|(fsname, _)| fsname.to_owned()).collect();
         names.dedup();
         names
+    }
+
+    /// The targets that a mount knows, and the state of its connection to each, `FULL` if requests pass.
+    pub fn connections(&self) -> Vec<(String, String)> {
+        let row = |text: &str, key: &str| {
+            text.lines().find_map(|line| line.trim().strip_prefix(key).map(|value| value.trim().to_owned()))
+        };
+        let imports = self.params("*.*.import");
+        imports.iter().filter_map(|(_, text)| Some((row(text, "target:")?, row(text, "state:")?))).collect()
     }
 
     /// Whether a mount looks for its MGS at one of these addresses.
@@ -140,64 +157,13 @@ pub fn newest(is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let mut pace = show::Pace::default();
     loop {
-        let found = print(&arguments)?;
+        let found = show::print(&arguments, &mut pace)?;
         if !arguments.watch || output::is_unread() {
             return Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
         std::thread::sleep(Duration::from_secs(2));
         output::print(format_args!("\x1b[2J\x1b[H"));
     }
-}
-
-fn print(arguments: &Arguments) -> anyhow::Result<bool> {
-    let mut processes = processes();
-    if let Some(dir) = &arguments.dir {
-        let dir = std::path::absolute(dir)?;
-        let servers = processes.iter().filter(|p| p.role == "server" && p.serves(&dir));
-        let nids: Vec<String> =
-            servers.flat_map(|p| &p.description.devices).map(|device| device.place.clone()).collect();
-        let is_ours = |p: &Process| p.serves(&dir) || p.role == "mount" && p.is_mounted_from(&nids);
-        processes.retain(is_ours);
-    }
-    let mut rows = Vec::new();
-    for process in &processes {
-        for device in &process.description.devices {
-            let status = process.params(&format!("*.{}.recovery_status", device.name));
-            let recovery = status
-                .first()
-                .and_then(|(_, text)| text.lines().find_map(|line| line.strip_prefix("status: ")))
-                .unwrap_or("-")
-                .to_owned();
-            let exports = process.params(&format!("*.{}.num_exports", device.name));
-            let clients = exports.first().map_or("-".to_owned(), |(_, value)| value.trim().to_owned());
-            rows.push(vec![
-                device.name.clone(),
-                device.state.clone(),
-                recovery,
-                clients,
-                process.description.pid.to_string(),
-                device.place.clone(),
-            ]);
-        }
-    }
-    if arguments.json {
-        let list: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                serde_json::json!({
-                    "name": row[0], "state": row[1], "recovery": row[2], "clients": row[3], "pid": row[4], "place": row[5],
-                })
-            })
-            .collect();
-        say!("{}", serde_json::to_string_pretty(&list)?);
-    } else if rows.is_empty() {
-        say!("nothing runs here; start a file system with: adamant up");
-    } else {
-        output::print(format_args!(
-            "{}",
-            output::table(&["NAME", "STATE", "RECOVERY", "CLIENTS", "PID", "PLACE"], &rows)
-        ));
-    }
-    Ok(!rows.is_empty())
 }

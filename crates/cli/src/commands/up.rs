@@ -1,19 +1,21 @@
 //! `adamant up`: a whole file system in one command.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+pub mod home;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use host::admin;
 use host::server::{self, NewTarget, Place, ServeOptions};
-use proto::{Nid, TargetIndex, TargetKind, TargetName};
+use proto::{TargetIndex, TargetKind, TargetName};
 
 use crate::commands::{mount, serve, status};
 use crate::daemon;
 use crate::output::say;
+pub use home::Home;
+use status::Process;
 
 /// A whole file system in one command: format if new, serve, mount
 ///
@@ -26,9 +28,9 @@ pub struct Arguments {
     /// Where to mount
     #[arg(long, default_value = "./mnt")]
     pub mount: PathBuf,
-    /// Name of the file system
-    #[arg(long, default_value = "adamant")]
-    pub fsname: String,
+    /// Name of the file system; by default the one that the directory holds, or adamant
+    #[arg(long)]
+    pub fsname: Option<String>,
     /// Metadata targets; this version serves one
     #[arg(long, default_value_t = 1)]
     pub mdts: u32,
@@ -43,11 +45,24 @@ pub struct Arguments {
     pub allow_faults: bool,
 }
 
+/// How long a mount that is there already may take to have all its connections back.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What `up` works on.
+struct Plan {
+    arguments: Arguments,
+    home: Home,
+    fsname: String,
+    mount: PathBuf,
+    start: Instant,
+}
+
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
-    if !TargetName::fsname_is_valid(&arguments.fsname) {
-        bail!("'{}' cannot name a file system; use 1 to 8 letters, digits or underscores", arguments.fsname);
+    let fsname = arguments.fsname.as_deref().unwrap_or("adamant");
+    if !TargetName::fsname_is_valid(fsname) {
+        bail!("'{fsname}' cannot name a file system; use 1 to 8 letters, digits or underscores");
     }
     if arguments.mdts != 1 {
         bail!("this version serves one metadata target; leave --mdts away or say --mdts 1");
@@ -55,118 +70,223 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.osts > 1000 {
         bail!("{} object targets are too many for one node; at most 1000", arguments.osts);
     }
-    let dir = std::path::absolute(&arguments.dir)?;
-    let directory = std::path::absolute(&arguments.mount)?;
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create '{}'", dir.display()))?;
-    // Left over from a mount whose process died: the directory cannot even be looked at.
-    if std::fs::metadata(&directory).is_err_and(|error| error.raw_os_error() == Some(107)) {
-        let _ = rustix::mount::unmount(&directory, rustix::mount::UnmountFlags::DETACH);
-    }
-    std::fs::create_dir_all(&directory).with_context(|| format!("cannot create '{}'", directory.display()))?;
-
-    let listen = base_nid(&dir);
-    let running = status::processes();
-    let server = running.iter().find(|process| process.role == "server" && process.serves(&dir));
-    let serving = server.is_some();
-    let (targets, made) = format_missing(&arguments, &dir, &listen, server)?;
-    let mounted =
-        running.iter().any(|process| process.role == "mount" && process.is_up() && process.serves(&directory));
-    let source = format!("{listen}:/{}", arguments.fsname);
-
-    let mount_options: Vec<String> = arguments.allow_faults.then(|| "allow_faults".to_owned()).into_iter().collect();
-    if arguments.foreground {
-        if serving || mounted {
-            bail!("it runs already; stop it first with: adamant down --dir {}", dir.display());
+    let home = Home::new(&arguments.dir)?;
+    let mount = std::path::absolute(&arguments.mount)?;
+    let (servers, mounts) = home.processes();
+    let server = servers.into_iter().next();
+    let fsname = match (home.fsname(server.as_ref()), &arguments.fsname) {
+        (Some(held), Some(named)) if held != *named => {
+            bail!(
+                "'{}' holds the file system '{held}'; leave --fsname away, or choose another --dir",
+                home.dir().display()
+            )
         }
-        crate::log::start();
-        host::process::prepare();
-        let faults = serve::allowed_faults(arguments.allow_faults);
-        let places: Vec<Place> = targets.iter().cloned().map(Place::Directory).collect();
-        let server =
-            serve::start(&places, &ServeOptions { listen, faults: faults.clone(), ..ServeOptions::default() })?;
-        let request = mount::MountRequest::parse(&source, &mount_options, false)?.with_faults(faults);
-        let mounted = mount::Mounted::start(&request, directory.clone())?;
-        say(&arguments, &made, &dir, &directory, start);
-        let result = mounted.run();
-        server.stop().map_err(anyhow::Error::msg)?;
-        result?;
+        (held, named) => held.or_else(|| named.clone()).unwrap_or_else(|| "adamant".to_owned()),
+    };
+    let mut plan = Plan { arguments, home, fsname, mount, start };
+    let wanted = plan.home.wanted(plan.arguments.osts)?;
+    if server.is_some() && wanted.iter().any(|target| !target.there) {
+        bail!("it runs already, with fewer targets than you want; stop it first with: {}", plan.down_command());
+    }
+    std::fs::create_dir_all(plan.home.dir())
+        .with_context(|| format!("cannot create '{}'", plan.home.dir().display()))?;
+    free_mount_point(&plan.mount)?;
+    let made = plan.make(&wanted)?;
+    let targets: Vec<PathBuf> = wanted.iter().map(|target| plan.home.dir().join(&target.folder)).collect();
+    let mounted = mounts.into_iter().find(|process| process.serves(&plan.mount));
+    if plan.arguments.foreground {
+        if server.is_some() || mounted.is_some() {
+            bail!("it runs already; stop it first with: {}", plan.down_command());
+        }
+        plan.stay(&targets, &made)?;
         return Ok(ExitCode::SUCCESS);
     }
-
-    if !serving {
-        let mut words = vec!["serve".to_owned(), "--listen".to_owned(), listen.to_string()];
-        if arguments.allow_faults {
-            words.push("--allow-faults".to_owned());
-        }
-        words.extend(targets.iter().map(|target| target.display().to_string()));
-        daemon::start(&words, &dir.join("server.log"))?;
+    if server.is_none() {
+        plan.serve(&targets)?;
     }
-    if !mounted {
-        mount::start_in_background(&source, &directory, &mount_options)?;
-    }
-    say(&arguments, &made, &dir, &directory, start);
+    let done = match mounted {
+        Some(process) => await_connections(&process, PATIENCE),
+        None => mount::start_in_background(&plan.source(), &plan.mount, &plan.mount_options()).map(drop),
+    };
+    done.with_context(|| {
+        format!("the servers run (stop them with: {}), but there is no mount that works", plan.down_command())
+    })?;
+    plan.say(&made);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the servers of a directory listen: a Unix socket with a short name that follows from the directory.
-fn base_nid(dir: &Path) -> Nid {
-    let mut hasher = DefaultHasher::new();
-    dir.hash(&mut hasher);
-    let name = format!("up-{:08x}", hasher.finish() as u32);
-    Nid::Unix(admin::directory().join(name).display().to_string())
+/// Makes the mount point. One that is left over from a mount whose process died cannot even be looked at before it is freed.
+fn free_mount_point(mount: &Path) -> anyhow::Result<()> {
+    if status::dead::is_dead(mount) {
+        mount::take_away(mount, true).with_context(|| {
+            format!("'{}' is a mount whose process has died; free it with: umount -l", mount.display())
+        })?;
+    }
+    std::fs::create_dir_all(mount).with_context(|| format!("cannot create '{}'", mount.display()))
 }
 
-/// Makes the targets that do not exist yet. Gives all directories, MGT first, and the names of those that were made. `server` serves
-/// those that exist, and knows what they are.
-fn format_missing(
-    arguments: &Arguments,
-    dir: &Path,
-    listen: &Nid,
-    server: Option<&status::Process>,
-) -> anyhow::Result<(Vec<PathBuf>, Vec<String>)> {
-    let mut wanted = vec![(dir.join("mgt"), TargetKind::Mgt, 0), (dir.join("mdt0"), TargetKind::Mdt, 0)];
-    let existing = (0..).take_while(|index| dir.join(format!("ost{index}")).exists()).count() as u32;
-    for index in 0..arguments.osts.max(existing) {
-        wanted.push((dir.join(format!("ost{index}")), TargetKind::Ost, index));
-    }
-    let mut made = Vec::new();
-    for (place, kind, index) in &wanted {
-        if place.exists() {
-            let name = match (server, kind) {
-                (Some(server), TargetKind::Mdt) => server.names().into_iter().find(|name| name.contains("-MDT")),
-                (None, TargetKind::Mdt) => {
-                    server::identify(&Place::Directory(place.clone())).ok().map(|header| header.name)
-                }
-                _ => None,
-            };
-            if let Some(name) = name.filter(|name| !name.starts_with(&format!("{}-", arguments.fsname))) {
-                bail!(
-                    "'{}' holds {name}, which is of another file system; name it with --fsname or choose another --dir",
-                    place.display()
-                );
-            }
-            continue;
+/// Waits until a mount that is there has all its connections.
+fn await_connections(process: &Process, patience: Duration) -> anyhow::Result<()> {
+    let start = Instant::now();
+    loop {
+        let connections = process.connections();
+        let lost: Vec<String> = connections
+            .iter()
+            .filter(|(_, state)| state != "FULL")
+            .map(|(target, state)| format!("{target} ({state})"))
+            .collect();
+        if lost.is_empty() && !connections.is_empty() {
+            return Ok(());
         }
-        let fsname = if *kind == TargetKind::Mgt { String::new() } else { arguments.fsname.clone() };
-        let name = TargetName { fsname, kind: *kind, index: TargetIndex(*index) };
-        let mgs = if *kind == TargetKind::Mgt { vec![] } else { vec![listen.clone()] };
-        server::format(
-            &Place::Directory(place.clone()),
-            &NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new(), plain_names: false },
-        )
-        .map_err(anyhow::Error::msg)?;
-        made.push(name.to_string());
+        if start.elapsed() > patience {
+            let whom = if lost.is_empty() { "anything".to_owned() } else { lost.join(", ") };
+            bail!(
+                "process {} at {} has no connection to {whom}",
+                process.description.pid,
+                process.description.places.join(", ")
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    Ok((wanted.into_iter().map(|(place, _, _)| place).collect(), made))
 }
 
-fn say(arguments: &Arguments, made: &[String], dir: &Path, directory: &Path, start: Instant) {
-    if !made.is_empty() {
-        say!("made      {} in {}", made.join(", "), dir.display());
+impl Plan {
+    fn source(&self) -> String {
+        format!("{}:/{}", self.home.listen(), self.fsname)
     }
-    say!("mounted   {} on {} after {:.2} s", arguments.fsname, directory.display(), start.elapsed().as_secs_f64());
-    say!();
-    say!("try       cp -r /etc {}/ ; ls -l {}", directory.display(), directory.display());
-    say!("look      adamant status ; adamant lfs df -h {}", directory.display());
-    say!("stop      adamant down --dir {}", dir.display());
+
+    fn mount_options(&self) -> Vec<String> {
+        self.arguments.allow_faults.then(|| "allow_faults".to_owned()).into_iter().collect()
+    }
+
+    fn down_command(&self) -> String {
+        format!("{} down --dir {}", own_name(), shell_word(&self.home.dir().display().to_string()))
+    }
+
+    /// Makes the targets that are not there. Gives their names.
+    fn make(&mut self, wanted: &[home::Wanted]) -> anyhow::Result<Vec<String>> {
+        let mut made = Vec::new();
+        for target in wanted {
+            let fsname = if target.kind == TargetKind::Mgt { String::new() } else { self.fsname.clone() };
+            let name = TargetName { fsname, kind: target.kind, index: TargetIndex(target.index) };
+            if !target.there {
+                let mgs = if target.kind == TargetKind::Mgt { vec![] } else { vec![self.home.listen()] };
+                let place = Place::Directory(self.home.dir().join(&target.folder));
+                let new =
+                    NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new(), plain_names: false };
+                server::format(&place, &new).map_err(anyhow::Error::msg)?;
+                made.push(name.to_string());
+            }
+            self.home.remember(&self.fsname, &name.to_string(), &target.folder)?;
+        }
+        Ok(made)
+    }
+
+    /// Starts the servers in the background.
+    fn serve(&self, targets: &[PathBuf]) -> anyhow::Result<()> {
+        let mut words = vec!["serve".to_owned(), "--listen".to_owned(), self.home.listen().to_string()];
+        if self.arguments.allow_faults {
+            words.push("--allow-faults".to_owned());
+        }
+        words.extend(targets.iter().map(|target| target.display().to_string()));
+        let log = self.home.dir().join("server.log");
+        let pid = daemon::start(&words, &log)?;
+        // A target that is refused by the MGS, perhaps, ends by itself.
+        let process = status::processes().into_iter().find(|process| process.description.pid == pid);
+        let stopped = match &process {
+            None => vec!["the server".to_owned()],
+            Some(process) => {
+                let devices = process.description.devices.iter();
+                devices.filter(|device| device.state != "UP").map(|device| device.name.clone()).collect()
+            }
+        };
+        if !stopped.is_empty() {
+            let why = last_error(&std::fs::read_to_string(&log).unwrap_or_default());
+            let rest = if process.is_some() {
+                format!("; stop the others with: {}", self.down_command())
+            } else {
+                String::new()
+            };
+            bail!("{} stopped as soon as it was started: {why} (see '{}'){rest}", stopped.join(", "), log.display());
+        }
+        Ok(())
+    }
+
+    /// Serves and mounts in this process.
+    fn stay(&self, targets: &[PathBuf], made: &[String]) -> anyhow::Result<()> {
+        crate::log::start();
+        host::process::prepare();
+        let faults = serve::allowed_faults(self.arguments.allow_faults);
+        let places: Vec<Place> = targets.iter().cloned().map(Place::Directory).collect();
+        let options = ServeOptions { listen: self.home.listen(), faults: faults.clone(), ..ServeOptions::default() };
+        let server = serve::start(&places, &options)?;
+        let request = mount::MountRequest::parse(&self.source(), &self.mount_options(), false)?.with_faults(faults);
+        let mounted = mount::Mounted::start(&request, self.mount.clone(), mount::Starter::Person)?;
+        self.say(made);
+        let result = mounted.run();
+        server.stop().map_err(anyhow::Error::msg)?;
+        result
+    }
+
+    fn say(&self, made: &[String]) {
+        let (own, mount) = (own_name(), shell_word(&self.mount.display().to_string()));
+        if !made.is_empty() {
+            say!("made      {} in {}", made.join(", "), self.home.dir().display());
+        }
+        say!("mounted   {} on {} after {:.2} s", self.fsname, self.mount.display(), self.start.elapsed().as_secs_f64());
+        say!();
+        say!("try       cp -r /etc/ssl {mount}/ ; ls -l {mount}");
+        say!("look      {own} status ; {own} lfs df -h {mount}");
+        say!("stop      {}", self.down_command());
+    }
+}
+
+/// The last line of a log that says what failed.
+fn last_error(log: &str) -> String {
+    let lines = || log.lines().rev().filter(|line| !line.trim().is_empty());
+    let line =
+        lines().find(|line| line.contains(" ERROR ") || line.starts_with("adamant: ")).or_else(|| lines().next());
+    line.unwrap_or("it does not say why").trim().to_owned()
+}
+
+/// How a shell calls this program: by its name if that finds it, by its path otherwise.
+pub fn own_name() -> String {
+    let Ok(own) = std::env::current_exe() else { return "adamant".to_owned() };
+    let found = std::env::var_os("PATH").is_some_and(|path| {
+        let all: Vec<PathBuf> = std::env::split_paths(&path).map(|folder| folder.join("adamant")).collect();
+        all.into_iter()
+            .find(|program| program.is_file())
+            .is_some_and(|first| std::fs::canonicalize(first).ok() == Some(own.clone()))
+    });
+    if found { "adamant".to_owned() } else { shell_word(&own.display().to_string()) }
+}
+
+/// A word as a shell reads it.
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_what_a_shell_reads() {
+        for (word, shown) in [("/a/b-c.d", "/a/b-c.d"), ("a b", "'a b'"), ("it's", "'it'\\''s'"), ("", "''")] {
+            assert_eq!(shell_word(word), shown);
+        }
+    }
+
+    #[test]
+    fn the_last_error_of_a_log_is_found() {
+        let log = "a INFO x\nb ERROR target 'd-MDT0000': refused\nc INFO y\n\n";
+        assert_eq!(last_error(log), "b ERROR target 'd-MDT0000': refused");
+        assert_eq!(last_error("a INFO x\n"), "a INFO x");
+        assert_eq!(last_error(""), "it does not say why");
+    }
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use proto::msg::{Fid2pathRep, Fid2pathReq, Layout, Reint, ReintReq, SetlayoutKind, SetlayoutOp, StatfsRep, StatfsReq};
 use proto::{Errno, Fid, Opcode};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use stdx::Instant;
 
@@ -68,28 +69,60 @@ fn space(
     }
 }
 
+/// The space of several targets. Those that share a disk share its bytes.
+#[derive(Default)]
+struct Sum {
+    /// Of targets that have their bytes to themselves, and the objects of all.
+    own: StatfsRep,
+    /// Of each disk, with what its targets have promised to clients (`free` less `available`) in `grant`.
+    disks: BTreeMap<u64, StatfsRep>,
+}
+
+impl Sum {
+    fn add(&mut self, rep: &StatfsRep) {
+        self.own.files = self.own.files.saturating_add(rep.files);
+        self.own.files_free = self.own.files_free.saturating_add(rep.files_free);
+        if rep.disk == 0 {
+            self.add_bytes(rep.total, rep.free, rep.available);
+            return;
+        }
+        let disk = self.disks.entry(rep.disk).or_insert(StatfsRep { free: u64::MAX, ..StatfsRep::default() });
+        disk.total = disk.total.max(rep.total);
+        disk.free = disk.free.min(rep.free);
+        disk.grant = disk.grant.saturating_add(rep.free.saturating_sub(rep.available));
+    }
+
+    fn add_bytes(&mut self, total: u64, free: u64, available: u64) {
+        self.own.total = self.own.total.saturating_add(total);
+        self.own.free = self.own.free.saturating_add(free);
+        self.own.available = self.own.available.saturating_add(available);
+    }
+
+    fn all(mut self) -> StatfsRep {
+        for disk in core::mem::take(&mut self.disks).into_values() {
+            self.add_bytes(disk.total, disk.free, disk.free.saturating_sub(disk.grant));
+        }
+        self.own
+    }
+}
+
 /// `Statfs`: bytes of the object targets, files of the metadata targets. Without object targets, bytes of the latter.
 pub(crate) fn statfs(cx: &mut Cx<'_>) -> Run<Answer> {
     let until = Instant(cx.memo(step::UNTIL).unwrap_or((cx.now() + PATIENCE).0));
     cx.set_memo(step::UNTIL, until.0);
     let answers = space(cx, |dest| dest == Dest::Mdt(0), Some(until))?;
-    let (mut data, mut metadata) = (StatfsRep::default(), StatfsRep::default());
+    let (mut data, mut metadata) = (Sum::default(), Sum::default());
     for (dest, rep) in answers {
         let sum = if let Dest::Ost(_) = dest { &mut data } else { &mut metadata };
         let known = || cx.w.imports.get(dest).and_then(|target| target.space);
         match rep.or_else(|errno| known().ok_or(errno)) {
-            Ok(rep) => {
-                sum.total = sum.total.saturating_add(rep.total);
-                sum.free = sum.free.saturating_add(rep.free);
-                sum.available = sum.available.saturating_add(rep.available);
-                sum.files = sum.files.saturating_add(rep.files);
-                sum.files_free = sum.files_free.saturating_add(rep.files_free);
-            }
+            Ok(rep) => sum.add(&rep),
             Err(Errno::ENOTCONN) if dest == Dest::Mdt(0) => return Err(Errno::ETIMEDOUT.into()),
             Err(errno) if dest == Dest::Mdt(0) => return Err(errno.into()),
             Err(_) => {}
         }
     }
+    let (data, metadata) = (data.all(), metadata.all());
     let bytes = if data.total > 0 { &data } else { &metadata };
     Ok(Answer::Space {
         block_size: BLOCK as u32,

@@ -60,6 +60,8 @@ pub struct Node {
     pub machine: Client,
     pub answers: BTreeMap<CallId, Result<Answer, Errno>>,
     pub mounted: bool,
+    /// What a mount that is not complete waits for.
+    pub waits: Vec<String>,
     pub failed: Option<String>,
     pub unmounted: bool,
     /// Not everything was written back by then.
@@ -347,10 +349,15 @@ impl Cluster {
 
     /// What the disk of an object target's data files has free, in bytes.
     pub fn set_free(&mut self, server: &str, free: u64) {
+        self.set_disk(server, free, 0);
+    }
+
+    /// The same, for a disk of 1 TiB with this number.
+    pub fn set_disk(&mut self, server: &str, free: u64, disk: u64) {
         let at = self.server(server);
         let (now, total) = (self.now, 1 << 40);
         let machine = self.servers[at].machine.as_mut().unwrap();
-        machine.handle(now, target::Event::DataSpace(target::DataSpace { total, free }));
+        machine.handle(now, target::Event::DataSpace(target::DataSpace { total, free, disk }));
         self.run();
     }
 
@@ -436,6 +443,7 @@ impl Cluster {
             machine,
             answers: BTreeMap::new(),
             mounted: false,
+            waits: Vec::new(),
             failed: None,
             unmounted: false,
             lost: None,
@@ -730,6 +738,7 @@ impl Cluster {
             }
             Effect::LetGo(nodes) => self.nodes[at].let_go.push(nodes),
             Effect::Mounted => self.nodes[at].mounted = true,
+            Effect::MountWaits { on } => self.nodes[at].waits = on,
             Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
             Effect::Unmounted { result } => (self.nodes[at].unmounted, self.nodes[at].lost) = (true, result.err()),
             Effect::Log(level, line) => self.log.push(format!("client {at} {level:?}: {line}")),

@@ -29,5 +29,6 @@ pub fn figures(ost: &Ost) -> StatfsRep {
         files_free,
         grant: 0,
         state: if ost.degraded { OST_DEGRADED } else { 0 },
+        disk: ost.space.map_or(0, |space| space.disk),
     }
 }

@@ -137,7 +137,7 @@ impl World {
 
     /// The data files lie on a medium of their own.
     pub fn set_data_space(&mut self, total: u64, free: u64) {
-        self.tell(Event::DataSpace(target::DataSpace { total, free }));
+        self.tell(Event::DataSpace(target::DataSpace { total, free, disk: 0 }));
     }
 
     /// The power fails and the target starts again.

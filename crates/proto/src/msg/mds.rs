@@ -767,6 +767,9 @@ pub struct StatfsRep {
     /// Object targets: [`OST_DEGRADED`] or 0.
     #[prost(uint32, tag = "55")]
     pub state: u32,
+    /// Object targets: the disk that the bytes are of. Targets with the same number share them; 0: not known, a disk of its own.
+    #[prost(uint64, tag = "100")]
+    pub disk: u64,
 }
 
 /// [`StatfsRep::state`]: the target is slower than it should be, new files avoid it.

@@ -393,6 +393,7 @@ samples! {
         files_free: big(5),
         grant: big(6),
         state: OST_DEGRADED,
+        disk: big(7),
     };
     "Fid2pathReq" = Fid2pathReq { fid: fid(1), cred: Some(cred(4)) };
     "Fid2pathRep" = Fid2pathRep { paths: vec![bytes("a/b"), bytes("c")] };

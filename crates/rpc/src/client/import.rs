@@ -16,7 +16,7 @@ use super::link::{Phase, Retry};
 use super::recover::Recovery;
 use super::replay::ReplayList;
 use super::slots::{Slots, Waiting};
-use super::{Config, ImportEffect, ImportEvent, Outgoing, RequestId, State};
+use super::{Config, ImportEffect, ImportEvent, Outgoing, RequestId, State, Trouble};
 use crate::at::{Estimate, Timeouts};
 use crate::{Link, Slot};
 
@@ -150,6 +150,7 @@ pub struct Import {
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
     pub(crate) timeouts: u64,
+    pub(crate) trouble: Option<Trouble>,
     pub(crate) history: History,
     /// What the server says of how long requests take.
     service: Estimate,
@@ -195,6 +196,7 @@ impl Import {
             closing: None,
             grant: 0,
             timeouts: 0,
+            trouble: None,
             history: History::default(),
             service: Estimate::default(),
             network: Estimate::default(),
@@ -424,6 +426,21 @@ impl Import {
             open_list,
             replay_bytes: self.replay.bytes(),
         }
+    }
+
+    /// Whether changes that were answered are not durable yet.
+    pub fn keeps_changes(&self) -> bool {
+        self.replay.len().0 > 0
+    }
+
+    /// Addresses of the target.
+    pub fn nids(&self) -> &[Nid] {
+        &self.config.nids
+    }
+
+    /// Why the last attempt to connect came to nothing; `None` while there was none, and in service.
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.trouble.as_ref()
     }
 
     /// How often each opcode was sent, by number.

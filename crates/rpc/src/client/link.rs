@@ -12,7 +12,7 @@ use stdx::Instant;
 
 use super::import::{Import, Purpose, Sent};
 use super::state::{AfterConnect, ConnectFacts, State, after_connect};
-use super::{ImportEffect, Progress};
+use super::{ImportEffect, Progress, Trouble};
 use crate::Link;
 
 /// First and longest delay between two attempts; the very first retry comes at once.
@@ -126,11 +126,13 @@ impl Import {
         if self.retry.attempts == 1 {
             self.log(format!("{}: no connection ({reason}); trying again until there is one", self.config.target));
         }
+        self.trouble = Some(Trouble::Unreachable(reason.to_owned()));
         self.lost(None);
     }
 
     pub(crate) fn link_closed(&mut self, link: Link) {
         if self.phase.any_link() == Some(link) {
+            self.trouble = Some(Trouble::HungUp);
             self.lost(None);
         }
     }
@@ -140,6 +142,7 @@ impl Import {
         if let Some(link) = self.phase.any_link() {
             self.effects.push_back(ImportEffect::Hangup(link));
         }
+        self.trouble = Some(Trouble::Silent);
         self.lost(None);
     }
 
@@ -228,7 +231,9 @@ impl Import {
         }
         match self.phase {
             Phase::Connecting { xid, deadline, .. } => {
-                if frame.header.xid != xid || !frame.header.has(flags::REPLY) {
+                // A peer that is not let in is answered before its request was read.
+                let turned_away = frame.header.xid == Xid(0) && frame.header.status < 0;
+                if frame.header.xid != xid && !turned_away || !frame.header.has(flags::REPLY) {
                     return;
                 }
                 if frame.header.has(flags::EARLY) {
@@ -314,6 +319,7 @@ impl Import {
     pub(crate) fn serve(&mut self, fresh: bool) {
         self.recovery.progress = Progress::None;
         self.retry.attempts = self.retry.attempts.min(1);
+        self.trouble = None;
         self.set_state(State::Full);
         self.effects.push_back(ImportEffect::Full { reply: self.granted.clone(), fresh });
         if self.closing.is_some() {
@@ -351,6 +357,7 @@ impl Import {
     /// The server said no.
     fn not_connected(&mut self, errno: Errno, body: ConnectRep) {
         let first = self.retry.told.replace(errno) != Some(errno);
+        self.trouble = Some(Trouble::Refused { errno, reason: body.reason.clone() });
         match errno {
             // Not now: it recovers without us, starts, stops, or still serves our last connection.
             Errno::EBUSY | Errno::EAGAIN | Errno::EALREADY | Errno::ENODEV | Errno::ESHUTDOWN | Errno::EINPROGRESS => {

@@ -106,6 +106,24 @@ impl Config {
     }
 }
 
+/// Why an attempt to connect came to nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// No connection could be made: why.
+    Unreachable(String),
+    /// There was no answer in time.
+    Silent,
+    /// The other side closed the connection.
+    HungUp,
+    /// The target said no. The reason may be empty.
+    Refused {
+        /// What it answered.
+        errno: Errno,
+        /// Its sentence.
+        reason: String,
+    },
+}
+
 /// Names a request to its owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);

@@ -518,6 +518,36 @@ fn a_refusal_is_told_once_and_tried_again() {
     }
 }
 
+/// A server turns a peer away at its door without having read its request.
+#[test]
+fn a_refusal_at_the_door_says_why() {
+    let mut s = Story::new(|_| {});
+    assert_eq!(s.import.trouble(), None);
+    s.event(ImportEvent::Dialled(s.link));
+    let request = s.sent();
+    let turned_away = |h: &mut Header| (h.xid, h.status) = (Xid(0), -Errno::EACCES.raw());
+    let reply = ConnectRep { reason: "not from there".into(), ..ConnectRep::default() };
+    s.answer_with(&request, turned_away, reply.encode_to_vec().into());
+    let is_told = |t: &ImportEffect| matches!(t, ImportEffect::Refused { errno: Errno::EACCES, .. });
+    assert_eq!(s.told.iter().filter(|t| is_told(t)).count(), 1);
+    let refused = Trouble::Refused { errno: Errno::EACCES, reason: "not from there".into() };
+    assert_eq!(s.import.trouble(), Some(&refused));
+    // What does not say no is not an answer to this request.
+    s.pass(5_001);
+    s.event(ImportEvent::Dialled(s.link));
+    let request = s.sent();
+    s.answer_with(&request, |h| h.xid = Xid(0), Bytes::new());
+    assert_eq!(s.import.status().state, State::Connecting);
+    s.event(ImportEvent::Closed(s.link));
+    assert_eq!(s.import.trouble(), Some(&Trouble::HungUp));
+    s.pass(1_000);
+    s.event(ImportEvent::DialFailed(s.link, "nobody is there".into()));
+    assert_eq!(s.import.trouble(), Some(&Trouble::Unreachable("nobody is there".into())));
+    s.pass(1_000);
+    s.connect(0, 77, 0);
+    assert_eq!(s.import.trouble(), None);
+}
+
 #[test]
 fn an_abort_takes_back_only_what_has_no_effect() {
     let mut s = Story::connected();

@@ -379,6 +379,9 @@ impl World {
                 self.trace.note(self.now, &[16, client as u64], || format!("client {client} is mounted"));
                 self.mounts[client].mounted = true;
             }
+            capi::Effect::MountWaits { on } => {
+                self.trace.say(self.now, || format!("client {client} waits to mount: {}", on.join("; ")));
+            }
             capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
             capi::Effect::Unmounted { .. } => {

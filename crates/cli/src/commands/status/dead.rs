@@ -1,0 +1,74 @@
+//! Mounts whose process has died: every use of them fails, and nothing ends them but an unmount.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::Process;
+
+/// A mount without a process.
+pub struct DeadMount {
+    /// What was mounted, `127.0.0.1:7988:/demo`.
+    pub source: String,
+    /// Where.
+    pub place: PathBuf,
+}
+
+/// How long a mount that is not known to be dead may take to show that it is not.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+impl DeadMount {
+    /// Those of this machine that are `meant`. Mounts of processes that run are not asked: that could keep them busy.
+    pub fn all(running: &[Process], meant: impl Fn(&DeadMount) -> bool) -> Vec<DeadMount> {
+        let known = |place: &Path| running.iter().any(|process| process.role == "mount" && process.is_at(place));
+        let listed = fuse::mounts().into_iter().filter(|mount| !known(&mount.place));
+        let listed = listed.map(|mount| DeadMount { source: mount.source, place: mount.place });
+        let (sender, answers) = mpsc::channel();
+        for mount in listed.filter(meant) {
+            let sender = sender.clone();
+            // One that hangs, of another user perhaps, keeps this thread and nothing else.
+            std::thread::spawn(move || {
+                if is_dead(&mount.place) {
+                    let _ = sender.send(mount);
+                }
+            });
+        }
+        drop(sender);
+        let until = Instant::now() + PATIENCE;
+        let next = || answers.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        let mut found: Vec<DeadMount> = std::iter::from_fn(next).collect();
+        found.sort_by(|a, b| a.place.cmp(&b.place));
+        found
+    }
+
+    /// Whether its MGS was at one of these addresses.
+    pub fn is_mounted_from(&self, nids: &[String]) -> bool {
+        nids.iter().any(|nid| self.source.strip_prefix(nid.as_str()).is_some_and(|rest| rest.starts_with(':')))
+    }
+
+    /// The file system.
+    pub fn fsname(&self) -> &str {
+        let path = self.source.rsplit_once(":/").map_or("", |(_, path)| path);
+        path.split('/').next().unwrap_or_default()
+    }
+}
+
+/// Whether what is mounted here has lost its process.
+pub fn is_dead(place: &Path) -> bool {
+    rustix::fs::statfs(place).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_mount_is_known_by_its_source() {
+        let source = "unix:/run/adamant/up-1:/demo/sub".to_owned();
+        let mount = DeadMount { source, place: PathBuf::from("/mnt") };
+        assert_eq!(mount.fsname(), "demo");
+        assert!(mount.is_mounted_from(&["unix:/run/adamant/up-1".to_owned()]));
+        assert!(!mount.is_mounted_from(&["unix:/run/adamant/up".to_owned()]));
+        assert!(!is_dead(Path::new("/")));
+    }
+}

@@ -1,6 +1,7 @@
 //! Settings and statistics, under Lustre's names.
 
 use crate::Mdt;
+use crate::ops::statfs;
 use proto::connect::DOM_SIZE_DEFAULT;
 use proto::{Errno, TargetIndex, TargetKind, TargetName};
 use std::collections::BTreeMap;
@@ -52,6 +53,16 @@ pub(crate) fn get(mdt: &Mdt, name: &str) -> Vec<(String, String)> {
         param("md_stats", mdt.stats.lines()),
         param("open_files", mdt.opens.total().to_string()),
     ];
+    if let Some(space) = &mdt.space {
+        let figures = statfs::figures(mdt, space);
+        all.extend([
+            param("filesfree", figures.files_free.to_string()),
+            param("filestotal", figures.files.to_string()),
+            param("kbytesavail", (figures.available / 1024).to_string()),
+            param("kbytesfree", (figures.free / 1024).to_string()),
+            param("kbytestotal", (figures.total / 1024).to_string()),
+        ]);
+    }
     all.extend(name.parse().map(|name| of_osts(mdt, &name)).unwrap_or_default());
     all
 }

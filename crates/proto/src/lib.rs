@@ -10,6 +10,7 @@
 //! - [`msg`]: the bodies.
 //! - [`errno`]: the closed list of errors that a user's program can see.
 //! - [`nid`]: addresses of servers.
+//! - [`params`]: names of parameters.
 
 pub mod connect;
 pub mod errno;
@@ -18,6 +19,7 @@ pub mod ids;
 pub mod msg;
 pub mod nid;
 pub mod opcode;
+pub mod params;
 
 pub use bytes::Bytes;
 pub use errno::Errno;

@@ -134,7 +134,7 @@ impl<S: Service> Target<S> {
     }
 
     /// Sets a parameter: `ENOENT` if there is none of that name, `EINVAL` or `ERANGE` for the value, `EACCES` if it can't be
-    /// set.
+    /// set, `ENXIO` if no client is the one that it names.
     pub fn set_param(&mut self, now: Instant, name: &str, value: &str) -> Result<(), Errno> {
         self.m.now = now.max(self.m.now);
         let result = self.set(name, value);
@@ -236,7 +236,7 @@ impl<S: Service> Target<S> {
                 for handle in &found {
                     self.evict(*handle, "an administrator asked for it");
                 }
-                if found.is_empty() { Err(Errno::ENOENT) } else { Ok(()) }
+                if found.is_empty() { Err(Errno::ENXIO) } else { Ok(()) }
             }
             "abort_recovery" => {
                 self.abort_recovery();

@@ -40,6 +40,7 @@ const GROUPS: &[Group] = &[
             ("eviction_count", false),
             ("exports.*.description", false),
             ("exports.*.nid", false),
+            ("exports.*.stats", true),
             ("exports.*.uuid", false),
             ("instance", false),
             ("ir_factor", true),

@@ -9,6 +9,7 @@
 //! - [`BoundedQueue`]: a queue that says no.
 //! - [`Faults`]: faults on purpose, at named sites.
 //! - [`wildcard`]: patterns of parameter names.
+//! - [`tally`]: statistics of samples.
 //! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
 
 pub mod faults;
@@ -18,6 +19,7 @@ pub mod marks;
 mod queue;
 mod rng;
 mod slab;
+pub mod tally;
 mod time;
 pub mod wildcard;
 

@@ -520,6 +520,8 @@ fn tune_changes_parameters_and_registration() {
     let dom = format!("mdt.{}-MDT0000.dom_stripesize", cluster.fsname);
     let mdt = cluster.place(Which::Mdt).display().to_string();
     adamant(["tune", "--param", "mdt.dom_stripesize=128k", &mdt]).run().refused_with(&["in use"]);
+    let cached = format!("llite.{}.max_cached_mb=99", cluster.fsname);
+    lctl(&["set_param", "-P", &cached]).ok();
     cluster.unmount(0);
     for which in cluster.targets() {
         cluster.stop(which);
@@ -534,6 +536,9 @@ fn tune_changes_parameters_and_registration() {
 
     // A configuration that is written anew: every target registers again.
     let mgt = cluster.place(Which::Mgt).display().to_string();
+    let kept = adamant(["tune", "--print", &mgt]).ok();
+    let line = format!("persistent: {}: {cached}", cluster.fsname);
+    assert!(kept.lines().any(|kept| kept == line), "{line} is missing:\n{kept}");
     adamant(["tune", "--writeconf", &mgt]).ok();
     cluster.restart(Which::Mgt);
     cluster.restart_fails(Which::Mdt, &[]).refused_with(&["has registered before", "--writeconf"]);
@@ -765,6 +770,10 @@ fn a_user_without_rights() {
     let of_mdt = |leaf: &str| format!("mdt.{}.{leaf}", mdt);
     assert!(run(&["status"]).ok().contains(&mdt));
     assert!(run(&["lctl", "dl"]).ok().contains(&mdt));
+    assert!(run(&["lctl", "list_param", "mdt.*"]).ok().contains(&mdt));
+    assert_eq!(run(&["lctl", "health_check"]).ok(), "healthy\n");
+    let done = run(&["lctl", "get_param", "-n", &of_mdt("md_stats")]).ok();
+    assert!(done.starts_with("snapshot_time "), "{done}");
     run(&["lctl", "get_param", "-n", &of_mdt("num_exports")]).ok();
     for hidden in ["uuid", "exports.*.uuid"] {
         assert_ne!(run(&["lctl", "get_param", &of_mdt(hidden)]).code, Some(0), "{hidden}");

@@ -153,15 +153,11 @@ pub fn persistent_params(directory: &Path) -> Result<Vec<String>, String> {
     let mut range = ParamRec::all();
     loop {
         let found = engine.scan(&range, 1024).map_err(|error| error.to_string())?;
-        for (key, value) in &found.records {
-            let path = ParamRec::parse_key(key);
-            match (path, ParamRec::decode_record(value)) {
-                (Some((fsname, path)), Ok(record)) => lines.push(format!("{fsname}: {path}={}", record.value)),
-                _ => {
-                    return Err(
-                        "a record of a persistent parameter is damaged; set it again with lctl set_param -P".to_owned()
-                    );
-                }
+        for (key, sealed) in &found.records {
+            let body = schema::formats().open(key, sealed).map_err(|error| error.to_string())?;
+            let record = ParamRec::decode_record(&body).map_err(|error| error.to_string())?;
+            if let Some((fsname, path)) = ParamRec::parse_key(key) {
+                lines.push(format!("{fsname}: {path}={}", record.value));
             }
         }
         match found.records.last() {

@@ -236,6 +236,10 @@ fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Ex
 /// A node is as healthy as the least healthy of its processes. One that does not answer is not.
 fn health_check(audience: &mut Audience) -> ExitCode {
     let answers = audience.ask(&Request::GetParam { pattern: "health_check".to_owned() });
+    if answers.is_empty() && !audience.is_incomplete() {
+        eprintln!("error: health_check: no server and no mount runs here; start a file system with: adamant up");
+        return ExitCode::from(1);
+    }
     let values: Vec<String> = answers
         .into_iter()
         .filter_map(|response| match response {

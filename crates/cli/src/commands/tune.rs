@@ -64,8 +64,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ("params", header.params.join(" ")),
     ];
     if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
-        let kept = server::persistent_params(&arguments.target).map_err(anyhow::Error::msg)?;
-        rows.push(("persistent", kept.join("; ")));
+        match server::persistent_params(&arguments.target) {
+            Ok(kept) => rows.push(("persistent", kept.join("; "))),
+            // The rest is worth knowing all the more.
+            Err(error) => eprintln!("warning: cannot read the persistent parameters: {error}"),
+        }
     }
     rows.extend(server::ways_back(&header).into_iter().map(|way| ("way_back", way.to_owned())));
     if arguments.json {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use host::admin;
 use host::survey::Test;
+use proto::Opcode;
 
 use crate::far::Far;
 use crate::filler::Share;
@@ -158,7 +159,9 @@ fn disk_used(folder: &Path) -> u64 {
 
 /// Requests that were run, from the text of a `stats` parameter.
 fn requests(stats: &str) -> u64 {
-    let lines = stats.lines().filter(|line| line.contains(" samples [usecs] ") && !line.contains("ping"));
+    // Beside the requests an object target tells what it did in them.
+    let is_request = |name: &str| name != "obd_ping" && Opcode::ALL.iter().any(|opcode| opcode.name() == name);
+    let lines = stats.lines().filter(|line| line.split_whitespace().next().is_some_and(is_request));
     lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }
 
@@ -451,7 +454,8 @@ mod tests {
     #[test]
     fn requests_of_all_kinds_are_counted_but_no_pings() {
         let text = "mds_reint                 12 samples [usecs] 1 9 30\nmds_close                 3 samples [usecs] 1 1 3\n\
-                    obd_ping                  5 samples [usecs] 1 1 5\nreconstructed             7 samples [reqs]\n";
+                    obd_ping                  5 samples [usecs] 1 1 5\nreconstructed             7 samples [reqs]\n\
+                    write                     3 samples [usecs] 0 0 0 0\n";
         assert_eq!(requests(text), 15);
     }
 

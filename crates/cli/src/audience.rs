@@ -46,9 +46,14 @@ impl Audience {
 
     /// Asks each of them. One that hangs is told of, and left out from then on.
     pub fn ask(&mut self, request: &Request) -> Vec<Response> {
+        self.ask_each(request).into_iter().map(|(_, response)| response).collect()
+    }
+
+    /// The same, with the names of those that answer: `process 123 (server)`.
+    pub fn ask_each(&mut self, request: &Request) -> Vec<(String, Response)> {
         if let Some(nid) = &self.afar {
             return match ask::ask_process(nid, request) {
-                Ok(response) => vec![response],
+                Ok(response) => vec![(nid.to_string(), response)],
                 Err(error) => {
                     eprintln!("error: cannot ask {nid}: {error}; is a server running there?");
                     self.incomplete = true;
@@ -70,7 +75,7 @@ impl Audience {
             }
         }
         answers.sort_by(|(a, _), (b, _)| a.cmp(b));
-        answers.into_iter().map(|(_, response)| response).collect()
+        answers.into_iter().map(|(socket, response)| (process_at(&socket), response)).collect()
     }
 
     /// What they say of themselves.
@@ -103,7 +108,13 @@ pub fn hangs(error: &io::Error) -> bool {
 
 /// Says that a process is left out.
 pub fn warn(socket: &Path, patience: Duration) {
+    let process = process_at(socket);
+    eprintln!("warning: {process} has not answered within {} s and is left out", patience.as_secs());
+}
+
+/// The process at a socket, for people: `process 123 (server)`.
+fn process_at(socket: &Path) -> String {
     let name = socket.file_stem().unwrap_or_default().to_string_lossy();
     let (role, pid) = name.split_once('-').unwrap_or((&name, "?"));
-    eprintln!("warning: process {pid} ({role}) has not answered within {} s and is left out", patience.as_secs());
+    format!("process {pid} ({role})")
 }

@@ -54,6 +54,7 @@ mod op;
 mod ops;
 mod params;
 mod room;
+mod stats;
 mod world;
 
 pub use api::{Answer, Call, CallId, ConnId, Effect, Event, FileHandle, Invalidation, KernelNode, Options, Stat};

@@ -81,6 +81,7 @@ impl Client {
             Event::Asked => self.w.kernel_asked(),
             Event::WallClock(ns) => {
                 (self.w.wall_ns, self.w.wall_at) = (ns, now);
+                self.w.stats.began(ns);
                 return;
             }
             Event::Tick => {
@@ -197,11 +198,11 @@ impl Client {
         let id = OpId { slot, generation: entry.generation };
         let running = match self.spare.pop() {
             Some(mut running) => {
-                running.state.renew(id, call, cred, self.w.wall_ns);
+                running.state.renew(id, call, cred, self.w.wall_ns, self.w.now);
                 running.work = work;
                 running
             }
-            None => Box::new(Running { state: OpState::new(id, call, cred, self.w.wall_ns), work }),
+            None => Box::new(Running { state: OpState::new(id, call, cred, self.w.wall_ns, self.w.now), work }),
         };
         entry.running = Some(running);
         self.w.ops_running += 1;
@@ -244,6 +245,7 @@ impl Client {
         locks::release_all(&mut self.w, &running.state);
         if let Work::Call(call) = &running.work {
             ops::ended(&mut self.w, id, call, &result);
+            self.w.stats.ended(self.w.now, call, &result, running.state.started);
             if running.state.abandoned {
                 self.abandoned -= 1;
                 ops::disown(&mut self.w, &running.state, call, result.as_ref().ok());

@@ -5,6 +5,7 @@ use proto::msg::{Cred, EnqueueRep, EnqueueReq, GetxattrRep, ObjectRep, ReaddirRe
 use proto::{Errno, Frame, Header};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use stdx::Instant;
 
 use crate::api::{Call, CallId};
 use crate::cx::Step;
@@ -229,6 +230,8 @@ pub struct OpState {
     pub cred: Arc<Cred>,
     /// The wall clock at its begin.
     pub wall_ns: i64,
+    /// When it began.
+    pub started: Instant,
     /// The program was interrupted.
     pub interrupted: bool,
     /// Requests that were made and have an effect, so that their replies have to be taken in.
@@ -247,12 +250,13 @@ pub struct OpState {
 
 impl OpState {
     /// A new one.
-    pub fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64) -> OpState {
+    pub fn new(id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) -> OpState {
         OpState {
             id,
             call,
             cred,
             wall_ns,
+            started,
             interrupted: false,
             changes: 0,
             abandoned: false,
@@ -264,11 +268,12 @@ impl OpState {
     }
 
     /// Another operation takes this one's place and memory.
-    pub(crate) fn renew(&mut self, id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64) {
+    pub(crate) fn renew(&mut self, id: OpId, call: Option<CallId>, cred: Arc<Cred>, wall_ns: i64, started: Instant) {
         self.id = id;
         self.call = call;
         self.cred = cred;
         self.wall_ns = wall_ns;
+        self.started = started;
         self.interrupted = false;
         self.changes = 0;
         self.abandoned = false;

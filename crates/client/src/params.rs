@@ -5,6 +5,7 @@ use proto::Errno;
 use proto::connect::features;
 use rpc::client::ImportStatus;
 use std::fmt::Write;
+use stdx::tally::count_line;
 use stdx::{Instant, wildcard};
 
 use crate::api::NODE_BYTES;
@@ -103,7 +104,10 @@ fn rpc_stats(now_ns: i64, since_ns: i64, status: &ImportStatus, histogram: &[u64
 /// Counts of this mount.
 fn stats_text(w: &World) -> String {
     let (failures, given_up, _) = data::troubles(w, 0);
-    format!("write_back_failures       {failures} samples [reqs]\nwrite_back_lost           {given_up} samples [bytes]")
+    let mut text = w.stats.text(ahead(w).saturating_add_unsigned(w.now.0));
+    text.push_str(&count_line("write_back_failures", failures));
+    let _ = write!(text, "{:<25} {given_up} samples [bytes]", "write_back_lost");
+    text
 }
 
 /// Files with data that cannot be written back at present, and why.
@@ -212,6 +216,10 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
     }
     if let Some(dest) = import_of(w, name) {
         return set_import(w, dest, last, value);
+    }
+    if last == "stats" && name.starts_with("llite.") {
+        w.stats.clear(w.wall_ns);
+        return Ok(());
     }
     let number: u64 = value.parse().map_err(|_| Errno::EINVAL)?;
     if last == "sync_metadata" {

@@ -18,6 +18,7 @@ use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
 use crate::room::Room;
+use crate::stats::Stats;
 
 /// Locks on an object itself that a request wants.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +152,8 @@ pub struct World {
     pub files: Files,
     /// The data cache.
     pub data: DataState,
+    /// What programs did.
+    pub stats: Stats,
     /// Connections to targets and the locks held there.
     pub imports: Imports,
     /// Changes that servers were not told, or did not answer.
@@ -224,6 +227,7 @@ impl World {
             nodes: Nodes::default(),
             files: Files::default(),
             data: DataState::default(),
+            stats: Stats::default(),
             imports: Imports::default(),
             behind: Behind::default(),
             closes: Closes::default(),

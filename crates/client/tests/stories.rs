@@ -995,3 +995,32 @@ fn a_file_that_lost_a_stripe_is_no_file_of_zeros_and_can_be_removed() {
     c.pass(Duration::from_secs(5));
     assert_eq!(c.objects("fs-OST0000").len(), 0);
 }
+
+#[test]
+fn what_programs_do_is_counted_in_lustres_words() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (stat, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"0123456789").unwrap();
+    c.write(a, fh, 10, b"abcd").unwrap();
+    c.read(a, fh, 0, 100).unwrap();
+    assert_eq!(c.lookup(a, 1, "nothing"), Err(Errno::ENOENT));
+    c.getattr(a, stat.ino).unwrap();
+    c.close(a, fh).unwrap();
+    let text = c.nodes[a].machine.get_params("llite.*.stats").remove(0).1;
+    assert!(text.starts_with("snapshot_time             "), "{text}");
+    for line in [
+        "read_bytes                1 samples [bytes] 14 14 14 196\n",
+        "write_bytes               2 samples [bytes] 4 10 14 116\n",
+        "\nopen                      1 samples [usecs] ",
+        "\nclose                     1 samples [usecs] ",
+        "\ngetattr                   1 samples [usecs] ",
+        "\nwrite_back_failures       0 samples [reqs]\n",
+    ] {
+        assert!(text.contains(line), "{line} is missing:\n{text}");
+    }
+    let now = c.now;
+    c.nodes[a].machine.set_param(now, "llite.*.stats", "clear").unwrap();
+    let text = c.nodes[a].machine.get_params("llite.*.stats").remove(0).1;
+    assert!(!text.contains("read_bytes") && text.contains("write_back_lost"), "{text}");
+}

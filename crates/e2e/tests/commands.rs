@@ -266,7 +266,7 @@ fn from_afar(cluster: &Cluster, mdt: &str) {
     ask(Which::Mdt, &["set_param", &format!("{shares}=1")]).ok();
     assert_eq!(lctl(&["get_param", "-n", &shares]).ok().trim(), "1");
     lctl(&["set_param", &format!("{shares}={}", before.trim())]).ok();
-    assert_eq!(ask(Which::Mdt, &["set_param", &format!("{shares}=x")]).code, Some(22));
+    assert_eq!(ask(Which::Mdt, &["set_param", &format!("{shares}=x")]).code, Some(1));
     let devices = ask(Which::Mdt, &["dl"]).ok();
     assert!(devices.lines().count() == 1 && devices.contains(mdt), "{devices}");
     assert_eq!(ask(Which::Mdt, &["list_nids"]).ok().trim(), cluster.nid(Which::Mdt));
@@ -298,12 +298,33 @@ fn lctl_shows_and_sets_parameters() {
     assert!(import.contains("FULL"), "{import}");
     let names = lctl(&["get_param", "-N", &format!("obdfilter.{fsname}-*.recovery_status")]).ok();
     assert_eq!(names.lines().count(), 2, "{names}");
-    let list = lctl(&["list_param", "-R", &format!("mdt.{mdt}")]).ok();
+    let list = lctl(&["list_param", "-R", "-F", &format!("mdt.{mdt}")]).ok();
     assert!(list.lines().any(|line| line == format!("mdt.{mdt}.num_exports")), "{list}");
-    for line in list.lines().filter(|line| line.matches('.').count() == 2) {
+    assert!(list.lines().any(|line| line == format!("mdt.{mdt}.dom_stripesize=")), "{list}");
+    for line in list.lines().filter(|line| line.matches('.').count() == 2 && !line.ends_with('/')) {
+        let line = line.trim_end_matches('=');
         let outcome = lctl(&["get_param", line]);
         assert_eq!(outcome.code, Some(0), "{line} is listed and must be readable: {outcome}");
     }
+    for listing in [&["list_param", "mdt.*"][..], &["get_param", "-N", "mdt.*"]] {
+        assert!(lctl(listing).ok().lines().any(|line| line == format!("mdt.{mdt}")), "{listing:?}");
+    }
+    assert!(lctl(&["list_param", "-D", &format!("mdt.{mdt}.*")]).ok().contains("exports\n"));
+    assert!(lctl(&["get_param", "-R", &format!("mdt.{mdt}")]).ok().contains("num_exports="));
+    lctl(&["get_param", &format!("mdt.{mdt}")]).refused_with(&["Is a directory", "-R"]);
+    assert_eq!(lctl(&["health_check"]).ok(), "healthy\n");
+    assert!(lctl(&["get_param", "-n", "version"]).ok().starts_with(env!("CARGO_PKG_VERSION")));
+    assert!(lctl(&["version"]).ok().starts_with("adamant: "));
+    assert!(lctl(&["dl", "-t"]).ok().contains(cluster.nid(Which::Mdt)));
+    for words in [&["lfsck_start"][..], &["net", "up"], &["nodemap_add", "x"], &["get_param", "mdd.*.changelog_users"]]
+    {
+        let lacking = lctl(words);
+        assert_eq!((lacking.code, lacking.stderr.lines().count()), (Some(2), 1), "{lacking}");
+        assert!(lacking.stderr.contains("not in this version; see limits"), "{lacking}");
+    }
+    lctl(&["helth_check"]).refused_with(&["no verb 'helth_check'"]);
+    let nobody = lctl(&["set_param", &format!("*.{fsname}-*.evict_client=nid:10.1.2.3")]);
+    nobody.refused_with(&["no such client"]);
     let devices = lctl(&["dl"]).ok();
     for word in [mdt.as_str(), "obdfilter", "mgs", " UP "] {
         assert!(devices.contains(word), "{word} is missing:\n{devices}");
@@ -371,6 +392,23 @@ fn persistent_parameters_are_followed_by_all() {
     is(&interval, "500");
     is(&cached, "33");
 
+    for (nobodys, why) in [
+        (format!("mdt.{fsname}-MDT0000.bogus"), "no server and no client"),
+        (format!("nonsense.{fsname}.x"), "no server and no client"),
+        (format!("osc.{fsname}-*.max_pages_per_rpc"), "see limits"),
+    ] {
+        lctl(&["set_param", "-P", &format!("{nobodys}=1")]).refused_with(&[&nobodys, why]);
+    }
+    let prio = "lod.*.qos_prio_free";
+    assert_eq!(lctl(&["set_param", "-P", &format!("{prio}=80")]).ok(), format!("{prio}=80\n"));
+    let threshold = format!("lod.{fsname}-MDT0000-mdtlov.qos_threshold_rr");
+    lctl(&["conf_param", &format!("{fsname}-MDT0000.lod.qos_threshold_rr=20")]).ok();
+    is(&threshold, "20%");
+    let kept = lctl(&["get_param", "-P", "**"]).ok();
+    for line in [format!("{dom}=128k"), format!("{prio}=80"), format!("{threshold}=20")] {
+        assert!(kept.lines().any(|kept| kept == line), "{line} is missing:\n{kept}");
+    }
+
     lctl(&["set_param", "-P", "-d", &dom]).ok();
     assert_eq!(lctl(&["set_param", "-P", "-d", &dom]).code, Some(2), "it is gone");
     cluster.stop(Which::Mdt);
@@ -409,7 +447,7 @@ fn every_parameter_is_in_the_guide() {
         parts.join(".")
     };
     let listed = || -> std::collections::BTreeSet<String> {
-        let all = lctl(&["list_param", "-R", "*"]).stdout;
+        let all = lctl(&["get_param", "-N", "**"]).stdout;
         all.lines().filter(|name| name.contains(&cluster.fsname) || name.contains(".MGS")).map(pattern).collect()
     };
     // Those of a process have no device.
@@ -419,8 +457,9 @@ fn every_parameter_is_in_the_guide() {
         .flat_map(|row| row.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>())
         .collect();
     global.sort();
-    let everywhere = lctl(&["list_param", "*"]).ok();
-    assert_eq!(everywhere.lines().filter(|name| !name.contains('.')).collect::<Vec<_>>(), global);
+    let everywhere = lctl(&["list_param", "-F", "*"]).ok();
+    let leaves = everywhere.lines().filter(|name| !name.ends_with('/')).map(|name| name.trim_end_matches('='));
+    assert_eq!(leaves.collect::<Vec<_>>(), global);
     let start = std::time::Instant::now();
     while !listed().contains("osp.*.import") || !described.is_subset(&listed()) {
         assert!(
@@ -481,6 +520,8 @@ fn tune_changes_parameters_and_registration() {
     let dom = format!("mdt.{}-MDT0000.dom_stripesize", cluster.fsname);
     let mdt = cluster.place(Which::Mdt).display().to_string();
     adamant(["tune", "--param", "mdt.dom_stripesize=128k", &mdt]).run().refused_with(&["in use"]);
+    let cached = format!("llite.{}.max_cached_mb=99", cluster.fsname);
+    lctl(&["set_param", "-P", &cached]).ok();
     cluster.unmount(0);
     for which in cluster.targets() {
         cluster.stop(which);
@@ -495,6 +536,9 @@ fn tune_changes_parameters_and_registration() {
 
     // A configuration that is written anew: every target registers again.
     let mgt = cluster.place(Which::Mgt).display().to_string();
+    let kept = adamant(["tune", "--print", &mgt]).ok();
+    let line = format!("persistent: {}: {cached}", cluster.fsname);
+    assert!(kept.lines().any(|kept| kept == line), "{line} is missing:\n{kept}");
     adamant(["tune", "--writeconf", &mgt]).ok();
     cluster.restart(Which::Mgt);
     cluster.restart_fails(Which::Mdt, &[]).refused_with(&["has registered before", "--writeconf"]);
@@ -726,6 +770,10 @@ fn a_user_without_rights() {
     let of_mdt = |leaf: &str| format!("mdt.{}.{leaf}", mdt);
     assert!(run(&["status"]).ok().contains(&mdt));
     assert!(run(&["lctl", "dl"]).ok().contains(&mdt));
+    assert!(run(&["lctl", "list_param", "mdt.*"]).ok().contains(&mdt));
+    assert_eq!(run(&["lctl", "health_check"]).ok(), "healthy\n");
+    let done = run(&["lctl", "get_param", "-n", &of_mdt("md_stats")]).ok();
+    assert!(done.starts_with("snapshot_time "), "{done}");
     run(&["lctl", "get_param", "-n", &of_mdt("num_exports")]).ok();
     for hidden in ["uuid", "exports.*.uuid"] {
         assert_ne!(run(&["lctl", "get_param", &of_mdt(hidden)]).code, Some(0), "{hidden}");

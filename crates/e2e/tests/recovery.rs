@@ -98,7 +98,8 @@ fn abort_recovery_ends_the_wait_for_a_dead_client() {
     fs::write(cluster.mount(0).join("h"), "z").unwrap();
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     assert_eq!(fs::read_to_string(cluster.mount(0).join("h")).unwrap(), "z");
-    lctl(&["--device", &device, "abort_recovery"]).ok();
+    let again = lctl(&["--device", &device, "abort_recovery"]).ok();
+    assert!(again.contains("no recovery is under way"), "{again}");
     assert!(states(&cluster).contains("EVICTED"), "{}", states(&cluster));
     story.note("the wait was ended");
 }

@@ -15,7 +15,7 @@ use proto::Errno;
 use proto::frame::BODY_MAX;
 use proto::msg::{AdminRep, AdminReq};
 use serde::{Deserialize, Serialize};
-use stdx::wildcard::PATTERN_MAX;
+use stdx::wildcard::{self, PATTERN_MAX};
 
 use crate::private;
 
@@ -150,6 +150,15 @@ fn parse(text: &str) -> Result<Request, Response> {
         Ok(request) => Ok(request),
         Err(error) => failed(Errno::EINVAL, format!("not a request: {error}")),
     }
+}
+
+/// The parameters that say what a process is and how it does; `stopped`: its targets that have ended.
+pub(crate) fn of_process<'a>(pattern: &str, stopped: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
+    let mut health: String = stopped.map(|name| format!("device {name} reported unhealthy\n")).collect();
+    health.push_str(if health.is_empty() { "healthy" } else { "NOT HEALTHY" });
+    let all = [("health_check", health), ("version", env!("CARGO_PKG_VERSION").to_owned())];
+    let found = all.into_iter().filter(|(name, _)| wildcard::matches(pattern, name));
+    found.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Where the sockets are.
@@ -451,6 +460,16 @@ mod tests {
         assert_eq!(refusal(&Request::GetParam { pattern: long }), Errno::E2BIG.raw());
         let short = Request::GetParam { pattern: "*".repeat(PATTERN_MAX) };
         assert_eq!(parse(&serde_json::to_string(&short).unwrap()), Ok(short));
+    }
+
+    #[test]
+    fn a_process_with_a_stopped_target_is_not_healthy() {
+        let of = |pattern: &str, stopped: &[&str]| of_process(pattern, stopped.iter().copied());
+        let value = |text: &str| vec![("health_check".to_owned(), text.to_owned())];
+        assert_eq!(of("health_check", &[]), value("healthy"));
+        let ill = value("device fs-OST0001 reported unhealthy\nNOT HEALTHY");
+        assert_eq!(of("health*", &["fs-OST0001"]), ill);
+        assert_eq!(of("*", &[]).len(), 2);
     }
 
     #[test]

@@ -142,6 +142,31 @@ pub fn identify(place: &Place) -> Result<Header, String> {
     header_of(&engine, &directory.display().to_string())
 }
 
+/// What a management target keeps for its file systems, as lines `FSNAME: PATH=VALUE`. Of other targets there is nothing.
+///
+/// # Errors
+/// A sentence; as for [`identify`].
+pub fn persistent_params(directory: &Path) -> Result<Vec<String>, String> {
+    let engine = LmdbEngine::open(directory, OpenOptions { read_only: true, ..OpenOptions::default() })
+        .map_err(|error| error.to_string())?;
+    let mut lines = Vec::new();
+    let mut range = ParamRec::all();
+    loop {
+        let found = engine.scan(&range, 1024).map_err(|error| error.to_string())?;
+        for (key, sealed) in &found.records {
+            let body = schema::formats().open(key, sealed).map_err(|error| error.to_string())?;
+            let record = ParamRec::decode_record(&body).map_err(|error| error.to_string())?;
+            if let Some((fsname, path)) = ParamRec::parse_key(key) {
+                lines.push(format!("{fsname}: {path}={}", record.value));
+            }
+        }
+        match found.records.last() {
+            Some((last, _)) if !found.complete => range = store::KeyRange::new(last.successor(), range.end),
+            _ => return Ok(lines),
+        }
+    }
+}
+
 /// What an administrator does before an older version can serve this target.
 pub fn ways_back(header: &Header) -> Vec<&'static str> {
     let of = |(bit, way): &(u64, &'static str)| (header.incompat & bit != 0).then_some(*way);
@@ -549,6 +574,8 @@ fn answer(
         }
         Request::GetParam { pattern } => {
             let mut found = faults::get(&faults, &pattern);
+            let stopped = description.devices.iter().zip(&controls).filter(|(_, control)| control.is_closed());
+            found.extend(admin::of_process(&pattern, stopped.map(|(device, _)| device.name.as_str())));
             found.extend(collect(&controls, &pattern));
             Response::Params(found)
         }
@@ -595,6 +622,7 @@ fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) 
         return Response::Params(Vec::new());
     }
     let mut done = Vec::new();
+    let mut lacks_client = false;
     for control in controls {
         let names: Vec<String> =
             collect(std::slice::from_ref(control), pattern).into_iter().map(|(name, _)| name).collect();
@@ -605,6 +633,8 @@ fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) 
             }
             match answer.blocking_recv() {
                 Ok(Ok(())) => done.push((name, value.to_owned())),
+                // Another target may have it.
+                Ok(Err(Errno::ENXIO)) => lacks_client = true,
                 Ok(Err(error)) => return Response::failed(error),
                 Err(_) => {}
             }
@@ -612,7 +642,14 @@ fn set(controls: &[mpsc::UnboundedSender<Control>], pattern: &str, value: &str) 
     }
     done.sort();
     done.dedup();
-    if done.is_empty() { Response::failed(Errno::ENOENT) } else { Response::Params(done) }
+    match (done.is_empty(), lacks_client) {
+        (true, true) => Response::Failed(
+            Errno::ENXIO.raw(),
+            "no such client is connected; those that are: lctl get_param '*.*.exports.*.nid'".to_owned(),
+        ),
+        (true, false) => Response::failed(Errno::ENOENT),
+        (false, _) => Response::Params(done),
+    }
 }
 
 #[cfg(test)]

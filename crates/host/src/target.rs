@@ -355,10 +355,23 @@ impl<S: Service + 'static> World<S> {
         format!("osd-{}.{}.readonly", self.workers.engine().kind(), self.name)
     }
 
-    fn medium_params(&self, pattern: &str) -> Option<(String, String)> {
+    /// Those of the engine's device, and among them the space of the target.
+    fn medium_params(&self, pattern: &str) -> Vec<(String, String)> {
         let name = self.readonly_param();
         let value = u8::from(self.withheld.borrow().is_some()).to_string();
-        wildcard::matches(pattern, &name).then_some((name, value))
+        let mut found = vec![(name, value)];
+        if pattern.starts_with(['o', '*', '?']) {
+            let device = format!("osd-{}.{}", self.workers.engine().kind(), self.name);
+            let of_target = self.machine.borrow().get_params(&format!("*.{}.*", self.name));
+            for (name, value) in of_target {
+                let leaf = name.rsplit_once('.').map_or("", |(_, leaf)| leaf);
+                if leaf.starts_with("kbytes") || leaf.starts_with("files") {
+                    found.push((format!("{device}.{leaf}"), value));
+                }
+            }
+        }
+        found.retain(|(name, _)| wildcard::matches(pattern, name));
+        found
     }
 
     fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {

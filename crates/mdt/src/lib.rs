@@ -50,7 +50,6 @@ use listings::Listings;
 use opens::Opens;
 use ops::Change;
 use osts::Osts;
-use params::Stats;
 use promises::Promises;
 use proto::connect::features;
 use proto::msg::{BATCH_MAX, BatchReq, ConnectRep, ConnectReq, Reint, ReintReq, WriteReq};
@@ -71,7 +70,6 @@ pub struct Mdt {
     known: KnownDirs,
     listings: Listings,
     osts: Osts,
-    stats: Stats,
     destroys: Destroys,
     promises: Promises,
     /// Space for the data of small files that clients have buffered or may buffer.
@@ -97,7 +95,6 @@ impl Mdt {
             known: KnownDirs::new(KNOWN_NAMES_MAX),
             listings: Listings::default(),
             osts: Osts::default(),
-            stats: Stats::default(),
             destroys: Destroys::default(),
             promises: Promises::default(),
             space_grants: Grants::default(),
@@ -137,7 +134,7 @@ impl Mdt {
             Reint::Unlink(op) => ops::unlink::unlink(self, cx, &change, op),
             Reint::Rename(op) => ops::rename::rename(self, cx, &change, op),
             Reint::Open(op) => ops::open::open(self, cx, &change, op),
-            Reint::Setxattr(op) => ops::setxattr::setxattr(self, cx, &change, op),
+            Reint::Setxattr(op) => ops::setxattr::setxattr(cx, &change, op),
             Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op, layouts::answered(cx, request)?),
         }
     }
@@ -154,7 +151,7 @@ impl Service for Mdt {
     }
 
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-        match request.opcode {
+        let reply = match request.opcode {
             Opcode::MdsReint => self.reint(cx, request),
             Opcode::MdsBatch => ops::batch::batch(self, cx, request),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
@@ -163,7 +160,7 @@ impl Service for Mdt {
             Opcode::MdsReaddir => ops::readdir::readdir(self, cx, &request.decode()?),
             Opcode::MdsGetxattr => ops::xattr::getxattr(cx, &request.decode()?),
             Opcode::MdsStatfs => ops::statfs::statfs(self, cx),
-            Opcode::MdsSync => ops::sync::sync(self, cx),
+            Opcode::MdsSync => ops::sync::sync(cx),
             Opcode::MdsFid2path => ops::fid2path::fid2path(cx, &request.decode()?),
             Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
             Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, &request.decode()?),
@@ -176,7 +173,9 @@ impl Service for Mdt {
             Opcode::ObjSeek => ops::data::seek(cx, &request.decode()?),
             Opcode::ObjSync => ops::data::sync(cx, &request.decode()?),
             _ => Err(Errno::EOPNOTSUPP.into()),
-        }
+        }?;
+        cx.count_plain(request, &reply);
+        Ok(reply)
     }
 
     fn reconstruct(&mut self, cx: &mut Cx<'_>, request: &Request, executed: &Executed) -> Result<Reply, Stop> {

@@ -1,9 +1,9 @@
 //! Settings and statistics, under Lustre's names.
 
 use crate::Mdt;
+use crate::ops::statfs;
 use proto::connect::DOM_SIZE_DEFAULT;
 use proto::{Errno, TargetIndex, TargetKind, TargetName};
-use std::collections::BTreeMap;
 use target::{Cx, device_of};
 
 /// Settings of a metadata target.
@@ -27,21 +27,6 @@ impl Default for Settings {
     }
 }
 
-/// How often each operation succeeded.
-#[derive(Default, Debug)]
-pub(crate) struct Stats(BTreeMap<&'static str, u64>);
-
-impl Stats {
-    /// One more.
-    pub(crate) fn count(&mut self, operation: &'static str) {
-        *self.0.entry(operation).or_default() += 1;
-    }
-
-    fn lines(&self) -> String {
-        self.0.iter().map(|(name, count)| format!("{name:<25} {count} samples [reqs]\n")).collect()
-    }
-}
-
 /// All parameters of the target of this name.
 pub(crate) fn get(mdt: &Mdt, name: &str) -> Vec<(String, String)> {
     let param = |leaf: &str, value: String| (format!("mdt.{name}.{leaf}"), value);
@@ -49,9 +34,18 @@ pub(crate) fn get(mdt: &Mdt, name: &str) -> Vec<(String, String)> {
         param("destroys_in_flight", mdt.destroys.in_flight().to_string()),
         param("dom_stripesize", mdt.settings.dom_size.to_string()),
         param("max_open_files", mdt.settings.open_files_max.to_string()),
-        param("md_stats", mdt.stats.lines()),
         param("open_files", mdt.opens.total().to_string()),
     ];
+    if let Some(space) = &mdt.space {
+        let figures = statfs::figures(mdt, space);
+        all.extend([
+            param("filesfree", figures.files_free.to_string()),
+            param("filestotal", figures.files.to_string()),
+            param("kbytesavail", (figures.available / 1024).to_string()),
+            param("kbytesfree", (figures.free / 1024).to_string()),
+            param("kbytestotal", (figures.total / 1024).to_string()),
+        ]);
+    }
     all.extend(name.parse().map(|name| of_osts(mdt, &name)).unwrap_or_default());
     all
 }
@@ -147,11 +141,6 @@ pub(crate) fn set(mdt: &mut Mdt, target: &TargetName, path: &str, value: &str) -
             Ok(_) => Err(Errno::ERANGE),
             Err(_) => Err(Errno::EINVAL),
         },
-        "md_stats" if matches!(value, "clear" | "0") => {
-            mdt.stats = Stats::default();
-            Ok(())
-        }
-        "md_stats" => Err(Errno::EINVAL),
         "destroys_in_flight" | "open_files" => Err(Errno::EACCES),
         _ => return None,
     })

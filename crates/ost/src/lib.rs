@@ -98,8 +98,10 @@ impl Service for Ost {
             Opcode::LdlmReplay => ops::lock::replay(cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         };
-        if let Err(Stop::Errno(_)) = result {
-            self.files.abort((request.export, request.xid()));
+        match &result {
+            Ok(reply) => cx.count_plain(request, reply),
+            Err(Stop::Errno(_)) => self.files.abort((request.export, request.xid())),
+            Err(Stop::Wait) => {}
         }
         result
     }

@@ -1,30 +1,12 @@
 //! Counts of what the target did, for `obdfilter.*.brw_stats`.
 
-use core::fmt::Write;
-
-/// Samples of a size in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bytes {
-    samples: u64,
-    min: u64,
-    max: u64,
-    sum: u64,
-}
-
-impl Bytes {
-    fn add(&mut self, bytes: u64) {
-        self.min = if self.samples == 0 { bytes } else { self.min.min(bytes) };
-        self.max = self.max.max(bytes);
-        self.samples += 1;
-        self.sum += bytes;
-    }
-}
+use stdx::tally::{Tally, count_line};
 
 /// What was done since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    read: Bytes,
-    write: Bytes,
+    read: Tally,
+    write: Tally,
     /// Truncations, holes, allocations.
     pub punches: u64,
     /// Objects removed.
@@ -45,14 +27,14 @@ impl Stats {
     /// In Lustre's form, without what was never done.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for (name, b) in [("read_bytes", self.read), ("write_bytes", self.write)] {
-            if b.samples != 0 {
-                let _ = writeln!(text, "{name:<25} {} samples [bytes] {} {} {}", b.samples, b.min, b.max, b.sum);
+        for (name, bytes) in [("read_bytes", self.read), ("write_bytes", self.write)] {
+            if bytes.samples != 0 {
+                text.push_str(&bytes.line(name, "bytes"));
             }
         }
         for (name, samples) in [("punch", self.punches), ("destroy", self.destroys)] {
             if samples != 0 {
-                let _ = writeln!(text, "{name:<25} {samples} samples [reqs]");
+                text.push_str(&count_line(name, samples));
             }
         }
         text
@@ -72,7 +54,7 @@ mod tests {
         stats.punches = 3;
         assert_eq!(
             stats.text(),
-            "write_bytes               2 samples [bytes] 4 10 14\npunch                     3 samples [reqs]\n"
+            "write_bytes               2 samples [bytes] 4 10 14 116\npunch                     3 samples [reqs]\n"
         );
     }
 }

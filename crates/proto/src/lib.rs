@@ -10,6 +10,8 @@
 //! - [`msg`]: the bodies.
 //! - [`errno`]: the closed list of errors that a user's program can see.
 //! - [`nid`]: addresses of servers.
+//! - [`operation`]: names of operations in statistics.
+//! - [`params`]: names of parameters.
 
 pub mod connect;
 pub mod errno;
@@ -18,6 +20,8 @@ pub mod ids;
 pub mod msg;
 pub mod nid;
 pub mod opcode;
+pub mod operation;
+pub mod params;
 
 pub use bytes::Bytes;
 pub use errno::Errno;
@@ -25,3 +29,4 @@ pub use frame::{Decoder, Frame, FrameError, Header, SendQueue};
 pub use ids::{ClientUuid, Fid, Handle, StripeIndex, Tag, TargetIndex, TargetKind, TargetName, Transno, Xid};
 pub use nid::Nid;
 pub use opcode::Opcode;
+pub use operation::Operation;

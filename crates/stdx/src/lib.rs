@@ -10,6 +10,7 @@
 //! - [`Faults`]: faults on purpose, at named sites.
 //! - [`wildcard`]: patterns of parameter names.
 //! - [`steps`]: the work of walks, counted for tests of what things cost.
+//! - [`tally`]: statistics of samples.
 //! - [`mark!`], [`marks`]: coverage marks that tie a rare branch to the test that means to reach it.
 
 pub mod faults;
@@ -20,6 +21,7 @@ mod queue;
 mod rng;
 mod slab;
 pub mod steps;
+pub mod tally;
 mod time;
 pub mod wildcard;
 

@@ -10,7 +10,7 @@ use proto::msg::{
     Config, EnqueueRep, EnqueueReq, LockGrant, LockMode, Lvb, Policy, ReplayFailure, ReplayLocksRep, ReplayLocksReq,
     Resource,
 };
-use proto::{ClientUuid, Errno, Frame, Opcode, TargetName, Transno};
+use proto::{ClientUuid, Errno, Frame, Opcode, Operation, TargetName, Transno};
 use schema::{Header, Record};
 use stdx::Instant;
 use store::{Key, KeyRange, Space, Value};
@@ -18,7 +18,7 @@ use store::{Key, KeyRange, Space, Value};
 use crate::api::{DataOp, DataResult, DataSpace, LogLevel};
 use crate::machine::Machine;
 use crate::op::{Op, Replay};
-use crate::service::{ShareKey, Stop, Task};
+use crate::service::{Reply, Request, ShareKey, Stop, Task};
 
 /// Bit of a version that says which object it is of; transnos never have it.
 pub const IDENTITY: u64 = 1 << 63;
@@ -257,6 +257,42 @@ impl Cx<'_> {
     /// The versions that this attempt noted say nothing, for several changes noted theirs.
     pub fn forget_versions(&mut self) {
         self.m.out.pre_versions = [0; 4];
+    }
+
+    // --- statistics ---
+
+    /// The request is an operation of this kind; it counts when the attempt is accepted, unless it is a replay.
+    pub fn count(&mut self, operation: Operation) {
+        self.m.out.counted.push((operation, None));
+    }
+
+    /// The same, with the bytes that it moves: `operation` is one of bytes.
+    pub fn count_bytes(&mut self, operation: Operation, bytes: u64) {
+        self.m.out.counted.push((operation, Some(bytes)));
+    }
+
+    /// Counts a request whose opcode says what it is: attributes, space, and all that is done with data.
+    pub fn count_plain(&mut self, request: &Request, reply: &Reply) {
+        let operation = match request.opcode {
+            Opcode::ObjRead => {
+                self.count_bytes(Operation::ReadBytes, reply.bulk.len() as u64);
+                Operation::Read
+            }
+            Opcode::ObjWrite => {
+                self.count_bytes(Operation::WriteBytes, request.frame.bulk.len() as u64);
+                Operation::Write
+            }
+            Opcode::ObjPunch => Operation::Punch,
+            Opcode::ObjSeek => Operation::Seek,
+            Opcode::ObjDestroy => Operation::Destroy,
+            Opcode::ObjSync => Operation::Sync,
+            Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::ObjGetattr => Operation::Getattr,
+            Opcode::ObjSetattr => Operation::Setattr,
+            Opcode::MdsGetxattr => Operation::Getxattr,
+            Opcode::MdsStatfs | Opcode::ObjStatfs => Operation::Statfs,
+            _ => return,
+        };
+        self.count(operation);
     }
 
     // --- durability ---

@@ -227,6 +227,10 @@ impl<S: Service> Target<S> {
         }
         let pre_versions = self.m.out.pre_versions;
         let (mut hold, mut hold_for) = (self.m.out.hold, self.m.out.hold_for);
+        if matches!(work, Work::Request(_)) && op.replay == Replay::No {
+            let took = now.since(op.started);
+            self.m.stats.count_operations(handle, &self.m.out.counted, took);
+        }
         let frame = match &work {
             Work::Request(request) => {
                 let asked = &request.frame.header;

@@ -295,7 +295,10 @@ impl<S: Service> Target<S> {
             Event::DataDone { id, result } => self.m.data_done(id, result),
             Event::Space(space) => self.m.view.set_space(space),
             Event::DataSpace(space) => self.m.data_space = Some(space),
-            Event::WallClock(ns) => self.m.wall_ns = ns,
+            Event::WallClock(ns) => {
+                self.m.wall_ns = ns;
+                self.m.stats.began(ns);
+            }
             Event::Tick => self.time(),
         }
         self.run();

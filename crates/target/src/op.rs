@@ -8,6 +8,7 @@ use store::AttemptId;
 
 use crate::api::{DataOp, DataResult};
 use crate::service::{Executed, Request, ShareKey, Task};
+use crate::stats::Counted;
 
 /// Whether a request was done before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,20 +158,22 @@ pub(crate) struct Out {
     pub(crate) spawned: Vec<(Option<Instant>, Task)>,
     pub(crate) notices: Vec<(ExportId, proto::Opcode, bytes::Bytes)>,
     pub(crate) evicted: Vec<(ExportId, String)>,
+    pub(crate) counted: Counted,
 }
 
 impl Out {
     /// How much there is, for [`Out::back_to`].
-    pub(crate) fn mark(&self) -> [usize; 4] {
-        [self.changed.len(), self.spawned.len(), self.notices.len(), self.evicted.len()]
+    pub(crate) fn mark(&self) -> [usize; 5] {
+        [self.changed.len(), self.spawned.len(), self.notices.len(), self.evicted.len(), self.counted.len()]
     }
 
     /// What came since is taken back.
-    pub(crate) fn back_to(&mut self, [changed, spawned, notices, evicted]: [usize; 4]) {
+    pub(crate) fn back_to(&mut self, [changed, spawned, notices, evicted, counted]: [usize; 5]) {
         self.changed.truncate(changed);
         self.spawned.truncate(spawned);
         self.notices.truncate(notices);
         self.evicted.truncate(evicted);
+        self.counted.truncate(counted);
     }
 
     pub(crate) fn clear(&mut self) {
@@ -184,5 +187,6 @@ impl Out {
         self.spawned.clear();
         self.notices.clear();
         self.evicted.clear();
+        self.counted.clear();
     }
 }

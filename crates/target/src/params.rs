@@ -7,7 +7,7 @@ use proto::connect::TAG_MAX;
 use proto::msg::Param;
 use proto::{Errno, Handle, TargetKind, TargetName};
 use rpc::server::Export;
-use stdx::{Instant, wildcard};
+use stdx::{Instant, tally, wildcard};
 
 use crate::api::LogLevel;
 use crate::machine::{Machine, Target};
@@ -56,7 +56,7 @@ impl Machine {
             ("recovery_status", self.recovery_status()),
             ("recovery_time_hard", self.options.recovery_hard.as_secs().to_string()),
             ("recovery_time_soft", self.options.recovery_soft.as_secs().to_string()),
-            ("stats", self.stats.text()),
+            ("stats", self.stats_text(kind)),
             ("timeouts", format!("service : {}\n", self.service_time.text())),
             ("uuid", self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
         ]
@@ -71,6 +71,8 @@ impl Machine {
             all.push((format!("{at}.uuid"), export.uuid.to_string()));
             all.push((format!("{at}.nid"), export.address.clone()));
             all.push((format!("{at}.description"), export.description.clone()));
+            let head = tally::head(self.wall_ns, self.stats.operations_since_ns);
+            all.push((format!("{at}.stats"), head + &self.stats.operations_of(export.handle)));
             if kind == TargetKind::Mdt {
                 let counters = export.slots().counters();
                 let text = format!(
@@ -81,6 +83,8 @@ impl Machine {
             }
         }
         if kind == TargetKind::Mdt {
+            let head = tally::head(self.wall_ns, self.stats.operations_since_ns);
+            all.push((format!("{base}.md_stats"), head + &self.stats.operations()));
             for leaf in MAX_MOD_RPCS {
                 all.push((format!("{base}.{leaf}"), self.options.max_mod_rpcs.to_string()));
             }
@@ -99,6 +103,38 @@ impl Machine {
             all.push((format!("osp.{}.import", device_of(&self.name, other)), text));
         }
         all
+    }
+}
+
+impl Machine {
+    /// Lustre shows the operations of an object target in `stats`, those of a metadata target in `md_stats`.
+    fn stats_text(&self, kind: TargetKind) -> String {
+        let mut text = tally::head(self.wall_ns, self.stats.since_ns);
+        if kind == TargetKind::Ost {
+            text.push_str(&self.stats.operations());
+        }
+        text.push_str(&self.stats.opcodes());
+        text
+    }
+
+    /// Statistics count from 0 again. `None`: it is none of them.
+    fn clear_stats(&mut self, kind: TargetKind, name: &str) -> Option<()> {
+        let now_ns = self.wall_ns;
+        match (name, kind) {
+            ("stats", TargetKind::Ost) => {
+                self.stats.clear(now_ns);
+                self.stats.clear_operations(now_ns);
+            }
+            ("stats", _) => self.stats.clear(now_ns),
+            ("md_stats", TargetKind::Mdt) => self.stats.clear_operations(now_ns),
+            _ => {
+                let uuid = name.strip_prefix("exports.")?.strip_suffix(".stats")?;
+                let export = self.exports.iter().find(|export| export.uuid.to_string() == uuid)?;
+                let handle = export.handle;
+                self.stats.forget(handle);
+            }
+        }
+        Some(())
     }
 }
 
@@ -134,7 +170,7 @@ impl<S: Service> Target<S> {
     }
 
     /// Sets a parameter: `ENOENT` if there is none of that name, `EINVAL` or `ERANGE` for the value, `EACCES` if it can't be
-    /// set.
+    /// set, `ENXIO` if no client is the one that it names.
     pub fn set_param(&mut self, now: Instant, name: &str, value: &str) -> Result<(), Errno> {
         self.m.now = now.max(self.m.now);
         let result = self.set(name, value);
@@ -226,23 +262,19 @@ impl<S: Service> Target<S> {
                 Ok(_) => Err(Errno::ERANGE),
                 Err(errno) => Err(errno),
             },
-            "stats" => {
-                m.stats.clear();
-                Ok(())
-            }
             "evict_client" => {
                 let found: Vec<Handle> =
                     m.exports.iter().filter(|export| is_client(value.trim(), export)).map(|e| e.handle).collect();
                 for handle in &found {
                     self.evict(*handle, "an administrator asked for it");
                 }
-                if found.is_empty() { Err(Errno::ENOENT) } else { Ok(()) }
+                if found.is_empty() { Err(Errno::ENXIO) } else { Ok(()) }
             }
             "abort_recovery" => {
                 self.abort_recovery();
                 Ok(())
             }
-            _ => return None,
+            _ => m.clear_stats(kind, name).map(Ok)?,
         };
         self.m.set_window_times();
         Some(result)

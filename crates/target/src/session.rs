@@ -383,6 +383,7 @@ impl<S: Service> Target<S> {
     fn export_is_gone(&mut self, handle: Handle) {
         self.m.cancel_ops(handle);
         self.m.window.gone(handle);
+        self.m.stats.forget(handle);
         self.m.sites.forget(handle);
         self.m.locks.export_gone(self.m.now, ExportId(handle.0));
         let from = (handle.0, 0);

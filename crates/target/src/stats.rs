@@ -1,52 +1,100 @@
-//! How often what was asked for, and how long it took.
+//! How often what was asked for, and how long it took: of the target, and of each of its clients.
+//!
+//! A request counts by its opcode, and as the operations that the service says it was ([`crate::Cx::count`]). Times are those
+//! from its arrival to its answer, by the time that the driver gave with what the machine handled then: a request that waited
+//! for nothing took none.
 
-use core::fmt::Write;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use proto::Opcode;
+use proto::{Handle, Opcode, Operation};
+use stdx::Map;
+use stdx::tally::{Tallies, Tally, count_line};
 
-/// One opcode's figures.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct OpStat {
-    samples: u64,
-    min_us: u64,
-    max_us: u64,
-    sum_us: u64,
-}
+/// Operations that a request was, and how many bytes it moved where that is what is counted.
+pub(crate) type Counted = Vec<(Operation, Option<u64>)>;
 
 /// A target's figures.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    by_opcode: BTreeMap<u16, OpStat>,
+    by_opcode: BTreeMap<u16, Tally>,
+    operations: Tallies<Operation>,
+    /// Those of each client that has done something.
+    clients: Map<Handle, Tallies<Operation>>,
     pub(crate) reconstructed: u64,
     pub(crate) answered_again: u64,
+    /// When counting began, by the wall clock; 0: not known yet.
+    pub(crate) since_ns: i64,
+    pub(crate) operations_since_ns: i64,
 }
 
 impl Stats {
-    pub(crate) fn count(&mut self, opcode: u16, took: Duration) {
-        let us = took.as_micros() as u64;
-        let stat = self.by_opcode.entry(opcode).or_insert(OpStat { min_us: u64::MAX, ..OpStat::default() });
-        stat.samples += 1;
-        stat.min_us = stat.min_us.min(us);
-        stat.max_us = stat.max_us.max(us);
-        stat.sum_us += us;
+    /// The wall clock is known: counting began with it, if it did not before.
+    pub(crate) fn began(&mut self, now_ns: i64) {
+        for since_ns in [&mut self.since_ns, &mut self.operations_since_ns] {
+            if *since_ns == 0 {
+                *since_ns = now_ns;
+            }
+        }
     }
 
-    /// One line for each opcode that occurred, as Lustre's `stats`.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        for (opcode, stat) in &self.by_opcode {
-            let name = Opcode::from_raw(*opcode).map_or("unknown", Opcode::name);
-            let OpStat { samples, min_us, max_us, sum_us } = stat;
-            let _ = writeln!(text, "{name:<25} {samples} samples [usecs] {min_us} {max_us} {sum_us}");
+    /// A request was answered.
+    pub(crate) fn count(&mut self, opcode: u16, took: Duration) {
+        self.by_opcode.entry(opcode).or_default().add_time(took);
+    }
+
+    /// What it was. Several operations in one request share its time.
+    pub(crate) fn count_operations(&mut self, client: Handle, counted: &Counted, took: Duration) {
+        if counted.is_empty() {
+            return;
         }
-        let _ = writeln!(text, "{:<25} {} samples [reqs]", "reconstructed", self.reconstructed);
-        let _ = writeln!(text, "{:<25} {} samples [reqs]", "answered_again", self.answered_again);
+        let timed = counted.iter().filter(|(_, bytes)| bytes.is_none()).count();
+        let share = took.checked_div(u32::try_from(timed).unwrap_or(u32::MAX)).unwrap_or_default();
+        let of_client = self.clients.entry(client).or_default();
+        for &(operation, bytes) in counted {
+            for tallies in [&mut self.operations, &mut *of_client] {
+                match bytes {
+                    Some(bytes) => tallies.of(operation).add(bytes),
+                    None => tallies.of(operation).add_time(share),
+                }
+            }
+        }
+    }
+
+    /// A client is gone, or what it did is to count from 0 again.
+    pub(crate) fn forget(&mut self, client: Handle) {
+        self.clients.remove(&client);
+    }
+
+    /// One line for each opcode that occurred.
+    pub(crate) fn opcodes(&self) -> String {
+        let name = |opcode| Opcode::from_raw(opcode).map_or("unknown", Opcode::name);
+        let mut text: String =
+            self.by_opcode.iter().map(|(opcode, tally)| tally.line(name(*opcode), "usecs")).collect();
+        text.push_str(&count_line("reconstructed", self.reconstructed));
+        text.push_str(&count_line("answered_again", self.answered_again));
         text
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = Stats::default();
+    /// One line for each operation that occurred.
+    pub(crate) fn operations(&self) -> String {
+        self.operations.lines()
+    }
+
+    /// The same of one client.
+    pub(crate) fn operations_of(&self, client: Handle) -> String {
+        self.clients.get(&client).map_or_else(String::new, Tallies::lines)
+    }
+
+    /// Opcodes count from 0 again.
+    pub(crate) fn clear(&mut self, now_ns: i64) {
+        self.by_opcode.clear();
+        (self.reconstructed, self.answered_again, self.since_ns) = (0, 0, now_ns);
+    }
+
+    /// Operations do.
+    pub(crate) fn clear_operations(&mut self, now_ns: i64) {
+        self.operations = Tallies::default();
+        self.operations_since_ns = now_ns;
     }
 }

@@ -1,19 +1,21 @@
 //! `lctl`: parameters and control of running servers and mounts.
 
 mod activate;
+mod lustre;
+mod params;
+mod persistent;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use host::admin::{Description, Device, Request, Response};
-use host::ask;
 use host::stream::Stream;
-use proto::msg::{Param, SetParamReq};
-use proto::{Errno, Nid, Opcode};
+use proto::Nid;
 
 use crate::audience::Audience;
-use crate::commands::status;
+use crate::commands::{lacking, status};
 use crate::output::say;
 
 /// Parameters and control of running servers and mounts, by Lustre's words
@@ -39,9 +41,15 @@ enum Command {
         /// Only the values
         #[arg(short = 'n')]
         values: bool,
-        /// Only the names
+        /// Only the names, of directories too
         #[arg(short = 'N')]
         names: bool,
+        /// With all below
+        #[arg(short = 'R')]
+        recursive: bool,
+        /// Those that the MGS of this node keeps, as they were set persistently; example: lctl get_param -P '**'
+        #[arg(short = 'P', conflicts_with = "recursive")]
+        persistent: bool,
         /// Patterns
         #[arg(required = true)]
         patterns: Vec<String>,
@@ -62,18 +70,37 @@ enum Command {
         #[arg(required = true)]
         settings: Vec<String>,
     },
-    /// List names of parameters; example: lctl list_param -R 'mdt.*'
+    /// Set a persistent parameter by its older path; example: lctl conf_param demo-OST0001.osc.active=0
+    #[command(name = "conf_param")]
+    ConfParam {
+        /// Keep it no longer; PATH is enough
+        #[arg(short = 'd')]
+        delete: bool,
+        /// PATH=VALUE
+        #[arg(required = true)]
+        settings: Vec<String>,
+    },
+    /// List names of parameters and devices; example: lctl list_param -R 'mdt.*'
     #[command(name = "list_param")]
     ListParam {
-        /// With all below
-        #[arg(short = 'R')]
-        recursive: bool,
+        #[command(flatten)]
+        shown: params::Shown,
         /// Patterns
         #[arg(required = true)]
         patterns: Vec<String>,
     },
     /// List devices
-    Dl,
+    #[command(alias = "device_list")]
+    Dl {
+        /// Where each listens or is mounted, too
+        #[arg(short = 't')]
+        places: bool,
+    },
+    /// Whether all targets and mounts of this node work: 'healthy', or what does not and exit status 1
+    #[command(name = "health_check")]
+    HealthCheck,
+    /// The version of this program, and those of running processes if they differ
+    Version,
     /// See whether something of ours listens at an address
     Ping {
         /// HOST:PORT or unix:PATH
@@ -102,6 +129,8 @@ enum Command {
         /// The text
         text: Vec<String>,
     },
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
 }
 
 /// Runs the command.
@@ -112,22 +141,44 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::AbortRecovery => abort_recovery(device, host),
         Command::Activate { target } => set_active(target.as_deref().or(device), host, true),
         Command::Deactivate { target } => set_active(target.as_deref().or(device), host, false),
-        Command::GetParam { values, names, patterns } => Ok(get_param(&mut asked(device)?, &patterns, values, names)),
-        Command::SetParam { quiet, settings, persistent: false, .. } => {
-            set_param(&mut asked(device)?, &settings, quiet).map(ExitCode::from)
+        Command::GetParam { values, names, recursive, patterns, persistent: false } => {
+            Ok(params::get(&mut asked(device)?, &patterns, values, names, recursive))
         }
-        Command::ListParam { recursive, patterns } => Ok(list_param(&mut asked(device)?, &patterns, recursive)),
+        Command::SetParam { quiet, settings, persistent: false, .. } => {
+            params::set(&mut asked(device)?, &settings, quiet).map(ExitCode::from)
+        }
+        Command::ListParam { shown, patterns } => {
+            Ok(params::list(&mut asked(device)?, &patterns, &shown, "list_param"))
+        }
+        Command::Other(words) => Ok(lacking::verb("lctl", &words, lustre::VERBS)),
         _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
-        Command::SetParam { .. } | Command::Ping { .. } if host.is_some() => {
+        Command::SetParam { .. } | Command::GetParam { .. } | Command::ConfParam { .. } | Command::Ping { .. }
+            if host.is_some() =>
+        {
             bail!("--host is not for this: -P is said where the MGS is, and ping names its address itself")
         }
-        Command::SetParam { quiet, delete, settings, .. } => set_persistent(&settings, delete, quiet),
-        Command::Dl => {
+        Command::GetParam { values, names, patterns, .. } => {
+            persistent::show(&patterns, values, names).map(ExitCode::from)
+        }
+        Command::SetParam { quiet, delete, settings, .. } => {
+            persistent::set(&settings, delete, quiet).map(ExitCode::from)
+        }
+        Command::ConfParam { delete, settings } => persistent::conf_param(&settings, delete).map(ExitCode::from),
+        Command::Dl { places } => {
             let mut all = audience(host);
             for (index, device) in devices(&mut all).iter().enumerate() {
-                say!("{index:3} {} {} {} {} -", device.state, device.kind, device.name, device.uuid);
+                let place = if places { device.place.as_str() } else { "-" };
+                say!("{index:3} {} {} {} {} {place}", device.state, device.kind, device.name, device.uuid);
             }
             Ok(ExitCode::from(u8::from(host.is_some() && all.is_incomplete())))
+        }
+        Command::HealthCheck => Ok(health_check(&mut audience(host))),
+        Command::Version => {
+            say!("adamant: {}", env!("CARGO_PKG_VERSION"));
+            for process in audience(host).describe().iter().filter(|other| other.version != env!("CARGO_PKG_VERSION")) {
+                say!("process {} ({}): {}", process.pid, process.role, process.version);
+            }
+            Ok(ExitCode::SUCCESS)
         }
         Command::Ping { nid } => match Stream::dial(std::slice::from_ref(&nid)) {
             Ok(_) => {
@@ -172,17 +223,46 @@ fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Ex
     let Some(device) = found.filter(|device| matches!(device.kind.as_str(), "mgs" | "mdt" | "obdfilter")) else {
         bail!("no target '{wanted}' is served there; 'lctl dl' lists those that are");
     };
-    let name = format!("{}.{}.abort_recovery", device.kind, device.name);
-    set_param(&mut audience, &[format!("{name}=1")], true).map(ExitCode::from)
+    let parameter = |leaf: &str| format!("{}.{}.{leaf}", device.kind, device.name);
+    let status = params::collect(&mut audience, &parameter("recovery_status"));
+    let is_over = |text: &str| ["status: COMPLETE", "status: INACTIVE"].iter().any(|over| text.starts_with(over));
+    if status.iter().any(|(_, text)| is_over(text)) {
+        say!("{}: no recovery is under way; there is nothing to end", device.name);
+        return Ok(ExitCode::SUCCESS);
+    }
+    params::set(&mut audience, &[parameter("abort_recovery") + "=1"], true).map(ExitCode::from)
+}
+
+/// A node is as healthy as the least healthy of its processes. One that does not answer is not.
+fn health_check(audience: &mut Audience) -> ExitCode {
+    let answers = audience.ask(&Request::GetParam { pattern: "health_check".to_owned() });
+    if answers.is_empty() && !audience.is_incomplete() {
+        eprintln!("error: health_check: no server and no mount runs here; start a file system with: adamant up");
+        return ExitCode::from(1);
+    }
+    let values: Vec<String> = answers
+        .into_iter()
+        .filter_map(|response| match response {
+            Response::Params(params) => Some(params),
+            _ => None,
+        })
+        .flatten()
+        .map(|(_, value)| value)
+        .collect();
+    let ill: Vec<&str> = values.iter().flat_map(|value| value.lines()).filter(|line| *line != "healthy").collect();
+    if ill.is_empty() && !audience.is_incomplete() {
+        say!("healthy");
+        return ExitCode::SUCCESS;
+    }
+    ill.iter().filter(|line| **line != "NOT HEALTHY").for_each(|line| say!("{line}"));
+    say!("NOT HEALTHY");
+    ExitCode::from(1)
 }
 
 fn set_active(target: Option<&str>, host: Option<&Nid>, active: bool) -> anyhow::Result<ExitCode> {
     let setting = activate::setting(target, active)?;
-    set_param(&mut audience(host), &[setting], true).map(ExitCode::from)
+    params::set(&mut audience(host), &[setting], true).map(ExitCode::from)
 }
-
-/// No such parameter, as Lustre's tool says it.
-const NOT_FOUND: u8 = 2;
 
 /// The processes that are meant: all, or that of a device.
 fn asked(device: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Audience> {
@@ -203,207 +283,5 @@ fn asked(device: Option<&str>, host: Option<&Nid>) -> anyhow::Result<Audience> {
     match found {
         Some(socket) => Ok(Audience::one(socket)),
         None => bail!("no process here has a device '{device}'; see: adamant lctl dl"),
-    }
-}
-
-fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
-    let request = Request::GetParam { pattern: pattern.to_owned() };
-    let params = audience.ask(&request).into_iter().filter_map(|response| match response {
-        Response::Params(params) => Some(params),
-        _ => None,
-    });
-    let mut found: Vec<(String, String)> = params.flatten().collect();
-    found.sort();
-    // What several processes have in common is told once.
-    found.dedup();
-    found
-}
-
-fn not_found(verb: &str, pattern: &str) -> u8 {
-    eprintln!("error: {verb}: param_path '{pattern}': No such file or directory");
-    NOT_FOUND
-}
-
-fn get_param(audience: &mut Audience, patterns: &[String], values: bool, names: bool) -> ExitCode {
-    let mut code = 0;
-    for pattern in patterns {
-        let found = collect(audience, pattern);
-        if found.is_empty() {
-            code = not_found("get_param", pattern);
-        }
-        for (name, value) in found {
-            let value = value.trim_end_matches('\n');
-            match (names, values) {
-                (true, _) => say!("{name}"),
-                (false, true) => say!("{value}"),
-                (false, false) if value.contains('\n') => say!("{name}=\n{value}"),
-                (false, false) => say!("{name}={value}"),
-            }
-        }
-    }
-    ExitCode::from(code)
-}
-
-fn list_param(audience: &mut Audience, patterns: &[String], recursive: bool) -> ExitCode {
-    let mut code = 0;
-    for pattern in patterns {
-        let mut found = collect(audience, pattern);
-        if recursive {
-            found.extend(collect(audience, &format!("{pattern}.**")));
-            found.sort();
-        }
-        // Several processes may have one of a name, and its value may have changed between two looks.
-        found.dedup_by(|(name, _), (before, _)| name == before);
-        if found.is_empty() {
-            code = not_found("list_param", pattern);
-        }
-        for (name, _) in found {
-            say!("{name}");
-        }
-    }
-    ExitCode::from(code)
-}
-
-/// The MGSes that are served on this node.
-fn mgs_here() -> Vec<Nid> {
-    let processes = status::processes();
-    let devices = processes.iter().flat_map(|process| &process.description.devices);
-    devices.filter(|device| device.kind == "mgs").filter_map(|device| device.place.parse().ok()).collect()
-}
-
-/// The file systems that a pattern is about: the one whose name its device begins with, or all that the MGSes here know.
-fn file_systems(pattern: &str) -> Vec<String> {
-    let device = pattern.split('.').nth(1).unwrap_or_default();
-    let known = collect(&mut Audience::all(), "mgs.*.live.*")
-        .into_iter()
-        .filter_map(|(name, _)| Some(name.rsplit_once('.')?.1.to_owned()));
-    // A parameter of a process has no device: it is set in those of all file systems.
-    known
-        .filter(|fsname| {
-            !pattern.contains('.')
-                || device == *fsname
-                || device.starts_with(&format!("{fsname}-"))
-                || device.contains(['*', '?'])
-        })
-        .collect()
-}
-
-fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Result<ExitCode> {
-    let places = mgs_here();
-    if places.is_empty() {
-        bail!("no MGS is served on this node; set persistent parameters where it is");
-    }
-    let mut code = 0;
-    for setting in settings {
-        let (pattern, value) = match setting.split_once('=') {
-            Some((pattern, _)) if delete => (pattern, ""),
-            Some(parts) => parts,
-            None if delete => (setting.as_str(), ""),
-            None => bail!("'{setting}' is not a setting; expected PATTERN=VALUE"),
-        };
-        let mut found = false;
-        let names = file_systems(pattern);
-        for (fsname, nid) in names.iter().flat_map(|name| places.iter().map(move |nid| (name, nid))) {
-            let param = Param { path: pattern.to_owned(), value: value.to_owned() };
-            let request = SetParamReq { fsname: fsname.clone(), param: Some(param), delete };
-            let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsSetParam, &request);
-            match Errno::from_status(answer.map_err(anyhow::Error::msg)?.header.status) {
-                Ok(()) => {
-                    found = true;
-                    if !quiet && !delete {
-                        say!("{pattern}={value}");
-                    }
-                }
-                // Another MGS has this file system, or it was not set.
-                Err(Errno::ENOENT) => {}
-                Err(errno) => {
-                    found = true;
-                    eprintln!("error: set_param: setting {pattern}={value}: {errno}");
-                    code = u8::try_from(errno.raw()).unwrap_or(1);
-                }
-            }
-        }
-        if !found {
-            code = not_found("set_param", pattern);
-        }
-    }
-    Ok(ExitCode::from(code))
-}
-
-fn set_param(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow::Result<u8> {
-    let mut code = 0;
-    for setting in settings {
-        let Some((pattern, value)) = setting.split_once('=') else {
-            bail!("'{setting}' is not a setting; expected PATTERN=VALUE");
-        };
-        let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
-        let mut found = false;
-        let mut refused = None;
-        for response in audience.ask(&request) {
-            match response {
-                Response::Params(params) => {
-                    found = true;
-                    for (name, value) in params.iter().filter(|_| !quiet) {
-                        say!("{name}={value}");
-                    }
-                }
-                Response::Failed(2, _) => {}
-                // Each process has faults of its own: those that allow none do not matter if another does.
-                Response::Failed(number, message) if host::faults::is_one(pattern) => {
-                    refused = Some((number, message));
-                }
-                Response::Failed(number, message) => {
-                    found = true;
-                    eprintln!("error: set_param: setting {pattern}={value}: {message}");
-                    code = u8::try_from(number).unwrap_or(1);
-                }
-                _ => {}
-            }
-        }
-        match refused {
-            Some((number, message)) if !found => {
-                eprintln!("error: set_param: setting {pattern}={value}: {message}");
-                code = u8::try_from(number).unwrap_or(1);
-            }
-            None if !found => code = not_found("set_param", pattern),
-            _ => {}
-        }
-    }
-    // Nobody knows what it would have answered.
-    if code == 0 && audience.is_incomplete() {
-        code = 1;
-    }
-    Ok(code)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{BufRead, BufReader, Write};
-    use std::os::unix::net::UnixListener;
-    use std::time::Duration;
-
-    use super::*;
-
-    /// A process that answers everything with success, and one that hangs.
-    #[test]
-    fn a_process_that_hangs_is_named_and_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let [good, silent] = ["server-1.sock", "mount-2.sock"].map(|name| folder.path().join(name));
-        let listener = UnixListener::bind(&good).unwrap();
-        let _hangs = UnixListener::bind(&silent).unwrap();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let _ = BufReader::new(&stream).read_line(&mut String::new());
-                let answer = Response::Params(vec![("x".to_owned(), "1".to_owned())]);
-                let _ = writeln!(stream, "{}", serde_json::to_string(&answer).unwrap());
-            }
-        });
-        let settings = ["x=1".to_owned(), "y=1".to_owned()];
-        let patience = Duration::from_secs(1);
-        assert_eq!(set_param(&mut Audience::of(vec![good.clone()], patience), &settings, true).unwrap(), 0);
-        let mut both = Audience::of(vec![silent, good], patience);
-        assert_eq!(set_param(&mut both, &settings[..1], true).unwrap(), 1);
-        assert_eq!(collect(&mut both, "x"), [("x".to_owned(), "1".to_owned())]);
-        assert_eq!(both.len(), 1, "it is not asked again");
     }
 }

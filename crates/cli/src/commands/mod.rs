@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod down;
 pub mod install;
+pub mod lacking;
 pub mod lctl;
 pub mod lfs;
 pub mod lr_reader;

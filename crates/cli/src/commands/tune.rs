@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use host::server::{self, Changes, Place};
+use proto::{TargetKind, TargetName};
 
 use crate::output::say;
 
@@ -62,6 +63,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ("made_by", header.made_by.clone()),
         ("params", header.params.join(" ")),
     ];
+    if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
+        match server::persistent_params(&arguments.target) {
+            Ok(kept) => rows.push(("persistent", kept.join("; "))),
+            // The rest is worth knowing all the more.
+            Err(error) => eprintln!("warning: cannot read the persistent parameters: {error}"),
+        }
+    }
     rows.extend(server::ways_back(&header).into_iter().map(|way| ("way_back", way.to_owned())));
     if arguments.json {
         let map: serde_json::Map<String, serde_json::Value> =

@@ -7,7 +7,9 @@ use super::{Mount, Phase};
 impl Mount {
     /// Parameters of the client that match `pattern`, by name.
     pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
-        self.shared.state.lock().machine.get_params(pattern)
+        let mut found = crate::admin::of_process(pattern, std::iter::empty());
+        found.extend(self.shared.state.lock().machine.get_params(pattern));
+        found
     }
 
     /// Sets a parameter.

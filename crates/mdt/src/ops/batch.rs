@@ -15,13 +15,13 @@ use crate::{Mdt, grants, layouts};
 use proto::msg::{
     BATCH_MAX, BatchRep, BatchReq, BatchResult, Layout, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid,
 };
-use proto::{Errno, Fid};
+use proto::{Errno, Fid, Operation};
 use schema::Inode;
 use target::{Cx, Reply, Request, Stop};
 
 /// What a change of a batch did to the records.
 enum Done {
-    Made(Box<Made>, &'static str),
+    Made(Box<Made>, Operation),
     /// By the first execution.
     There(Box<Node>),
     Removed(Box<Removed>),
@@ -67,10 +67,10 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
         match did {
             Done::Made(made, statistic) => {
                 mdt.made(made);
-                mdt.stats.count(statistic);
+                cx.count(*statistic);
             }
             Done::Removed(removed) => mdt.removed(cx, removed),
-            Done::Set => mdt.stats.count("setattr"),
+            Done::Set => cx.count(Operation::Setattr),
             Done::There(_) => {}
         }
     }
@@ -89,7 +89,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
             },
         });
     }
-    mdt.stats.count("batch");
+    cx.count(Operation::Batch);
     let room = mdt.promise(cx, cx.export(), changes.len());
     Ok(Reply::new(&BatchRep { results, room }).with_record(failed))
 }

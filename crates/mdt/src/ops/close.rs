@@ -4,7 +4,7 @@ use crate::Mdt;
 use crate::ops::unlink::Gone;
 use crate::tree::{self, Node};
 use proto::msg::{CLOSES_MAX, Close, CloseRep, CloseReq, CloseResult};
-use proto::{Errno, Fid};
+use proto::{Errno, Fid, Operation};
 use schema::Orphan;
 use target::{Cx, Reply, Stop};
 
@@ -52,7 +52,7 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
             && handle != 0
         {
             mdt.opens.remove(handle);
-            mdt.stats.count("close");
+            cx.count(Operation::Close);
         }
     }
     for (node, gone) in changed {

@@ -8,7 +8,7 @@ use crate::{Mdt, acl, grants, layouts};
 use bytes::Bytes;
 use proto::connect::{DIR_SIZE, LINK_MAX, SYMLINK_MAX};
 use proto::msg::{Attr, CreateOp, Layout, ObjectRep};
-use proto::{Errno, Fid};
+use proto::{Errno, Fid, Operation};
 use schema::inode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use schema::{DirState, Inode, InodeXattr, LinkEa, Oi, SeqGrant};
 use target::{Cx, Reply, ShareKey, Stop};
@@ -59,13 +59,13 @@ pub fn create(
     parent.write(cx);
     let reply = reply(cx, change, &made.child, &parent.node);
     mdt.made(&made);
-    mdt.stats.count(statistic(op));
+    cx.count(statistic(op));
     Ok(reply)
 }
 
 /// Under which name a create is counted.
-pub fn statistic(op: &CreateOp) -> &'static str {
-    if op.mode & S_IFMT == S_IFDIR { "mkdir" } else { "mknod" }
+pub fn statistic(op: &CreateOp) -> Operation {
+    if op.mode & S_IFMT == S_IFDIR { Operation::Mkdir } else { Operation::Mknod }
 }
 
 /// What [`named`] did.

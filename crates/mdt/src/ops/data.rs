@@ -173,7 +173,6 @@ fn finish(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: Node, sync: bool) -> Result<
     if sync {
         cx.hold_until_durable();
     }
-    mdt.stats.count("write_bytes");
     Ok(state(mdt, cx, &node))
 }
 

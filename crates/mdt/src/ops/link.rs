@@ -4,9 +4,9 @@ use crate::access::{EXECUTE, WRITE};
 use crate::ops::Change;
 use crate::{Mdt, tree};
 use bytes::Bytes;
-use proto::Errno;
 use proto::connect::LINK_MAX;
 use proto::msg::{LinkOp, bits};
+use proto::{Errno, Operation};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
@@ -48,6 +48,6 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
 
     let reply = super::changed(cx, change, &node.inode, Some(&parent.inode));
     mdt.entry_taken(place.key);
-    mdt.stats.count("link");
+    cx.count(Operation::Link);
     Ok(reply)
 }

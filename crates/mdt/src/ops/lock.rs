@@ -2,8 +2,8 @@
 //! target adds to it.
 
 use crate::{Mdt, grants, tasks, tree};
-use proto::Errno;
 use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, ReplayLocksReq, Resource, ResourceKind, bits};
+use proto::{Errno, Operation};
 use target::{Cx, Reply, Stop};
 
 /// What a lock request here is about: the bits of an inode, none for a record lock.
@@ -55,7 +55,7 @@ pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Resul
         }
         Ok(())
     })?;
-    mdt.stats.count("ldlm_replay");
+    cx.count(Operation::LockReplay);
     Ok(Reply::new(&rep))
 }
 
@@ -83,6 +83,6 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
             mark_leaving(mdt, cx, &node);
         }
     }
-    mdt.stats.count("ldlm_enqueue");
+    cx.count(Operation::Enqueue);
     Ok(Reply::new(&reply))
 }

@@ -13,7 +13,7 @@ use crate::tree::{self, Dir, Node};
 use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
-use proto::{Errno, Fid};
+use proto::{Errno, Fid, Operation};
 use schema::Inode;
 use schema::inode::S_IFREG;
 use target::{Cx, Reply, ShareKey, Stop};
@@ -103,7 +103,7 @@ pub fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &OpenOp) -> Res
             let attr = made.child.inode.attr();
             let reply = finish(mdt, cx, change, op, &made.child.inode, attr, Some(&dir.node), done);
             mdt.made(&made);
-            mdt.stats.count("mknod");
+            cx.count(Operation::Mknod);
             Ok(reply)
         }
     }
@@ -245,7 +245,7 @@ fn finish(
 ) -> Reply {
     let locks = grants::grant(cx, &change.want, Some(inode), parent.map(Node::fid));
     let handle = mdt.open_handle(cx, inode.fid, op);
-    mdt.stats.count("open");
+    cx.count(Operation::Open);
     Reply::new(&ObjectRep {
         attr: Some(attr),
         parent_attr: parent.map(|parent| parent.inode.attr()),

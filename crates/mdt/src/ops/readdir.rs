@@ -3,9 +3,9 @@
 use crate::access::{Caller, READ};
 use crate::tree::Node;
 use crate::{Mdt, grants, tree};
-use proto::Errno;
 use proto::connect::BRW_SIZE_MAX;
 use proto::msg::{DirEntry, LockMode, Policy, ReaddirRep, ReaddirReq, Resource, WantLocks, bits};
+use proto::{Errno, Operation};
 use schema::{Entry, Inode, Record};
 use target::{Cx, LogLevel, Reply, Stop};
 
@@ -56,7 +56,7 @@ pub fn readdir(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReaddirReq) -> Result<R
     }
     let want = WantLocks { parent_cookie: request.want.unwrap_or_default().parent_cookie, ..WantLocks::default() };
     let locks = grants::grant(cx, &want, None, Some(dir.fid()));
-    mdt.stats.count("readdir");
+    cx.count(Operation::Readdir);
     Ok(Reply::new(&ReaddirRep { entries, end, locks, attr: Some(dir.inode.attr()) }))
 }
 

@@ -8,7 +8,7 @@ use crate::{Mdt, grants};
 use bytes::Bytes;
 use proto::connect::LINK_MAX;
 use proto::msg::{ObjectRep, RenameOp, bits};
-use proto::{Errno, Fid};
+use proto::{Errno, Fid, Operation};
 use schema::LinkEa;
 use schema::entry::CHAIN_MAX;
 use target::{Cx, Reply, ShareKey, Stop};
@@ -86,7 +86,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     if let Some(other) = &found.other {
         mdt.link_dropped(cx, other, gone);
     }
-    mdt.stats.count("rename");
+    cx.count(Operation::Rename);
     Ok(reply)
 }
 

@@ -4,8 +4,8 @@ use crate::ops::{Change, data};
 use crate::params::DOM_SIZE_MAX;
 use crate::tree::{self, Node};
 use crate::{Mdt, attrs, tasks};
-use proto::Errno;
 use proto::msg::{SetattrOp, bits, valid};
+use proto::{Errno, Operation};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module. The size of a file whose data lies on object targets is cut there; here only permission, times and
@@ -13,7 +13,7 @@ use target::{Cx, Reply, ShareKey, Stop};
 pub fn setattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetattrOp) -> Result<Reply, Stop> {
     let node = set(mdt, cx, change, op)?;
     let reply = super::changed(cx, change, &node.inode, None);
-    mdt.stats.count("setattr");
+    cx.count(Operation::Setattr);
     Ok(reply)
 }
 

@@ -3,8 +3,8 @@
 use crate::ops::Change;
 use crate::tree::{self, Node};
 use crate::{Mdt, layouts};
-use proto::Errno;
 use proto::msg::{Layout, LockMode, Policy, Resource, SetlayoutKind, SetlayoutOp, bits};
+use proto::{Errno, Operation};
 use schema::SmallData;
 use target::{Cx, Reply, ShareKey, Stop};
 
@@ -31,7 +31,7 @@ pub fn setlayout(
     cx.changed(ShareKey::object(op.fid));
     node.put(cx);
     let reply = super::changed(cx, change, &node.inode, None);
-    mdt.stats.count("setattr");
+    cx.count(Operation::Setattr);
     Ok(reply)
 }
 

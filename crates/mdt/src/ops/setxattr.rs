@@ -1,14 +1,14 @@
 //! Setting and removing extended attributes; access lists are checked and change the mode.
 
+use crate::acl;
 use crate::ops::Change;
 use crate::ops::xattr::is_always_inline;
 use crate::tree::{self, Node};
 use crate::xattrs::{self, INLINE_MAX, INLINE_TOTAL_MAX, NAMES_MAX, Namespace};
-use crate::{Mdt, acl};
 use bytes::Bytes;
-use proto::Errno;
 use proto::connect::XATTR_SIZE_MAX;
 use proto::msg::{SetxattrOp, bits};
+use proto::{Errno, Operation};
 use schema::inode::S_IFMT;
 use schema::{InodeXattr, LargeXattr};
 use target::{Cx, Reply, ShareKey, Stop};
@@ -17,7 +17,7 @@ const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
 /// See the module.
-pub fn setxattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Reply, Stop> {
+pub fn setxattr(cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     let kind = xattrs::namespace(&op.name)?;
     if op.value.len() > XATTR_SIZE_MAX {
@@ -53,7 +53,7 @@ pub fn setxattr(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp
     node.inode.ctime_ns = change.now_ns;
     node.put(cx);
     let reply = super::changed(cx, change, &node.inode, None);
-    mdt.stats.count("setxattr");
+    cx.count(Operation::Setxattr);
     Ok(reply)
 }
 

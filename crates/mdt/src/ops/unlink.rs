@@ -4,8 +4,8 @@ use crate::access::EXECUTE;
 use crate::ops::Change;
 use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, grants};
-use proto::Errno;
 use proto::msg::{ObjectRep, Resource, UnlinkOp};
+use proto::{Errno, Operation};
 use target::{Cx, Reply, ShareKey, Stop};
 
 /// See the module.
@@ -119,7 +119,7 @@ impl Mdt {
     pub(crate) fn removed(&mut self, cx: &mut Cx<'_>, removed: &Removed) {
         self.entry_freed(removed.place.key, removed.tombstone);
         self.link_dropped(cx, &removed.child, removed.gone);
-        self.stats.count(if removed.child.inode.is_dir() { "rmdir" } else { "unlink" });
+        cx.count(if removed.child.inode.is_dir() { Operation::Rmdir } else { Operation::Unlink });
     }
 
     /// Memory: what [`drop_link`] did. The requester learns from its answer that its locks on the object went with it.

@@ -385,3 +385,31 @@ fn a_listing_beside_changes_and_other_listings_is_no_loss() {
     }
     w.check();
 }
+
+#[test]
+fn operations_are_counted_of_the_target_and_of_each_client() {
+    let mut w = World::new();
+    let other = w.connect();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    w.mknod(dir, "f");
+    assert_eq!(w.create(dir, "f", S_IFREG), Err(Errno::EEXIST));
+    w.create_as(other, cred(0), dir, "g", S_IFREG).unwrap();
+    w.getattr(dir).unwrap();
+    w.unlink(dir, "f").unwrap();
+    fn counts(w: &mut World, pattern: &str) -> Vec<Vec<String>> {
+        let lines = |text: &str| -> Vec<String> {
+            let operations = text.lines().filter(|line| line.contains(" samples [usecs] "));
+            operations.map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
+        };
+        w.target().get_params(pattern).iter().map(|(_, text)| lines(text)).collect()
+    }
+    assert_eq!(counts(&mut w, "mdt.*.md_stats"), [["getattr 1", "mknod 2", "unlink 1", "mkdir 1"]]);
+    let each = counts(&mut w, "mdt.*.exports.*.stats");
+    assert_eq!(each.len(), 2);
+    assert!(each.contains(&vec!["mknod 1".to_owned()]), "{each:?}");
+
+    let now = w.now;
+    w.target().set_param(now, "mdt.fs-MDT0000.md_stats", "clear").unwrap();
+    assert_eq!(counts(&mut w, "mdt.*.md_stats"), [Vec::<String>::new()]);
+    assert_eq!(counts(&mut w, "mdt.*.exports.*.stats").concat().len(), 5, "those are cleared by themselves");
+}

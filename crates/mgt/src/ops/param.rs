@@ -2,6 +2,7 @@
 
 use proto::Errno;
 use proto::msg::SetParamReq;
+use proto::params::{self, Named};
 use schema::ParamRec;
 use stdx::wildcard;
 use target::{Cx, Reply, Request, Stop};
@@ -23,6 +24,10 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     }
     if param.value.len() > VALUE_LEN_MAX || param.value.contains(['\0', '\n']) {
         return Err(Errno::ERANGE.into());
+    }
+    // Nobody would follow it.
+    if !req.delete && params::named(&param.path) != Named::Settable {
+        return Err(Errno::EINVAL.into());
     }
     let fs = mgt.table.get(&req.fsname).ok_or(Errno::ENOENT)?;
     let old = fs.params.get(&param.path);

@@ -167,7 +167,10 @@ fn parameters_are_set_told_and_removed() {
     assert_eq!(world.set_param(client, "fs", "bad path", Some("1")), Err(Errno::EINVAL));
     assert_eq!(world.set_param(client, "fs", "", Some("1")), Err(Errno::EINVAL));
     assert_eq!(world.set_param(client, "fs", &"*".repeat(257), Some("1")), Err(Errno::ENAMETOOLONG));
-    assert_eq!(world.set_param(client, "fs", "x", Some(&"1".repeat(5000))), Err(Errno::ERANGE));
+    assert_eq!(world.set_param(client, "fs", "timeout", Some(&"1".repeat(5000))), Err(Errno::ERANGE));
+    for nobodys in ["mdt.fs-MDT0000.bogus", "nonsense.fs.x", "mdt.*.num_exports"] {
+        assert_eq!(world.set_param(client, "fs", nobodys, Some("1")), Err(Errno::EINVAL), "{nobodys}");
+    }
 }
 
 #[test]

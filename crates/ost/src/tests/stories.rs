@@ -443,6 +443,20 @@ fn parameters_have_lustres_names() {
     assert_eq!(value("kbytestotal"), (2000 * 1024).to_string());
     assert_eq!(value("tot_granted"), GRANT_FIRST.to_string());
     assert!(value("brw_stats").contains("write_bytes"));
+    world.write(a, 1, 1, b"yz").unwrap();
+    world.read(a, 1, 0, 9).unwrap();
+    let stats = world.target.as_ref().unwrap().get_params("obdfilter.*.stats").remove(0).1;
+    let of_client = world.target.as_ref().unwrap().get_params("obdfilter.*.exports.*.stats").remove(0).1;
+    for text in [stats, of_client] {
+        assert!(text.starts_with("snapshot_time             "), "{text}");
+        for line in [
+            "write_bytes               2 samples [bytes] 1 2 3 5\n",
+            "read_bytes                1 samples [bytes] 3 3 3 9\n",
+        ] {
+            assert!(text.contains(line), "{line} is missing:\n{text}");
+        }
+        assert!(text.contains("\nwrite                     2 samples [usecs] "), "{text}");
+    }
     for name in ["stats", "kbytesfree", "kbytesavail", "filestotal", "filesfree", "num_exports"] {
         value(name);
     }

@@ -129,7 +129,7 @@ fn a_client_is_evicted_by_name_or_address() {
             address.into();
     }
     for nobody in ["", "nobody", "uuid:nobody", "nid:10.0.0.3", "nid:10.0.0.1:901", "nid:"] {
-        assert_eq!(s.set("evict_client", nobody), Err(Errno::ENOENT), "{nobody}");
+        assert_eq!(s.set("evict_client", nobody), Err(Errno::ENXIO), "{nobody}");
     }
     assert_eq!(s.set("evict_client", "uuid:00000000-0000-0000-0000-000000000001"), Ok(()));
     assert_eq!((s.param("mdt.*.eviction_count"), s.param("mdt.*.num_exports")), ("1".into(), "2".into()));

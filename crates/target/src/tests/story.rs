@@ -607,7 +607,7 @@ fn parameters_are_listed_set_and_refused() {
     assert_eq!(set(&mut s, "no_such", "1"), Err(Errno::ENOENT));
     assert_eq!(set(&mut s, "num_exports", "1"), Err(Errno::EACCES));
     assert_eq!(s.t.get_params("mdt.*.exports.*.uuid").len(), 1);
-    assert_eq!(set(&mut s, "evict_client", "nobody"), Err(Errno::ENOENT));
+    assert_eq!(set(&mut s, "evict_client", "nobody"), Err(Errno::ENXIO));
     let uuid = s.param("mdt.*.exports.*.uuid");
     assert_eq!(set(&mut s, "evict_client", &uuid), Ok(()));
     s.append(1, export, 5);

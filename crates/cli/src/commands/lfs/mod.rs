@@ -13,6 +13,7 @@ use clap::Subcommand;
 use fuse::ioctl::{self, Verb};
 use proto::Fid;
 
+use crate::commands::lacking;
 use crate::output::say;
 use space::{Shape, spaces};
 
@@ -157,14 +158,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
             };
             return each(path.as_deref(), |mount| check(mount, wanted));
         }
-        Command::Other(words) => {
-            let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
-            match LACKING.contains(&verb.as_str()) {
-                true => eprintln!("error: lfs {verb}: not in this version; see limits"),
-                false => eprintln!("error: lfs has no verb '{verb}'; see: lfs --help"),
-            }
-            return Ok(ExitCode::from(2));
-        }
+        Command::Other(words) => return Ok(lacking::verb("lfs", &words, &LACKING)),
     }
     Ok(ExitCode::SUCCESS)
 }

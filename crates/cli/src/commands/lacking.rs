@@ -1,0 +1,34 @@
+//! Words of Lustre's tools that this version lacks: they are known, and answered in one line.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The answer to a verb that a tool does not have. Of `lacking`, one that ends in `*` stands for all that begin so.
+pub fn verb(tool: &str, words: &[OsString], lacking: &[&str]) -> ExitCode {
+    let verb = words.first().map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default();
+    if is_lacking(&verb, lacking) {
+        eprintln!("error: {tool} {verb}: not in this version; see limits");
+    } else {
+        eprintln!("error: {tool} has no verb '{verb}'; see: {tool} --help");
+    }
+    ExitCode::from(2)
+}
+
+fn is_lacking(verb: &str, lacking: &[&str]) -> bool {
+    lacking.iter().any(|known| match known.strip_suffix('*') {
+        Some(beginning) => verb.starts_with(beginning),
+        None => verb == *known,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_lacking;
+
+    #[test]
+    fn families_of_verbs_are_known_by_their_beginning() {
+        let lacking = ["dk", "nodemap_*"];
+        assert!(is_lacking("dk", &lacking) && is_lacking("nodemap_add", &lacking));
+        assert!(!is_lacking("dkk", &lacking) && !is_lacking("nodemap", &lacking));
+    }
+}

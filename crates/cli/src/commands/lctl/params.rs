@@ -1,0 +1,244 @@
+//! `get_param`, `list_param` and `set_param` of running processes.
+//!
+//! Parameters form a tree: kinds, devices, and what a device has. Processes answer for its leaves alone; what is above them is
+//! taken from their names.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use host::admin::{Request, Response};
+use proto::params::{self, Named};
+
+use super::lustre;
+use crate::audience::Audience;
+use crate::output::say;
+
+/// No such parameter, as Lustre's tool says it.
+pub const NOT_FOUND: u8 = 2;
+
+/// What to show of the parameters that match.
+#[derive(Args)]
+pub struct Shown {
+    /// Directories too, with a slash behind them, and an equals sign behind what can be set
+    #[arg(short = 'F')]
+    classify: bool,
+    /// Only directories: kinds, devices, what has parameters below it
+    #[arg(short = 'D')]
+    directories: bool,
+    /// With all below
+    #[arg(short = 'R')]
+    recursive: bool,
+}
+
+/// The parameters that match a pattern, sorted, with their values. Of a process's own every answer is there.
+pub fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
+    let request = Request::GetParam { pattern: pattern.to_owned() };
+    let mut found: Vec<(String, String)> = Vec::new();
+    // Who has a parameter that has no device, by its name and value.
+    let mut owners: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for (process, response) in audience.ask_each(&request) {
+        let Response::Params(params) = response else { continue };
+        for (name, value) in params {
+            if !name.contains('.') {
+                owners.entry(name.clone()).or_default().entry(value.clone()).or_default().push(process.clone());
+            }
+            found.push((name, value));
+        }
+    }
+    for (name, values) in owners.iter().filter(|(_, values)| values.len() > 1) {
+        let each: Vec<String> = values
+            .iter()
+            .map(|(value, who)| format!("'{}' in {}", value.replace('\n', " ").trim_end(), who.join(", ")))
+            .collect();
+        eprintln!("note: {name} is {}; --device asks one of them", each.join(", "));
+    }
+    found.sort();
+    // What several processes have in common is told once.
+    found.dedup();
+    found
+}
+
+/// The same with all that is below what matches.
+fn collect_below(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
+    let mut found = collect(audience, pattern);
+    found.extend(collect(audience, &format!("{pattern}.**")));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Why nothing matches, and the exit status for it.
+pub fn not_found(verb: &str, pattern: &str) -> u8 {
+    let what = if lustre::has_param(pattern) { "not in this version; see limits" } else { "No such file or directory" };
+    eprintln!("error: {verb}: param_path '{pattern}': {what}");
+    NOT_FOUND
+}
+
+/// How deep in the tree a pattern looks.
+fn depth(pattern: &str) -> Option<usize> {
+    (!pattern.contains("**")).then(|| pattern.split(['.', '/']).count())
+}
+
+/// What a pattern lists of the leaves at and below it: each name, and whether it is a directory.
+fn listed(leaves: &[String], pattern: &str, recursive: bool) -> BTreeMap<String, bool> {
+    let mut all = BTreeMap::new();
+    for leaf in leaves {
+        let parts: Vec<&str> = leaf.split('.').collect();
+        let from = depth(pattern).unwrap_or(parts.len()).min(parts.len());
+        let to = if recursive { parts.len() } else { from };
+        for length in from..=to {
+            let is_directory = all.entry(parts[..length].join(".")).or_insert(false);
+            *is_directory |= length < parts.len();
+        }
+    }
+    all
+}
+
+/// `get_param`: values; names of parameters and directories if only these are wanted.
+pub fn get(audience: &mut Audience, patterns: &[String], values: bool, names: bool, recursive: bool) -> ExitCode {
+    if names {
+        let shown = Shown { classify: false, directories: false, recursive };
+        return list(audience, patterns, &shown, "get_param");
+    }
+    let mut code = 0;
+    for pattern in patterns {
+        let below = if recursive { collect_below(audience, pattern) } else { collect(audience, pattern) };
+        if below.is_empty() {
+            code = if !recursive && !collect(audience, &format!("{pattern}.**")).is_empty() {
+                eprintln!("error: get_param: param_path '{pattern}': Is a directory; -R shows all below, -N the names");
+                NOT_FOUND
+            } else {
+                not_found("get_param", pattern)
+            };
+        }
+        for (name, value) in below {
+            let value = value.trim_end_matches('\n');
+            match values {
+                true => say!("{value}"),
+                false if value.contains('\n') => say!("{name}=\n{value}"),
+                false => say!("{name}={value}"),
+            }
+        }
+    }
+    ExitCode::from(code)
+}
+
+/// `list_param`: names.
+pub fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &str) -> ExitCode {
+    let mut code = 0;
+    for pattern in patterns {
+        let leaves: Vec<String> = collect_below(audience, pattern).into_iter().map(|(name, _)| name).collect();
+        if leaves.is_empty() {
+            code = not_found(verb, pattern);
+        }
+        for (name, is_directory) in listed(&leaves, pattern, shown.recursive) {
+            if shown.directories && !is_directory {
+                continue;
+            }
+            let class = match (shown.classify, is_directory) {
+                (true, true) => "/",
+                (true, false) if params::named(&name) == Named::Settable => "=",
+                _ => "",
+            };
+            say!("{name}{class}");
+        }
+    }
+    ExitCode::from(code)
+}
+
+/// `set_param`, until the processes end.
+pub fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow::Result<u8> {
+    let mut code = 0;
+    for setting in settings {
+        let Some((pattern, value)) = setting.split_once('=') else {
+            bail!("'{setting}' is not a setting; expected PATTERN=VALUE");
+        };
+        let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
+        let mut found = false;
+        let mut refused = None;
+        for response in audience.ask(&request) {
+            match response {
+                Response::Params(params) => {
+                    found = true;
+                    for (name, value) in params.iter().filter(|_| !quiet) {
+                        say!("{name}={value}");
+                    }
+                }
+                Response::Failed(2, _) => {}
+                // Each process has faults and clients of its own: those that have none do not matter if another does.
+                Response::Failed(number, message)
+                    if host::faults::is_one(pattern) || number == proto::Errno::ENXIO.raw() =>
+                {
+                    refused = Some(message);
+                }
+                Response::Failed(_, message) => {
+                    found = true;
+                    eprintln!("error: set_param: setting {pattern}={value}: {message}");
+                    code = 1;
+                }
+                _ => {}
+            }
+        }
+        match refused {
+            Some(message) if !found => {
+                eprintln!("error: set_param: setting {pattern}={value}: {message}");
+                code = 1;
+            }
+            None if !found => code = not_found("set_param", pattern),
+            _ => {}
+        }
+    }
+    // Nobody knows what it would have answered.
+    if code == 0 && audience.is_incomplete() {
+        code = 1;
+    }
+    Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn devices_are_listed_as_directories() {
+        let leaves = ["mdt.a-MDT0000.exports.x.nid", "mdt.a-MDT0000.uuid", "mdt.b-MDT0000.uuid"].map(str::to_owned);
+        let names = |pattern: &str, recursive| -> Vec<String> {
+            let all = listed(&leaves, pattern, recursive).into_iter();
+            all.map(|(name, is_directory)| name + if is_directory { "/" } else { "" }).collect()
+        };
+        assert_eq!(names("*", false), ["mdt/"]);
+        assert_eq!(names("mdt.*", false), ["mdt.a-MDT0000/", "mdt.b-MDT0000/"]);
+        assert_eq!(names("mdt/*/*", false), ["mdt.a-MDT0000.exports/", "mdt.a-MDT0000.uuid", "mdt.b-MDT0000.uuid"]);
+        assert_eq!(names("mdt", true).len(), 8, "{:?}", names("mdt", true));
+        assert_eq!(names("**", false), leaves);
+    }
+
+    /// A process that answers everything with success, and one that hangs.
+    #[test]
+    fn a_process_that_hangs_is_named_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let [good, silent] = ["server-1.sock", "mount-2.sock"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&good).unwrap();
+        let _hangs = UnixListener::bind(&silent).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = BufReader::new(&stream).read_line(&mut String::new());
+                let answer = Response::Params(vec![("x".to_owned(), "1".to_owned())]);
+                let _ = writeln!(stream, "{}", serde_json::to_string(&answer).unwrap());
+            }
+        });
+        let settings = ["x=1".to_owned(), "y=1".to_owned()];
+        let patience = Duration::from_secs(1);
+        assert_eq!(set(&mut Audience::of(vec![good.clone()], patience), &settings, true).unwrap(), 0);
+        let mut both = Audience::of(vec![silent, good], patience);
+        assert_eq!(set(&mut both, &settings[..1], true).unwrap(), 1);
+        assert_eq!(collect(&mut both, "x"), [("x".to_owned(), "1".to_owned())]);
+        assert_eq!(both.len(), 1, "it is not asked again");
+    }
+}

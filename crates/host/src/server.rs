@@ -239,6 +239,8 @@ pub struct ServeOptions {
     pub mgs: Vec<Nid>,
     /// Evict all known clients at start instead of waiting for them.
     pub abort_recovery: bool,
+    /// Serve targets also if their stores are older copies.
+    pub accept_old_store: bool,
     /// Do not count on the MGS to bring clients back.
     pub noir: bool,
     /// Seconds that recovery waits for missing clients.
@@ -259,6 +261,7 @@ impl Default for ServeOptions {
             listen: Nid::Tcp { host: "127.0.0.1".to_owned(), port: proto::nid::PORT },
             mgs: Vec::new(),
             abort_recovery: false,
+            accept_old_store: false,
             noir: false,
             recovery_soft_s: 30,
             recovery_hard_s: 180,
@@ -485,6 +488,7 @@ fn start_target(
         recovery_soft: Duration::from_secs(options.recovery_soft_s),
         recovery_hard: Duration::from_secs(options.recovery_hard_s),
         abort_recovery: options.abort_recovery,
+        accept_old_store: options.accept_old_store,
         noir: options.noir,
         faults: options.faults.clone(),
         ..target::Options::default()

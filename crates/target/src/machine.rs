@@ -107,6 +107,8 @@ pub(crate) struct Machine {
     /// Why clients were evicted that have not come back yet.
     pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
+    /// What a client said that this store cannot explain.
+    pub(crate) doubt: Option<String>,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
 }
@@ -168,6 +170,7 @@ impl Machine {
             next_silence_check: now,
             evicted: Map::default(),
             eviction_count: 0,
+            doubt: None,
             evict_later: Vec::new(),
             refused: Map::default(),
             loaded: None,
@@ -315,7 +318,7 @@ impl<S: Service> Target<S> {
         let silence = (!m.exports.is_empty()).then_some(m.next_silence_check);
         [
             m.locks.deadline(),
-            m.window.deadline(),
+            m.window.deadline().filter(|_| m.stage == Stage::Serving),
             m.commit_deadline(),
             m.timers.keys().next().map(|(at, _)| *at),
             m.early.first().map(|(at, ..)| *at),

@@ -105,6 +105,8 @@ impl Import {
             first_replay_transno: self.replay.first().0,
             read_only: self.config.read_only,
             grant: self.grant,
+            seen_committed: self.replay.last_committed().0,
+            seen_store: self.granted.store.clone(),
         };
         let header = Header {
             opcode: Opcode::Connect as u16,

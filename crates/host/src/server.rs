@@ -224,6 +224,12 @@ pub fn checked_param(param: &str) -> Result<&str, String> {
 fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, String> {
     let key = Header::key(&());
     let sealed = engine.get(&key).map_err(|error| error.to_string())?.ok_or_else(|| {
+        // Its pages count records, but do not lead to them.
+        if engine.space().is_ok_and(|space| space.records > 0) {
+            return format!(
+                "the store in '{place}' is damaged: it has records, and the target's own is not found; put back a copy of that directory, or make the target anew"
+            );
+        }
         format!("'{place}' holds a store without a target; it was never finished: make it again with 'adamant mkfs --reformat'")
     })?;
     let body = schema::formats().open(&key, &sealed).map_err(|error| error.to_string())?;

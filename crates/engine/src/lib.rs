@@ -17,6 +17,7 @@ mod fault;
 mod lmdb;
 mod lock;
 mod reserve;
+mod verify;
 
 pub use fault::EXIT_DAMAGED;
 pub use lmdb::{LmdbEngine, OpenOptions};

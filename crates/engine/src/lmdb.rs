@@ -33,6 +33,7 @@ use crate::error::{from_errno, from_heed, from_io, place};
 use crate::fault::{self, LastWords};
 use crate::lock::DirectoryLock;
 use crate::reserve::Reserve;
+use crate::verify::Tree;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use std::ops::Bound;
@@ -40,7 +41,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-use store::{Change, Damage, Damaged, Engine, EngineError, KEY_LEN_MAX, Key, KeyRange, Scanned, Space, Value};
+use store::{
+    Change, Damage, Damaged, Engine, EngineError, KEY_LEN_MAX, Key, KeyRange, Scanned, Space, Value, Verified,
+};
 
 const DATA_FILE: &str = "data.mdb";
 const MIB: u64 = 1 << 20;
@@ -457,6 +460,21 @@ impl Engine for LmdbEngine {
             let (_, body) = store::open(&key, &Value::copy_from_slice(sealed))?;
             let bytes = body[..].try_into().map_err(|_| Damaged { key, what: Damage::TooShort { len: body.len() } })?;
             Ok(u64::from_le_bytes(bytes))
+        })
+    }
+
+    fn verify(&self, from: &Key, bytes: usize) -> Result<Verified, EngineError> {
+        let path = self.dir.join(DATA_FILE);
+        let file = std::fs::File::open(path).map_err(|error| from_io(&self.dir, "open the data file", &error))?;
+        let page_size = self.env.unnamed_database_stat().page_size as usize;
+        self.reading(|txn| {
+            let Some(tree) = Tree::of(&file, page_size, txn.id() as u64) else {
+                // There are no records, or two groups were written meanwhile: another time.
+                let next = (!from.is_empty()).then(|| from.clone());
+                return Ok(Verified { next, damage: Vec::new() });
+            };
+            let step = tree.verify(from, bytes);
+            Ok(Verified { next: step.next, damage: step.finds })
         })
     }
 

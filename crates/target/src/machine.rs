@@ -107,6 +107,8 @@ pub(crate) struct Machine {
     /// Why clients were evicted that have not come back yet.
     pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
+    /// Damage that was found on the medium, the first finds of this start.
+    pub(crate) damage: Vec<String>,
     /// What a client said that this store cannot explain.
     pub(crate) doubt: Option<String>,
     pub(crate) evict_later: Vec<(Handle, String)>,
@@ -170,6 +172,7 @@ impl Machine {
             next_silence_check: now,
             evicted: Map::default(),
             eviction_count: 0,
+            damage: Vec::new(),
             doubt: None,
             evict_later: Vec::new(),
             refused: Map::default(),
@@ -293,6 +296,7 @@ impl<S: Service> Target<S> {
                 self.m.stop(reason);
             }
             Event::DataDone { id, result } => self.m.data_done(id, result),
+            Event::DamageFound(what) => self.m.damage_found(what),
             Event::Space(space) => self.m.view.set_space(space),
             Event::DataSpace(space) => self.m.data_space = Some(space),
             Event::WallClock(ns) => self.m.wall_ns = ns,
@@ -435,7 +439,19 @@ impl<S: Service> Target<S> {
     }
 }
 
+/// So many finds of damage are kept to be shown.
+const DAMAGE_MAX: usize = 100;
+
 impl Machine {
+    /// The same find comes with each walk over the store; it is told once.
+    fn damage_found(&mut self, what: String) {
+        if self.damage.contains(&what) || self.damage.len() >= DAMAGE_MAX {
+            return;
+        }
+        self.log(LogLevel::Error, format!("damage on the medium: {what}"));
+        self.damage.push(what);
+    }
+
     /// Starts a data operation.
     pub(crate) fn start_data(&mut self, op: u64, index: usize, data: DataOp) {
         let id = DataId(self.next_data);

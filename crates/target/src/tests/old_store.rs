@@ -124,3 +124,15 @@ fn nothing_is_settled_before_the_mgs_has_answered() {
     let next: RegisterReq = s.reply(conn.0).decode().unwrap();
     assert_ne!(next.start, said.start);
 }
+
+#[test]
+fn damage_that_was_found_is_told_once_and_shown() {
+    let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |_| {}), options());
+    for what in ["page 7 is damaged", "page 9 is damaged", "page 7 is damaged"] {
+        s.event(Event::DamageFound(what.into()));
+    }
+    let told = s.logs.iter().filter(|(level, _)| *level == crate::LogLevel::Error).count();
+    assert_eq!((told, s.param("mdt.*.store_damage")), (2, "page 7 is damaged\npage 9 is damaged\n".into()));
+    (0..1000).for_each(|n| s.event(Event::DamageFound(format!("page {n} is damaged"))));
+    assert_eq!(s.param("mdt.*.store_damage").lines().count(), 100);
+}

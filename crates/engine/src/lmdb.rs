@@ -27,11 +27,13 @@
 //!
 //! # What it cannot notice
 //! Records carry checksums, LMDB's own pages do not: a tree page that the disk garbles may look like an LMDB error, like
-//! missing records, or end the process; so does a page that cannot be read at all (the map gives a signal, not an error).
+//! missing records, or be a signal; so is a page that cannot be read at all. Signals end the process in order (`fault`).
 
 use crate::error::{from_errno, from_heed, from_io, place};
+use crate::fault::{self, LastWords};
 use crate::lock::DirectoryLock;
 use crate::reserve::Reserve;
+use crate::verify::Tree;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use std::ops::Bound;
@@ -39,7 +41,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-use store::{Change, Damage, Damaged, Engine, EngineError, KEY_LEN_MAX, Key, KeyRange, Scanned, Space, Value};
+use store::{
+    Change, Damage, Damaged, Engine, EngineError, KEY_LEN_MAX, Key, KeyRange, Scanned, Space, Value, Verified,
+};
 
 const DATA_FILE: &str = "data.mdb";
 const MIB: u64 = 1 << 20;
@@ -83,6 +87,7 @@ pub struct LmdbEngine {
     /// Pages that the last commit may have freed and the next one cannot use yet.
     fresh_pages: AtomicU64,
     reserve: Reserve,
+    last_words: LastWords,
     db: Database<'static, Bytes, Bytes>,
     // The order matters: the environment is closed before the directory is let go.
     env: Env<WithoutTls>,
@@ -113,12 +118,17 @@ impl LmdbEngine {
         if !is_new {
             check_length(dir, 1)?;
         }
+        fault::watch();
+        let last_words = LastWords::new(dir);
+        let opening = last_words.inside();
         let env = open_env(dir, &options)?;
+        last_words.find_map(&dir.join(DATA_FILE));
         if !is_new {
             let page = u64::from(env.unnamed_database_stat().page_size);
             check_length(dir, (env.info().last_page_number as u64 + 1) * page)?;
         }
         let db = open_database(&env, options.read_only).map_err(|error| from_heed(dir, "open the database", error))?;
+        drop(opening);
         let data_file = match options.read_only {
             true => None,
             false => Some(
@@ -136,6 +146,7 @@ impl LmdbEngine {
             broken: AtomicBool::new(false),
             fresh_pages: AtomicU64::new(0),
             reserve: Reserve::open(dir, medium(dir).map_or(0, |medium| medium.kept)),
+            last_words,
             db,
             env,
             _lock: lock,
@@ -198,6 +209,7 @@ impl LmdbEngine {
         what: impl FnOnce(&RoTxn<'_, WithoutTls>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let _map = self.hold_map()?;
+        let _inside = self.last_words.inside();
         let txn = self.env.read_txn().map_err(self.failed("begin to read"))?;
         what(&txn)
     }
@@ -212,6 +224,7 @@ impl LmdbEngine {
 
     /// One attempt to write a group.
     fn try_commit(&self, group: u64, records: &[Change]) -> heed::Result<()> {
+        let _inside = self.last_words.inside();
         let mut txn = self.env.write_txn()?;
         for (key, value) in records {
             match value {
@@ -242,7 +255,9 @@ impl LmdbEngine {
         grown.and_then(|size| unsafe { self.env.resize(size) }).map_err(|error| {
             self.broken.store(true, Relaxed);
             from_heed(&self.dir, "make the memory map larger", error)
-        })
+        })?;
+        self.last_words.find_map(&self.dir.join(DATA_FILE));
+        Ok(())
     }
 
     /// What a failed write means. LMDB takes a write that the full disk cut short for an input/output error.
@@ -445,6 +460,21 @@ impl Engine for LmdbEngine {
             let (_, body) = store::open(&key, &Value::copy_from_slice(sealed))?;
             let bytes = body[..].try_into().map_err(|_| Damaged { key, what: Damage::TooShort { len: body.len() } })?;
             Ok(u64::from_le_bytes(bytes))
+        })
+    }
+
+    fn verify(&self, from: &Key, bytes: usize) -> Result<Verified, EngineError> {
+        let path = self.dir.join(DATA_FILE);
+        let file = std::fs::File::open(path).map_err(|error| from_io(&self.dir, "open the data file", &error))?;
+        let page_size = self.env.unnamed_database_stat().page_size as usize;
+        self.reading(|txn| {
+            let Some(tree) = Tree::of(&file, page_size, txn.id() as u64) else {
+                // There are no records, or two groups were written meanwhile: another time.
+                let next = (!from.is_empty()).then(|| from.clone());
+                return Ok(Verified { next, damage: Vec::new() });
+            };
+            let step = tree.verify(from, bytes);
+            Ok(Verified { next: step.next, damage: step.finds })
         })
     }
 

@@ -249,6 +249,12 @@ pub fn checked_param(param: &str) -> Result<&str, String> {
 fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, String> {
     let key = Header::key(&());
     let sealed = engine.get(&key).map_err(|error| error.to_string())?.ok_or_else(|| {
+        // Its pages count records, but do not lead to them.
+        if engine.space().is_ok_and(|space| space.records > 0) {
+            return format!(
+                "the store in '{place}' is damaged: it has records, and the target's own is not found; put back a copy of that directory, or make the target anew"
+            );
+        }
         format!("'{place}' holds a store without a target; it was never finished: make it again with 'adamant mkfs --reformat'")
     })?;
     let body = schema::formats().open(&key, &sealed).map_err(|error| error.to_string())?;
@@ -264,6 +270,8 @@ pub struct ServeOptions {
     pub mgs: Vec<Nid>,
     /// Evict all known clients at start instead of waiting for them.
     pub abort_recovery: bool,
+    /// Serve targets also if their stores are older copies.
+    pub accept_old_store: bool,
     /// Do not count on the MGS to bring clients back.
     pub noir: bool,
     /// Seconds that recovery waits for missing clients.
@@ -284,6 +292,7 @@ impl Default for ServeOptions {
             listen: Nid::Tcp { host: "127.0.0.1".to_owned(), port: proto::nid::PORT },
             mgs: Vec::new(),
             abort_recovery: false,
+            accept_old_store: false,
             noir: false,
             recovery_soft_s: 30,
             recovery_hard_s: 180,
@@ -510,6 +519,7 @@ fn start_target(
         recovery_soft: Duration::from_secs(options.recovery_soft_s),
         recovery_hard: Duration::from_secs(options.recovery_hard_s),
         abort_recovery: options.abort_recovery,
+        accept_old_store: options.accept_old_store,
         noir: options.noir,
         faults: options.faults.clone(),
         ..target::Options::default()

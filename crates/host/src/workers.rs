@@ -3,6 +3,7 @@
 //! One thread commits groups, in their order. Two load records. A few do data files: all operations on one file go to
 //! the same thread, so they keep their order; a sync of many files is split and answered when the last part is done.
 //! Beside each of these a second thread makes files durable, so that writes go on meanwhile ([`crate::data_files`]).
+//! One looks at the whole store for damage that nobody has met, a little each second.
 //! Results come back as events of the target.
 
 use std::collections::BTreeMap;
@@ -10,10 +11,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::Errno;
-use store::{Engine, EngineError};
+use store::{Engine, EngineError, Key};
 use target::{DataId, DataOp, DataResult, Event};
 
 use crate::data_files::{DataFiles, SyncJob};
@@ -30,6 +32,8 @@ pub struct Workers {
     commits: mpsc::Sender<Job>,
     loads: mpsc::Sender<Job>,
     data: Vec<mpsc::Sender<DataJob>>,
+    /// Its end ends the thread that looks for damage.
+    _walk: mpsc::Sender<()>,
 }
 
 /// Threads that load records.
@@ -38,6 +42,29 @@ const LOADERS: usize = 2;
 const LOADS_TOGETHER: usize = 64;
 /// Threads for data files.
 const DATA_THREADS: usize = 2;
+
+/// So much of a store is looked at in a second,
+const WALK_BYTES: usize = 1 << 20;
+const WALK_EVERY: Duration = Duration::from_secs(1);
+/// and so long nothing when all of it was.
+const WALK_REST: Duration = Duration::from_secs(6 * 3600);
+
+/// Walks the store over and over, until the other end of `ended` is gone.
+fn look_for_damage(engine: &dyn Engine, events: &Events, ended: &mpsc::Receiver<()>) {
+    let mut from = Key::empty();
+    let mut rest = WALK_EVERY;
+    while ended.recv_timeout(rest) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let (next, damage) = match engine.verify(&from, WALK_BYTES) {
+            Ok(verified) => (verified.next, verified.damage),
+            Err(error) => (None, vec![error.to_string()]),
+        };
+        for what in damage {
+            let _ = events.send(Event::DamageFound(what));
+        }
+        rest = if next.is_some() { WALK_EVERY } else { WALK_REST };
+        from = next.unwrap_or_else(Key::empty);
+    }
+}
 
 struct DataJob {
     op: DataOp,
@@ -78,6 +105,9 @@ impl Workers {
                 }),
             )?;
         }
+        let (walk, ended) = mpsc::channel();
+        let walked = (engine.clone(), events.clone());
+        spawn("verify", Box::new(move || look_for_damage(&*walked.0, &walked.1, &ended)))?;
         let mut threads = Vec::new();
         if let Some(root) = data {
             for _ in 0..DATA_THREADS {
@@ -89,7 +119,7 @@ impl Workers {
                 threads.push(sender);
             }
         }
-        Ok(Workers { engine, events, commits, loads, data: threads })
+        Ok(Workers { engine, events, commits, loads, data: threads, _walk: walk })
     }
 
     /// The engine.

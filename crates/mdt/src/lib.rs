@@ -147,6 +147,9 @@ impl Service for Mdt {
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
         self.learn_osts(cx);
+        if cx.accepts_old_store() {
+            ops::seq_alloc::drop_ranges(cx)?;
+        }
         tasks::check_root(cx)
     }
 

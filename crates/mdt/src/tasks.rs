@@ -13,7 +13,8 @@
 //!   when the client is: nobody else gets it, and one that comes back has a new one granted.
 //! - **Strays.** A client that did not come back after a restart may have written to objects of files whose creation was lost
 //!   with it. So a sequence that nobody has after a recovery is not forgotten before the object targets have removed the
-//!   objects of all its files that are not there.
+//!   objects of all its files that are not there. An older copy of the store would take files for lost that were made after
+//!   it, so nothing of the kind is removed before the MGS has compared counts of starts, nor while a client has seen more.
 
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
@@ -32,8 +33,9 @@ use target::{Cx, ExportId, LogLevel, Stop, Task};
 const STEP: usize = 256;
 /// Files in one destroy task.
 const DESTROYS_STEP: usize = 256;
-/// How long grants of clients that are gone are kept at least.
-const FORGET_AFTER: Duration = Duration::from_secs(5);
+/// How long grants of clients that are gone are kept at least. That is longer than a client waits between two tries to
+/// connect, so those that are alive have come back by then, and have said what they have seen.
+const FORGET_AFTER: Duration = Duration::from_secs(8);
 /// Files of a sequence that are looked at in one step of the removal of strays.
 const STRAYS_STEP: usize = 1024;
 /// Destroy tasks at a time: some may wait for a target that is away.
@@ -251,6 +253,10 @@ fn after<R: Record<Id = Fid>>(fid: Option<Fid>) -> KeyRange {
 }
 
 fn walk_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<(), Stop> {
+    if !cx.store_is_settled() {
+        cx.spawn_after(FORGET_AFTER, Task::new("orphans", OrphanWalk(from)));
+        return Ok(());
+    }
     let found = cx.scan::<Orphan>(&after::<Orphan>(from), STEP)?;
     let last = found.last().map(|(fid, _)| *fid);
     let fids: Vec<Fid> = found.iter().map(|(fid, _)| *fid).collect();
@@ -403,6 +409,10 @@ fn owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
 }
 
 fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(), Stop> {
+    if mdt.seek_strays && !cx.store_is_settled() {
+        cx.spawn_after(FORGET_AFTER, Task::new("grants", ForgetGrants(after)));
+        return Ok(());
+    }
     let all = SeqGrant::all();
     let range = match after {
         Some(seq) => KeyRange::new(SeqGrant::key(&seq).successor(), all.end),
@@ -434,6 +444,10 @@ fn forget_grants(mdt: &mut Mdt, cx: &mut Cx<'_>, after: Option<u64>) -> Result<(
 /// One step of the removal of strays. Files whose objects are to be destroyed as soon as their removal is durable are not
 /// strays yet.
 fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), Stop> {
+    if !cx.store_is_settled() {
+        cx.spawn_after(FORGET_AFTER, Task::new("strays", Strays(seq, first)));
+        return Ok(());
+    }
     let (from, to) = (Fid::new(seq, first), Fid::new(seq, Fid::OID_MAX));
     let files = cx.scan::<Oi>(&KeyRange::new(Oi::key(&from), Oi::key(&to).successor()), STRAYS_STEP)?;
     let last = match files.last() {

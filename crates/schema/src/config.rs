@@ -16,6 +16,9 @@ pub struct TargetRec {
     /// How often it was started.
     #[prost(uint64, tag = "3")]
     pub instance: u64,
+    /// Which start that was, as the target said it; 0: it did not.
+    #[prost(uint64, tag = "85")]
+    pub start: u64,
 }
 
 impl Record for TargetRec {

@@ -50,6 +50,10 @@ pub struct Header {
     /// without a key. No client learns it.
     #[prost(bytes = "bytes", tag = "60")]
     pub name_key: bytes::Bytes,
+    /// This is an older copy of the target's store: the count of starts that the MGS knows. It is not served before an
+    /// administrator accepts it. 0: nothing is known against it.
+    #[prost(uint64, tag = "85")]
+    pub newer_count: u64,
 }
 
 impl Record for Header {

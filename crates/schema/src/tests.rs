@@ -122,7 +122,7 @@ fn the_records_have_these_bytes_for_ever() {
     golden((), OstState { next_file: 9, ..OstState::default() }, "21", "0809");
     golden(
         "adamant-OST0001".to_owned(),
-        TargetRec { uuid: Bytes::from_static(&[1; 2]), nids: vec!["a".into()], instance: 3 },
+        TargetRec { uuid: Bytes::from_static(&[1; 2]), nids: vec!["a".into()], instance: 3, start: 0 },
         "306164616d616e742d4f535430303031",
         "0a0201011201611803",
     );

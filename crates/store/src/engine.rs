@@ -31,6 +31,15 @@ pub trait Engine: Send + Sync {
     /// How much room there is.
     fn space(&self) -> Result<Space, EngineError>;
 
+    /// Looks for damage that no reading has met, at about `bytes` of what lies on the medium, from the key `from` on. It
+    /// reads beside everything else. Nothing is found by an engine that keeps nothing on a medium.
+    ///
+    /// # Errors
+    /// It could not look.
+    fn verify(&self, _from: &Key, _bytes: usize) -> Result<Verified, EngineError> {
+        Ok(Verified::default())
+    }
+
     /// Its name in parameters.
     fn kind(&self) -> &'static str;
 }
@@ -42,6 +51,15 @@ pub struct Scanned {
     pub records: Vec<(Key, Value)>,
     /// Whether these are all of the range; otherwise all up to the last one.
     pub complete: bool,
+}
+
+/// What a look for damage found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Where the next look goes on; `None`: everything was looked at.
+    pub next: Option<Key>,
+    /// A sentence for each damage.
+    pub damage: Vec<String>,
 }
 
 /// Room on the medium, in bytes.

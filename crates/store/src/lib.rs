@@ -60,7 +60,7 @@ mod record;
 mod view;
 
 pub use effect::{Group, Load, LoadDone, LoadId, LoadResult, LoadWhat, StoreEffect, run_loads};
-pub use engine::{Batch, Engine, EngineError, Scanned, Space};
+pub use engine::{Batch, Engine, EngineError, Scanned, Space, Verified};
 pub use key::{KEY_LEN_MAX, Key, KeyRange};
 pub use mem::MemEngine;
 pub use policy::{CommitPolicy, Room, RoomFor};

@@ -125,6 +125,8 @@ pub enum Event {
     CommitFailed { group: u64, reason: String },
     /// A data operation is done.
     DataDone { id: DataId, result: DataResult },
+    /// A look at what lies on the medium found damage: a sentence.
+    DamageFound(String),
     /// The engine's space, told at start and about once a second.
     Space(Space),
     /// The room for the data files of an object target, told at start and about once a second.

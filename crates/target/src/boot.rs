@@ -35,6 +35,8 @@ pub(crate) enum Stage {
     Starting,
     /// Waits for the MGS's first word.
     Registering,
+    /// The store is an older copy: nobody is served. The target waits to be stopped.
+    Refusing,
     /// Clients are served, or recover.
     Serving,
     /// Commits what there is; takes nothing more.
@@ -126,6 +128,10 @@ impl<S: Service> Target<S> {
             self.serve();
             return;
         }
+        if self.m.header.newer_count != 0 {
+            self.refuse_store();
+            return;
+        }
         self.m.stage = Stage::Registering;
         let first = !self.m.header.registered;
         if let Err(reason) = self.m.connect_mgs() {
@@ -197,12 +203,15 @@ impl Machine {
         {
             return Err(format!("the store holds target '{name}', not '{wanted}': name the right directory"));
         }
+        if self.options.accept_old_store {
+            self.accept_store(&mut header, progress.last_transno)?;
+        }
         header.mount_count += 1;
         let instance = header.mount_count;
         self.exports = Exports::new([self.options.seed, instance], Limits::default());
         self.locks = dlm::server::Locks::new(instance << 40, self.locks.settings());
         self.last_transno = Transno(progress.last_transno);
-        let recover = !self.options.abort_recovery && kind != TargetKind::Mgt;
+        let recover = !self.options.abort_recovery && !self.options.accept_old_store && kind != TargetKind::Mgt;
         let mut known = Vec::new();
         let mut generations = BTreeSet::new();
         let mut slots = SlotsOnDisk::default();

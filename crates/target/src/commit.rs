@@ -37,6 +37,8 @@ pub(crate) enum Then {
     Counted,
     /// The epoch after recovery is durable.
     Epoch,
+    /// The MGS may be told of the start.
+    Register,
     /// Everything is durable: stop.
     Stop,
 }
@@ -376,6 +378,7 @@ impl<S: Service> Target<S> {
             Then::Say(conn, frame) => self.m.effects.push_back(Effect::Send { conn, frame }),
             Then::Counted => self.counted(),
             Then::Epoch => self.recovery_over(),
+            Then::Register => self.m.register(),
             Then::Stop => self.m.stop(String::new()),
         }
     }

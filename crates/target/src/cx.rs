@@ -327,6 +327,17 @@ impl Cx<'_> {
         self.m.out.hold = true;
     }
 
+    /// Whether nothing speaks against this store: no client has seen a later state of it, and the MGS, if there is one, has
+    /// compared its count of starts. What cannot be undone elsewhere waits for that.
+    pub fn store_is_settled(&self) -> bool {
+        self.m.store_is_settled()
+    }
+
+    /// Whether an older copy of the store was accepted at this start.
+    pub fn accepts_old_store(&self) -> bool {
+        self.m.options.accept_old_store
+    }
+
     /// The highest transno that is durable.
     pub fn last_committed(&self) -> Transno {
         self.m.last_committed

@@ -23,6 +23,7 @@ mod execute;
 mod faults;
 pub mod grants;
 mod machine;
+mod old_store;
 mod op;
 mod options;
 mod params;

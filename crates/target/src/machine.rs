@@ -109,6 +109,10 @@ pub(crate) struct Machine {
     /// Why clients were evicted that have not come back yet.
     pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
+    /// Damage that was found on the medium, the first finds of this start.
+    pub(crate) damage: Vec<String>,
+    /// What a client said that this store cannot explain.
+    pub(crate) doubt: Option<String>,
     pub(crate) evict_later: Vec<(Handle, String)>,
     pub(crate) loaded: Option<Loaded>,
 }
@@ -171,6 +175,8 @@ impl Machine {
             next_silence_check: now,
             evicted: Map::default(),
             eviction_count: 0,
+            damage: Vec::new(),
+            doubt: None,
             evict_later: Vec::new(),
             refused: Map::default(),
             loaded: None,
@@ -293,6 +299,7 @@ impl<S: Service> Target<S> {
                 self.m.stop(reason);
             }
             Event::DataDone { id, result } => self.m.data_done(id, result),
+            Event::DamageFound(what) => self.m.damage_found(what),
             Event::Space(space) => self.m.view.set_space(space),
             Event::DataSpace(space) => self.m.data_space = Some(space),
             Event::WallClock(ns) => {
@@ -321,7 +328,7 @@ impl<S: Service> Target<S> {
         let silence = (!m.exports.is_empty()).then_some(m.next_silence_check);
         [
             m.locks.deadline(),
-            m.window.deadline(),
+            m.window.deadline().filter(|_| m.stage == Stage::Serving),
             m.commit_deadline(),
             m.timers.keys().next().map(|(at, _)| *at),
             m.early.first().map(|(at, ..)| *at),
@@ -438,7 +445,19 @@ impl<S: Service> Target<S> {
     }
 }
 
+/// So many finds of damage are kept to be shown.
+const DAMAGE_MAX: usize = 100;
+
 impl Machine {
+    /// The same find comes with each walk over the store; it is told once.
+    fn damage_found(&mut self, what: String) {
+        if self.damage.contains(&what) || self.damage.len() >= DAMAGE_MAX {
+            return;
+        }
+        self.log(LogLevel::Error, format!("damage on the medium: {what}"));
+        self.damage.push(what);
+    }
+
     /// Starts a data operation.
     pub(crate) fn start_data(&mut self, op: u64, index: usize, data: DataOp) {
         let id = DataId(self.next_data);

@@ -65,6 +65,8 @@ pub struct Options {
     pub noir: bool,
     /// Evict all known clients instead of waiting for them.
     pub abort_recovery: bool,
+    /// Serve the store also if it is an older copy; its clients are forgotten.
+    pub accept_old_store: bool,
     /// How long a client has to answer a lock callback.
     pub lock_timeout: Duration,
     /// How long requests may take, and how long an export may be silent.
@@ -90,6 +92,7 @@ impl Default for Options {
             ir_factor: 5,
             noir: false,
             abort_recovery: false,
+            accept_old_store: false,
             lock_timeout: Duration::from_secs(20),
             timeouts: Timeouts::default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -139,6 +142,7 @@ pub fn format(format: &Format) -> Batch {
         params: format.params.clone(),
         versions_epoch: 0,
         name_key: format.name_key.map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key)),
+        newer_count: 0,
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());

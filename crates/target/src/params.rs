@@ -57,6 +57,7 @@ impl Machine {
             ("recovery_time_hard", self.options.recovery_hard.as_secs().to_string()),
             ("recovery_time_soft", self.options.recovery_soft.as_secs().to_string()),
             ("stats", self.stats_text(kind)),
+            ("store_damage", self.damage.iter().map(|find| format!("{find}\n")).collect()),
             ("timeouts", format!("service : {}\n", self.service_time.text())),
             ("uuid", self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
         ]

@@ -244,6 +244,11 @@ impl<S: Service> Target<S> {
             m.effects.push_back(Effect::Send { conn, frame });
         };
         let quiet = |errno, reason: String| Refusal { errno, reason, time_left_s: 0, tell: false };
+        if self.m.stage == Stage::Refusing {
+            let reason = self.m.why_refusing();
+            refuse(&mut self.m, quiet(Errno::ESTALE, reason));
+            return;
+        }
         if self.m.stage != Stage::Serving {
             let reason = format!("target '{}' starts", self.m.name);
             refuse(&mut self.m, quiet(Errno::EAGAIN, reason));
@@ -255,6 +260,12 @@ impl<S: Service> Target<S> {
         };
         if let Some(errno) = self.m.refuses_client(&request) {
             refuse(&mut self.m, quiet(errno, "there is no room for another client (fault injection)".to_owned()));
+            return;
+        }
+        if let Some(reason) = self.m.doubts(&request) {
+            let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
+            self.m.tell_refusal(&request, &address, &reason);
+            refuse(&mut self.m, quiet(Errno::ESTALE, reason));
             return;
         }
         let now = self.m.now;
@@ -300,6 +311,7 @@ impl<S: Service> Target<S> {
                 {
                     accepted.reply.reason = reason;
                 }
+                accepted.reply.store = self.m.header.uuid.clone();
                 self.aside(|service, cx| service.connected(cx, id, &request, &mut accepted.reply));
                 let (phase, lightweight, dirty) = match self.m.exports.get(handle) {
                     Some(export) => (export.phase, export.lightweight, export.dirty),

@@ -5,6 +5,7 @@ use core::fmt::Write;
 use rpc::server::{Export, Phase, Status, WindowState};
 use stdx::Instant;
 
+use crate::boot::Stage;
 use crate::machine::Machine;
 
 /// So many of the clients that are missing are named.
@@ -21,11 +22,15 @@ impl Machine {
         let mut text = String::new();
         // A string takes all that is written to it.
         let _ = match status.state {
+            _ if self.stage == Stage::Refusing => writeln!(text, "status: REFUSED\nreason: {}", self.why_refusing()),
             WindowState::Inactive => writeln!(text, "status: INACTIVE"),
             WindowState::WaitingForClients => self.waiting(&mut text, &status),
             WindowState::Complete => self.complete(&mut text, &status),
             _ => self.recovering(&mut text, &status),
         };
+        if let Some(doubt) = &self.doubt {
+            let _ = writeln!(text, "older_copy_suspected: {doubt}");
+        }
         text
     }
 

@@ -86,6 +86,11 @@ impl Upstreams {
         self.registered
     }
 
+    /// Whether the MGS has compared this start with those that it knows, if there is an MGS.
+    pub(crate) fn is_vouched_for(&self) -> bool {
+        self.registered || !self.by_name.contains_key(&mgs())
+    }
+
     /// Name and `import` figures of each.
     pub(crate) fn status(&self) -> impl Iterator<Item = (&TargetName, client::ImportStatus)> {
         self.by_name.values().filter_map(|index| self.list.get(*index)).map(|up| (&up.name, up.import.status()))
@@ -280,7 +285,7 @@ impl Machine {
         self.submit_upstream(index, Outgoing::new(Opcode::MgsConfigGet, &body), For::Config);
     }
 
-    fn register(&mut self) {
+    pub(crate) fn register(&mut self) {
         let Some(&index) = self.upstreams.by_name.get(&mgs()) else { return };
         let body = RegisterReq {
             target: self.name.to_string(),
@@ -288,6 +293,7 @@ impl Machine {
             nids: self.options.nids.iter().map(Nid::to_string).collect(),
             instance: self.header.mount_count,
             first: !self.header.registered,
+            start: self.start_id(),
         };
         let out = Outgoing { timeout: Some(Duration::from_secs(30)), ..Outgoing::new(Opcode::MgsRegister, &body) };
         self.submit_upstream(index, out, For::Register);
@@ -328,7 +334,11 @@ impl<S: Service> Target<S> {
     fn registered(&mut self, result: Result<Frame, Errno>) {
         let Ok(frame) = result else { return };
         if let Err(errno) = Errno::from_status(frame.header.status) {
-            let reason = frame.decode::<RegisterRep>().map(|reply| reply.reason).unwrap_or_default();
+            let RegisterRep { reason, known_instance, .. } = frame.decode().unwrap_or_default();
+            if errno == Errno::ESTALE && known_instance >= self.m.header.mount_count {
+                self.found_old(known_instance);
+                return;
+            }
             self.m.stop(match reason.is_empty() {
                 true => format!("the MGS refused to register target '{}': {errno}", self.m.name),
                 false => reason,

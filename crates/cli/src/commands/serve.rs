@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Where the MGS is, instead of what the targets remember
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
-    /// abort_recov, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N;
+    /// abort_recov, accept_old_store, noir, recovery_time_soft=SECONDS, recovery_time_hard=SECONDS, cache_mb=N;
     /// with --allow-faults also fail_loc=N, fail_val=N, fail_err=N
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
@@ -106,6 +106,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
         let seconds = || value.parse::<u64>().map_err(|_| format!("option '{option}' needs a number of seconds"));
         match key {
             "abort_recov" | "abort_recovery" => options.abort_recovery = true,
+            "accept_old_store" => options.accept_old_store = true,
             "noir" => options.noir = true,
             "recovery_time_soft" => options.recovery_soft_s = seconds()?,
             "recovery_time_hard" => options.recovery_hard_s = seconds()?,
@@ -120,7 +121,7 @@ fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
             _ if host::faults::is_one(key) => host::faults::set_at_start(&options.faults, key, value)?,
             _ => {
                 return Err(format!(
-                    "option '{key}' is unknown; known are abort_recov, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N, \
+                    "option '{key}' is unknown; known are abort_recov, accept_old_store, noir, recovery_time_soft=N, recovery_time_hard=N, cache_mb=N, \
                      fail_loc=N, fail_val=N, fail_err=N"
                 ));
             }

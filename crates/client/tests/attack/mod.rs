@@ -567,6 +567,7 @@ impl Values<'_> {
                 nids: vec![format!("unix:/{}", self.small()); self.usually(&[1, 2, 16], 17)],
                 instance: self.n(),
                 first: self.bool(),
+                start: self.n(),
             }
             .encode_to_vec(),
             Opcode::MgsSetParam if self.bool() => SetParamReq {
@@ -584,6 +585,7 @@ impl Values<'_> {
                 nids: self.texts(),
                 instance: self.n(),
                 first: self.bool(),
+                start: self.n(),
             }
             .encode_to_vec(),
             Opcode::MgsConfigGet => ConfigGetReq { fsname: self.text() }.encode_to_vec(),
@@ -605,6 +607,8 @@ impl Values<'_> {
                 first_replay_transno: self.n(),
                 read_only: self.bool(),
                 grant: self.n(),
+                seen_committed: self.n(),
+                seen_store: mutate::random(self.rng, 17).into(),
             }
             .encode_to_vec(),
             Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::LdlmLruLimit | Opcode::MgsConfigChanged => {

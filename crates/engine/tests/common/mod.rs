@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use store::{Batch, Engine, EngineError, Formats, Key, Value};
 
-const DIR: &str = "ENGINE_TEST_DIRECTORY";
+pub const DIR: &str = "ENGINE_TEST_DIRECTORY";
 
 pub fn formats() -> Formats {
     Formats::new(|_| 1)

@@ -33,6 +33,17 @@ pub fn seq_alloc(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<Reply, Stop> {
     Ok(Reply::new(&SeqAllocRep { seq, width: Fid::OID_MAX }))
 }
 
+/// Gives up the sequences that are left, for an older copy of the store: clients may have been granted them after it was made.
+pub fn drop_ranges(cx: &mut Cx<'_>) -> Result<(), Stop> {
+    if let Some(mut state) = cx.get::<MdtState>(&())?
+        && !state.sequences.is_empty()
+    {
+        state.sequences.clear();
+        cx.put::<MdtState>(&(), &state);
+    }
+    Ok(())
+}
+
 /// How many sequences can be granted without asking.
 pub fn left(state: &MdtState) -> u64 {
     state.sequences.iter().map(SeqRange::len).sum()

@@ -46,6 +46,8 @@ pub struct Client {
     pub missing: Option<u64>,
     /// Answered changes, for replay.
     pub kept: Vec<Frame>,
+    /// What it says that it was told to be durable.
+    pub seen_committed: u64,
     /// Says that it only reads.
     pub read_only: bool,
     cookie: u64,
@@ -234,6 +236,7 @@ impl World {
             called_back: Vec::new(),
             glimpse: None,
             missing: None,
+            seen_committed: 0,
             kept: Vec::new(),
             read_only: false,
             cookie: 1,
@@ -262,6 +265,8 @@ impl World {
             brw_size: proto::connect::BRW_SIZE_MAX,
             description: format!("client {at}"),
             read_only: client.read_only,
+            seen_committed: client.seen_committed,
+            seen_store: Bytes::from_static(&[7; 16]),
             ..ConnectReq::default()
         };
         let header = Header {
@@ -275,6 +280,10 @@ impl World {
         let frame = Frame { header, body: request.encode_to_vec().into(), ..Frame::default() };
         self.event(Event::Frame { conn, frame });
         let reply = self.wait(at, self.clients[at].xid).expect("an answer");
+        if self.clients[at].seen_committed != 0 {
+            assert_eq!(reply.header.status, -Errno::ESTALE.raw());
+            return;
+        }
         assert_eq!(reply.header.status, 0, "connect: {:?}", reply.decode::<ConnectRep>());
         self.clients[at].export = reply.header.export;
     }

@@ -239,6 +239,28 @@ fn sequences_of_a_client_that_is_gone_are_forgotten() {
     w.check();
 }
 
+/// The sequences of clients that did not come back are kept, and with them the objects that the store does not know.
+#[test]
+fn nothing_is_a_stray_while_a_client_has_seen_a_later_state() {
+    let mut w = World::new();
+    let gone = w.connect();
+    assert_eq!(w.records::<schema::SeqGrant>(), 2);
+    w.clients[gone].seen_committed = u64::MAX;
+    w.crash();
+    w.reconnect(gone);
+    w.reconnect(0);
+    (0..4).for_each(|_| w.settle());
+    w.recovered(0);
+    assert_eq!(w.records::<schema::SeqGrant>(), 2);
+    assert!(stdx::marks::count("target.client_saw_more") > 0);
+
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    w.settle();
+    assert_eq!(w.records::<schema::SeqGrant>(), 1, "nobody says so any more");
+}
+
 #[test]
 fn what_nobody_opened_again_goes_after_recovery() {
     let mut w = World::new();

@@ -24,24 +24,26 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let fsname = match check(&mgt.table, &req) {
         Ok(name) => name.fsname,
         Err((errno, reason)) => {
-            cx.log(LogLevel::Warn, format!("registration of '{}' refused: {reason}", printable(&req.target)));
-            let status = -errno.raw();
-            return Ok(Reply { status, ..Reply::new(&RegisterRep { config_version: 0, reason }) });
+            let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
+            cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
+            let known_instance = if errno == Errno::ESTALE { known_instance(&mgt.table, &req.target) } else { 0 };
+            let body = RegisterRep { reason, known_instance, ..RegisterRep::default() };
+            return Ok(Reply { status: -errno.raw(), ..Reply::new(&body) });
         }
     };
     cx.hold_until_durable();
     let fs = mgt.table.get(&fsname);
     let version = fs.map_or(0, |fs| fs.record.config_version);
-    let record = TargetRec { uuid: req.target_uuid, nids: req.nids, instance: req.instance };
+    let record = TargetRec { uuid: req.target_uuid, nids: req.nids, instance: req.instance, start: req.start };
     if fs.and_then(|fs| fs.targets.get(&req.target)) == Some(&record) {
-        return Ok(Reply::new(&RegisterRep { config_version: version, reason: String::new() }));
+        return Ok(Reply::new(&RegisterRep { config_version: version, ..RegisterRep::default() }));
     }
 
     cx.put(&req.target, &record);
     let fs = mgt.table.entry(fsname.clone()).or_default();
     fs.targets.insert(req.target, record);
     let config_version = changed(mgt, cx, &fsname);
-    Ok(Reply::new(&RegisterRep { config_version, reason: String::new() }))
+    Ok(Reply::new(&RegisterRep { config_version, ..RegisterRep::default() }))
 }
 
 /// Raises the version of a configuration that was just changed, and has everybody told once that is durable. A last step.
@@ -62,6 +64,7 @@ pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
 /// | no name, identity or address that could be one | `EINVAL` |
 /// | the table is full | `ENOSPC` |
 /// | name known, another store | `EADDRINUSE` |
+/// | name known, same store, but started less often, or as often and it is another start | `ESTALE`: an older copy |
 /// | name known, same store | yes |
 /// | name unknown, first registration | yes |
 /// | name unknown, but it says that it has registered before | `ENOENT`: wrong MGS, or one that was made anew |
@@ -91,6 +94,13 @@ fn check(table: &Table, req: &RegisterReq) -> Result<TargetName, (Errno, String)
     let none = FileSystem::default();
     let fs = table.get(&name.fsname).unwrap_or(&none);
     match fs.targets.get(&req.target) {
+        Some(known) if known.uuid == req.target_uuid && is_older(known, req) => Err((
+            Errno::ESTALE,
+            format!(
+                "the store of '{name}' is an older copy: it counts {} starts, and start {} was registered before; put the newest copy back, or start the target once with '-o accept_old_store' to give up what came after the copy",
+                req.instance, known.instance
+            ),
+        )),
         Some(known) if known.uuid == req.target_uuid => Ok(name),
         Some(known) => Err((
             Errno::EADDRINUSE,
@@ -120,6 +130,19 @@ fn check(table: &Table, req: &RegisterReq) -> Result<TargetName, (Errno, String)
         )),
         None => Ok(name),
     }
+}
+
+/// Whether a store that registers lacks a start that was registered. A start is durable before it registers, so the count of a
+/// store that was not replaced only rises; the same count comes again from the same start alone (a request that is sent again).
+/// Targets of version 0.1.0 do not say which start it is.
+fn is_older(known: &TargetRec, req: &RegisterReq) -> bool {
+    let other_start = known.start != req.start && known.start != 0 && req.start != 0;
+    req.instance < known.instance || req.instance == known.instance && other_start
+}
+
+fn known_instance(table: &Table, target: &str) -> u64 {
+    let fs = target.rsplit_once('-').and_then(|(fsname, _)| table.get(fsname));
+    fs.and_then(|fs| fs.targets.get(target)).map_or(0, |known| known.instance)
 }
 
 /// Text from outside, for a message: short and without control characters.

@@ -15,6 +15,7 @@ fn target(name: &str, store: u8, instance: u64) -> RegisterReq {
         nids: vec![format!("127.0.0.1:{}", 7000 + u16::from(store))],
         instance,
         first: instance == 1,
+        start: 0,
     }
 }
 
@@ -184,4 +185,26 @@ fn the_live_parameter_shows_the_file_systems() {
     assert_eq!(params[0].0, "mgs.MGS.live.fs");
     assert!(params[0].1.starts_with("fsname: fs\nflags: 0x20     gen: 1\nfs-MDT0000\n"), "{}", params[0].1);
     assert_eq!(world.target.as_ref().unwrap().get_params("mgs.MGS.num_exports").len(), 1);
+}
+
+#[test]
+fn a_store_that_lacks_a_start_is_an_older_copy() {
+    let mut world = World::new();
+    let server = world.node();
+    let start = |instance, start| RegisterReq { start, ..target("fs-MDT0000", 1, instance) };
+    world.register(server, &RegisterReq { first: true, ..start(4, 44) }).unwrap();
+    let older = |result: Result<u64, (Errno, String)>| {
+        let (errno, reason) = result.unwrap_err();
+        assert_eq!(errno, Errno::ESTALE);
+        assert!(reason.contains("start 4 was registered before") && reason.contains("accept_old_store"), "{reason}");
+    };
+    older(world.register(server, &start(3, 33)));
+    older(world.register(server, &start(4, 45)));
+    older(world.register(server, &start(3, 0)));
+    world.register(server, &start(4, 44)).expect("the same start again");
+    world.register(server, &start(4, 0)).expect("an older version, which does not say which start it is");
+    world.register(server, &start(5, 55)).unwrap();
+    // Another store is another matter.
+    let other = RegisterReq { target_uuid: vec![9; 16].into(), ..start(1, 1) };
+    assert_eq!(world.register(server, &other).unwrap_err().0, Errno::EADDRINUSE);
 }

@@ -20,6 +20,10 @@ pub struct RegisterReq {
     /// First registration after mkfs or `--writeconf`.
     #[prost(bool, tag = "5")]
     pub first: bool,
+    /// Which start it is: a number that no other start of the target has, the same each time that this one registers. 0: not
+    /// said. Since version 0.2.0.
+    #[prost(uint64, tag = "85")]
+    pub start: u64,
 }
 
 /// Body of the reply to `MgsRegister`; also a sentence for a person if it was refused.
@@ -31,6 +35,9 @@ pub struct RegisterRep {
     /// Why it was refused and what to do.
     #[prost(string, tag = "2")]
     pub reason: String,
+    /// Refused because the store is an older copy (`ESTALE`): the count of starts that the MGS knows. Otherwise 0.
+    #[prost(uint64, tag = "85")]
+    pub known_instance: u64,
 }
 
 /// Body of `MgsConfigGet`. Whoever asked is told of changes by `MgsConfigChanged` while the connection lasts.

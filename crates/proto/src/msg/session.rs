@@ -37,6 +37,12 @@ pub struct ConnectReq {
     /// target knows no grants; it gives this again if it can.
     #[prost(uint64, tag = "10")]
     pub grant: u64,
+    /// What this target told the client last to be durable: a store that has less is an older copy. Since version 0.2.0.
+    #[prost(uint64, tag = "85")]
+    pub seen_committed: u64,
+    /// Of which store that was told: [`ConnectRep::store`]. Empty: of none that said it.
+    #[prost(bytes = "bytes", tag = "86")]
+    pub seen_store: bytes::Bytes,
 }
 
 /// Body of the reply to `Connect`. The header carries `CONNECT_RECONNECT` if the export is still there from before,
@@ -83,6 +89,10 @@ pub struct ConnectRep {
     /// one before that is lost. 0: not said (before version 0.2.0).
     #[prost(uint64, tag = "12")]
     pub started_from: u64,
+    /// Identity of the target's store, 16 bytes: an older copy of it has the same, one that was made anew has another. Since
+    /// version 0.2.0.
+    #[prost(bytes = "bytes", tag = "85")]
+    pub store: bytes::Bytes,
 }
 
 /// Body of `Ping`, `Disconnect` and of replies that say nothing beyond their status.

@@ -256,6 +256,8 @@ samples! {
         first_replay_transno: big(4),
         read_only: true,
         grant: big(5),
+        seen_committed: big(6),
+        seen_store: bytes("store"),
     };
     "ConnectRep" = ConnectRep {
         features: big(1),
@@ -270,6 +272,7 @@ samples! {
         reason: "reason".into(),
         batch_room: 9,
         started_from: big(10),
+        store: bytes("store"),
     };
     "Empty" = Empty {};
     "AdminReq" = AdminReq { request: "request".into() };
@@ -404,8 +407,9 @@ samples! {
         nids: vec!["nid a".into(), "nid b".into()],
         instance: big(1),
         first: true,
+        start: big(2),
     };
-    "RegisterRep" = RegisterRep { config_version: big(1), reason: "reason".into() };
+    "RegisterRep" = RegisterRep { config_version: big(1), reason: "reason".into(), known_instance: big(2) };
     "ConfigGetReq" = ConfigGetReq { fsname: "fsname".into() };
     "TargetEntry" = target_entry();
     "Param" = param();

@@ -136,6 +136,8 @@ pub struct Import {
     pub(crate) rng: Rng,
     /// How often the configuration says that the target was started.
     pub(crate) known_instance: u64,
+    /// Which store the target has, and what was durable there last.
+    pub(crate) seen: (Bytes, Transno),
     pub(crate) phase: Phase,
     pub(crate) retry: Retry,
     pub(crate) conn_cnt: u32,
@@ -183,6 +185,7 @@ impl Import {
             now,
             rng: Rng::new(config.seed ^ 0x696d_706f_7274),
             known_instance: 0,
+            seen: (Bytes::new(), Transno(0)),
             phase: Phase::Down,
             retry: Retry::default(),
             conn_cnt: 0,
@@ -678,6 +681,7 @@ impl Import {
     }
 
     pub(crate) fn learn_committed(&mut self, transno: Transno) {
+        self.seen.1 = self.seen.1.max(transno);
         self.replay.committed(transno);
     }
 

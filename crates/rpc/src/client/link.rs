@@ -105,6 +105,8 @@ impl Import {
             first_replay_transno: self.replay.first().0,
             read_only: self.config.read_only,
             grant: self.grant,
+            seen_committed: self.seen.1.0,
+            seen_store: self.seen.0.clone(),
         };
         let header = Header {
             opcode: Opcode::Connect as u16,
@@ -287,6 +289,10 @@ impl Import {
             same_handle: frame.header.export == self.export,
             progress: self.recovery.progress,
         };
+        if self.seen.0 != reply.store {
+            // Made anew, or served by an older version: what was durable before says nothing of it.
+            self.seen = (reply.store.clone(), Transno(0));
+        }
         self.export = frame.header.export;
         self.granted = reply;
         self.limit_slots();

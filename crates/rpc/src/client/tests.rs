@@ -32,6 +32,8 @@ struct Story {
     batches: bool,
     /// Granted besides.
     features: u64,
+    /// Identity of the server's store.
+    store: Bytes,
 }
 
 impl Story {
@@ -51,6 +53,7 @@ impl Story {
             offer: 0,
             batches: false,
             features: 0,
+            store: Bytes::new(),
         };
         story.drain();
         story
@@ -121,6 +124,7 @@ impl Story {
                 | if self.offer == 0 { 0 } else { features::MULTI_MOD_RPCS }
                 | if self.batches { features::BATCH_RPC } else { 0 },
             max_mod_rpcs: self.offer,
+            store: self.store.clone(),
             ..ConnectRep::default()
         };
         self.answer_with(
@@ -838,4 +842,24 @@ fn no_signs_of_life_where_they_are_not_wanted() {
     s.answer(&ping, 0, 5);
     s.pass(1_000_000);
     assert!(s.out.is_empty());
+}
+
+/// What was durable in one store says nothing of another: an object target may be replaced by an empty one.
+#[test]
+fn what_was_durable_is_said_to_the_store_that_said_so() {
+    for lightweight in [false, true] {
+        let mut s = Story::new(|config| config.lightweight = lightweight);
+        let mut connects = |store: &'static [u8], committed| {
+            s.store = Bytes::from_static(store);
+            let request: proto::msg::ConnectReq = s.connect(0, 77 + committed, committed).decode().unwrap();
+            s.event(ImportEvent::Closed(s.link));
+            (request.seen_store, request.seen_committed)
+        };
+        assert_eq!(connects(b"one", 9), (Bytes::new(), 0));
+        assert_eq!(connects(b"one", 12), (Bytes::from_static(b"one"), 9));
+        assert_eq!(connects(b"two", 3), (Bytes::from_static(b"one"), 12));
+        assert_eq!(connects(b"", 5), (Bytes::from_static(b"two"), 3));
+        assert_eq!(connects(b"two", 8), (Bytes::new(), 5), "an older version says nothing of its store");
+        assert_eq!(connects(b"two", 8), (Bytes::from_static(b"two"), 8));
+    }
 }

@@ -134,6 +134,7 @@ pub fn for_each(v: &mut impl Visitor) {
             params: vec!["a.b=1".into(), "c.*.d=2".into()],
             versions_epoch: 7,
             name_key: bytes("name key"),
+            newer_count: big(8),
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });
@@ -197,7 +198,7 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record(
         "TargetRec",
         "fs-OST0001".to_owned(),
-        TargetRec { uuid: bytes("uuid"), nids: vec!["nid a".into(), "nid b".into()], instance: big(1) },
+        TargetRec { uuid: bytes("uuid"), nids: vec!["nid a".into(), "nid b".into()], instance: big(1), start: big(2) },
     );
     v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });
     v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2) });

@@ -312,6 +312,10 @@ impl World {
             }
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
+                // No world puts an older copy back: whoever suspects one is wrong.
+                if line.contains("older copy") {
+                    self.fail(format!("target {} says: {line}", self.servers[server].name));
+                }
                 if level == LogLevel::Error {
                     self.faults.counts.errors_logged += 1;
                 }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod ledger;
+mod old_store;
 mod recovery;
 mod slots;
 mod story;

@@ -1,0 +1,286 @@
+//! Looks for damage that no reading has met: walks the tree of records page by page, and checks what pages say of themselves and of each
+//! other, and the seal of every record.
+//!
+//! Pages are read with `read`, not through the map: one that the disk does not give is an error here, not a signal. A read transaction
+//! keeps LMDB from using the pages again that the walk goes to; so a walk takes small steps, and finds its place again by key.
+//!
+//! What it leaves out: the tree of unused pages, and pages that no record needs. What it cannot see: a page that is whole and not
+//! the newest (a write that the disk acknowledged and lost), unless its keys do not fit where it hangs.
+//!
+//! A page of LMDB's format version 1, little endian (`mdb.c` of 0.9, which says what a native build writes):
+//! ```text
+//! 0 page number u64 | 8 u16 | 10 flags u16 | 12 lower u16, 14 upper u16 (or 12 count of overflow pages u32) | 16 pointers u16 ...
+//! node: 0 size or child, low and high u16 | 4 flags (child: highest bits) u16 | 6 length of key u16 | 8 key, value
+//! ```
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use store::{KEY_LEN_MAX, Key, Value};
+
+const HEADER: usize = 16;
+const NODE: usize = 8;
+const BRANCH: u16 = 0x01;
+const LEAF: u16 = 0x02;
+const OVERFLOW: u16 = 0x04;
+/// The flags that say what kind of page it is.
+const KINDS: u16 = 0x6f;
+/// Of a node: its value is on pages of its own.
+const BIG: u16 = 0x01;
+/// No tree is as high.
+const DEPTH_MAX: usize = 32;
+/// No record is as large.
+const VALUE_MAX: usize = 64 << 20;
+/// Finds of one step. A page that is lost may hold many records.
+const FINDS_MAX: usize = 16;
+
+/// The file at the state of one transaction.
+pub(crate) struct Tree<'a> {
+    file: &'a File,
+    page_size: usize,
+    root: u64,
+    last_page: u64,
+}
+
+/// What a step found.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// Where the next step begins; `None`: the walk is over.
+    pub(crate) next: Option<Key>,
+    pub(crate) finds: Vec<String>,
+}
+
+/// A node of a page, whose place was checked.
+struct Node<'p> {
+    key: &'p [u8],
+    content: Content<'p>,
+}
+
+enum Content<'p> {
+    Child(u64),
+    Value(&'p [u8]),
+    /// Its first page, its length.
+    Big(u64, usize),
+}
+
+/// Keys from which the children of a branch are, and their pages. The first begins where the branch does.
+type Children = Vec<(Vec<u8>, u64)>;
+
+/// Where a page of the tree hangs: its keys are from `low` on and below `end`.
+struct Place<'k> {
+    number: u64,
+    low: &'k [u8],
+    end: Option<&'k [u8]>,
+}
+
+/// A branch page on the way down.
+struct Above {
+    children: Children,
+    at: usize,
+    /// All of its keys are below.
+    end: Option<Vec<u8>>,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Number of the transaction, root of the records, last page: of a page that describes the whole file.
+fn meta(page: &[u8]) -> Option<(u64, u64, u64)> {
+    const META: usize = HEADER + 24;
+    const DB: usize = 48;
+    Some((u64_at(page, META + 2 * DB + 8)?, u64_at(page, META + DB + 40)?, u64_at(page, META + 2 * DB)?))
+}
+
+impl<'a> Tree<'a> {
+    /// The tree as the transaction sees it; `None`: it is not described any more, or there are no records.
+    pub(crate) fn of(file: &'a File, page_size: usize, transaction: u64) -> Option<Tree<'a>> {
+        let mut page = vec![0; page_size];
+        (0..2).find_map(|number| {
+            file.read_exact_at(&mut page, number * page_size as u64).ok()?;
+            let (found, root, last_page) = meta(&page)?;
+            (found == transaction && root != u64::MAX).then_some(Tree { file, page_size, root, last_page })
+        })
+    }
+
+    /// Checks pages and records from a key on, about `bytes` of them.
+    pub(crate) fn verify(&self, from: &Key, bytes: usize) -> Step {
+        let mut step = Step::default();
+        let mut left = bytes;
+        let root = Above { children: vec![(Vec::new(), self.root)], at: 0, end: None };
+        let mut path = vec![root];
+        // The first way down leads to `from`, those after it to the first child.
+        let mut seeks = true;
+        while let Some(above) = path.last_mut() {
+            let Some((low, number)) = above.children.get(above.at).cloned() else {
+                path.pop();
+                if let Some(above) = path.last_mut() {
+                    above.at += 1;
+                }
+                continue;
+            };
+            let end = above.children.get(above.at + 1).map(|(key, _)| key.clone()).or_else(|| above.end.clone());
+            if left == 0 || step.finds.len() >= FINDS_MAX {
+                step.next = Some(Key::new(&low));
+                return step;
+            }
+            left = left.saturating_sub(self.page_size);
+            let checked = if path.len() > DEPTH_MAX {
+                Err("it is deeper than any tree".to_owned())
+            } else {
+                let place = Place { number, low: &low, end: end.as_deref() };
+                self.page(number).and_then(|page| self.check_page(&page, &place, from, &mut step, &mut left))
+            };
+            match checked {
+                Ok(Some(children)) => {
+                    let at = match seeks {
+                        true => {
+                            children.partition_point(|(key, _)| key.as_slice() <= from.as_slice()).saturating_sub(1)
+                        }
+                        false => 0,
+                    };
+                    path.push(Above { children, at, end });
+                    continue;
+                }
+                Ok(None) => {}
+                Err(what) => {
+                    let until = end.map_or("the last".to_owned(), |end| Key::new(&end).to_string());
+                    step.finds.push(format!(
+                        "page {number} is damaged ({what}): records from {} to {until} are lost",
+                        Key::new(&low)
+                    ));
+                }
+            }
+            seeks = false;
+            if let Some(above) = path.last_mut() {
+                above.at += 1;
+            }
+        }
+        step
+    }
+
+    /// A page, and what it says that it is.
+    fn page(&self, number: u64) -> Result<Vec<u8>, String> {
+        if !(2..=self.last_page).contains(&number) {
+            return Err(format!("the file has pages 2 to {}", self.last_page));
+        }
+        let mut page = vec![0; self.page_size];
+        let read = self.file.read_exact_at(&mut page, number * self.page_size as u64);
+        read.map_err(|error| format!("it cannot be read: {error}"))?;
+        match u64_at(&page, 0) {
+            Some(own) if own == number => Ok(page),
+            own => Err(format!("it says that it is page {}", own.unwrap_or_default())),
+        }
+    }
+
+    /// Checks a page of the tree, and the records on it from `from` on. Gives its children, if it has any.
+    fn check_page(
+        &self,
+        page: &[u8],
+        place: &Place<'_>,
+        from: &Key,
+        step: &mut Step,
+        left: &mut usize,
+    ) -> Result<Option<Children>, String> {
+        let Place { number, low, end } = *place;
+        let nodes = nodes(page)?;
+        let fits = |key: &[u8]| key >= low && end.is_none_or(|end| key < end);
+        let mut children = Vec::new();
+        for (position, node) in nodes.iter().enumerate() {
+            // The first key of a branch is that of the branch itself, whatever is there.
+            let key = if position == 0 && matches!(node.content, Content::Child(_)) { low } else { node.key };
+            if !fits(key) {
+                return Err("its keys belong elsewhere".to_owned());
+            }
+            let value = match node.content {
+                Content::Child(child) => {
+                    children.push((key.to_vec(), child));
+                    continue;
+                }
+                _ if key < from.as_slice() => continue,
+                Content::Value(value) => Ok(Value::copy_from_slice(value)),
+                Content::Big(first, length) => {
+                    *left = left.saturating_sub(length);
+                    self.big(first, length)
+                }
+            };
+            let key = Key::new(key);
+            let damage = match value {
+                Ok(value) => store::open(&key, &value).err().map(|damaged| damaged.to_string()),
+                Err(what) => Some(format!("record {key} is damaged ({what}): check the disk, then run lfsck")),
+            };
+            step.finds.extend(damage.map(|damage| format!("{damage} (page {number})")));
+        }
+        Ok((!children.is_empty()).then_some(children))
+    }
+
+    /// A value on pages of its own.
+    fn big(&self, first: u64, length: usize) -> Result<Value, String> {
+        let page = self.page(first).map_err(|what| format!("page {first}: {what}"))?;
+        let pages = u32_at(&page, 12).unwrap_or_default() as usize;
+        let is_one = u16_at(&page, 10).is_some_and(|flags| flags & KINDS == OVERFLOW);
+        if !is_one || length > VALUE_MAX || pages != (HEADER + length).div_ceil(self.page_size) {
+            return Err(format!("page {first} does not hold its value"));
+        }
+        let mut value = vec![0; length];
+        let read = self.file.read_exact_at(&mut value, first * self.page_size as u64 + HEADER as u64);
+        read.map_err(|error| format!("page {first} and those after it cannot be read: {error}"))?;
+        Ok(value.into())
+    }
+}
+
+/// The nodes of a page of the tree, if they lie as they should, in the order of their keys.
+fn nodes(page: &[u8]) -> Result<Vec<Node<'_>>, String> {
+    let wrong = || "its header makes no sense".to_owned();
+    let flags = u16_at(page, 10).ok_or_else(wrong)? & KINDS;
+    let lower = usize::from(u16_at(page, 12).ok_or_else(wrong)?);
+    let upper = usize::from(u16_at(page, 14).ok_or_else(wrong)?);
+    let is_branch = flags == BRANCH;
+    if !is_branch && flags != LEAF || lower <= HEADER || lower % 2 != 0 || lower > upper || upper > page.len() {
+        return Err(wrong());
+    }
+    let mut nodes: Vec<Node<'_>> = Vec::with_capacity((lower - HEADER) / 2);
+    for at in (HEADER..lower).step_by(2) {
+        let place = usize::from(u16_at(page, at).ok_or_else(wrong)?);
+        let node = node(page, place, is_branch).filter(|_| place >= upper);
+        let node = node.ok_or_else(|| format!("its entry {} makes no sense", (at - HEADER) / 2))?;
+        let follows = match nodes.len() {
+            0 => true,
+            1 if is_branch => true,
+            _ => nodes.last().is_some_and(|last| last.key < node.key),
+        };
+        if !follows {
+            return Err("its keys are out of order".to_owned());
+        }
+        nodes.push(node);
+    }
+    Ok(nodes)
+}
+
+fn node(page: &[u8], place: usize, is_branch: bool) -> Option<Node<'_>> {
+    let header = page.get(place..place + NODE)?;
+    let (low, flags) = (u32_at(header, 0)?, u16_at(header, 4)?);
+    let key_length = usize::from(u16_at(header, 6)?);
+    let key = page.get(place + NODE..place + NODE + key_length)?;
+    if key_length > KEY_LEN_MAX {
+        return None;
+    }
+    if is_branch {
+        return Some(Node { key, content: Content::Child(u64::from(low) | u64::from(flags) << 32) });
+    }
+    let rest = page.get(place + NODE + key_length..)?;
+    let content = match flags {
+        0 => Content::Value(rest.get(..low as usize)?),
+        BIG => Content::Big(u64_at(rest, 0)?, low as usize),
+        _ => return None,
+    };
+    (!key.is_empty()).then_some(Node { key, content })
+}

@@ -91,7 +91,7 @@ impl Osts {
         let known = core::mem::take(&mut self.all);
         let mut new = Vec::new();
         for &index in indexes {
-            let old = known.iter().find(|ost| ost.index == index).cloned();
+            let old = known.binary_search_by_key(&index, |ost| ost.index).ok().map(|at| known[at].clone());
             self.all.push(old.unwrap_or_else(|| {
                 new.push(index);
                 Ost::new(index)
@@ -111,14 +111,21 @@ impl Osts {
         self.all.iter()
     }
 
+    fn place(&self, index: u32) -> Option<usize> {
+        self.all.binary_search_by_key(&index, |ost| ost.index).ok()
+    }
+
     /// Whether there is one of this index.
     pub fn has(&self, index: u32) -> bool {
-        self.all.iter().any(|ost| ost.index == index)
+        self.place(index).is_some()
     }
 
     /// Whether this one can take objects, if somebody wants it to: it is there, not full and not taken out.
     pub fn takes_objects(&self, index: u32) -> bool {
-        self.all.iter().any(|ost| ost.index == index && ost.allowed() && !ost.away && !ost.is_full())
+        self.place(index).is_some_and(|at| {
+            let ost = &self.all[at];
+            ost.allowed() && !ost.away && !ost.is_full()
+        })
     }
 
     /// Those that new files may use, by index.
@@ -128,7 +135,8 @@ impl Osts {
 
     /// Changes one, if it is there.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ost)) -> Option<()> {
-        change(self.all.iter_mut().find(|ost| ost.index == index)?);
+        let at = self.place(index)?;
+        change(&mut self.all[at]);
         self.settle();
         Some(())
     }

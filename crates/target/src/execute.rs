@@ -133,7 +133,7 @@ impl<S: Service> Target<S> {
                 return;
             }
         }
-        op.waits = false;
+        op.begin();
         self.m.out.clear();
         self.m.view.begin(op.attempt());
         let work = core::mem::replace(&mut op.work, Work::Own(Own::Aside));
@@ -427,11 +427,10 @@ impl Machine {
     pub(crate) fn data_op(&mut self, op: &mut Op, data: DataOp) -> Option<DataResult> {
         let id = op.id;
         let memo = op.memo();
-        if let Some((_, result)) = memo.data.iter().find(|(known, _)| same(known, &data)) {
+        if let Some((_, result)) = memo.data.find(|(known, _)| same(known, &data)) {
             return result.clone();
         }
-        let index = memo.data.len();
-        memo.data.push((data.clone(), None));
+        let index = memo.data.push((data.clone(), None));
         self.start_data(id, index, data);
         None
     }

@@ -50,11 +50,55 @@ pub(crate) enum Own {
 /// Results that re-runs use again.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
-    pub(crate) data: Vec<(DataOp, Option<DataResult>)>,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) data: Asked<(DataOp, Option<DataResult>)>,
+    pub(crate) calls: Asked<Call>,
     pub(crate) enqueue_waits: bool,
     pub(crate) enqueued: Option<Result<LockGrant, Errno>>,
     pub(crate) sleep: Option<Instant>,
+}
+
+/// What an operation has asked for. Each attempt asks for the same in the same order, so what comes next is looked at first.
+#[derive(Debug)]
+pub(crate) struct Asked<T> {
+    list: Vec<T>,
+    next: usize,
+}
+
+impl<T> Default for Asked<T> {
+    fn default() -> Self {
+        Asked { list: Vec::new(), next: 0 }
+    }
+}
+
+impl<T> Asked<T> {
+    /// Where it is, if it was asked for.
+    pub(crate) fn find(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&T> {
+        stdx::steps::add(1);
+        let at = match self.list.get(self.next).filter(|known| is_it(known)) {
+            Some(_) => self.next,
+            None => {
+                stdx::steps::add(self.list.len());
+                self.list.iter().position(is_it)?
+            }
+        };
+        self.next = at + 1;
+        self.list.get(at)
+    }
+
+    /// It is asked for now. Its place.
+    pub(crate) fn push(&mut self, asked: T) -> usize {
+        self.list.push(asked);
+        self.next = self.list.len();
+        self.next - 1
+    }
+
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.list.get_mut(at)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.list.iter()
+    }
 }
 
 /// A request to another target.
@@ -122,9 +166,17 @@ impl Op {
         self.memo.get_or_insert_default()
     }
 
+    /// Another attempt begins.
+    pub(crate) fn begin(&mut self) {
+        self.waits = false;
+        if let Some(memo) = &mut self.memo {
+            (memo.data.next, memo.calls.next) = (0, 0);
+        }
+    }
+
     /// Data files that it changed.
     pub(crate) fn dirty_files(&self) -> impl Iterator<Item = u64> {
-        self.memo.iter().flat_map(|memo| &memo.data).filter_map(|(op, result)| match (op, result) {
+        self.memo.iter().flat_map(|memo| memo.data.iter()).filter_map(|(op, result)| match (op, result) {
             (_, None | Some(DataResult::Failed(_))) => None,
             (DataOp::Write { file, .. } | DataOp::Truncate { file, .. } | DataOp::Fallocate { file, .. }, _) => {
                 Some(*file)
@@ -188,5 +240,35 @@ impl Out {
         self.notices.clear();
         self.evicted.clear();
         self.counted.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operation that asks a thousand targets runs again at each answer: all its attempts together look at each answer once.
+    #[test]
+    fn an_attempt_finds_what_it_has_asked_for_in_the_order_in_which_it_asks() {
+        const MANY: u64 = 1000;
+        let mut asked: Asked<u64> = Asked::default();
+        for n in 0..MANY {
+            assert_eq!(asked.find(|known| *known == n), None);
+            assert_eq!(asked.push(n), n as usize);
+        }
+        let (steps, ()) = stdx::steps::of(|| {
+            for _ in 0..MANY {
+                asked.next = 0;
+                (0..MANY).for_each(|n| assert_eq!(asked.find(|known| *known == n), Some(&n)));
+            }
+        });
+        assert_eq!(steps, MANY * MANY);
+        // Another order is found too.
+        asked.next = 0;
+        assert_eq!(
+            (asked.find(|known| *known == 7).copied(), asked.find(|known| *known == 3).copied()),
+            (Some(7), Some(3))
+        );
+        assert_eq!(asked.find(|known| *known == MANY), None);
     }
 }

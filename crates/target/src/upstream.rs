@@ -191,7 +191,7 @@ impl Machine {
     ) -> Option<Result<Frame, Errno>> {
         let id = op.id;
         let memo = op.memo();
-        let known = memo.calls.iter().find(|c| c.opcode == opcode && c.target == *target && c.body == body);
+        let known = memo.calls.find(|c| c.opcode == opcode && c.target == *target && c.body == body);
         if let Some(call) = known {
             return call.answer.clone();
         }
@@ -206,8 +206,7 @@ impl Machine {
                 self.add_upstream(target.clone(), nids)
             }
         };
-        let call = memo.calls.len();
-        memo.calls.push(Call { target: target.clone(), opcode, body: body.clone(), answer: None });
+        let call = memo.calls.push(Call { target: target.clone(), opcode, body: body.clone(), answer: None });
         let out = Outgoing { body, bulk, ..Outgoing::new(opcode, &proto::msg::Empty {}) };
         self.submit_upstream(index, out, For::Op { op: id, call });
         None

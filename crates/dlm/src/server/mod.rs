@@ -563,6 +563,12 @@ impl Locks {
         list
     }
 
+    /// The inode or extent locks that an export has on a resource.
+    pub fn held_on(&self, export: ExportId, resource: &Resource) -> impl Iterator<Item = LockInfo> {
+        let res = self.resource(resource).map(|r| &self.resources[r]);
+        res.into_iter().flat_map(move |res| self.own(res, export)).map(|i| self.info(i))
+    }
+
     /// What is granted on a resource, by handle; record locks by owner and range.
     pub fn granted_on(&self, resource: &Resource) -> Vec<LockInfo> {
         let Some(r) = self.resource(resource) else { return Vec::new() };

@@ -34,14 +34,12 @@ fn under_lock(cx: &mut Cx<'_>, object: &ObjectId, lock: u64, mode: LockMode) -> 
     if lock == 0 {
         return cx.revoke(resource, mode, Policy::Bits(bits::DOM));
     }
-    let export = cx.export();
     let enough = |held: LockMode| match mode {
         LockMode::Pr => matches!(held, LockMode::Pr | LockMode::Pw | LockMode::Ex),
         _ => matches!(held, LockMode::Pw | LockMode::Ex),
     };
-    let has_it = cx.locks().granted_on(&resource).iter().any(|held| {
-        held.export == export && enough(held.mode) && matches!(held.policy, Policy::Bits(has) if has & bits::DOM != 0)
-    });
+    let mut held = cx.locks().held_on(cx.export(), &resource);
+    let has_it = held.any(|held| enough(held.mode) && matches!(held.policy, Policy::Bits(has) if has & bits::DOM != 0));
     if has_it { Ok(()) } else { Err(Errno::ESTALE.into()) }
 }
 

@@ -118,10 +118,9 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
 
 /// Whether the sender has the data and the layout for itself.
 fn holds_all(cx: &Cx<'_>, op: &SetlayoutOp) -> bool {
-    let export = cx.export();
-    cx.locks().granted_on(&Resource::inode(op.fid)).iter().any(|held| {
+    cx.locks().held_on(cx.export(), &Resource::inode(op.fid)).any(|held| {
         let both = bits::DOM | bits::LAYOUT;
         let covers = matches!(held.policy, Policy::Bits(has) if has & both == both);
-        held.export == export && held.mode == LockMode::Ex && covers
+        held.mode == LockMode::Ex && covers
     })
 }

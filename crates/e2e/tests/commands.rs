@@ -311,6 +311,8 @@ fn lctl_shows_and_sets_parameters() {
     }
     assert!(lctl(&["list_param", "-D", &format!("mdt.{mdt}.*")]).ok().contains("exports\n"));
     assert!(lctl(&["get_param", "-R", &format!("mdt.{mdt}")]).ok().contains("num_exports="));
+    let classified = lctl(&["get_param", "-F", &format!("mdt.{mdt}.dom_stripesize")]).ok();
+    assert!(classified.starts_with(&format!("mdt.{mdt}.dom_stripesize==")), "{classified}");
     lctl(&["get_param", &format!("mdt.{mdt}")]).refused_with(&["Is a directory", "-R"]);
     assert_eq!(lctl(&["health_check"]).ok(), "healthy\n");
     assert!(lctl(&["get_param", "-n", "version"]).ok().starts_with(env!("CARGO_PKG_VERSION")));

@@ -44,11 +44,10 @@ enum Command {
         /// Only the names, of directories too
         #[arg(short = 'N')]
         names: bool,
-        /// With all below
-        #[arg(short = 'R')]
-        recursive: bool,
+        #[command(flatten)]
+        shown: params::Shown,
         /// Those that the MGS of this node keeps, as they were set persistently; example: lctl get_param -P '**'
-        #[arg(short = 'P', conflicts_with = "recursive")]
+        #[arg(short = 'P', conflicts_with_all = ["recursive", "directories", "classify"])]
         persistent: bool,
         /// Patterns
         #[arg(required = true)]
@@ -141,8 +140,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::AbortRecovery => abort_recovery(device, host),
         Command::Activate { target } => set_active(target.as_deref().or(device), host, true),
         Command::Deactivate { target } => set_active(target.as_deref().or(device), host, false),
-        Command::GetParam { values, names, recursive, patterns, persistent: false } => {
-            Ok(params::get(&mut asked(device)?, &patterns, values, names, recursive))
+        Command::GetParam { names, shown, patterns, persistent: false, .. } if names || shown.directories => {
+            Ok(params::list(&mut asked(device)?, &patterns, &shown, "get_param"))
+        }
+        Command::GetParam { values, shown, patterns, persistent: false, .. } => {
+            Ok(params::get(&mut asked(device)?, &patterns, values, &shown))
         }
         Command::SetParam { quiet, settings, persistent: false, .. } => {
             params::set(&mut asked(device)?, &settings, quiet).map(ExitCode::from)

@@ -90,7 +90,7 @@ pub struct Config {
     pub fsname: String,
 }
 
-/// Body of `MgsSetParam`.
+/// Body of `MgsSetParam`. `EINVAL` if no server and no client has a parameter of that name which can be set, unless it is removed.
 #[derive(Clone, PartialEq, Message)]
 pub struct SetParamReq {
     /// The file system.

@@ -18,15 +18,15 @@ use crate::output::say;
 /// No such parameter, as Lustre's tool says it.
 pub const NOT_FOUND: u8 = 2;
 
-/// What to show of the parameters that match.
+/// Which names to show of the parameters that match, and how.
 #[derive(Args)]
 pub struct Shown {
-    /// Directories too, with a slash behind them, and an equals sign behind what can be set
+    /// A slash behind directories, and an equals sign behind what can be set
     #[arg(short = 'F')]
     classify: bool,
     /// Only directories: kinds, devices, what has parameters below it
     #[arg(short = 'D')]
-    directories: bool,
+    pub directories: bool,
     /// With all below
     #[arg(short = 'R')]
     recursive: bool,
@@ -96,17 +96,13 @@ fn listed(leaves: &[String], pattern: &str, recursive: bool) -> BTreeMap<String,
     all
 }
 
-/// `get_param`: values; names of parameters and directories if only these are wanted.
-pub fn get(audience: &mut Audience, patterns: &[String], values: bool, names: bool, recursive: bool) -> ExitCode {
-    if names {
-        let shown = Shown { classify: false, directories: false, recursive };
-        return list(audience, patterns, &shown, "get_param");
-    }
+/// `get_param`: values, without their names if only `values` are wanted.
+pub fn get(audience: &mut Audience, patterns: &[String], values: bool, shown: &Shown) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let below = if recursive { collect_below(audience, pattern) } else { collect(audience, pattern) };
+        let below = if shown.recursive { collect_below(audience, pattern) } else { collect(audience, pattern) };
         if below.is_empty() {
-            code = if !recursive && !collect(audience, &format!("{pattern}.**")).is_empty() {
+            code = if !shown.recursive && !collect(audience, &format!("{pattern}.**")).is_empty() {
                 eprintln!("error: get_param: param_path '{pattern}': Is a directory; -R shows all below, -N the names");
                 NOT_FOUND
             } else {
@@ -115,17 +111,27 @@ pub fn get(audience: &mut Audience, patterns: &[String], values: bool, names: bo
         }
         for (name, value) in below {
             let value = value.trim_end_matches('\n');
+            let class = if shown.classify { class_of(&name, false) } else { "" };
             match values {
                 true => say!("{value}"),
-                false if value.contains('\n') => say!("{name}=\n{value}"),
-                false => say!("{name}={value}"),
+                false if value.contains('\n') => say!("{name}{class}=\n{value}"),
+                false => say!("{name}{class}={value}"),
             }
         }
     }
     ExitCode::from(code)
 }
 
-/// `list_param`: names.
+/// What Lustre's tools put behind a name: a slash for a directory, an equals sign for what can be set.
+fn class_of(name: &str, is_directory: bool) -> &'static str {
+    match is_directory {
+        true => "/",
+        false if params::named(name) == Named::Settable => "=",
+        false => "",
+    }
+}
+
+/// `list_param`, and `get_param -N`: names.
 pub fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &str) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
@@ -137,11 +143,7 @@ pub fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &
             if shown.directories && !is_directory {
                 continue;
             }
-            let class = match (shown.classify, is_directory) {
-                (true, true) => "/",
-                (true, false) if params::named(&name) == Named::Settable => "=",
-                _ => "",
-            };
+            let class = if shown.classify { class_of(&name, is_directory) } else { "" };
             say!("{name}{class}");
         }
     }

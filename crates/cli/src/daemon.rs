@@ -15,11 +15,12 @@ use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::sync::Notify;
 
-/// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number.
+/// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number. While it waits itself,
+/// the person is told for what, and `if_ended`: what is left if this is given up, if anything.
 ///
 /// # Errors
 /// What the process said, or that it died.
-pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
+pub fn start(arguments: &[String], log: &Path, if_ended: &str) -> anyhow::Result<u32> {
     if let Some(folder) = log.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
     }
@@ -46,7 +47,7 @@ pub fn start(arguments: &[String], log: &Path) -> anyhow::Result<u32> {
             line.clear();
             output.read_line(&mut line).context("a background process broke off")?;
             match line.strip_prefix(WAITS) {
-                Some(what) => eprintln!("waiting: {}; Ctrl-C gives up", what.trim_end()),
+                Some(what) => eprintln!("waiting: {}; Ctrl-C gives up{if_ended}", what.trim_end()),
                 None => break,
             }
         }

@@ -355,10 +355,27 @@ impl<S: Service + 'static> World<S> {
         format!("osd-{}.{}.readonly", self.workers.engine().kind(), self.name)
     }
 
-    fn medium_params(&self, pattern: &str) -> Option<(String, String)> {
-        let name = self.readonly_param();
-        let value = u8::from(self.withheld.borrow().is_some()).to_string();
-        wildcard::matches(pattern, &name).then_some((name, value))
+    /// Parameters of the store and its medium that match.
+    fn medium_params(&self, pattern: &str) -> Vec<(String, String)> {
+        let engine = self.workers.engine();
+        let readonly = self.readonly_param();
+        let mut found = Vec::new();
+        let of_space: [(&str, fn(&store::Space) -> u64); 3] = [
+            ("kbytestotal", |space| space.total >> 10),
+            ("kbytesfree", |space| space.free.saturating_add(space.reserve) >> 10),
+            ("kbytesavail", |space| space.free >> 10),
+        ];
+        let path = |leaf: &str| format!("osd-{}.{}.{leaf}", engine.kind(), self.name);
+        if of_space.iter().any(|(leaf, _)| wildcard::matches(pattern, &path(leaf)))
+            && let Ok(space) = engine.space()
+        {
+            let all = of_space.iter().map(|(leaf, value)| (path(leaf), value(&space).to_string()));
+            found.extend(all.filter(|(path, _)| wildcard::matches(pattern, path)));
+        }
+        if wildcard::matches(pattern, &readonly) {
+            found.push((readonly, u8::from(self.withheld.borrow().is_some()).to_string()));
+        }
+        found
     }
 
     fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {

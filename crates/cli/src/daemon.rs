@@ -16,11 +16,12 @@ use tokio::sync::Notify;
 
 use crate::log;
 
-/// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number.
+/// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number. While it waits itself,
+/// the person is told for what, and `if_ended`: what is left if this is given up, if anything.
 ///
 /// # Errors
 /// What the process said, or that it died.
-pub fn start(arguments: &[String], log_path: &Path) -> anyhow::Result<u32> {
+pub fn start(arguments: &[String], log_path: &Path, if_ended: &str) -> anyhow::Result<u32> {
     if let Some(folder) = log_path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
     }
@@ -42,7 +43,7 @@ pub fn start(arguments: &[String], log_path: &Path) -> anyhow::Result<u32> {
             line.clear();
             output.read_line(&mut line).context("a background process broke off")?;
             match line.strip_prefix(WAITS) {
-                Some(what) => eprintln!("waiting: {}; Ctrl-C gives up", what.trim_end()),
+                Some(what) => eprintln!("waiting: {}; Ctrl-C gives up{if_ended}", what.trim_end()),
                 None => break,
             }
         }

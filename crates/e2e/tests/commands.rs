@@ -628,7 +628,7 @@ fn mount_and_umount_as_everybody_calls_them() {
     let _helpers = [SbinLink::make("mount.adamant"), SbinLink::make("mount.fuse.adamant")];
     let mount = story.folder().join("a place");
     fs::create_dir(&mount).unwrap();
-    for options in ["rw,nosuid,nodev,_netdev", "ro", "noatime,user_xattr_is_unknown"] {
+    for options in ["rw,nosuid,nodev,_netdev,flock,user_xattr,lazystatfs", "ro", "noatime,user_xattr_is_unknown"] {
         let outcome = command("mount")
             .args(["-t", "adamant", "-o", options, &cluster.source()])
             .arg(&mount)
@@ -650,6 +650,9 @@ fn mount_and_umount_as_everybody_calls_them() {
             assert_ne!(stays.code, Some(0), "{stays}");
             assert!(stays.stderr.contains("mounted with ro"), "{stays}");
         } else {
+            let fixed =
+                command("mount").args(["-o", "remount,soft=77"]).arg(&mount).within(Duration::from_secs(20)).run();
+            assert!(fixed.code != Some(0) && fixed.stderr.contains("'soft=77' cannot be given"), "{fixed}");
             let open = fs::File::create(mount.join("f")).unwrap();
             let busy = command("mount").args(["-o", "remount,ro"]).arg(&mount).within(Duration::from_secs(20)).run();
             assert!(busy.code != Some(0) && busy.stderr.contains("open for writing"), "{busy}");

@@ -83,17 +83,22 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         mounted.run()?;
         return Ok(ExitCode::SUCCESS);
     }
-    start_in_background(&arguments.source, &directory, &arguments.options)?;
+    start_in_background(&arguments.source, &directory, &arguments.options, "")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts from a process in the background. Gives its number.
-pub fn start_in_background(source: &str, directory: &std::path::Path, options: &[String]) -> anyhow::Result<u32> {
+/// Mounts from a process in the background. Gives its number. `if_ended`: see [`daemon::start`].
+pub fn start_in_background(
+    source: &str,
+    directory: &std::path::Path,
+    options: &[String],
+    if_ended: &str,
+) -> anyhow::Result<u32> {
     let mut words = vec!["mount".to_owned(), source.to_owned(), directory.display().to_string()];
     if !options.is_empty() {
         words.extend(["-o".to_owned(), options.join(",")]);
     }
-    daemon::start(&words, &daemon::log_path(&log_name(directory)))
+    daemon::start(&words, &daemon::log_path(&log_name(directory)), if_ended)
 }
 
 /// The name of a mount's log: its directory, without what a file name cannot have or a terminal would not show.

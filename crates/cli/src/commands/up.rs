@@ -106,7 +106,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     let done = match mounted {
         Some(process) => await_connections(&process, PATIENCE),
-        None => mount::start_in_background(&plan.source(), &plan.mount, &plan.mount_options()).map(drop),
+        None => {
+            let left = format!(" (the servers go on; stop them with: {})", plan.down_command());
+            mount::start_in_background(&plan.source(), &plan.mount, &plan.mount_options(), &left).map(drop)
+        }
     };
     done.with_context(|| {
         format!("the servers run (stop them with: {}), but there is no mount that works", plan.down_command())
@@ -190,7 +193,7 @@ impl Plan {
         }
         words.extend(targets.iter().map(|target| target.display().to_string()));
         let log = self.home.dir().join("server.log");
-        let pid = daemon::start(&words, &log)?;
+        let pid = daemon::start(&words, &log, "")?;
         // A target that is refused by the MGS, perhaps, ends by itself.
         let process = status::processes().into_iter().find(|process| process.description.pid == pid);
         let stopped = match &process {

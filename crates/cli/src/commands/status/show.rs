@@ -114,12 +114,14 @@ fn of_target(process: &Process, device: &host::admin::Device, pace: &mut Pace) -
     let one = |leaf: &str| process.params(&format!("*.{name}.{leaf}")).pop().map(|(_, value)| value);
     let recovery = one("recovery_status");
     let status = |text: &String| text.lines().find_map(|line| line.strip_prefix("status: ").map(str::to_owned));
-    let kbytes: BTreeMap<String, u64> = process
-        .params(&format!("*.{name}.kbytes*"))
-        .into_iter()
-        .filter_map(|(path, value)| Some((path.rsplit('.').next()?.to_owned(), value.parse().ok()?)))
-        .collect();
-    let bytes = |leaf: &str| kbytes.get(leaf).map(|kbytes| kbytes * 1024);
+    // The space for data of an object target counts, not that of its store.
+    let kbytes = process.params(&format!("*.{name}.kbytes*"));
+    let is_data = |path: &str| path.starts_with("obdfilter.");
+    let of_data = kbytes.iter().any(|(path, _)| is_data(path));
+    let bytes = |leaf: &str| {
+        let found = kbytes.iter().find(|(path, _)| path.ends_with(leaf) && is_data(path) == of_data)?;
+        Some(found.1.parse::<u64>().ok()?.saturating_mul(1024))
+    };
     let requests = one("stats").map(|text| samples(&text));
     Row {
         name: name.clone(),
@@ -139,9 +141,13 @@ fn of_target(process: &Process, device: &host::admin::Device, pace: &mut Pace) -
     }
 }
 
-/// All samples of a `stats` parameter.
+/// All requests that a `stats` parameter counts.
 fn samples(text: &str) -> u64 {
-    text.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+    let count = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, count, "samples", unit, ..] if unit != "[bytes]" => count.parse::<u64>().ok(),
+        _ => None,
+    };
+    text.lines().filter_map(count).sum()
 }
 
 fn of_mount(process: &Process, device: &host::admin::Device) -> Row {
@@ -242,7 +248,8 @@ mod tests {
 
     #[test]
     fn samples_are_summed() {
-        assert_eq!(samples("obd_ping  3 samples [reqs]\nost_read  4 samples [reqs]\nsnapshot_time x\n"), 7);
+        let text = "snapshot_time x\nobd_ping  3 samples [reqs]\nost_read  4 samples [usecs] 1 2 3\nread_bytes 4 samples [bytes] 1 2 3\n";
+        assert_eq!(samples(text), 7);
     }
 
     #[test]

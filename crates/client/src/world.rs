@@ -374,6 +374,16 @@ impl World {
 mod tests {
     use super::*;
 
+    #[test]
+    fn many_that_wait_for_the_same_are_woken_once_each_in_their_order() {
+        let op = |slot| OpId { slot, generation: 0 };
+        let mut waiters = Waiters::default();
+        for slot in (0..100).chain(0..100).chain(90..110) {
+            waiters.add(op(slot));
+        }
+        assert_eq!(waiters.list.to_vec(), (0..110).map(op).collect::<Vec<_>>());
+    }
+
     /// The server tells numbers apart only so far below the greatest: a request that is on its way for long must not fall
     /// behind that, however many others are made meanwhile.
     #[test]

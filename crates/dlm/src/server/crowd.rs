@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use proto::msg::{Extent, LockMode};
+use smallvec::SmallVec;
 
 use super::{Lock, Locks, Res};
 use crate::ExportId;
@@ -34,8 +35,12 @@ fn is_exclusive(mode: LockMode) -> bool {
 }
 
 /// The numbers of the bits that are set.
-fn set_bits(bits: u64) -> impl Iterator<Item = usize> {
-    (0..u64::BITS as usize).filter(move |bit| bits >> bit & 1 != 0)
+fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = bits.trailing_zeros();
+        bits &= bits.checked_sub(1)?;
+        Some(bit as usize)
+    })
 }
 
 impl Crowd {
@@ -174,7 +179,7 @@ impl Locks {
             let blockers = self.blockers(res, export, mode, Part::Bits(bits));
             return blockers.fold(0, |all, i| all | taken(i)) & bits;
         };
-        let mut others: Vec<(usize, u32)> = set_bits(bits)
+        let mut others: SmallVec<[(usize, u32); 8]> = set_bits(bits)
             .filter_map(|bit| Some((bit, crowd.bits.get(bit)?.incompatible(mode))))
             .filter(|(_, count)| *count > 0)
             .collect();

@@ -32,41 +32,49 @@ pub struct Shown {
     recursive: bool,
 }
 
-/// The parameters that match a pattern, sorted, with their values. Of a process's own every answer is there.
-pub fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
+/// The parameters that match a pattern, of each process.
+fn collect_each(audience: &mut Audience, pattern: &str) -> Vec<(String, Vec<(String, String)>)> {
     let request = Request::GetParam { pattern: pattern.to_owned() };
-    let mut found: Vec<(String, String)> = Vec::new();
-    // Who has a parameter that has no device, by its name and value.
-    let mut owners: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
-    for (process, response) in audience.ask_each(&request) {
-        let Response::Params(params) = response else { continue };
-        for (name, value) in params {
-            if !name.contains('.') {
-                owners.entry(name.clone()).or_default().entry(value.clone()).or_default().push(process.clone());
-            }
-            found.push((name, value));
-        }
-    }
-    for (name, values) in owners.iter().filter(|(_, values)| values.len() > 1) {
-        let each: Vec<String> = values
-            .iter()
-            .map(|(value, who)| format!("'{}' in {}", value.replace('\n', " ").trim_end(), who.join(", ")))
-            .collect();
-        eprintln!("note: {name} is {}; --device asks one of them", each.join(", "));
-    }
+    let answers = audience.ask_each(&request).into_iter();
+    answers
+        .filter_map(|(process, response)| match response {
+            Response::Params(params) => Some((process, params)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// All of them, sorted. What several processes have in common is there once.
+fn together(each: Vec<(String, Vec<(String, String)>)>) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = each.into_iter().flat_map(|(_, params)| params).collect();
     found.sort();
-    // What several processes have in common is told once.
     found.dedup();
     found
 }
 
-/// The same with all that is below what matches.
-fn collect_below(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
-    let mut found = collect(audience, pattern);
-    found.extend(collect(audience, &format!("{pattern}.**")));
-    found.sort();
-    found.dedup();
-    found
+/// The parameters that match a pattern, sorted, with their values.
+pub fn collect(audience: &mut Audience, pattern: &str) -> Vec<(String, String)> {
+    together(collect_each(audience, pattern))
+}
+
+/// Whose the values are of parameters that have no device and in which processes differ.
+fn differences(each: &[(String, Vec<(String, String)>)]) -> Vec<String> {
+    let mut owners: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for (process, params) in each {
+        for (name, value) in params.iter().filter(|(name, _)| !name.contains('.')) {
+            owners.entry(name).or_default().entry(value).or_default().push(process);
+        }
+    }
+    let differing = owners.into_iter().filter(|(_, values)| values.len() > 1);
+    differing
+        .map(|(name, values)| {
+            let whose = |(value, who): (&str, Vec<&str>)| {
+                format!("'{}' in {}", value.trim_end().replace('\n', " "), who.join(", "))
+            };
+            let whose: Vec<String> = values.into_iter().map(whose).collect();
+            format!("{name} is {}; --device asks one of them", whose.join(", "))
+        })
+        .collect()
 }
 
 /// Why nothing matches, and the exit status for it.
@@ -74,6 +82,11 @@ pub fn not_found(verb: &str, pattern: &str) -> u8 {
     let what = if lustre::has_param(pattern) { "not in this version; see limits" } else { "No such file or directory" };
     eprintln!("error: {verb}: param_path '{pattern}': {what}");
     NOT_FOUND
+}
+
+/// The pattern of all that is below what a pattern matches.
+fn below(pattern: &str) -> String {
+    format!("{pattern}.**")
 }
 
 /// How deep in the tree a pattern looks.
@@ -100,16 +113,21 @@ fn listed(leaves: &[String], pattern: &str, recursive: bool) -> BTreeMap<String,
 pub fn get(audience: &mut Audience, patterns: &[String], values: bool, shown: &Shown) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let below = if shown.recursive { collect_below(audience, pattern) } else { collect(audience, pattern) };
-        if below.is_empty() {
-            code = if !shown.recursive && !collect(audience, &format!("{pattern}.**")).is_empty() {
+        let mut each = collect_each(audience, pattern);
+        if shown.recursive {
+            each.extend(collect_each(audience, &below(pattern)));
+        }
+        differences(&each).iter().for_each(|note| eprintln!("note: {note}"));
+        let found = together(each);
+        if found.is_empty() {
+            code = if !shown.recursive && !collect(audience, &below(pattern)).is_empty() {
                 eprintln!("error: get_param: param_path '{pattern}': Is a directory; -R shows all below, -N the names");
                 NOT_FOUND
             } else {
                 not_found("get_param", pattern)
             };
         }
-        for (name, value) in below {
+        for (name, value) in found {
             let value = value.trim_end_matches('\n');
             let class = if shown.classify { class_of(&name, false) } else { "" };
             match values {
@@ -135,7 +153,9 @@ fn class_of(name: &str, is_directory: bool) -> &'static str {
 pub fn list(audience: &mut Audience, patterns: &[String], shown: &Shown, verb: &str) -> ExitCode {
     let mut code = 0;
     for pattern in patterns {
-        let leaves: Vec<String> = collect_below(audience, pattern).into_iter().map(|(name, _)| name).collect();
+        let mut each = collect_each(audience, pattern);
+        each.extend(collect_each(audience, &below(pattern)));
+        let leaves: Vec<String> = together(each).into_iter().map(|(name, _)| name).collect();
         if leaves.is_empty() {
             code = not_found(verb, pattern);
         }
@@ -219,6 +239,20 @@ mod tests {
         assert_eq!(names("mdt/*/*", false), ["mdt.a-MDT0000.exports/", "mdt.a-MDT0000.uuid", "mdt.b-MDT0000.uuid"]);
         assert_eq!(names("mdt", true).len(), 8, "{:?}", names("mdt", true));
         assert_eq!(names("**", false), leaves);
+    }
+
+    #[test]
+    fn processes_that_differ_are_named() {
+        let params = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let of = |process: &str, pairs| (process.to_owned(), params(pairs));
+        let server = of("process 1 (server)", &[("at_max", "600"), ("timeout", "100"), ("mdt.a-MDT0000.uuid", "1")]);
+        let mount = of("process 2 (mount)", &[("at_max", "600"), ("timeout", "50"), ("mdt.a-MDT0000.uuid", "2")]);
+        let note = "timeout is '100' in process 1 (server), '50' in process 2 (mount); --device asks one of them";
+        assert_eq!(differences(&[server.clone(), mount.clone()]), [note]);
+        assert_eq!(differences(std::slice::from_ref(&server)), Vec::<String>::new());
+        assert_eq!(together(vec![server, mount]).len(), 5);
     }
 
     /// A process that answers everything with success, and one that hangs.

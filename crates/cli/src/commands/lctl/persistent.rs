@@ -158,19 +158,26 @@ fn keep(
 pub fn show(patterns: &[String], values: bool, names: bool) -> anyhow::Result<u8> {
     let places = mgs_here()?;
     let mut kept: Vec<Param> = Vec::new();
+    let mut code = 0;
     for (fsname, nid) in file_systems().iter().flat_map(|name| places.iter().map(move |nid| (name, nid))) {
         let request = ConfigGetReq { fsname: fsname.clone() };
         let answer = ask::ask(std::slice::from_ref(nid), "MGS", Opcode::MgsConfigGet, &request);
-        let answer = answer.map_err(anyhow::Error::msg)?;
-        match Errno::from_status(answer.header.status) {
-            Ok(()) => kept.extend(answer.decode::<Config>().map_err(|error| anyhow::anyhow!("{error}"))?.params),
-            Err(Errno::ENOENT) => {}
-            Err(errno) => bail!("the MGS at {nid} does not tell what it keeps: {errno}"),
+        let config = answer.and_then(|answer| match Errno::from_status(answer.header.status) {
+            Ok(()) => answer.decode::<Config>().map_err(|error| error.to_string()),
+            // Another MGS has it.
+            Err(Errno::ENOENT) => Ok(Config::default()),
+            Err(errno) => Err(format!("the MGS at {nid} does not tell what it keeps: {errno}")),
+        });
+        match config {
+            Ok(config) => kept.extend(config.params),
+            Err(reason) => {
+                eprintln!("error: get_param: {reason}");
+                code = 1;
+            }
         }
     }
     kept.sort_by(|a, b| (&a.path, &a.value).cmp(&(&b.path, &b.value)));
     kept.dedup();
-    let mut code = 0;
     for pattern in patterns {
         let mut found = false;
         for Param { path, value } in &kept {

@@ -360,16 +360,13 @@ impl<S: Service + 'static> World<S> {
         let engine = self.workers.engine();
         let readonly = self.readonly_param();
         let mut found = Vec::new();
-        let of_space: [(&str, fn(&store::Space) -> u64); 3] = [
-            ("kbytestotal", |space| space.total >> 10),
-            ("kbytesfree", |space| space.free.saturating_add(space.reserve) >> 10),
-            ("kbytesavail", |space| space.free >> 10),
-        ];
         let path = |leaf: &str| format!("osd-{}.{}.{leaf}", engine.kind(), self.name);
-        if of_space.iter().any(|(leaf, _)| wildcard::matches(pattern, &path(leaf)))
+        let leaves = ["kbytestotal", "kbytesfree", "kbytesavail"];
+        if leaves.iter().any(|leaf| wildcard::matches(pattern, &path(leaf)))
             && let Ok(space) = engine.space()
         {
-            let all = of_space.iter().map(|(leaf, value)| (path(leaf), value(&space).to_string()));
+            let bytes = [space.total, space.free.saturating_add(space.reserve), space.free];
+            let all = leaves.iter().zip(bytes).map(|(leaf, bytes)| (path(leaf), (bytes >> 10).to_string()));
             found.extend(all.filter(|(path, _)| wildcard::matches(pattern, path)));
         }
         if wildcard::matches(pattern, &readonly) {

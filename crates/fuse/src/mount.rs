@@ -428,3 +428,22 @@ impl Kernel for KernelCaches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_claimed_once() {
+        let place = tempfile::tempdir().unwrap();
+        let first = Claim::new(place.path()).unwrap();
+        let refused = Claim::new(place.path()).unwrap_err();
+        assert!(refused.0.contains("another process is about to mount there"), "{refused}");
+        drop(first);
+        Claim::new(place.path()).unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(Claim::new(&file).unwrap_err().0.contains("not a directory"));
+        assert!(Claim::new(&place.path().join("none")).unwrap_err().0.contains("mkdir -p"));
+    }
+}

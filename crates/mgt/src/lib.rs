@@ -54,6 +54,9 @@ impl Service for Mgt {
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), Stop> {
         self.table = table::load(cx)?;
+        if cx.accepts_old_store() {
+            ops::sequence::skip(&mut self.table, cx);
+        }
         Ok(())
     }
 

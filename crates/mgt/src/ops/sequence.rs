@@ -6,9 +6,22 @@ use proto::{Errno, Fid, TargetKind, TargetName};
 use target::{Cx, Reply, Request, Stop};
 
 use crate::Mgt;
+use crate::table::Table;
 
 /// Sequences in one range.
 pub const WIDTH: u64 = 0x40_0000;
+
+/// Ranges that are skipped when an older copy of the store is accepted: more than were given since the copy was made.
+const SKIPPED: u64 = 64;
+
+/// Gives up the ranges that may have been given after the store was copied.
+pub fn skip(table: &mut Table, cx: &mut Cx<'_>) {
+    for (fsname, fs) in table {
+        let next = fs.record.next_sequence.max(Fid::SEQ_FIRST) + SKIPPED * WIDTH;
+        fs.record.next_sequence = next.min(Fid::SEQ_LAST + 1);
+        cx.put(fsname, &fs.record);
+    }
+}
 
 /// One attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {

@@ -208,3 +208,15 @@ fn a_store_that_lacks_a_start_is_an_older_copy() {
     let other = RegisterReq { target_uuid: vec![9; 16].into(), ..start(1, 1) };
     assert_eq!(world.register(server, &other).unwrap_err().0, Errno::EADDRINUSE);
 }
+
+#[test]
+fn an_older_copy_that_is_accepted_gives_no_sequence_that_may_have_been_given() {
+    let mut world = World::new();
+    let server = world.node();
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    let first = world.sequences(server, "fs-MDT0000").unwrap();
+    world.options.accept_old_store = true;
+    world.crash();
+    let next = world.sequences(server, "fs-MDT0000").unwrap();
+    assert!(next.start >= first.end + 64 * WIDTH, "{next:?}");
+}

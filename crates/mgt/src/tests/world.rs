@@ -24,6 +24,7 @@ struct Node {
 
 pub struct World {
     pub target: Option<Target<Mgt>>,
+    pub options: Options,
     engine: MemEngine,
     nodes: Vec<Node>,
     now: Instant,
@@ -50,6 +51,7 @@ impl World {
         engine.commit(1, &target::format(&format).seal(&schema::formats())).unwrap();
         let mut world = World {
             target: None,
+            options: Options::default(),
             engine,
             nodes: Vec::new(),
             now: Instant::ZERO + Duration::from_secs(1),
@@ -66,7 +68,7 @@ impl World {
 
     pub fn start(&mut self) {
         let last = self.engine.last_group().unwrap();
-        self.target = Some(Target::new(Mgt::new(), Options::default(), last, self.now));
+        self.target = Some(Target::new(Mgt::new(), self.options.clone(), last, self.now));
         self.tell(Event::Space(self.engine.space().unwrap()));
         self.tell(Event::WallClock(1_000_000_000));
         self.run();

@@ -376,7 +376,7 @@ impl<S: Service> Target<S> {
             Then::Say(conn, frame) => self.m.effects.push_back(Effect::Send { conn, frame }),
             Then::Counted => self.counted(),
             Then::Epoch => self.recovery_over(),
-            Then::Stop => self.m.stop(String::new()),
+            Then::Stop => self.m.begin_leave(),
         }
     }
 }

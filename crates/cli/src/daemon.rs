@@ -68,6 +68,7 @@ pub fn detach() {
     // It fails only for a process that leads a group already, which is as good.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
+    host::log::bound();
 }
 
 /// In a background process: tells the parent, once, and lets go of its pipe.
@@ -81,16 +82,26 @@ pub fn tell_parent(message: &str) {
     }
 }
 
+/// Tells systemd, if it started this process and wants to know (`Type=notify`).
+pub fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell systemd: {error}");
+    }
+}
+
 /// Where the logs of background processes go.
 pub fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
 }
 
-/// SIGINT and SIGTERM, which end a daemon in order. From [`Signals::catch`] on they no longer kill it.
+/// The signals of a daemon, none of which kills it from [`Signals::catch`] on: SIGINT and SIGTERM end it in order, SIGHUP opens its log
+/// anew, SIGUSR1 and SIGUSR2 mean nothing.
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+    _ignored: [tokio::signal::unix::Signal; 2],
 }
 
 impl Signals {
@@ -99,11 +110,12 @@ impl Signals {
     pub fn catch() -> anyhow::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (interrupt, terminate) = {
-            let _entered = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-        };
-        Ok(Signals { runtime, interrupt, terminate })
+        let inside = runtime.enter();
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let hangup = signal(SignalKind::hangup())?;
+        let _ignored = [signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?];
+        drop(inside);
+        Ok(Signals { runtime, interrupt, terminate, hangup, _ignored })
     }
 
     /// Waits for one that came since they are caught, or until `ended` says so: whether one came.
@@ -114,6 +126,7 @@ impl Signals {
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
+                    _ = self.hangup.recv() => reopen_log(),
                     _ = glance.tick() => if ended() { return false },
                 }
             }
@@ -132,16 +145,11 @@ impl Signals {
     }
 }
 
-/// Log lines to standard error; `RUST_LOG` chooses which.
-pub fn start_log() {
-    use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init();
+fn reopen_log() {
+    match host::log::reopen() {
+        Ok(()) => tracing::info!("SIGHUP: the log goes on here"),
+        Err(error) => tracing::warn!("SIGHUP: the log cannot be opened anew, and goes on where it was: {error}"),
+    }
 }
 
 /// Signals this close together are one request: `timeout` and shells tell the process and then its whole group.

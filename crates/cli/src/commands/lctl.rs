@@ -14,6 +14,7 @@ use proto::{Errno, Nid, Opcode};
 
 use crate::audience::Audience;
 use crate::commands::status;
+use crate::misuse::misuse;
 use crate::output::say;
 
 /// Parameters and control of running servers and mounts, by Lustre's words
@@ -299,7 +300,7 @@ fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Res
             Some((pattern, _)) if delete => (pattern, ""),
             Some(parts) => parts,
             None if delete => (setting.as_str(), ""),
-            None => bail!("'{setting}' is not a setting; expected PATTERN=VALUE"),
+            None => misuse!("'{setting}' is not a setting; expected PATTERN=VALUE"),
         };
         let mut found = false;
         let names = file_systems(pattern);
@@ -319,7 +320,7 @@ fn set_persistent(settings: &[String], delete: bool, quiet: bool) -> anyhow::Res
                 Err(errno) => {
                     found = true;
                     eprintln!("error: set_param: setting {pattern}={value}: {errno}");
-                    code = u8::try_from(errno.raw()).unwrap_or(1);
+                    code = 1;
                 }
             }
         }
@@ -334,7 +335,7 @@ fn set_param(audience: &mut Audience, settings: &[String], quiet: bool) -> anyho
     let mut code = 0;
     for setting in settings {
         let Some((pattern, value)) = setting.split_once('=') else {
-            bail!("'{setting}' is not a setting; expected PATTERN=VALUE");
+            misuse!("'{setting}' is not a setting; expected PATTERN=VALUE");
         };
         let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
         let mut found = false;
@@ -349,21 +350,21 @@ fn set_param(audience: &mut Audience, settings: &[String], quiet: bool) -> anyho
                 }
                 Response::Failed(2, _) => {}
                 // Each process has faults of its own: those that allow none do not matter if another does.
-                Response::Failed(number, message) if host::faults::is_one(pattern) => {
-                    refused = Some((number, message));
+                Response::Failed(_, message) if host::faults::is_one(pattern) => {
+                    refused = Some(message);
                 }
-                Response::Failed(number, message) => {
+                Response::Failed(_, message) => {
                     found = true;
                     eprintln!("error: set_param: setting {pattern}={value}: {message}");
-                    code = u8::try_from(number).unwrap_or(1);
+                    code = 1;
                 }
                 _ => {}
             }
         }
         match refused {
-            Some((number, message)) if !found => {
+            Some(message) if !found => {
                 eprintln!("error: set_param: setting {pattern}={value}: {message}");
-                code = u8::try_from(number).unwrap_or(1);
+                code = 1;
             }
             None if !found => code = not_found("set_param", pattern),
             _ => {}

@@ -60,7 +60,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if arguments.background {
             daemon::detach();
         }
-        daemon::start_log();
+        host::log::start();
         host::process::prepare();
         let mounted = Mounted::start(&request, directory);
         let mounted = match mounted {
@@ -416,11 +416,13 @@ fn answer(client: &Mount, faults: &stdx::Faults, fsname: &str, uuid: &str, place
     match request {
         Request::GetParam { pattern } => {
             let mut found = host::faults::get(faults, &pattern);
+            found.extend(host::log::get(&pattern));
             found.extend(client.get_params(&pattern));
             Response::Params(found)
         }
         Request::SetParam { pattern, value } => {
-            host::faults::set(faults, &pattern, &value).unwrap_or_else(|| set(client, &pattern, &value))
+            let of_process = host::log::set(&pattern, &value).or_else(|| host::faults::set(faults, &pattern, &value));
+            of_process.unwrap_or_else(|| set(client, &pattern, &value))
         }
         Request::Describe => Response::Description(Description {
             pid: std::process::id(),

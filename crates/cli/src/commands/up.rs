@@ -78,7 +78,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if serving || mounted {
             bail!("it runs already; stop it first with: adamant down --dir {}", dir.display());
         }
-        daemon::start_log();
+        host::log::start();
         host::process::prepare();
         let faults = serve::allowed_faults(arguments.allow_faults);
         let places: Vec<Place> = targets.iter().cloned().map(Place::Directory).collect();

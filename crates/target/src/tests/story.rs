@@ -830,7 +830,13 @@ fn registered(mgs: &[&str]) -> (Story<Files>, ConnId) {
     let register = s.reply(conn.0);
     s.say(conn, &register, 0, Handle(5), RegisterRep::default().encode_to_vec().into());
     let get = s.reply(conn.0);
-    s.say(conn, &get, 0, Handle(5), Config { version: 1, fsname: "fs".into(), ..Config::default() }.encode_to_vec().into());
+    s.say(
+        conn,
+        &get,
+        0,
+        Handle(5),
+        Config { version: 1, fsname: "fs".into(), ..Config::default() }.encode_to_vec().into(),
+    );
     (s, conn)
 }
 

@@ -173,6 +173,7 @@ fn pages_and_completions_are_there_for_all_names() {
             assert!(completions.contains(name) && !completions.contains("--background"), "{name}");
         }
     }
+    assert!(!read("lfs.1").contains("lfs\\-help"), "it has no page");
     assert!(read("mount.adamant.1").contains("max_dirty_mb"));
     assert!(read("lfs-setstripe.1").contains("lfs"));
     read("adamant-mkfs.1");

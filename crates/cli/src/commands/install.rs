@@ -102,11 +102,17 @@ fn shown(command: &clap::Command) -> clap::Command {
 /// Writes man pages.
 pub fn man(arguments: Man, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
     needs(&arguments.dir)?;
-    for mut command in commands {
+    for command in commands {
+        let mut command = without_help(command);
         command.build();
         pages(&command, &arguments.dir)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The verb `help` needs no page.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
 /// A directory that is not there is a mistake, or one that somebody else makes with other rights.
@@ -135,7 +141,7 @@ fn pages(command: &clap::Command, dir: &Path) -> anyhow::Result<()> {
     }
     let file = dir.join(format!("{name}.1"));
     std::fs::write(&file, text).with_context(|| format!("cannot write '{}'", file.display()))?;
-    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         pages(inner, dir)?;
     }
     Ok(())

@@ -24,10 +24,22 @@ bench: ## the experiments, each with its yardstick
 clean:
 	cargo clean
 
+# As root it takes what the user has built, and builds only what is not there: root's compiler may be another, or none.
+$(ADAMANT):
+	cargo build --release
+
 install: BIN = $(abspath $(PREFIX))/bin
-install: build ## the binary and the names that it answers to
+install: SHARE = $(abspath $(PREFIX))/share
+install: $(ADAMANT) ## the binary and the names that it answers to, man pages, completions, the systemd unit
 	install -D -m 755 $(ADAMANT) $(BIN)/adamant
 	$(BIN)/adamant install-links $(BIN)
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(BIN)/adamant man $(SHARE)/man/man1
+	$(BIN)/adamant completions bash --dir $(SHARE)/bash-completion/completions
+	$(BIN)/adamant completions zsh --dir $(SHARE)/zsh/site-functions
+	$(BIN)/adamant completions fish --dir $(SHARE)/fish/vendor_completions.d
+	install -d $(abspath $(PREFIX))/lib/systemd/system
+	sed 's|/usr/local/bin/|$(BIN)/|' contrib/adamant@.service > $(abspath $(PREFIX))/lib/systemd/system/adamant@.service
 	@for name in mount.adamant mount.fuse.adamant; do \
 	if [ -w /sbin ]; then ln -sf $(BIN)/adamant /sbin/$$name; \
 	else echo "for mount -t adamant and mount -o remount, as root: ln -sf $(BIN)/adamant /sbin/$$name"; fi; done

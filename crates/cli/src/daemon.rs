@@ -14,8 +14,6 @@ use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::sync::Notify;
 
-use crate::log;
-
 /// Starts this binary with `arguments` in the background and waits until it is ready. Gives its process number. While it waits itself,
 /// the person is told for what, and `if_ended`: what is left if this is given up, if anything.
 ///
@@ -25,7 +23,8 @@ pub fn start(arguments: &[String], log_path: &Path, if_ended: &str) -> anyhow::R
     if let Some(folder) = log_path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create '{}'", folder.display()))?;
     }
-    let log_file = log::open(log_path).with_context(|| format!("cannot write the log '{}'", log_path.display()))?;
+    let log_file =
+        host::log::open(log_path).with_context(|| format!("cannot write the log '{}'", log_path.display()))?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(program)
         .arg0_adamant()
@@ -74,10 +73,10 @@ impl Arg0 for Command {
 
 /// In a background process: leaves the parent's session, and has its log in a file.
 pub fn detach() {
-    log::in_file();
     // It fails only for a process that leads a group already, which is as good.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
+    host::log::bound();
 }
 
 /// Begins a line that says what a background process waits for.
@@ -112,25 +111,29 @@ pub fn parent_is_gone() -> bool {
         && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
+/// Tells systemd, if it started this process and wants to know (`Type=notify`).
+pub fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell systemd: {error}");
+    }
+}
+
 /// Where the logs of background processes go.
 pub fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
 }
 
-/// SIGINT and SIGTERM, which end a daemon in order; SIGHUP and SIGUSR1, which are for its log ([`crate::log`]). From
-/// [`Signals::catch`] on they no longer kill it.
+/// The signals of a daemon, none of which kills it from [`Signals::catch`] on: SIGINT and SIGTERM end it in order, SIGHUP opens its log
+/// anew, SIGUSR1 and SIGUSR2 mean nothing.
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     hang_up: tokio::signal::unix::Signal,
-    user: tokio::signal::unix::Signal,
     /// SIGHUP ends the process, as SIGTERM does.
     ends_on_hang_up: bool,
+    _ignored: [tokio::signal::unix::Signal; 2],
 }
-
-/// How often a process looks whether its log is long enough.
-const LOG_LOOK: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Signals {
     /// # Errors
@@ -138,11 +141,12 @@ impl Signals {
     pub fn catch() -> anyhow::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let entered = runtime.enter();
+        let inside = runtime.enter();
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let (hang_up, user) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined1())?);
-        drop(entered);
-        Ok(Signals { runtime, interrupt, terminate, hang_up, user, ends_on_hang_up: false })
+        let hang_up = signal(SignalKind::hangup())?;
+        let _ignored = [signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?];
+        drop(inside);
+        Ok(Signals { runtime, interrupt, terminate, hang_up, ends_on_hang_up: false, _ignored })
     }
 
     /// The same; SIGHUP, the end of the terminal, ends the process, unless it was ignored when the process was started (`nohup`).
@@ -163,17 +167,14 @@ impl Signals {
     pub fn wait_woken(&mut self, woken: &Notify, mut ended: impl FnMut() -> bool) -> bool {
         self.runtime.block_on(async {
             let mut glance = tokio::time::interval(std::time::Duration::from_millis(50));
-            let mut look = tokio::time::interval(LOG_LOOK);
             loop {
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
                     _ = self.hang_up.recv() => match self.ends_on_hang_up {
                         true => return true,
-                        false => log::reopen(),
+                        false => reopen_log(),
                     },
-                    _ = self.user.recv() => log::toggle_debug(),
-                    _ = look.tick() => log::bound(),
                     () = woken.notified() => if ended() { return false },
                     _ = glance.tick() => if ended() { return false },
                 }
@@ -197,6 +198,13 @@ impl Signals {
 fn is_hangup_ignored(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+fn reopen_log() {
+    match host::log::reopen() {
+        Ok(()) => tracing::info!("SIGHUP: the log goes on here"),
+        Err(error) => tracing::warn!("SIGHUP: the log cannot be opened anew, and goes on where it was: {error}"),
+    }
 }
 
 /// Signals this close together are one request: `timeout` and shells tell the process and then its whole group.

@@ -6,14 +6,14 @@
 mod audience;
 mod commands;
 mod daemon;
-mod log;
+mod misuse;
 mod output;
 
 use std::process::ExitCode;
 
 use std::ffi::OsString;
+use std::io::Write;
 
-use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use commands::{
     bench, down, install, lctl, lfs, lr_reader, many, mdtest, mkfs, mount, serve, sim, status, survey, sync, tune, up,
@@ -73,6 +73,26 @@ struct Lctl {
     arguments: lctl::Arguments,
 }
 
+/// The command of each name, `adamant` first.
+fn all_names() -> Vec<clap::Command> {
+    let own = |name: &'static str, augment: fn(clap::Command) -> clap::Command| {
+        augment(clap::Command::new(name).version(env!("CARGO_PKG_VERSION")))
+    };
+    vec![
+        Adamant::command(),
+        Lfs::command(),
+        Lctl::command(),
+        own("lr_reader", lr_reader::Arguments::augment_args),
+        own("mkfs.adamant", mkfs::Arguments::augment_args),
+        own("mount.adamant", mount::Arguments::augment_args),
+        own("mds-survey", survey::Arguments::augment_args),
+        own("mdtest", mdtest::Arguments::augment_args),
+        own("createmany", many::Create::augment_args),
+        own("unlinkmany", many::Remove::augment_args),
+        own("statmany", many::Stat::augment_args),
+    ]
+}
+
 /// A command that is called by a name of its own.
 fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
     let command =
@@ -81,14 +101,15 @@ fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
     let matches = command
         .clone()
         .try_get_matches_from(words)
-        .unwrap_or_else(|error| with_usage(error, command.render_usage()).exit());
+        .unwrap_or_else(|error| misuse::end(&error, &command.render_usage()));
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 /// Ends a command whose options fit each alone, but not together: the usage, and exit status 2.
 fn misused<A: Args>(name: &'static str, message: &str) -> ! {
     let mut command = A::augment_args(clap::Command::new(name));
-    command.error(clap::error::ErrorKind::ValueValidation, message).exit()
+    let error = command.error(clap::error::ErrorKind::ValueValidation, message);
+    misuse::end(&error, &command.render_usage())
 }
 
 fn main() -> ExitCode {
@@ -98,8 +119,8 @@ fn main() -> ExitCode {
         .unwrap_or_default();
     let words: Vec<OsString> = std::env::args_os().collect();
     let result = match called_as.as_str() {
-        "lfs" => lfs::run(Lfs::parse().command),
-        "lctl" => lctl::run(Lctl::parse().arguments),
+        "lfs" => lfs::run(parse::<Lfs>(words).command),
+        "lctl" => lctl::run(parse::<Lctl>(words).arguments),
         "lr_reader" => lr_reader::run(&called("lr_reader", words)),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
         // mount(8) calls it by the type that a mount has when it is to change.
@@ -109,22 +130,31 @@ fn main() -> ExitCode {
         "createmany" => many::create(called("createmany", many::attached(words, 0))),
         "unlinkmany" => many::remove(called("unlinkmany", words)),
         "statmany" => many::stat(called("statmany", words)),
-        _ => run(parse(many::attached(words, 1)).command),
+        _ => run(parse::<Adamant>(many::attached(words, 1)).command),
     };
     match result {
         Ok(_) if output::is_lost() => ExitCode::from(1),
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{}: {error:#}", if called_as.is_empty() { "adamant" } else { &called_as });
-            ExitCode::from(1)
+            let name = if called_as.is_empty() { "adamant" } else { &called_as };
+            // A server outlives the terminal that it was started from.
+            let _ = writeln!(std::io::stderr(), "{name}: {error:#}");
+            ExitCode::from(if error.is::<misuse::Misuse>() { 2 } else { 1 })
         }
     }
 }
 
-/// The words after `adamant`.
-fn parse(words: Vec<OsString>) -> Adamant {
-    Adamant::try_parse_from(&words).unwrap_or_else(|error| {
-        let mut at = Adamant::command();
+/// The words of a command line.
+fn parse<P: Parser>(mut words: Vec<OsString>) -> P {
+    // Who asks for the help of `help` means the help.
+    if let [.., before, last] = &words[..]
+        && before == "help"
+        && (last == "--help" || last == "-h")
+    {
+        words.pop();
+    }
+    P::try_parse_from(&words).unwrap_or_else(|error| {
+        let mut at = P::command();
         at.build();
         for word in words.iter().skip(1) {
             match at.find_subcommand(word) {
@@ -132,16 +162,8 @@ fn parse(words: Vec<OsString>) -> Adamant {
                 None => break,
             }
         }
-        with_usage(error, at.render_usage()).exit()
+        misuse::end(&error, &at.render_usage())
     })
-}
-
-/// A wrong value gets a usage line too, as a wrong option does.
-fn with_usage(mut error: clap::Error, usage: clap::builder::StyledStr) -> clap::Error {
-    if error.get(ContextKind::Usage).is_none() && error.use_stderr() {
-        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
-    }
-    error
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -165,7 +187,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Statmany(arguments) => many::stat(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::InstallLinks(arguments) => install::links(arguments),
-        Command::Completions(arguments) => install::completions(arguments, Adamant::command()),
-        Command::Man(arguments) => install::man(arguments, Adamant::command()),
+        Command::Completions(arguments) => install::completions(arguments, all_names()),
+        Command::Man(arguments) => install::man(arguments, all_names()),
     }
 }

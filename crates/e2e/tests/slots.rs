@@ -109,7 +109,7 @@ fn sanity_252_the_reader_of_sessions() {
     cluster.restart(Which::Mdt);
     assert!(folder.is_dir());
     let wrong = adamant(["lr_reader", "-c"]).arg(story.folder()).run();
-    assert_eq!(wrong.code, Some(22), "{wrong}");
+    assert_eq!(wrong.code, Some(1), "{wrong}");
 }
 
 /// What a client may ask for: not more than the target offers, and less than its requests in flight.

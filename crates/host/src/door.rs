@@ -55,7 +55,14 @@ impl Listener {
             Nid::Unix(path) => {
                 let path = PathBuf::from(path);
                 if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-                    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fail)?;
+                    if folder == admin::directory() {
+                        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fail)?;
+                    } else if !folder.exists() {
+                        // Made by mistake it would be a folder that nobody looks into.
+                        let line =
+                            format!("its folder does not exist; create it with: mkdir -m 700 {}", folder.display());
+                        return Err(fail(io::Error::new(io::ErrorKind::NotFound, line)));
+                    }
                     private::check_unchanged_by_others(folder).map_err(fail)?;
                 }
                 if UnixStream::connect(&path).is_ok() {

@@ -8,6 +8,7 @@
 //! - [`admin`]: the local socket through which `lctl` and `lfs` ask processes.
 //! - [`ask`](mod@ask): one question to a server, without a mount.
 //! - [`faults`]: the process's table of faults, as parameters.
+//! - [`log`]: the process's log: its level and its file.
 //! - [`private`]: files and folders that are this user's alone.
 //! - [`process`]: what a process sets up for itself, and how it shares its descriptors out.
 //! - [`server`]: opening and serving targets: identity, engine, service.
@@ -22,6 +23,7 @@ mod crew;
 mod data_files;
 pub mod door;
 pub mod faults;
+pub mod log;
 pub mod private;
 pub mod process;
 mod read_buffers;

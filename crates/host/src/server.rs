@@ -18,6 +18,7 @@ use crate::admin::{self, AdminSocket, Description, Device, Request, Response};
 use crate::clock;
 use crate::door::{Admission, Door, Listener};
 use crate::faults;
+use crate::log;
 use crate::private;
 use crate::survey::Order;
 use crate::target::{Control, TargetThread, spawn};
@@ -73,6 +74,7 @@ pub fn format(place: &Place, new: &NewTarget) -> Result<(), String> {
     let Place::Directory(directory) = place else {
         return Err("a target in memory is made when it is served: adamant serve mem:NAME".to_owned());
     };
+    check_place(directory, new.reformat)?;
     if LmdbEngine::exists(directory) {
         if !new.reformat {
             let holds = identify(place).map_or_else(|error| error, |header| format!("it holds {}", header.name));
@@ -92,6 +94,40 @@ pub fn format(place: &Place, new: &NewTarget) -> Result<(), String> {
         private::ensure(&objects).map_err(|error| format!("cannot make '{}': {error}", objects.display()))?;
     }
     write_first_records(&engine, new)
+}
+
+/// What may be in a directory that counts as empty: what a fresh file system has, and the MGT of a directory for both.
+const NOTHING: [&str; 2] = ["lost+found", "mgt"];
+
+/// Whether a target may be made there: not between somebody's files, unless that is asked for.
+fn check_place(directory: &Path, reformat: bool) -> Result<(), String> {
+    use std::os::unix::fs::FileTypeExt;
+    let shown = directory.display();
+    let metadata = match std::fs::metadata(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|error| format!("cannot look at '{shown}': {error}"))?,
+    };
+    if metadata.file_type().is_block_device() {
+        return Err(format!(
+            "'{shown}' is a block device, and a target is a directory: make a file system on it (mkfs.ext4, mkfs.xfs), mount it, \
+             and name a directory there"
+        ));
+    }
+    if !metadata.is_dir() {
+        return Err(format!("'{shown}' is not a directory; name one that is empty or not there yet"));
+    }
+    if reformat || LmdbEngine::exists(directory) {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(directory).map_err(|error| format!("cannot look into '{shown}': {error}"))?;
+    let foreign = |entry: &std::fs::DirEntry| !NOTHING.iter().any(|name| entry.file_name() == *name);
+    match entries.flatten().find(foreign) {
+        Some(entry) => Err(format!(
+            "'{shown}' is not empty: it holds '{}'; choose an empty directory, or make the target beside what is there with --reformat",
+            entry.file_name().display()
+        )),
+        None => Ok(()),
+    }
 }
 
 fn remove_target(directory: &Path) -> std::io::Result<()> {
@@ -129,7 +165,7 @@ fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), Strin
     engine.commit(1, &records).map_err(|error| error.to_string())
 }
 
-/// The header of a target that is not running.
+/// The header of a target, also of one that another process serves.
 ///
 /// # Errors
 /// A sentence that says what to do.
@@ -137,8 +173,8 @@ pub fn identify(place: &Place) -> Result<Header, String> {
     let Place::Directory(directory) = place else {
         return Err("a target in memory has no header to look at".to_owned());
     };
-    let engine = LmdbEngine::open(directory, OpenOptions { read_only: true, ..OpenOptions::default() })
-        .map_err(|error| error.to_string())?;
+    let options = OpenOptions { read_only: true, beside_writer: true, ..OpenOptions::default() };
+    let engine = LmdbEngine::open(directory, options).map_err(|error| error.to_string())?;
     header_of(&engine, &directory.display().to_string())
 }
 
@@ -182,6 +218,8 @@ pub struct Changes {
     pub params: Vec<String>,
     /// Register anew at the next start; on the MGT: forget all targets and persistent parameters, so that they can.
     pub writeconf: bool,
+    /// Where its MGS is from now on; none: where it was.
+    pub mgs: Vec<Nid>,
 }
 
 /// Changes a target that is not running. Gives its header as it is then.
@@ -201,6 +239,9 @@ pub fn change(directory: &Path, changes: &Changes) -> Result<Header, String> {
         if !param.ends_with('=') {
             header.params.push(param.clone());
         }
+    }
+    if !changes.mgs.is_empty() {
+        header.mgs_nids = changes.mgs.iter().map(Nid::to_string).collect();
     }
     let mut batch = store::Batch::new();
     if changes.writeconf {
@@ -266,6 +307,8 @@ fn header_of(engine: &dyn Engine, place: &str) -> Result<Header, String> {
 pub struct ServeOptions {
     /// Where the first target listens.
     pub listen: Nid,
+    /// The addresses of the first target that others are told, if it is not where it listens.
+    pub tell: Vec<Nid>,
     /// Where the MGS is, instead of what the targets remember.
     pub mgs: Vec<Nid>,
     /// Evict all known clients at start instead of waiting for them.
@@ -290,6 +333,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         ServeOptions {
             listen: Nid::Tcp { host: "127.0.0.1".to_owned(), port: proto::nid::PORT },
+            tell: Vec::new(),
             mgs: Vec::new(),
             abort_recovery: false,
             accept_old_store: false,
@@ -323,6 +367,8 @@ struct Opened {
     data: Option<PathBuf>,
     uuid: String,
     place: String,
+    /// Where it remembers its MGS.
+    mgs: Vec<Nid>,
 }
 
 impl Server {
@@ -339,6 +385,7 @@ impl Server {
         // The MGT first, so that the others find it at the first address.
         opened.sort_by_key(|target| target.name.kind != TargetKind::Mgt);
         let nids = addresses(&options.listen, &opened);
+        let told: Vec<Vec<Nid>> = options.tell.iter().map(|first| addresses(first, &opened)).collect();
         let mut listeners = Vec::new();
         for nid in &nids {
             listeners.push(Listener::bind(nid)?);
@@ -351,7 +398,9 @@ impl Server {
         let mut devices = Vec::new();
         let mut threads = Vec::new();
         let answers = admin::Answers::default();
-        for (target, (listener, nid)) in opened.into_iter().zip(listeners) {
+        for (position, (target, (listener, nid))) in opened.into_iter().zip(listeners).enumerate() {
+            let told = told.iter().filter_map(|nids| nids.get(position).cloned()).collect();
+            let told = announced(&target, &nid, told, if options.mgs.is_empty() { &target.mgs } else { &options.mgs })?;
             let kind = match target.name.kind {
                 TargetKind::Mgt => "mgs",
                 TargetKind::Mdt => "mdt",
@@ -364,7 +413,7 @@ impl Server {
                 uuid: target.uuid.clone(),
                 place: nid.to_string(),
             });
-            threads.push(start_target(target, listener, nid, own_mgs.clone(), answers.clone(), options)?);
+            threads.push(start_target(target, listener, nid, told, own_mgs.clone(), answers.clone(), options)?);
         }
         let places = places
             .iter()
@@ -413,13 +462,17 @@ impl Server {
     /// # Errors
     /// A target had stopped by itself: why.
     pub fn stop(self) -> Result<(), String> {
-        for thread in &self.threads {
-            let _ = thread.control().send(Control::Shutdown);
-        }
+        // The MGS last: the others say good-bye to it.
+        let (mgs, others): (Vec<_>, Vec<_>) = self.threads.into_iter().partition(|thread| thread.name == "MGS");
         let mut result = Ok(());
-        for thread in self.threads {
-            if let Err(reason) = thread.join() {
-                result = result.and(Err(reason));
+        for part in [others, mgs] {
+            for thread in &part {
+                let _ = thread.control().send(Control::Shutdown);
+            }
+            for thread in part {
+                if let Err(reason) = thread.join() {
+                    result = result.and(Err(reason));
+                }
             }
         }
         for folder in self.scratch {
@@ -484,7 +537,8 @@ fn opened(header: Header, engine: Arc<dyn Engine>, data: Option<PathBuf>, place:
     let name: TargetName = header.name.parse().map_err(|error| format!("'{place}': {error}"))?;
     let uuid = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let data = data.filter(|_| name.kind == TargetKind::Ost);
-    Ok(Opened { name, engine, data, uuid, place: place.to_owned() })
+    let mgs = header.mgs_nids.iter().filter_map(|nid| nid.parse().ok()).collect();
+    Ok(Opened { name, engine, data, uuid, place: place.to_owned(), mgs })
 }
 
 /// Where each target listens: the first where the server was told, the others on the next ports or with their names.
@@ -501,10 +555,42 @@ fn addresses(listen: &Nid, targets: &[Opened]) -> Vec<Nid> {
         .collect()
 }
 
+/// The addresses at which others find a target. One that listens at all addresses of the machine is found at that from which it
+/// reaches its MGS, if nobody says better.
+fn announced(target: &Opened, nid: &Nid, told: Vec<Nid>, mgs: &[Nid]) -> Result<Vec<Nid>, String> {
+    let Nid::Tcp { port, .. } = nid else {
+        return Ok(if told.is_empty() { vec![nid.clone()] } else { told });
+    };
+    if !told.is_empty() {
+        // Any port was asked for: this one it is.
+        let with_port = |told| match told {
+            Nid::Tcp { host, port: 0 } => Nid::Tcp { host, port: *port },
+            other => other,
+        };
+        return Ok(told.into_iter().map(with_port).collect());
+    }
+    if !nid.is_wildcard() || target.name.kind == TargetKind::Mgt {
+        return Ok(vec![nid.clone()]);
+    }
+    let own = mgs.iter().find_map(|mgs| match mgs {
+        Nid::Tcp { host, port } if !mgs.is_wildcard() => crate::stream::own_address_towards(host, *port),
+        _ => None,
+    });
+    match own {
+        Some(address) => Ok(vec![Nid::Tcp { host: address.to_string(), port: *port }]),
+        None => Err(format!(
+            "target '{}' listens at {nid}, which is no address at which others find it; name one with --tell HOST:{}",
+            target.name,
+            proto::nid::PORT
+        )),
+    }
+}
+
 fn start_target(
     opened: Opened,
     listener: Listener,
     nid: Nid,
+    told: Vec<Nid>,
     own_mgs: Option<Nid>,
     admin: admin::Answers,
     options: &ServeOptions,
@@ -512,7 +598,7 @@ fn start_target(
     let mgs = if options.mgs.is_empty() { own_mgs.into_iter().collect() } else { options.mgs.clone() };
     let settings = target::Options {
         name: Some(opened.name.clone()),
-        nids: vec![nid.clone()],
+        nids: told,
         mgs,
         seed: clock::seed(),
         cache_limit: options.cache_bytes as usize,
@@ -586,11 +672,13 @@ fn answer(
             let mut found = faults::get(&faults, &pattern);
             let stopped = description.devices.iter().zip(&controls).filter(|(_, control)| control.is_closed());
             found.extend(admin::of_process(&pattern, stopped.map(|(device, _)| device.name.as_str())));
+            found.extend(log::get(&pattern));
             found.extend(collect(&controls, &pattern));
             Response::Params(found)
         }
         Request::SetParam { pattern, value } => {
-            faults::set(&faults, &pattern, &value).unwrap_or_else(|| set(&controls, &pattern, &value))
+            let of_process = log::set(&pattern, &value).or_else(|| faults::set(&faults, &pattern, &value));
+            of_process.unwrap_or_else(|| set(&controls, &pattern, &value))
         }
     })
 }
@@ -686,6 +774,7 @@ mod tests {
             data: None,
             uuid: String::new(),
             place: String::new(),
+            mgs: Vec::new(),
         };
         let targets = [target("MGS"), target("fs-MDT0000"), target("fs-OST0000")];
         let show = |listen: &str| -> Vec<String> {
@@ -693,6 +782,48 @@ mod tests {
         };
         assert_eq!(show("127.0.0.1:7988"), ["127.0.0.1:7988", "127.0.0.1:7989", "127.0.0.1:7990"]);
         assert_eq!(show("unix:/run/x"), ["unix:/run/x", "unix:/run/x.fs-MDT0000", "unix:/run/x.fs-OST0000"]);
+    }
+
+    #[test]
+    fn a_target_that_listens_everywhere_is_found_at_an_address() {
+        let target = |name: &str| Opened {
+            name: name.parse().unwrap(),
+            engine: Arc::new(MemEngine::new()),
+            data: None,
+            uuid: String::new(),
+            place: String::new(),
+            mgs: Vec::new(),
+        };
+        let nid = |text: &str| text.parse::<Nid>().unwrap();
+        let ost = target("fs-OST0000");
+        let found = |listens: &str, told: &[&str], mgs: &[&str]| {
+            let told = told.iter().map(|text| nid(text)).collect();
+            let mgs: Vec<Nid> = mgs.iter().map(|text| nid(text)).collect();
+            let found = announced(&ost, &nid(listens), told, &mgs);
+            found.map(|nids| nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(found("10.0.0.7:7989", &[], &[]).unwrap(), "10.0.0.7:7989");
+        assert_eq!(found("0.0.0.0:7989", &["node7:7989"], &[]).unwrap(), "node7:7989");
+        assert_eq!(found("[::]:4711", &["node7:0", "node8:1"], &[]).unwrap(), "node7:4711,node8:1");
+        assert_eq!(found("0.0.0.0:7989", &[], &["unix:/x", "127.0.0.1:7988"]).unwrap(), "127.0.0.1:7989");
+        assert_eq!(found("unix:/run/x", &[], &[]).unwrap(), "unix:/run/x");
+        assert!(found("0.0.0.0:7989", &[], &["unix:/x"]).unwrap_err().contains("--tell HOST:7988"));
+        let mgt = announced(&target("MGS"), &nid("0.0.0.0:7988"), Vec::new(), &[]);
+        assert_eq!(mgt, Ok(vec![nid("0.0.0.0:7988")]), "an MGS registers nowhere");
+    }
+
+    #[test]
+    fn a_target_is_not_made_between_the_files_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("lost+found")).unwrap();
+        assert_eq!(check_place(folder.path(), false), Ok(()), "a fresh file system");
+        assert_eq!(check_place(&at("new"), false), Ok(()));
+        std::fs::write(at("passwd"), "").unwrap();
+        let refused = check_place(folder.path(), false).unwrap_err();
+        assert!(refused.contains("'passwd'") && refused.contains("--reformat"), "{refused}");
+        assert_eq!(check_place(folder.path(), true), Ok(()));
+        assert!(check_place(&at("passwd"), true).unwrap_err().contains("not a directory"));
     }
 
     /// An MGS that refuses every connection, as one that has not started yet.
@@ -734,7 +865,8 @@ mod tests {
             let nid = Nid::Unix(folder.path().join(position.to_string()).display().to_string());
             let (listener, nid) = Listener::bind(&nid).unwrap();
             let mgs = Some(Nid::Unix(folder.path().join("mgs").display().to_string()));
-            threads.push(start_target(target, listener, nid, mgs, admin::Answers::default(), &options).unwrap());
+            let told = vec![nid.clone()];
+            threads.push(start_target(target, listener, nid, told, mgs, admin::Answers::default(), &options).unwrap());
         }
         let server = Server { threads, scratch: Vec::new(), shutdown: Arc::default(), _admin: None };
         let start = std::time::Instant::now();

@@ -1,7 +1,7 @@
 //! Byte streams between machines: TCP and Unix sockets behind one type.
 
 use std::io::{self, IoSlice};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -81,6 +81,16 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// The address of this machine that another sees when it is connected to from here. Nothing is sent.
+pub(crate) fn own_address_towards(host: &str, port: u16) -> Option<IpAddr> {
+    (host, port).to_socket_addrs().ok()?.find_map(|peer| {
+        let any = if peer.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(peer).ok()?;
+        socket.local_addr().ok().map(|own| own.ip())
+    })
 }
 
 impl AsFd for Stream {

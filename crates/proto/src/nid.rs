@@ -30,6 +30,11 @@ impl Nid {
             }
         }
     }
+
+    /// Whether it stands for all addresses of a machine: one can listen there, and not connect to it from elsewhere.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, Nid::Tcp { host, .. } if host.parse::<core::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()))
+    }
 }
 
 impl fmt::Display for Nid {

@@ -6,6 +6,7 @@
 //! A target that was registered before serves at once and registers meanwhile: a file system comes back also if its MGS
 //! does not.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
@@ -41,6 +42,8 @@ pub(crate) enum Stage {
     Serving,
     /// Commits what there is; takes nothing more.
     Stopping,
+    /// Everything is durable; says good-bye to the MGS and the others that it talks to, and answers nothing more.
+    Leaving,
     /// Over.
     Stopped,
 }
@@ -169,7 +172,7 @@ impl<S: Service> Target<S> {
     /// Everything is to be made durable, then the target stops.
     pub(crate) fn begin_stop(&mut self) {
         match self.m.stage {
-            Stage::Stopping | Stage::Stopped => {}
+            Stage::Stopping | Stage::Leaving | Stage::Stopped => {}
             Stage::Booting => self.m.stop(String::new()),
             _ => {
                 self.m.stage = Stage::Stopping;
@@ -182,7 +185,31 @@ impl<S: Service> Target<S> {
     }
 }
 
+/// A target that stops waits this long for the answers to its good-byes.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
+
 impl Machine {
+    /// Everything is durable: ends the sessions that this target has with others, so that they need not wait for it.
+    pub(crate) fn begin_leave(&mut self) {
+        if self.stage < Stage::Leaving {
+            self.stage = Stage::Leaving;
+            self.leave_until = self.now + GOODBYE_MAX;
+            self.upstreams_goodbye();
+        }
+    }
+
+    /// Stops when all good-byes are answered, or when their time is over.
+    pub(crate) fn leave(&mut self) {
+        self.upstream_effects();
+        if self.stage == Stage::Leaving && (self.upstreams.have_parted() || self.now >= self.leave_until) {
+            // All sessions at the MGS are lightweight.
+            let is_client = |lightweight: bool| !lightweight || self.name.kind == TargetKind::Mgt;
+            let clients = self.exports.iter().filter(|e| is_client(e.lightweight) && e.link.is_some()).count();
+            self.log(LogLevel::Info, format!("stopped, {clients} clients connected"));
+            self.stop(String::new());
+        }
+    }
+
     pub(crate) fn boot_error(&self, errno: Errno) -> String {
         format!("target '{}' cannot read its first records ({errno}): see the lines above", self.name)
     }

@@ -379,7 +379,7 @@ impl<S: Service> Target<S> {
             Then::Counted => self.counted(),
             Then::Epoch => self.recovery_over(),
             Then::Register => self.m.register(),
-            Then::Stop => self.m.stop(String::new()),
+            Then::Stop => self.m.begin_leave(),
         }
     }
 }

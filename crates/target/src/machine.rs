@@ -104,6 +104,8 @@ pub(crate) struct Machine {
     pub(crate) data_space: Option<DataSpace>,
     pub(crate) peers: Map<ConnId, Peer>,
     pub(crate) next_silence_check: Instant,
+    /// While it leaves: it stops then at the latest.
+    pub(crate) leave_until: Instant,
     /// How often clients were refused that are not in yet, by their uuid (`None`: it was none).
     pub(crate) refused: Map<Option<[u8; 16]>, u64>,
     /// Why clients were evicted that have not come back yet.
@@ -173,6 +175,7 @@ impl Machine {
             data_space: None,
             peers: Map::default(),
             next_silence_check: now,
+            leave_until: now,
             evicted: Map::default(),
             eviction_count: 0,
             damage: Vec::new(),
@@ -319,8 +322,10 @@ impl<S: Service> Target<S> {
     /// When [`Event::Tick`] wants to be told at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let m = &self.m;
-        if m.stage == Stage::Stopped {
-            return None;
+        match m.stage {
+            Stage::Stopped => return None,
+            Stage::Leaving => return Some(m.upstreams.deadline().map_or(m.leave_until, |at| at.min(m.leave_until))),
+            _ => {}
         }
         if !m.ready.is_empty() || !m.tasks.is_empty() && m.tasks_may_run() {
             return Some(m.now);
@@ -340,7 +345,7 @@ impl<S: Service> Target<S> {
         .min()
     }
 
-    /// Commits everything and stops: [`Effect::Stop`] with an empty reason follows. Clients and their records are kept, so
+    /// Commits everything, says good-bye to other targets and stops: [`Effect::Stop`] with an empty reason follows. Clients and their records are kept, so
     /// they reconnect when the target is started again.
     pub fn shutdown(&mut self, now: Instant) {
         self.m.now = now.max(self.m.now);
@@ -370,6 +375,10 @@ impl<S: Service> Target<S> {
 
     /// Runs all that can run.
     pub(crate) fn run(&mut self) {
+        if self.m.stage == Stage::Leaving {
+            self.m.leave();
+            return;
+        }
         let mut turns = 0;
         loop {
             self.lock_events();
@@ -408,6 +417,10 @@ impl<S: Service> Target<S> {
     /// What is due by now.
     fn time(&mut self) {
         let now = self.m.now;
+        if self.m.stage == Stage::Leaving {
+            self.m.upstreams_tick();
+            return;
+        }
         self.evict_late();
         if self.m.locks.deadline().is_some_and(|at| at <= now) {
             self.m.locks.tick(now);

@@ -40,7 +40,7 @@ impl<S: Service> Target<S> {
             self.m.upstream_frame(conn, frame);
             return;
         }
-        if frame.header.has(flags::REPLY) || self.m.stage == Stage::Stopping {
+        if frame.header.has(flags::REPLY) || self.m.stage >= Stage::Stopping {
             return;
         }
         if frame.header.opcode == Opcode::Connect as u16 {
@@ -217,6 +217,7 @@ impl<S: Service> Target<S> {
     fn disconnect(&mut self, handle: Handle, header: &Header) {
         let link = self.m.exports.get(handle).and_then(|export| export.link);
         let keeps = self.m.keeps_client();
+        self.m.log_client(handle, "has gone");
         self.drop_export(handle, keeps);
         let Some(link) = link else { return };
         let mut reply = reply_header(header);
@@ -304,6 +305,7 @@ impl<S: Service> Target<S> {
                 if let Some(old) = accepted.old_link {
                     self.m.effects.push_back(Effect::Hangup { conn: ConnId(old.0) });
                 }
+                self.m.log_client(handle, if accepted.new { "has come" } else { "is connected again" });
                 let id = ExportId(handle.0);
                 if accepted.new
                     && let Some(uuid) = self.m.exports.get(handle).map(|export| export.uuid)
@@ -409,6 +411,14 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// A client, not another target, came or went.
+    fn log_client(&mut self, handle: Handle, what: &str) {
+        if let Some(export) = self.exports.get(handle).filter(|export| !export.lightweight) {
+            let line = format!("client {} at {} {what}", self.client_name(handle), export.address);
+            self.log(LogLevel::Info, line);
+        }
+    }
+
     /// Keeps the reason until the client comes back and asks.
     fn note_eviction(&mut self, uuid: ClientUuid, reason: &str) {
         if self.evicted.len() >= REFUSED_MAX {

@@ -44,6 +44,8 @@ struct Upstream {
     name: TargetName,
     import: Import,
     calls: Map<RequestId, For>,
+    /// The session has ended for good.
+    parted: bool,
 }
 
 /// All imports of the target.
@@ -79,6 +81,11 @@ impl Upstreams {
                 self.due.insert((at, index));
             }
         }
+    }
+
+    /// Whether all good-byes are over.
+    pub(crate) fn have_parted(&self) -> bool {
+        self.list.iter().all(|up| up.parted)
     }
 
     /// Whether the MGS has told everybody of this start.
@@ -133,7 +140,7 @@ impl Machine {
             ..client::Config::new(ClientUuid(uuid), name.to_string(), nids, seed)
         };
         let import = Import::new(config, self.now);
-        self.upstreams.list.push(Upstream { name: name.clone(), import, calls: Map::default() });
+        self.upstreams.list.push(Upstream { name: name.clone(), import, calls: Map::default(), parted: false });
         self.upstreams.deadlines.push(Instant::FAR);
         self.upstreams.by_name.insert(name, index);
         self.upstreams.active.push(index);
@@ -144,6 +151,14 @@ impl Machine {
     pub(crate) fn upstream_timeouts(&mut self) {
         for up in &mut self.upstreams.list {
             up.import.set_timeouts(&self.options.timeouts);
+        }
+    }
+
+    /// Ends all sessions; what was asked there is not waited for.
+    pub(crate) fn upstreams_goodbye(&mut self) {
+        for (index, up) in self.upstreams.list.iter_mut().enumerate() {
+            up.import.disconnect(self.now);
+            self.upstreams.active.push(index);
         }
     }
 
@@ -264,6 +279,11 @@ impl Machine {
             ImportEffect::ReplayLocks { .. } => {
                 if let Some(up) = self.upstreams.list.get_mut(index) {
                     up.import.locks_to_replay(self.now, Vec::new());
+                }
+            }
+            ImportEffect::Disconnected => {
+                if let Some(up) = self.upstreams.list.get_mut(index) {
+                    up.parted = true;
                 }
             }
             ImportEffect::Refused { reason, .. } => self.log(LogLevel::Error, reason),

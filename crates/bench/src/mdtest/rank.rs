@@ -267,6 +267,9 @@ impl Failure {
                 ": the file system is in trouble; see 'adamant status' and its logs"
             }
             Some(rustix::io::Errno::EXIST) => ": an earlier run left it; remove it, or run with -r",
+            Some(rustix::io::Errno::NOENT) if call == "mkdir" => {
+                ": the folder that is to hold it is not there; make that first, or name another with -d"
+            }
             Some(rustix::io::Errno::NOENT) => ": it is not there; run the phase that makes it (-C) first",
             _ => "",
         };

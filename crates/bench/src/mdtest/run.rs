@@ -173,7 +173,7 @@ impl Run<'_> {
             let cleaned = self.step(&[Phase::Clean], iteration.saturating_sub(1), tasks);
             result = result.and(cleaned.map(drop));
         } else if result.is_err() {
-            eprintln!("mdtest: what was made is still there, in test-dir.* under -d; --cleanup removes it");
+            eprintln!("mdtest: if something was made it is still there, in test-dir.* under -d; --cleanup removes it");
         }
         let complete = if result.is_ok() { iteration } else { iteration - 1 };
         if result.is_err() {

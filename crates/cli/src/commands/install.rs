@@ -1,10 +1,11 @@
 //! Links for the other names, shell completions, man pages.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::output::say;
 
@@ -17,21 +18,24 @@ pub struct Links {
     pub dir: PathBuf,
 }
 
-/// Print completions for a shell
+/// Print the completions of a shell, or write those of all names of this binary
 ///
-/// Example: adamant completions bash > /etc/bash_completion.d/adamant
+/// Example: adamant completions bash --dir /usr/local/share/bash-completion/completions
 #[derive(Args)]
 pub struct Completions {
     /// Which shell
     pub shell: clap_complete::Shell,
+    /// Write a file for each name there, instead of printing that for 'adamant'
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
 }
 
-/// Write man pages
+/// Write man pages of all commands and of all names of this binary
 ///
 /// Example: adamant man /usr/local/share/man/man1
 #[derive(Args)]
 pub struct Man {
-    /// Where
+    /// A directory that is there
     pub dir: PathBuf,
 }
 
@@ -66,15 +70,101 @@ pub fn links(arguments: Links) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints completions.
-pub fn completions(arguments: Completions, mut command: clap::Command) -> anyhow::Result<ExitCode> {
-    clap_complete::generate(arguments.shell, &mut command, "adamant", &mut std::io::stdout());
+/// Prints or writes completions.
+pub fn completions(arguments: Completions, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
+    let Some(dir) = arguments.dir else {
+        if let Some(command) = commands.first() {
+            let mut text = Vec::new();
+            clap_complete::generate(arguments.shell, &mut shown(command), command.get_name(), &mut text);
+            crate::output::print(format_args!("{}", String::from_utf8_lossy(&text)));
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    needs(&dir)?;
+    for command in commands {
+        let name = command.get_name().to_owned();
+        clap_complete::generate_to(arguments.shell, &mut shown(&command), &name, &dir)
+            .with_context(|| format!("cannot write the completions of '{name}' in '{}'", dir.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
+/// A command with what its help shows: hidden options are for processes of ours and for mount(8).
+fn shown(command: &clap::Command) -> clap::Command {
+    let bare =
+        clap::Command::new(command.get_name().to_owned()).about(command.get_about().cloned().unwrap_or_default());
+    bare.disable_help_flag(command.is_disable_help_flag_set())
+        .disable_version_flag(command.is_disable_version_flag_set())
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
+        .subcommands(command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(shown))
+}
+
 /// Writes man pages.
-pub fn man(arguments: Man, command: clap::Command) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(&arguments.dir)?;
-    clap_mangen::generate_to(command, &arguments.dir).context("cannot write man pages")?;
+pub fn man(arguments: Man, commands: Vec<clap::Command>) -> anyhow::Result<ExitCode> {
+    needs(&arguments.dir)?;
+    for command in commands {
+        let mut command = without_help(command);
+        command.build();
+        pages(&command, &arguments.dir)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
+
+/// The verb `help` needs no page.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
+}
+
+/// A directory that is not there is a mistake, or one that somebody else makes with other rights.
+fn needs(dir: &Path) -> anyhow::Result<()> {
+    if !dir.is_dir() {
+        bail!("'{}' is not a directory; create it with: mkdir -p {}", dir.display(), dir.display());
+    }
+    Ok(())
+}
+
+/// The page of a command, and those of its verbs: `adamant-mkfs.1`.
+fn pages(command: &clap::Command, dir: &Path) -> anyhow::Result<()> {
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+    let page = clap_mangen::Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    for (title, lines) in [("EXIT STATUS", &EXIT_STATUS[..]), ("ENVIRONMENT", &ENVIRONMENT), ("FILES", &FILES)] {
+        let mut roff = Roff::new();
+        roff.control("SH", [title]);
+        for (term, meaning) in lines {
+            roff.control("TP", []);
+            roff.text([bold(*term)]);
+            roff.text([roman(*meaning)]);
+        }
+        roff.to_writer(&mut text)?;
+    }
+    let file = dir.join(format!("{name}.1"));
+    std::fs::write(&file, text).with_context(|| format!("cannot write '{}'", file.display()))?;
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        pages(inner, dir)?;
+    }
+    Ok(())
+}
+
+const EXIT_STATUS: [(&str, &str); 3] = [
+    ("0", "What was asked for is done."),
+    ("1", "It failed; a line on standard error says why. (lctl has 2 for a parameter that is not there.)"),
+    ("2", "It was misused: an option or value that it does not take."),
+];
+
+const ENVIRONMENT: [(&str, &str); 3] = [
+    (
+        "RUST_LOG",
+        "Which lines servers and mounts log: error, warn, info (the default), debug, or as in info,host=debug.",
+    ),
+    ("XDG_RUNTIME_DIR", "Where the sockets of users other than root are, in the folder adamant."),
+    ("NO_COLOR", "Without colour, also on a terminal."),
+];
+
+const FILES: [(&str, &str); 4] = [
+    ("/run/adamant, $XDG_RUNTIME_DIR/adamant", "Admin sockets, logs of mounts, the sockets of 'adamant up'."),
+    ("/run/adamant-public", "The sockets of root's processes that every user may ask."),
+    ("/etc/adamant/NAME.conf", "What the systemd unit adamant@NAME serves."),
+    ("DIR/server.log", "The log of the servers of 'adamant up --dir DIR'."),
+];

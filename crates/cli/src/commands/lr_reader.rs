@@ -15,9 +15,6 @@ use schema::session::{ClientRec, Progress, ReplyRec};
 use schema::{Header, Record};
 use store::Engine;
 
-/// What a refusal to read a damaged store is called, as an exit status: EINVAL.
-const INVALID: u8 = 22;
-
 /// Show the client and reply records of a metadata target, whether it runs or not
 ///
 /// Example: lr_reader -c -r /srv/mdt0
@@ -50,7 +47,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         Err(error) => {
             eprintln!("lr_reader: {error}");
-            Ok(ExitCode::from(INVALID))
+            Ok(ExitCode::from(1))
         }
     }
 }

@@ -1,13 +1,12 @@
 //! `adamant mkfs`: makes a target.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use host::server::{self, NewTarget, Place};
 use proto::{Nid, TargetIndex, TargetKind, TargetName};
 
+use crate::misuse::{Misuse, misuse};
 use crate::output::say;
 
 /// Make a target in a directory
@@ -40,43 +39,43 @@ pub struct Arguments {
     /// can then keep others from making a file of a certain name there
     #[arg(long)]
     pub plain_names: bool,
-    /// Destroy what the directory holds
+    /// Destroy the target that the directory holds. Other files stay, and do not keep it from being made
     #[arg(long)]
     pub reformat: bool,
-    /// The directory
+    /// A directory, which is made if there is none; otherwise it must be empty
     #[arg(value_name = "TARGET")]
-    pub target: PathBuf,
+    pub target: String,
 }
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if !TargetName::fsname_is_valid(&arguments.fsname) {
-        bail!("'{}' cannot name a file system; use 1 to 8 letters, digits or underscores", arguments.fsname);
+        misuse!("'{}' cannot name a file system; use 1 to 8 letters, digits or underscores", arguments.fsname);
     }
     let kinds = [(arguments.mgs, TargetKind::Mgt), (arguments.mdt, TargetKind::Mdt), (arguments.ost, TargetKind::Ost)];
     let kinds: Vec<TargetKind> = kinds.into_iter().filter_map(|(wanted, kind)| wanted.then_some(kind)).collect();
     if kinds.is_empty() {
-        bail!("say what to make: --mgs, --mdt or --ost");
+        misuse!("say what to make: --mgs, --mdt or --ost");
     }
     if !arguments.mgs && arguments.mgsnode.is_empty() {
-        bail!("a metadata or object target must know its MGS; give --mgsnode HOST:PORT");
+        misuse!("a metadata or object target must know its MGS; give --mgsnode HOST:PORT");
     }
     if arguments.index > 0xffff {
-        bail!("index {} is too large; at most 65535", arguments.index);
+        misuse!("index {} is too large; at most 65535", arguments.index);
     }
     for param in &arguments.params {
-        server::checked_param(param).map_err(anyhow::Error::msg)?;
+        server::checked_param(param).map_err(Misuse::because)?;
     }
+    let target = match arguments.target.parse::<Place>().map_err(Misuse::because)? {
+        Place::Directory(directory) => directory,
+        Place::Memory(name) => misuse!("a target in memory is made when it is served: adamant serve mem:{name}"),
+    };
     for kind in &kinds {
         let fsname = if *kind == TargetKind::Mgt { String::new() } else { arguments.fsname.clone() };
         let index = if *kind == TargetKind::Mgt { 0 } else { arguments.index };
         let name = TargetName { fsname, kind: *kind, index: TargetIndex(index) };
         // A directory for both holds the MGT in a directory of its own.
-        let directory = if kinds.len() > 1 && *kind == TargetKind::Mgt {
-            arguments.target.join("mgt")
-        } else {
-            arguments.target.clone()
-        };
+        let directory = if kinds.len() > 1 && *kind == TargetKind::Mgt { target.join("mgt") } else { target.clone() };
         let new = NewTarget {
             name: name.clone(),
             mgs: arguments.mgsnode.clone(),

@@ -64,7 +64,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if arguments.background {
             daemon::detach();
         }
-        crate::log::start();
+        host::log::start();
         host::process::prepare();
         let starter = if arguments.background { Starter::Command } else { Starter::Person };
         let mounted = Mounted::start(&request, directory, starter);
@@ -379,6 +379,7 @@ impl About {
         match request {
             Request::GetParam { pattern } => {
                 let mut found = host::faults::get(&self.faults, &pattern);
+                found.extend(host::log::get(&pattern));
                 found.extend(self.client.get_params(&pattern));
                 let options = format!("llite.{}.mount_options", self.fsname);
                 if stdx::wildcard::matches(&pattern, &options) {
@@ -388,7 +389,9 @@ impl About {
                 Response::Params(found)
             }
             Request::SetParam { pattern, value } => {
-                host::faults::set(&self.faults, &pattern, &value).unwrap_or_else(|| set(&self.client, &pattern, &value))
+                let of_process =
+                    host::log::set(&pattern, &value).or_else(|| host::faults::set(&self.faults, &pattern, &value));
+                of_process.unwrap_or_else(|| set(&self.client, &pattern, &value))
             }
             Request::Describe => Response::Description(self.describe()),
             Request::Survey { .. } => {

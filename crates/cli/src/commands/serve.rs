@@ -7,6 +7,7 @@ use host::server::{Place, ServeOptions, Server};
 use proto::Nid;
 
 use crate::daemon;
+use crate::misuse::Misuse;
 
 /// Serve targets
 ///
@@ -16,6 +17,10 @@ pub struct Arguments {
     /// Where the first target listens; further ones take the next ports, or the path with their name behind it
     #[arg(long, value_name = "NID", default_value = "127.0.0.1:7988")]
     pub listen: Nid,
+    /// Where others find the first target, if it is not where it listens (behind --listen 0.0.0.0:PORT, in a container); further
+    /// ones are found at the next ports. Several for a machine with several addresses
+    #[arg(long, value_name = "NID")]
+    pub tell: Vec<Nid>,
     /// Where the MGS is, instead of what the targets remember
     #[arg(long = "mgsnode", value_name = "NID")]
     pub mgsnode: Vec<Nid>,
@@ -45,20 +50,21 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::detach();
     }
-    crate::log::start();
+    host::log::start();
     host::process::prepare();
     let mut signals = daemon::Signals::catch()?;
-    let started = options(&arguments).and_then(|options| {
-        let places = arguments.targets.iter().map(|target| target.parse()).collect::<Result<Vec<Place>, _>>()?;
-        Server::start(&places, &options)
+    let started = options(&arguments).map_err(Misuse::because).and_then(|options| {
+        let places = arguments.targets.iter().map(|target| target.parse());
+        let places = places.collect::<Result<Vec<Place>, String>>().map_err(Misuse::because)?;
+        Server::start(&places, &options).map_err(anyhow::Error::msg)
     });
     let server = match started {
         Ok(server) => server,
-        Err(message) => {
+        Err(error) => {
             if arguments.background {
-                daemon::tell_parent(&message);
+                daemon::tell_parent(&format!("{error:#}"));
             }
-            anyhow::bail!(message);
+            return Err(error);
         }
     };
     for (name, nid) in server.targets() {
@@ -69,8 +75,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.background {
         daemon::tell_parent("ready");
     }
+    daemon::tell_systemd(&[sd_notify::NotifyState::Ready]);
     signals.wait(|| server.is_finished());
-    tracing::info!("the server was told to stop");
+    daemon::tell_systemd(&[sd_notify::NotifyState::Stopping]);
     server.stop().map_err(anyhow::Error::msg)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -83,6 +90,7 @@ pub fn allowed_faults(allow: bool) -> stdx::Faults {
 fn options(arguments: &Arguments) -> Result<ServeOptions, String> {
     let mut options = ServeOptions {
         listen: arguments.listen.clone(),
+        tell: arguments.tell.clone(),
         mgs: arguments.mgsnode.clone(),
         insecure: arguments.insecure,
         faults: allowed_faults(arguments.allow_faults),

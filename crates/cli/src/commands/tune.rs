@@ -1,15 +1,16 @@
-//! `adamant tune`: shows what a stopped target is, and changes it.
+//! `adamant tune`: shows what a target is, and changes a stopped one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use host::server::{self, Changes, Place};
-use proto::{TargetKind, TargetName};
+use proto::{Nid, TargetKind, TargetName};
 
+use crate::misuse::Misuse;
 use crate::output::say;
 
-/// Show the identity, features and parameters of a target that is not running, or change its parameters
+/// Show the identity, features and parameters of a target, also of one that is served, or change one that is not
 ///
 /// Example: adamant tune --print /srv/mdt0; adamant tune --param mdt.dom_stripesize=0 /srv/mdt0
 #[derive(Args)]
@@ -27,6 +28,9 @@ pub struct Arguments {
     /// of the file system needs it, too
     #[arg(long)]
     pub writeconf: bool,
+    /// Where the MGS is, from the next start on; several for one that has several addresses
+    #[arg(long = "mgsnode", value_name = "NID")]
+    pub mgsnode: Vec<Nid>,
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -37,12 +41,17 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    for param in &arguments.params {
+        server::checked_param(param).map_err(Misuse::because)?;
+    }
     let changes = Changes {
         erase_params: arguments.erase_params,
         params: arguments.params.clone(),
         writeconf: arguments.writeconf,
+        mgs: arguments.mgsnode.clone(),
     };
-    let changes_something = changes.erase_params || changes.writeconf || !changes.params.is_empty();
+    let changes_something =
+        changes.erase_params || changes.writeconf || !changes.params.is_empty() || !changes.mgs.is_empty();
     let header = if changes_something && !arguments.print {
         server::change(&arguments.target, &changes)
     } else {

@@ -217,7 +217,7 @@ impl Plan {
 
     /// Serves and mounts in this process.
     fn stay(&self, targets: &[PathBuf], made: &[String]) -> anyhow::Result<()> {
-        crate::log::start();
+        host::log::start();
         host::process::prepare();
         let faults = serve::allowed_faults(self.arguments.allow_faults);
         let places: Vec<Place> = targets.iter().cloned().map(Place::Directory).collect();

@@ -821,3 +821,53 @@ fn a_refused_registration_stops_the_target_with_the_mgss_sentence() {
     s.say(conn, &register, -Errno::EADDRINUSE.raw(), Handle(5), reply.encode_to_vec().into());
     assert_eq!(s.stopped.as_deref(), Some("index 0 is in use; choose another with --index"));
 }
+
+/// A target that knows its MGS, and is registered there.
+fn registered(mgs: &[&str]) -> (Story<Files>, ConnId) {
+    let mgs = mgs.iter().map(|path| Nid::Unix((*path).into())).collect();
+    let mut s = Story::start(Files::default(), engine(TargetKind::Ost, |_| {}), Options { mgs, ..options() });
+    let conn = s.take_connect();
+    let register = s.reply(conn.0);
+    s.say(conn, &register, 0, Handle(5), RegisterRep::default().encode_to_vec().into());
+    let get = s.reply(conn.0);
+    s.say(
+        conn,
+        &get,
+        0,
+        Handle(5),
+        Config { version: 1, fsname: "fs".into(), ..Config::default() }.encode_to_vec().into(),
+    );
+    (s, conn)
+}
+
+#[test]
+fn a_target_that_stops_says_goodbye_to_its_mgs() {
+    let (mut s, conn) = registered(&["mgs"]);
+    let export = s.connect(1, 1);
+    s.t.shutdown(s.now);
+    s.drain();
+    let goodbye = s.reply(conn.0);
+    assert_eq!(goodbye.header.opcode, Opcode::Disconnect as u16);
+    assert_eq!(s.stopped, None, "it waits for the answer");
+    s.request(1, export, Opcode::ObjGetattr, 0, Bytes::new());
+    assert!(s.try_reply(1).is_none(), "and answers nothing more");
+    s.say(conn, &goodbye, 0, Handle(5), Bytes::new());
+    assert_eq!(s.stopped.as_deref(), Some(""));
+    assert_eq!(s.logs.last(), Some(&(LogLevel::Info, "stopped, 1 clients connected".to_owned())));
+}
+
+#[test]
+fn a_target_stops_in_time_though_its_mgs_does_not_answer() {
+    let (mut s, conn) = registered(&["mgs"]);
+    s.t.shutdown(s.now);
+    s.drain();
+    s.reply(conn.0);
+    s.pass(1_900);
+    assert_eq!(s.stopped, None);
+    s.pass(200);
+    assert_eq!(s.stopped.as_deref(), Some(""));
+    let (mut s, conn) = registered(&["mgs"]);
+    s.t.shutdown(s.now);
+    s.event(Event::Closed { conn });
+    assert_eq!(s.stopped.as_deref(), Some(""), "one that has gone needs no good-bye");
+}

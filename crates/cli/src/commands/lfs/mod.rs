@@ -14,6 +14,7 @@ use fuse::ioctl::{self, Verb};
 use proto::Fid;
 
 use crate::commands::lacking;
+use crate::misuse::misuse;
 use crate::output::say;
 use space::{Shape, spaces};
 
@@ -154,7 +155,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
                 "servers" | "all" => "",
                 "mds" | "mdts" => "-MDT",
                 "osts" => "-OST",
-                _ => bail!("'{what}' cannot be checked; say servers, mds, osts or all"),
+                _ => misuse!("'{what}' cannot be checked; say servers, mds, osts or all"),
             };
             return each(path.as_deref(), |mount| check(mount, wanted));
         }

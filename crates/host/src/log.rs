@@ -1,0 +1,198 @@
+//! The process's log: lines on standard error, with a level that can be changed while it runs, in a file that can be changed, too.
+//!
+//! Standard error may be a file: of a process in the background always. Then [`reopen`] (SIGHUP) opens the file of that name again, as
+//! programs that move logs away expect it, and standard error as a whole goes there: what Rust or a library says at a crash, too.
+//! A file that nobody else looks after is bounded ([`bound`]): when it is full it becomes `NAME.old`, in place of the last one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use proto::Errno;
+use stdx::wildcard;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use crate::admin::Response;
+
+/// The parameter that says which lines are logged.
+const PARAM: &str = "log_level";
+/// Which lines are logged if nobody says.
+const DEFAULT: &str = "info";
+/// Longest value of the parameter.
+const LEVEL_MAX: usize = 256;
+/// A bounded log has at most this many bytes, and its predecessor, too.
+pub const FILE_MAX: u64 = 16 << 20;
+
+static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+static OUTPUT: Mutex<Output> = Mutex::new(Output { file: None, bounded: None, written: 0 });
+
+/// Where lines go.
+struct Output {
+    /// The file that standard error is, if it is one.
+    file: Option<PathBuf>,
+    /// How many bytes it may have.
+    bounded: Option<u64>,
+    written: u64,
+}
+
+/// Log lines go to standard error from now on; the variable `RUST_LOG` says which.
+pub fn start() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| DEFAULT.into());
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = fmt::layer().with_writer(|| Line).with_ansi(io::stderr().is_terminal()).with_target(false);
+    if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+    let mut output = OUTPUT.lock();
+    if let Some((path, size)) = file_behind_stderr() {
+        output.file = Some(path);
+        output.written = size;
+    }
+}
+
+/// The log is a file of this process alone, which nobody else keeps small.
+pub fn bound() {
+    OUTPUT.lock().bounded = Some(FILE_MAX);
+}
+
+/// Opens the log's file anew, by its name. Where standard error is no file, or is one that has no name any more, nothing happens.
+///
+/// # Errors
+/// The file cannot be opened; lines go where they went before.
+pub fn reopen() -> io::Result<()> {
+    OUTPUT.lock().reopen()
+}
+
+impl Output {
+    fn reopen(&mut self) -> io::Result<()> {
+        let Some(path) = &self.file else { return Ok(()) };
+        let file = open(path)?;
+        rustix::stdio::dup2_stderr(&file)?;
+        self.written = file.metadata()?.len();
+        Ok(())
+    }
+
+    fn write(&mut self, line: &[u8]) {
+        if let (Some(most), Some(path)) = (self.bounded, self.file.clone())
+            && self.written.saturating_add(line.len() as u64) > most
+        {
+            // If it cannot be moved it is written on: a log without an end is better than none.
+            let moved = std::fs::rename(&path, old_name(&path)).and_then(|()| self.reopen());
+            if moved.is_err() {
+                self.written = 0;
+            }
+        }
+        // Nobody may be there to read: the terminal was closed, the disk is full. That is no reason to stop serving.
+        let _ = io::stderr().write_all(line);
+        self.written = self.written.saturating_add(line.len() as u64);
+    }
+}
+
+/// A log to append to, for its user alone.
+///
+/// # Errors
+/// Those of the system.
+pub fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// What a full log is called.
+fn old_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".old");
+    name.into()
+}
+
+/// The name of the file that standard error is, and its size.
+fn file_behind_stderr() -> Option<(PathBuf, u64)> {
+    let path = std::fs::read_link("/proc/self/fd/2").ok()?;
+    let (open, named) = (std::fs::metadata("/proc/self/fd/2").ok()?, std::fs::metadata(&path).ok()?);
+    let is_it = open.is_file() && (open.dev(), open.ino()) == (named.dev(), named.ino());
+    is_it.then_some((path, open.len()))
+}
+
+/// One line of the log.
+struct Line;
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        OUTPUT.lock().write(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The parameter, if a pattern matches it, with its value.
+pub fn get(pattern: &str) -> Option<(String, String)> {
+    let level = LEVEL.get()?.with_current(ToString::to_string).ok()?;
+    wildcard::matches(pattern, PARAM).then(|| (PARAM.to_owned(), level))
+}
+
+/// Sets it; `None`: it is another parameter that is meant.
+pub fn set(name: &str, value: &str) -> Option<Response> {
+    let handle = LEVEL.get().filter(|_| name == PARAM)?;
+    let wanted = value.trim();
+    let filter = match EnvFilter::try_new(wanted) {
+        Ok(filter) if wanted.len() <= LEVEL_MAX && !wanted.is_empty() => filter,
+        _ => {
+            let line =
+                format!("'{value}' is no log level; expected error, warn, info, debug, or as in info,host=debug");
+            return Some(Response::Failed(Errno::EINVAL.raw(), line));
+        }
+    };
+    match handle.reload(filter) {
+        Ok(()) => Some(Response::Params(vec![(PARAM.to_owned(), wanted.to_owned())])),
+        Err(error) => Some(Response::Failed(Errno::EIO.raw(), error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test: the process has one log.
+    #[test]
+    fn the_log_can_be_changed_while_the_process_runs() {
+        assert!(get("log_level").is_none(), "there is none yet");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.log");
+        let before = rustix::io::dup(io::stderr()).unwrap();
+        rustix::stdio::dup2_stderr(open(&path).unwrap()).unwrap();
+        start();
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        tracing::debug!("quiet");
+        assert!(matches!(set("log_level", "debug"), Some(Response::Params(_))));
+        assert_eq!(get("log_*"), Some(("log_level".to_owned(), "debug".to_owned())));
+        tracing::debug!("loud");
+        for bad in ["", "no=such=level", &"x,".repeat(200)] {
+            assert!(matches!(set("log_level", bad), Some(Response::Failed(22, _))), "{bad}");
+        }
+        assert!(set("timeout", "1").is_none());
+        // As logrotate does it.
+        std::fs::rename(&path, folder.path().join("moved")).unwrap();
+        tracing::info!("still there");
+        reopen().unwrap();
+        tracing::info!("anew");
+        let moved = text(&folder.path().join("moved"));
+        assert!(moved.contains("loud") && !moved.contains("quiet") && moved.contains("still there"), "{moved}");
+        assert!(text(&path).contains("anew") && !moved.contains("anew"));
+        // A bounded one.
+        OUTPUT.lock().bounded = Some(4096);
+        for number in 0..200 {
+            tracing::info!("line {number} of many");
+        }
+        let (now, old) = (text(&path), text(&old_name(&path)));
+        rustix::stdio::dup2_stderr(before).unwrap();
+        assert!(now.len() <= 4096 && old.len() <= 4096 && old.len() > 3900, "{} and {}", now.len(), old.len());
+        assert!(now.ends_with("line 199 of many\n"), "{now}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+}

@@ -86,7 +86,9 @@ impl Madness {
                     5 => h.xid = Xid(number(rng)),
                     6 => h.xid = Xid(h.xid.0.wrapping_add(rng.below(7)).wrapping_sub(3)),
                     7 => h.transno = Transno(number(rng)),
-                    8 => h.last_committed = Transno(number(rng)),
+                    // Less, never more: a client that was told more keeps away from a target that has less, until somebody
+                    // accepts the older copy.
+                    8 => h.last_committed = Transno(number(rng) % h.last_committed.0.saturating_add(1)),
                     _ => h.timeout_ms = number(rng) as u32,
                 }
             }

@@ -21,6 +21,7 @@ const GROUPS: &[Group] = &[
             ("fail_loc", true),
             ("fail_val", true),
             ("health_check", false),
+            ("log_level", true),
             ("ldlm_timeout", true),
             ("ping_interval", true),
             ("suppress_pings", true),

@@ -420,9 +420,9 @@ fn a_damaged_store() {
         server.log_text()
     );
 
-    // With its own bytes it serves again.
+    // With its own bytes it serves again, when it is told that the start in between does not count.
     fs::write(&data, &whole).unwrap();
-    cluster.restart(Which::Mdt);
+    cluster.restart_with(Which::Mdt, &["-o", "accept_old_store"]);
     cluster.mount_again(0);
     assert_eq!(fs::read_to_string(cluster.mount(0).join("f7")).unwrap(), "content 7");
 }

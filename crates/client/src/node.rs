@@ -219,6 +219,7 @@ impl Nodes {
             at = *parent;
         }
         match (names.is_empty(), self.get(ino)) {
+            _ if ino == ROOT => "/".to_owned(),
             (true, Some(node)) => format!("file {}", node.fid),
             (true, None) => format!("file {ino:#x}"),
             (false, _) => names.iter().rev().fold(String::new(), |path, name| format!("{path}/{name}")),

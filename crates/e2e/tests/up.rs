@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::command::shell;
 use e2e::{Story, adamant, needs_root, trees};
@@ -287,7 +287,10 @@ fn up_says_what_is_wrong() {
     }
     // The mount dies.
     kill(pid_of(&up, "demo-client"));
-    assert!(states(&up).contains(&("demo-client".to_owned(), "DEAD".to_owned())), "{:?}", states(&up));
+    let start = Instant::now();
+    while !states(&up).contains(&("demo-client".to_owned(), "DEAD".to_owned())) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", states(&up));
+    }
     let said = shell(&format!("PATH=/usr/bin:/bin; {}", first("stop"))).ok();
     assert!(said.contains("had died") && said.contains("stopped"), "{said}");
     assert!(!e2e::story::is_mounted(&up.mount));

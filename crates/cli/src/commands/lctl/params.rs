@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use host::admin::{Request, Response};
 use proto::params::{self, Named};
 
 use super::lustre;
 use crate::audience::Audience;
+use crate::misuse::misuse;
 use crate::output::say;
 
 /// No such parameter, as Lustre's tool says it.
@@ -175,7 +175,7 @@ pub fn set(audience: &mut Audience, settings: &[String], quiet: bool) -> anyhow:
     let mut code = 0;
     for setting in settings {
         let Some((pattern, value)) = setting.split_once('=') else {
-            bail!("'{setting}' is not a setting; expected PATTERN=VALUE");
+            misuse!("'{setting}' is not a setting; expected PATTERN=VALUE");
         };
         let request = Request::SetParam { pattern: pattern.to_owned(), value: value.to_owned() };
         let mut found = false;

@@ -11,6 +11,7 @@ use super::lustre;
 use super::params::{NOT_FOUND, collect, not_found};
 use crate::audience::Audience;
 use crate::commands::status;
+use crate::misuse::misuse;
 use crate::output::say;
 
 /// The MGSes that are served on this node.
@@ -75,7 +76,7 @@ fn parse(setting: &str, delete: bool) -> anyhow::Result<(&str, &str)> {
         Some((pattern, _)) if delete => Ok((pattern, "")),
         Some(parts) => Ok(parts),
         None if delete => Ok((setting, "")),
-        None => bail!("'{setting}' is not a setting; expected PATTERN=VALUE"),
+        None => misuse!("'{setting}' is not a setting; expected PATTERN=VALUE"),
     }
 }
 

@@ -9,7 +9,7 @@ use stdx::Instant;
 
 use crate::api::{Effect, Invalidation};
 use crate::behind;
-use crate::imports::Dest;
+use crate::imports::{self, Dest};
 use crate::op::{Memo, OpState, Reply, Task, WaitKey};
 use crate::world::World;
 
@@ -143,6 +143,10 @@ impl Cx<'_> {
     /// An end of this attempt until somebody calls [`World::wake`] with `key`.
     pub fn wait(&mut self, key: WaitKey) -> Stop {
         self.w.wait(self.op.id, key);
+        if !self.op.presses && (self.op.urgent || self.op.has_pins()) {
+            self.op.presses = true;
+            imports::press(self.w);
+        }
         Stop::Wait
     }
 

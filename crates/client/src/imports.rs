@@ -118,6 +118,8 @@ pub struct Imports {
     list: Vec<Target>,
     index: Map<Dest, usize>,
     touched: VecDeque<usize>,
+    /// Operations that others may be waiting for, and that wait ([`press`]).
+    pressing: u32,
     /// Opens by the request that made them, until their close is durable: until then both may be replayed.
     pub opens: Map<(Dest, Xid), Opened>,
     /// Closes that were answered, in that order, with the opens that they end.
@@ -163,6 +165,7 @@ impl Imports {
         if instance != 0 {
             import.handle(now, ImportEvent::Target { nids, instance });
         }
+        import.press(now, self.pressing > 0);
         self.list.push(Target {
             dest,
             name,
@@ -255,16 +258,44 @@ impl Imports {
 
 /// The kind of slot that a request takes.
 ///
-/// A change may wait on the server for a lock that another client has pinned while *its* change waits for one of ours: so
-/// what is done under a pinned lock, and the write of a resident file that a lock callback waits for, must never wait
-/// behind an ordinary change. It goes with the closes. (Under its lock it has nobody to wait for but holders of
-/// attributes, who give them back without needing a slot.)
+/// A change may wait on the server for a lock that another client has pinned while *its* change waits for one of ours. So what is done under a
+/// pinned lock, or for a lock that goes back, never waits behind ordinary changes: it has a slot of its own. (Under its lock it has
+/// nobody to wait for but holders of attributes, who give them back without needing a slot.) What is sent behind the programs'
+/// backs counts as a change, until such work waits for it ([`press`]).
 fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
     match (dest, opcode) {
-        (Dest::Mdt(_), Opcode::MdsClose | Opcode::MdsBatch | Opcode::ObjWrite) => Slot::Close,
-        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) if urgent => Slot::Close,
+        (Dest::Mdt(_), Opcode::MdsClose) => Slot::Close,
+        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch | Opcode::ObjWrite) if urgent => Slot::Recalled,
         (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) => Slot::Modify,
+        (Dest::Mdt(_), Opcode::MdsBatch | Opcode::ObjWrite) => Slot::Behind,
         _ => Slot::None,
+    }
+}
+
+/// An operation that has locks pinned, or gives one back, begins to wait for something else than an answer of its own, which may be
+/// anything that goes on here. Gives that it does ([`released`]).
+pub(crate) fn press(w: &mut World) {
+    w.imports.pressing += 1;
+    if w.imports.pressing == 1 {
+        tell_pressed(w, true);
+    }
+}
+
+/// It is over.
+pub(crate) fn released(w: &mut World) {
+    w.imports.pressing -= 1;
+    if w.imports.pressing == 0 {
+        tell_pressed(w, false);
+    }
+}
+
+fn tell_pressed(w: &mut World, pressed: bool) {
+    for index in 0..w.imports.list.len() {
+        let target = &mut w.imports.list[index];
+        if let Dest::Mdt(_) = target.dest {
+            target.import.press(w.now, pressed);
+            w.imports.touch(index);
+        }
     }
 }
 

@@ -243,6 +243,9 @@ impl Client {
         self.free.push(id.slot);
         data::op_ended(&mut self.w, id);
         locks::release_all(&mut self.w, &running.state);
+        if running.state.presses {
+            imports::released(&mut self.w);
+        }
         if let Work::Call(call) = &running.work {
             ops::ended(&mut self.w, id, call, &result);
             self.w.stats.ended(self.w.now, call, &result, running.state.started);

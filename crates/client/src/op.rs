@@ -240,6 +240,8 @@ pub struct OpState {
     pub abandoned: bool,
     /// Somebody elsewhere waits for it: its requests must not wait behind ordinary changes.
     pub urgent: bool,
+    /// It waited for others while it was urgent or had locks pinned ([`crate::imports::press`]).
+    pub presses: bool,
     /// A record lock that it waits for: where, and our number of the request.
     pub waiting_record: Option<(Dest, u64)>,
     /// In the order of its steps: an operation that opens thousands of files or drops thousands of names has as many.
@@ -261,6 +263,7 @@ impl OpState {
             changes: 0,
             abandoned: false,
             urgent: false,
+            presses: false,
             waiting_record: None,
             memo: Vec::new(),
             used: SmallVec::new(),
@@ -278,6 +281,7 @@ impl OpState {
         self.changes = 0;
         self.abandoned = false;
         self.urgent = false;
+        self.presses = false;
         self.waiting_record = None;
         self.memo.clear();
         self.used.clear();

@@ -6,10 +6,11 @@ mod cluster;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
-use cluster::{Cluster, name};
+use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{BatchReq, Reint};
 use proto::{Errno, Fid, Frame, Opcode};
+use stdx::Rng;
 
 fn options(number: u64) -> Options {
     Options { sync_metadata: false, ..Cluster::options(number) }
@@ -391,6 +392,51 @@ fn no_more_is_outstanding_than_there_is_room_for() {
     let b = c.mount();
     let dir = c.walk(b, "d").unwrap();
     assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 3000);
+}
+
+/// Two clients change each other's directories, each with one slot, which its change has: that waits until the other's lease comes back, and
+/// with that what the other made meanwhile behind its programs' backs.
+#[test]
+fn what_a_lease_waits_for_does_not_wait_for_a_slot() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(1);
+        let one = |number: usize| Options { max_mod_rpcs_in_flight: 1, ..options(number as u64) };
+        let nodes = [0, 1].map(|number| c.begin_mount(one(number)));
+        c.until(|c| nodes.iter().all(|node| c.nodes[*node].mounted));
+        let own = nodes.map(|node| c.mkdir(node, 1, &format!("d{node}")).unwrap().ino);
+        let others = [c.walk(0, "d1").unwrap(), c.walk(1, "d0").unwrap()];
+        let mut sent = Vec::new();
+        for round in 0..6 {
+            for node in nodes {
+                // Each has its lease again.
+                for number in 0..3 {
+                    c.mkdir(node, own[node], &format!("own{round}-{number}")).unwrap();
+                }
+            }
+            for node in nodes {
+                let make = |parent, text: String| Call::Mkdir { parent, name: name(&text), mode: 0o755 };
+                sent.push((node, c.send_quietly(node, cred(0), make(others[node], format!("other{round}")))));
+                for _ in 0..rng.below(8) {
+                    c.one_step(&mut rng);
+                }
+                for number in 3..6 {
+                    let text = format!("own{round}-{number}");
+                    sent.push((node, c.send_quietly(node, cred(0), make(own[node], text))));
+                }
+            }
+            let limit = c.now + Duration::from_secs(3);
+            c.run();
+            while !sent.iter().all(|(node, id)| c.answered(*node, *id)) {
+                assert!(c.now < limit, "seed {seed} round {round}: {:?}", c.nodes[0].machine.in_progress());
+                c.step();
+            }
+            for (node, id) in sent.drain(..) {
+                assert!(matches!(c.answer(node, id), Ok(Answer::Entry(_))), "seed {seed} round {round}");
+            }
+        }
+        assert!(!c.log.iter().any(|line| line.contains("evict") && !line.contains(" 0 were evicted")), "seed {seed}");
+    }
 }
 
 /// A lease goes back with a few steps for each open file that was made under it, however many others are open.

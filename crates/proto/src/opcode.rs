@@ -49,7 +49,7 @@ opcodes! {
     MdsClose = 35, "mds_close";
     /// A change; [`crate::msg::Reint`] says which. Modifies.
     MdsReint = 36, "mds_reint";
-    /// Changes that a client made behind its programs' backs ([`crate::msg::BatchReq`]). Modifies, with the slot of closes.
+    /// Changes that a client made behind its programs' backs ([`crate::msg::BatchReq`]). Modifies.
     MdsBatch = 63, "mds_batch";
     /// A run of directory entries.
     MdsReaddir = 37, "mds_readpage";

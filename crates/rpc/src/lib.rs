@@ -37,13 +37,19 @@ pub const REPLAY_WINDOW: usize = 64;
 pub const RECONNECT_DELAY_MAX: core::time::Duration = core::time::Duration::from_secs(6);
 
 /// What kind of slot a request takes. Which one it gets, its tag, is the import's business.
+///
+/// Changes take as many slots as [`client::Import::mod_rpcs_in_flight`] says. A close and a recalled request may have one more each, so that
+/// neither ever waits behind changes that wait on the server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Slot {
     /// Not a modifying request, or one that may be executed twice: no reply record.
     None,
     /// A change.
     Modify,
-    /// The close of a file, or something else that others may be waiting for: one may always go, even if all slots are
-    /// taken by changes.
+    /// A change that no program waits for. While [`client::Import::press`] says that somebody does, it goes like a recalled request.
+    Behind,
+    /// The close of a file: a change may wait on the server for what it gives back.
     Close,
+    /// What is done under a lock that others may be waiting for: they may hold what changes of this client wait for.
+    Recalled,
 }

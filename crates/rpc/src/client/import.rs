@@ -497,7 +497,8 @@ impl Import {
             self.slotless += 1;
         }
         let busy = self.slots.busy();
-        let tag = self.slots.take(out.slot);
+        let slot = self.slots.kind(out.slot);
+        let tag = self.slots.take(slot);
         let xid = self.take_xid();
         let timeout = out.timeout.unwrap_or(self.request_timeout());
         let frame = Frame {
@@ -508,7 +509,7 @@ impl Import {
         self.transmit(Sent {
             frame,
             purpose: Purpose::Owner(id),
-            slot: out.slot,
+            slot,
             no_resend: out.no_resend,
             keep_open: out.keep_open,
             keep_answer: out.keep_answer,

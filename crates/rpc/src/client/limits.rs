@@ -22,7 +22,16 @@ impl Import {
 
     /// A connection is there: its limits are the server's.
     pub(crate) fn limit_slots(&mut self) {
-        self.slots.set_limit(self.config.mod_rpcs_in_flight_max.min(self.mod_rpcs_offered()));
+        let keeps_all = self.granted.features & features::MULTI_MOD_RPCS != 0;
+        let tag_max = if keeps_all { TAG_MAX } else { 2 };
+        self.slots.set_limit(self.config.mod_rpcs_in_flight_max.min(self.mod_rpcs_offered()), tag_max);
+    }
+
+    /// Somebody waits for requests of [`Slot::Behind`](crate::Slot::Behind), or nobody does any more.
+    pub fn press(&mut self, now: Instant, pressed: bool) {
+        self.now = now;
+        self.slots.press(pressed);
+        self.pump();
     }
 
     /// Sets how many changes may be in flight. `ERANGE`: not 1 to 512, more than the server allows, or not below

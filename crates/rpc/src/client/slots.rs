@@ -1,8 +1,8 @@
 //! Slots of modifying requests: how many may be in flight, and which tag each has.
 //!
 //! A request holds its tag until its answer has come, through resends and reconnects. The tag is the lowest free one, so
-//! that few reply records are in use. A request of kind [`Slot::Close`] may go although all slots are taken, if no other of
-//! its kind is in flight: a change may wait on the server for what that close gives back.
+//! that few reply records are in use. A close may go although all slots are taken, if no other close is in flight, and so may
+//! a recalled request: each has a slot that changes do not take. A server that keeps two answers has one such slot for both.
 
 use std::collections::VecDeque;
 
@@ -16,11 +16,16 @@ const WORDS: usize = TAG_MAX as usize / 64;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// How many are for all; one more is for a close.
+    /// How many are for all; one more is for a close, and one for a recalled request.
     limit: u16,
-    /// In flight, closes included.
+    /// The server keeps no answer for a tag beyond.
+    tag_max: u16,
+    /// In flight, all kinds.
     taken: u16,
     closes: u16,
+    recalled: u16,
+    /// Somebody waits for what is sent behind the programs' backs.
+    pressed: bool,
     tags: [u64; WORDS],
     /// How often so many were in flight when one more was sent, that one included.
     histogram: Vec<u64>,
@@ -28,17 +33,41 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn new() -> Slots {
-        Slots { limit: 1, taken: 0, closes: 0, tags: [0; WORDS], histogram: Vec::new() }
+        Slots {
+            limit: 1,
+            tag_max: 2,
+            taken: 0,
+            closes: 0,
+            recalled: 0,
+            pressed: false,
+            tags: [0; WORDS],
+            histogram: Vec::new(),
+        }
     }
 
-    /// How many may be in flight, the extra close not counted.
+    /// How many may be in flight, those of a close and of a recalled request not counted.
     pub(crate) fn limit(&self) -> u16 {
         self.limit
     }
 
-    /// From now on. Those that are in flight stay.
-    pub(crate) fn set_limit(&mut self, limit: u16) {
-        self.limit = limit.clamp(1, TAG_MAX - 1);
+    /// From now on, with a server that keeps the answers of so many tags. Those that are in flight stay.
+    pub(crate) fn set_limit(&mut self, limit: u16, tag_max: u16) {
+        self.tag_max = tag_max.clamp(2, TAG_MAX);
+        self.limit = limit.clamp(1, self.tag_max - 1);
+    }
+
+    /// See [`Slot::Behind`].
+    pub(crate) fn press(&mut self, pressed: bool) {
+        self.pressed = pressed;
+    }
+
+    /// As what a request goes now.
+    pub(crate) fn kind(&self, slot: Slot) -> Slot {
+        match (slot, self.pressed) {
+            (Slot::Behind, true) => Slot::Recalled,
+            (Slot::Behind, false) => Slot::Modify,
+            _ => slot,
+        }
     }
 
     /// In flight.
@@ -48,21 +77,25 @@ impl Slots {
 
     /// Whether a request may be sent now.
     pub(crate) fn has_free(&self, slot: Slot) -> bool {
-        match slot {
-            Slot::None => true,
-            Slot::Modify => self.taken < self.limit,
-            Slot::Close => self.taken < self.limit || self.closes == 0,
-        }
+        let has_own = match self.kind(slot) {
+            Slot::None => return true,
+            Slot::Close => self.closes == 0,
+            Slot::Recalled => self.recalled == 0,
+            Slot::Modify | Slot::Behind => false,
+        };
+        self.taken < self.limit || has_own && self.taken < self.tag_max
     }
 
-    /// The tag for a request that may be sent.
+    /// The tag for a request that may be sent. It is released as the same kind.
     pub(crate) fn take(&mut self, slot: Slot) -> Tag {
         if slot == Slot::None {
             return Tag(0);
         }
         self.taken += 1;
-        if slot == Slot::Close {
-            self.closes += 1;
+        match slot {
+            Slot::Close => self.closes += 1,
+            Slot::Recalled => self.recalled += 1,
+            _ => {}
         }
         let at = usize::from(self.taken);
         if self.histogram.len() <= at {
@@ -85,14 +118,16 @@ impl Slots {
             *word &= !(1 << (at % 64));
         }
         self.taken = self.taken.saturating_sub(1);
-        if slot == Slot::Close {
-            self.closes = self.closes.saturating_sub(1);
+        match slot {
+            Slot::Close => self.closes = self.closes.saturating_sub(1),
+            Slot::Recalled => self.recalled = self.recalled.saturating_sub(1),
+            _ => {}
         }
     }
 
     /// All requests were given up.
     pub(crate) fn release_all(&mut self) {
-        (self.taken, self.closes, self.tags) = (0, 0, [0; WORDS]);
+        (self.taken, self.closes, self.recalled, self.tags) = (0, 0, 0, [0; WORDS]);
     }
 
     /// Which slots are busy, as a request's header says it.
@@ -110,46 +145,42 @@ impl Slots {
     }
 }
 
-/// Requests that wait for a slot, in the order in which they came; a close overtakes changes only if it alone may go.
+/// Requests that wait for a slot, in the order in which they came; one overtakes others only if it alone may go.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     next: u64,
-    changes: VecDeque<(u64, T)>,
-    closes: VecDeque<(u64, T)>,
+    queues: [(Slot, VecDeque<(u64, T)>); 4],
 }
 
 impl<T> Waiting<T> {
     pub(crate) fn new() -> Waiting<T> {
-        Waiting { next: 0, changes: VecDeque::new(), closes: VecDeque::new() }
+        let kinds = [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled];
+        Waiting { next: 0, queues: kinds.map(|slot| (slot, VecDeque::new())) }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.changes.len() + self.closes.len()
+        self.queues.iter().map(|(_, queue)| queue.len()).sum()
     }
 
     /// At the end of the queue.
     pub(crate) fn push(&mut self, slot: Slot, what: T) {
         self.next += 1;
-        let queue = if slot == Slot::Close { &mut self.closes } else { &mut self.changes };
-        queue.push_back((self.next, what));
+        let queue = self.queues.iter_mut().find(|(kind, _)| *kind == slot);
+        if let Some((_, queue)) = queue {
+            queue.push_back((self.next, what));
+        }
     }
 
     /// The first that may go.
     pub(crate) fn pop(&mut self, slots: &Slots) -> Option<T> {
-        let change = self.changes.front().map(|(at, _)| *at).filter(|_| slots.has_free(Slot::Modify));
-        let close = self.closes.front().map(|(at, _)| *at).filter(|_| slots.has_free(Slot::Close));
-        let queue = match (change, close) {
-            (None, None) => return None,
-            (Some(_), None) => &mut self.changes,
-            (Some(change), Some(close)) if change < close => &mut self.changes,
-            _ => &mut self.closes,
-        };
+        let may_go = self.queues.iter_mut().filter(|(slot, queue)| !queue.is_empty() && slots.has_free(*slot));
+        let (_, queue) = may_go.min_by_key(|(_, queue)| queue.front().map(|(at, _)| *at))?;
         queue.pop_front().map(|(_, what)| what)
     }
 
     /// Takes one out.
     pub(crate) fn remove(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
-        for queue in [&mut self.changes, &mut self.closes] {
+        for (_, queue) in &mut self.queues {
             if let Some(at) = queue.iter().position(|(_, what)| wanted(what)) {
                 return queue.remove(at).map(|(_, what)| what);
             }
@@ -159,7 +190,7 @@ impl<T> Waiting<T> {
 
     /// Takes all out, in order.
     pub(crate) fn drain(&mut self) -> Vec<T> {
-        let mut all: Vec<(u64, T)> = self.changes.drain(..).chain(self.closes.drain(..)).collect();
+        let mut all: Vec<(u64, T)> = self.queues.iter_mut().flat_map(|(_, queue)| queue.drain(..)).collect();
         all.sort_by_key(|(at, _)| *at);
         all.into_iter().map(|(_, what)| what).collect()
     }
@@ -171,34 +202,56 @@ mod tests {
     use stdx::Rng;
 
     #[test]
-    fn all_slots_are_used_and_one_close_more() {
-        for limit in 1..TAG_MAX {
+    fn all_slots_are_used_and_two_more() {
+        for limit in 1..TAG_MAX - 1 {
             let mut slots = Slots::new();
-            slots.set_limit(limit);
+            slots.set_limit(limit, TAG_MAX);
             let mut tags: Vec<Tag> = Vec::new();
             while slots.has_free(Slot::Modify) {
+                assert!(slots.has_free(Slot::Behind));
                 tags.push(slots.take(Slot::Modify));
             }
             assert_eq!(tags, (1..=limit).map(Tag).collect::<Vec<_>>());
-            assert!(slots.has_free(Slot::Close));
+            assert!(slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled) && !slots.has_free(Slot::Behind));
             assert_eq!(slots.take(Slot::Close), Tag(limit + 1));
-            assert!(!slots.has_free(Slot::Close) && !slots.has_free(Slot::Modify));
-            assert_eq!(slots.histogram()[usize::from(limit) + 1], 1);
+            assert!(!slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled), "a close takes nothing from it");
+            slots.press(true);
+            assert!(slots.has_free(Slot::Behind));
+            let kind = slots.kind(Slot::Behind);
+            assert_eq!(slots.take(kind), Tag(limit + 2));
+            assert!(
+                [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled].iter().all(|slot| !slots.has_free(*slot))
+            );
+            assert_eq!(slots.histogram()[usize::from(limit) + 2], 1);
             slots.release(Slot::Modify, Tag(1));
             assert!(!slots.has_free(Slot::Modify), "the close has its place now");
+            slots.press(false);
             slots.release(Slot::Close, Tag(limit + 1));
-            assert!(slots.has_free(Slot::Modify));
+            slots.release(kind, Tag(limit + 2));
+            assert!(slots.has_free(Slot::Modify) && slots.has_free(Slot::Behind));
             assert_eq!(slots.take(Slot::Close), Tag(1));
+        }
+    }
+
+    #[test]
+    fn a_server_that_keeps_two_answers_gets_two_requests() {
+        for first in [Slot::Close, Slot::Recalled] {
+            let mut slots = Slots::new();
+            slots.set_limit(8, 2);
+            assert_eq!((slots.limit(), slots.take(Slot::Modify)), (1, Tag(1)));
+            assert!(slots.has_free(Slot::Close) && slots.has_free(Slot::Recalled) && !slots.has_free(Slot::Modify));
+            assert_eq!(slots.take(first), Tag(2));
+            assert!(!slots.has_free(Slot::Close) && !slots.has_free(Slot::Recalled));
         }
     }
 
     #[test]
     fn a_limit_that_falls_lets_those_in_flight_end() {
         let mut slots = Slots::new();
-        slots.set_limit(1000);
+        slots.set_limit(1000, TAG_MAX);
         assert_eq!(slots.limit(), TAG_MAX - 1);
         let tags: Vec<Tag> = (0..70).map(|_| slots.take(Slot::Modify)).collect();
-        slots.set_limit(2);
+        slots.set_limit(2, TAG_MAX);
         assert_eq!(slots.busy(), [u64::MAX, 0b11_1111, 0, 0]);
         for tag in tags {
             assert!(!slots.has_free(Slot::Modify) || slots.taken() < 2);
@@ -209,34 +262,44 @@ mod tests {
 
     #[test]
     fn whatever_happens_no_tag_is_held_twice_and_order_is_kept() {
+        let kinds = [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled];
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let (mut slots, mut waiting) = (Slots::new(), Waiting::new());
-            slots.set_limit(rng.range(1, 40) as u16);
+            slots.set_limit(rng.range(1, 40) as u16, TAG_MAX);
             let mut held: Vec<(Slot, Tag)> = Vec::new();
-            let (mut n, mut last) = (0u64, [0u64; 2]);
+            let (mut n, mut last) = (0u64, [0u64; 4]);
             for _ in 0..600 {
                 if rng.chance(1, 2) {
                     n += 1;
-                    let slot = if rng.chance(1, 4) { Slot::Close } else { Slot::Modify };
+                    let slot = if rng.chance(1, 2) { Slot::Modify } else { *rng.pick(&kinds).unwrap() };
                     waiting.push(slot, (n, slot));
                 } else if !held.is_empty() {
                     let (slot, tag) = held.swap_remove(rng.below(held.len() as u64) as usize);
                     slots.release(slot, tag);
                 }
+                if rng.chance(1, 8) {
+                    let pressed = rng.chance(1, 2);
+                    slots.press(pressed);
+                }
                 while let Some((at, slot)) = waiting.pop(&slots) {
-                    let lane = usize::from(slot == Slot::Close);
+                    let lane = kinds.iter().position(|kind| *kind == slot).unwrap();
                     assert!(at > last[lane], "each kind in its order");
                     last[lane] = at;
-                    let tag = slots.take(slot);
+                    let kind = slots.kind(slot);
+                    let tag = slots.take(kind);
                     assert!(held.iter().all(|(_, other)| *other != tag));
-                    assert!(tag.0 <= slots.limit() + 1);
-                    held.push((slot, tag));
+                    assert!(tag.0 <= slots.limit() + 2);
+                    held.push((kind, tag));
                 }
                 // Nothing waits that could go.
-                let closes = held.iter().filter(|(slot, _)| *slot == Slot::Close).count();
+                let count = |of: Slot| held.iter().filter(|(slot, _)| *slot == of).count();
+                let waits = |of: Slot| waiting.queues.iter().any(|(slot, queue)| *slot == of && !queue.is_empty());
                 assert!(held.len() >= usize::from(slots.limit()) || waiting.len() == 0);
-                assert!(closes > 0 || waiting.closes.is_empty());
+                assert!(count(Slot::Close) > 0 || !waits(Slot::Close));
+                let recalled = waits(Slot::Recalled) || slots.pressed && waits(Slot::Behind);
+                assert!(count(Slot::Recalled) > 0 || !recalled);
+                assert!(count(Slot::Modify) <= usize::from(slots.limit()), "changes have no more than their slots");
             }
         }
     }

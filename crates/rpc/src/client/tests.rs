@@ -211,6 +211,33 @@ fn a_change_at_a_time_and_a_close_beside_it() {
     assert_eq!(s.import.counts()[&(Opcode::MdsReint as u16)], OpcodeCount { sent: 3, ..OpcodeCount::default() });
 }
 
+/// A request behind the programs' backs waits like a change, until somebody waits for it.
+#[test]
+fn what_is_sent_behind_the_programs_backs_overtakes_when_it_is_pressed() {
+    let mut s = Story::with_slots(2);
+    let changes: Vec<RequestId> = (0..3).map(|_| s.submit(Slot::Modify)).collect();
+    let behind = s.submit(Slot::Behind);
+    let close = s.submit(Slot::Close);
+    let sent: Vec<Frame> = s.out.drain(..).collect();
+    assert_eq!(sent.iter().map(|f| f.header.tag.0).collect::<Vec<_>>(), [1, 2, 3], "two changes and the close");
+    let now = s.now;
+    s.import.press(now, true);
+    s.drain();
+    let pressed = s.sent();
+    assert_eq!((pressed.header.tag, s.out.len()), (Tag(4), 0), "beside the close");
+    s.answer(&pressed, 10, 0);
+    assert_eq!(s.result(behind), Some(Ok(0)));
+    let now = s.now;
+    s.import.press(now, false);
+    s.answer(&sent[2], 11, 0);
+    assert_eq!(s.result(close), Some(Ok(0)));
+    assert!(s.out.is_empty(), "the third change waits for one of the first two");
+    s.submit(Slot::Behind);
+    s.answer(&sent[0], 12, 0);
+    assert_eq!((s.sent().header.tag, s.out.len()), (Tag(1), 0), "it was the first to wait");
+    assert_eq!(s.result(changes[2]), None);
+}
+
 #[test]
 fn many_changes_are_in_flight_and_one_close_more() {
     let mut s = Story::with_slots(4);

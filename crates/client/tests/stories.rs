@@ -5,10 +5,10 @@ mod cluster;
 use std::time::Duration;
 
 use client::api::{Answer, Call, SetStat, SetTime};
-use cluster::{Cluster, name, wish};
+use cluster::{Cluster, cred, name, wish};
 use proto::msg::{ConnectReq, Layout, LruLimit};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
-use stdx::marks;
+use stdx::{Rng, marks};
 
 #[test]
 fn a_mount_knows_the_root_and_stats_it_without_a_request() {
@@ -1023,4 +1023,43 @@ fn what_programs_do_is_counted_in_lustres_words() {
     c.nodes[a].machine.set_param(now, "llite.*.stats", "clear").unwrap();
     let text = c.nodes[a].machine.get_params("llite.*.stats").remove(0).1;
     assert!(!text.contains("read_bytes") && text.contains("write_back_lost"), "{text}");
+}
+
+/// A program reads a small file while another one of the same client cuts it: it gets the bytes from before or from after, whatever the order
+/// in which the server's answers come.
+#[test]
+fn a_read_beside_a_truncation_sees_one_state() {
+    let data = [7; 300];
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (file, fh) = c.create(b, 1, "f").unwrap();
+        c.write(b, fh, 0, &data).unwrap();
+        c.close(b, fh).unwrap();
+        c.walk(a, "f").unwrap();
+        let fh = c.open(a, file.ino, 2).unwrap();
+        // What hangs on the change of another client is answered when that is durable.
+        let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+        let chmod = c.send_quietly(b, cred(0), Call::Setattr { ino: file.ino, set });
+        while !c.answered(b, chmod) {
+            c.one_step(&mut rng);
+        }
+        let set = SetStat { size: Some(10), ..SetStat::default() };
+        let cut = c.send_quietly(a, cred(0), Call::Setattr { ino: file.ino, set });
+        let mut reads = Vec::new();
+        for _ in 0..6 {
+            for _ in 0..rng.below(16) {
+                c.one_step(&mut rng);
+            }
+            reads.push(c.send_quietly(a, cred(0), Call::Read { fh, offset: 0, length: 1000 }));
+        }
+        c.run();
+        c.answer(a, cut).unwrap();
+        c.answer(b, chmod).unwrap();
+        for read in reads {
+            let Answer::Data(read) = c.answer(a, read).unwrap() else { panic!() };
+            assert!(read[..] == data || read[..] == data[..10], "seed {seed}: {} bytes", read.len());
+        }
+    }
 }

@@ -255,15 +255,17 @@ pub(super) fn wait_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
 }
 
-/// From here on, until it ends or gives it back, only this operation changes the data of the file.
+/// From here on, until it ends or gives it back, only this operation changes the data of the file, and nobody else fetches bytes: they
+/// could be those of before a change that the target has made, or those of after one that nobody here knows of yet.
 pub(super) fn take_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     wait_turn(cx, ino)?;
     let op = cx.op.id;
-    if let Some(file) = file_mut(cx.w, ino) {
-        file.exclusive = Some(op);
-        cx.w.data.mark_op(op, ino);
-    }
-    Ok(())
+    let Some(file) = file_mut(cx.w, ino) else { return Ok(()) };
+    file.exclusive = Some(op);
+    let fetches = |key| file.object(key).is_some_and(|object| object.fetches.iter().any(|fetch| fetch.owner != op));
+    let fetching = file.keys().into_iter().any(fetches);
+    cx.w.data.mark_op(op, ino);
+    if fetching { Err(cx.wait(node_key(ino))) } else { Ok(()) }
 }
 
 /// See [`take_turn`].

@@ -74,6 +74,7 @@ pub(super) fn fetch(cx: &mut Cx<'_>, ino: u64, resident: bool, range: &Range<u64
     let sent = !gaps.is_empty();
     if sent {
         behind::settled(cx, ino)?;
+        access::wait_turn(cx, ino)?;
     }
     for (key, gap) in gaps {
         send(cx, ino, key, gap);

@@ -176,7 +176,7 @@ fn object(w: &mut World, rep: &ObjectRep) {
 /// Only requests that were in flight when a connection broke are answered so: this walk over all nodes is made that often.
 pub(crate) fn rebuilt(w: &mut World) {
     stdx::mark!("rebuilt_reply");
-    w.nodes.iter_mut().for_each(|node| node.attr_covered = false);
+    w.nodes.iter_mut().for_each(|node| (node.attr_covered, node.layout_covered) = (false, false));
 }
 
 /// Attributes came in; unless `make`, only a node that is known takes them.
@@ -202,6 +202,7 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
     }
     node.attr_covered = node.has(bits::UPDATE);
     node.xattr_covered = node.has(bits::XATTR);
+    node.layout_covered = node.has(bits::LAYOUT);
     if newer && node.is_regular() {
         data::attr_arrived(w, ino, attr);
     }

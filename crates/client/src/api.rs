@@ -357,6 +357,8 @@ pub enum Call {
     GetLayout { ino: u64 },
     /// `lfs setstripe`: the wishes of `wish`; a list of targets in `osts`. See [`proto::msg::SetlayoutOp`].
     SetLayout { ino: u64, wish: Layout },
+    /// `lfs migrate`: the data moves to other objects, as the same wishes say; what they leave open stays as it is.
+    Migrate { ino: u64, wish: Layout },
     /// `lfs df`: each target's name and space.
     TargetSpace,
 }

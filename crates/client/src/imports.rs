@@ -683,7 +683,7 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     if let Dest::Mdt(_) = dest {
         // Versions begin anew if the target's history does.
         for node in w.nodes.iter_mut() {
-            node.attr_covered = false;
+            (node.attr_covered, node.layout_covered) = (false, false);
             if let Some(attr) = &mut node.attr {
                 attr.version = 0;
             }

@@ -204,6 +204,9 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
             dir.lock_lost();
         }
     }
+    if lost & bits::LAYOUT != 0 {
+        node.layout_covered = false;
+    }
     if lost & bits::XATTR != 0 {
         node.xattrs = None;
         node.xattr_covered = false;

@@ -60,6 +60,8 @@ pub struct Node {
     pub attr_covered: bool,
     /// `attr` came in while XATTR was held and has been covered since: `has_xattrs` can be believed.
     pub xattr_covered: bool,
+    /// The layout in `attr` came in while LAYOUT was held.
+    pub layout_covered: bool,
     /// Names in the kernel may be wrong, for it has not dropped them in time; the next call by path answers `ESTALE`.
     pub stale: bool,
     /// The object is gone, as far as we know: no link is left.
@@ -119,6 +121,7 @@ impl Node {
             attr: None,
             attr_covered: false,
             xattr_covered: false,
+            layout_covered: false,
             stale: false,
             unlinked: false,
             destroyed: false,

@@ -85,6 +85,7 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::FidToPath { .. }
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
+        | Call::Migrate { .. }
         | Call::TargetSpace => return None,
     })
 }

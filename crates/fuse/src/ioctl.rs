@@ -40,13 +40,15 @@ pub enum Verb {
     Identity = 6,
     /// Makes everything of the mount durable.
     Sync = 7,
+    /// The data moves to other objects. In: as [`Verb::SetLayout`].
+    Migrate = 8,
 }
 
 impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
-        use Verb::{FidToPath, GetLayout, Identity, PathToFid, SetLayout, Sync, TargetSpace};
-        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync];
+        use Verb::{FidToPath, GetLayout, Identity, Migrate, PathToFid, SetLayout, Sync, TargetSpace};
+        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync, Migrate];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }
 }
@@ -74,7 +76,7 @@ pub fn parse_request(mut block: &[u8]) -> Option<(Verb, &[u8])> {
     Some((verb, block.get(..length)?))
 }
 
-/// The input of [`Verb::SetLayout`].
+/// The input of [`Verb::SetLayout`] and [`Verb::Migrate`].
 pub fn wish(layout: &Layout) -> Vec<u8> {
     let mut input = Vec::with_capacity(12 + 4 * layout.osts.len());
     input.put_u32_le(layout.stripe_size);

@@ -404,6 +404,7 @@ impl Adapter {
             }
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
             Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
+            Verb::Migrate => ioctl::parse_wish(input).map(|wish| Call::Migrate { ino, wish }).ok_or_else(refused),
             Verb::TargetSpace => Ok(Call::TargetSpace),
             Verb::Sync => Ok(Call::Syncfs),
         }

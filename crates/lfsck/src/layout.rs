@@ -2,21 +2,29 @@
 
 use crate::{Inconsistency, Mdt, Snapshot, decode, single};
 use proto::Fid;
-use schema::{DestroyLog, DoomedFile, Object, ObjectKey, OstState, Written};
+use schema::{DestroyLog, DoomedFile, Object, ObjectKey, ObjectsKey, OstState, Written};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
 
 /// See the module.
 pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found) {
-    let doomed: BTreeMap<Fid, DestroyLog> = decode::<DestroyLog>(mdt.records, found).into_iter().collect();
-    for &fid in doomed.keys() {
-        if mdt.object(fid).is_some() {
+    let mut doomed: BTreeMap<Fid, Vec<(u32, Vec<u32>)>> = BTreeMap::new();
+    for (ObjectsKey { fid, first }, log) in decode::<DestroyLog>(mdt.records, found) {
+        let needed = mdt.object(fid).and_then(|(_, inode)| inode.layout.as_ref()).filter(|layout| {
+            let end = |first: u32, osts: &[u32]| u64::from(first) + osts.len() as u64;
+            u64::from(first) < end(layout.first_object, &layout.osts)
+                && u64::from(layout.first_object) < end(first, &log.osts)
+        });
+        if needed.is_some() {
             found.push(Inconsistency::DestroyOfLiving { fid });
         }
+        doomed.entry(fid).or_default().push((first, log.osts));
     }
     for &(ost, records) in osts {
-        let is_at = |osts: &[u32], stripe: u32| osts.get(stripe as usize) == Some(&ost);
+        let is_at = |first: u32, osts: &[u32], number: u32| {
+            number.checked_sub(first).and_then(|stripe| osts.get(stripe as usize)) == Some(&ost)
+        };
         let objects = decode::<Object>(records, found);
         for (key, _) in &objects {
             let (fid, stripe) = (key.fid, key.stripe.0);
@@ -24,8 +32,9 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
                 let may_have_objects = inode.is_file() && (!inode.is_resident() || inode.leaving);
                 inode.layout.as_ref().filter(|_| may_have_objects)
             });
-            let has_file = layout.is_some_and(|layout| is_at(&layout.osts, stripe));
-            let goes = doomed.get(&fid).is_some_and(|log| is_at(&log.osts, stripe));
+            let has_file = layout.is_some_and(|layout| is_at(layout.first_object, &layout.osts, stripe));
+            let goes =
+                doomed.get(&fid).is_some_and(|logs| logs.iter().any(|(first, osts)| is_at(*first, osts, stripe)));
             if !has_file && !goes {
                 found.push(Inconsistency::OrphanObject { ost, fid, stripe });
             }

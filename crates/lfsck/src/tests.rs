@@ -100,7 +100,7 @@ fn world() -> World {
     world.put::<LargeXattr>((SMALL_INO, name("user.big")), LargeXattr(Bytes::from_static(&[1; 300])));
     world.put::<SmallData>(SMALL_INO, SmallData(name("hello")));
     world.put::<Orphan>(ORPHAN, Orphan { ino: ORPHAN_INO });
-    world.put::<DestroyLog>(GONE, DestroyLog { osts: vec![0] });
+    world.put::<DestroyLog>(ObjectsKey { fid: GONE, first: 0 }, DestroyLog { osts: vec![0], ..DestroyLog::default() });
     let entries = [
         (ROOT_INO, entry("dir", DIR, 4, DIR_INO)),
         (ROOT_INO, entry("small", SMALL, 8, SMALL_INO)),
@@ -234,10 +234,10 @@ fn what_is_wrong_with_names_is_found() {
 #[test]
 fn what_is_wrong_between_targets_is_found() {
     breaks("the destroy log has [0x200000400:0x3:0x0], which exists", |w| {
-        w.put::<DestroyLog>(BIG, DestroyLog { osts: vec![0] });
+        w.put::<DestroyLog>(ObjectsKey { fid: BIG, first: 0 }, DestroyLog { osts: vec![0], ..DestroyLog::default() });
     });
     breaks("OST0000 has object [0x200000400:0x5:0x0] stripe 0, which belongs to no file", |w| {
-        w.delete::<DestroyLog>(GONE)
+        w.delete::<DestroyLog>(ObjectsKey { fid: GONE, first: 0 })
     });
     let object = |w: &mut World, fid, stripe, file| {
         let key = Object::key(&ObjectKey { fid, stripe: StripeIndex(stripe) });

@@ -135,7 +135,9 @@ impl Mdt {
             Reint::Rename(op) => ops::rename::rename(self, cx, &change, op),
             Reint::Open(op) => ops::open::open(self, cx, &change, op),
             Reint::Setxattr(op) => ops::setxattr::setxattr(cx, &change, op),
-            Reint::Setlayout(op) => ops::setlayout::setlayout(self, cx, &change, op, layouts::answered(cx, request)?),
+            Reint::Setlayout(op) => {
+                ops::setlayout::setlayout(self, cx, &change, op, layouts::first_answer(cx, request)?)
+            }
         }
     }
 }

@@ -6,6 +6,8 @@
 //! - **Destroys.** A file's objects on object targets are removed when the file's removal is durable: the destroy log has a
 //!   record from the group of the unlink on, and loses it when all targets have answered, which they do when it is durable
 //!   there. Doing it twice does no harm.
+//! - **Copies.** Objects to which a client copies a file's data are in the destroy log from before their first byte, and stay as
+//!   long as that client does; it takes them out when they become the file's.
 //! - **Moves.** A file whose data is about to be copied to object targets is marked, so that objects of a move that was never
 //!   finished go with the file.
 //! - **Owners.** Objects on object targets have the owner of their file; a change of it is passed on.
@@ -23,11 +25,11 @@ use crate::{Mdt, layouts, params, tree};
 use bytes::Bytes;
 use core::time::Duration;
 use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StatfsRep, StatfsReq, StrayObjects};
-use proto::{Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
-use schema::{DestroyLog, Inode, MdtState, Oi, Orphan, Record, SeqGrant};
+use proto::{ClientUuid, Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
+use schema::{DestroyLog, Inode, MdtState, ObjectsKey, Oi, Orphan, Record, SeqGrant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::KeyRange;
-use target::{Cx, ExportId, LogLevel, Stop, Task};
+use target::{Cx, ExportId, LogLevel, Stop, Task, format_features};
 
 /// Records that a walk over a table takes at a time.
 const STEP: usize = 256;
@@ -44,19 +46,19 @@ const DESTROYS_IN_FLIGHT_MAX: usize = 64;
 /// Removals that wait to be durable, and those that are under way.
 #[derive(Default, Debug)]
 pub struct Destroys {
-    waiting: VecDeque<(Transno, Fid)>,
+    waiting: VecDeque<(Transno, ObjectsKey)>,
     in_flight: usize,
     /// Those that were logged since the start, until the walk over the log is over.
-    logged: BTreeSet<Fid>,
+    logged: BTreeSet<ObjectsKey>,
     walked: bool,
 }
 
 impl Destroys {
-    /// A file is gone with this change.
-    pub fn add(&mut self, transno: Transno, fid: Fid) {
-        self.waiting.push_back((transno, fid));
+    /// Nobody needs these objects after this change.
+    pub fn add(&mut self, transno: Transno, objects: ObjectsKey) {
+        self.waiting.push_back((transno, objects));
         if !self.walked {
-            self.logged.insert(fid);
+            self.logged.insert(objects);
         }
     }
 
@@ -71,8 +73,8 @@ impl Destroys {
         self.logged = BTreeSet::new();
     }
 
-    /// The files of the next task: removed durably, and not too many tasks under way.
-    fn next(&mut self, committed: Transno) -> Option<Vec<Fid>> {
+    /// The objects of the next task: given up durably, and not too many tasks under way.
+    fn next(&mut self, committed: Transno) -> Option<Vec<ObjectsKey>> {
         if self.in_flight >= DESTROYS_IN_FLIGHT_MAX {
             return None;
         }
@@ -81,7 +83,7 @@ impl Destroys {
             return None;
         }
         self.in_flight += 1;
-        Some(self.waiting.drain(..ready).map(|(_, fid)| fid).collect())
+        Some(self.waiting.drain(..ready).map(|(_, objects)| objects).collect())
     }
 }
 
@@ -89,10 +91,14 @@ impl Destroys {
 struct OrphanWalk(Option<Fid>);
 /// Removes these, if nobody has them open.
 struct RemoveOrphans(Vec<Fid>);
-/// Walks the destroy log, after this file.
-struct DestroyWalk(Option<Fid>);
-/// Removes the objects of these files.
-struct Destroy(Vec<Fid>);
+/// Walks the destroy log, after this record.
+struct DestroyWalk(Option<ObjectsKey>);
+/// Removes these objects.
+struct Destroy(Vec<ObjectsKey>);
+/// Gives up all copies of the data of a file.
+struct DropCopies(Fid);
+/// Walks the copies, after this record, and gives up those of clients that are gone.
+struct CopiesWalk(Option<ObjectsKey>);
 /// Marks a file as about to move.
 struct MarkLeaving(Fid);
 /// Tells object targets who owns this file.
@@ -177,6 +183,9 @@ pub fn export_gone(mdt: &mut Mdt, cx: &mut Cx<'_>, export: ExportId) {
         cx.spawn(Task::new("orphans", RemoveOrphans(some.to_vec())));
     }
     mdt.forget_grants_later(cx);
+    if cx.header().incompat & format_features::LAYOUT_SWAP != 0 {
+        cx.spawn(Task::new("copies", CopiesWalk(None)));
+    }
 }
 
 impl Mdt {
@@ -198,8 +207,8 @@ impl Mdt {
 
     /// Starts the removal of objects of what is durably gone.
     pub(crate) fn start_destroys(&mut self, cx: &mut Cx<'_>) {
-        while let Some(fids) = self.destroys.next(cx.last_committed()) {
-            cx.spawn(Task::new("destroy", Destroy(fids)));
+        while let Some(objects) = self.destroys.next(cx.last_committed()) {
+            cx.spawn(Task::new("destroy", Destroy(objects)));
         }
     }
 }
@@ -222,8 +231,14 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(DestroyWalk(after)) = task.get() {
         return walk_destroys(mdt, cx, *after);
     }
-    if let Some(Destroy(fids)) = task.get::<Destroy>() {
-        return destroy(mdt, cx, fids);
+    if let Some(Destroy(objects)) = task.get::<Destroy>() {
+        return destroy(mdt, cx, objects);
+    }
+    if let Some(DropCopies(fid)) = task.get() {
+        return give_up_copies(mdt, cx, *fid, None);
+    }
+    if let Some(CopiesWalk(after)) = task.get() {
+        return walk_copies(mdt, cx, *after);
     }
     if let Some(MarkLeaving(fid)) = task.get() {
         return leaving(mdt, cx, *fid);
@@ -244,10 +259,10 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
 }
 
 /// The keys of a table after a record.
-fn after<R: Record<Id = Fid>>(fid: Option<Fid>) -> KeyRange {
+fn after<R: Record>(id: Option<R::Id>) -> KeyRange {
     let all = R::all();
-    match fid {
-        Some(fid) => KeyRange::new(R::key(&fid).successor(), all.end),
+    match id {
+        Some(id) => KeyRange::new(R::key(&id).successor(), all.end),
         None => all,
     }
 }
@@ -290,15 +305,17 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
     Ok(())
 }
 
-fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<(), Stop> {
+fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<ObjectsKey>) -> Result<(), Stop> {
     let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP).inspect_err(|stop| {
         if *stop != Stop::Wait {
             mdt.destroys.walk_ends();
         }
     })?;
     // What was logged since the start waits to be durable already; the rest was durable before.
-    for (fid, _) in found.iter().filter(|(fid, _)| !mdt.destroys.logged.contains(fid)) {
-        mdt.destroys.waiting.push_front((Transno(0), *fid));
+    for (objects, log) in found.iter().filter(|(objects, _)| !mdt.destroys.logged.contains(objects)) {
+        if !is_copied_to(cx, log) {
+            mdt.destroys.waiting.push_front((Transno(0), *objects));
+        }
     }
     match found.last() {
         Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("destroys", DestroyWalk(Some(*last)))),
@@ -308,16 +325,58 @@ fn walk_destroys(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<Fid>) -> Result<()
     Ok(())
 }
 
+/// Whether a client that is there may be copying data to these objects.
+fn is_copied_to(cx: &Cx<'_>, log: &DestroyLog) -> bool {
+    log.copier().is_some_and(|client| cx.knows_client(client))
+}
+
+fn walk_copies(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Option<ObjectsKey>) -> Result<(), Stop> {
+    let found = cx.scan::<DestroyLog>(&after::<DestroyLog>(from), STEP)?;
+    for (objects, log) in &found {
+        if log.copier().is_some() && !is_copied_to(cx, log) {
+            give_up_copy(mdt, cx, objects, log);
+        }
+    }
+    match found.last() {
+        Some((last, _)) if found.len() == STEP => cx.spawn(Task::new("copies", CopiesWalk(Some(*last)))),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Nobody copies to these objects any more: they go.
+fn give_up_copy(mdt: &mut Mdt, cx: &mut Cx<'_>, objects: &ObjectsKey, log: &DestroyLog) {
+    cx.put::<DestroyLog>(objects, &DestroyLog { osts: log.osts.clone(), ..DestroyLog::default() });
+    mdt.destroys.add(cx.transno(), *objects);
+}
+
+/// The file is gone: so are the copies of its data.
+pub fn drop_copies(cx: &mut Cx<'_>, fid: Fid) {
+    cx.spawn(Task::new("copies", DropCopies(fid)));
+}
+
+/// The copies of the data of a file, of one client or of all, go.
+pub fn give_up_copies(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid, of: Option<ClientUuid>) -> Result<(), Stop> {
+    let (first, last) = ObjectsKey::of_file(fid);
+    let range = KeyRange::new(DestroyLog::key(&first), DestroyLog::key(&last).successor());
+    for (objects, log) in cx.scan::<DestroyLog>(&range, STEP)? {
+        if log.copier().is_some_and(|client| of.is_none_or(|of| of == client)) {
+            give_up_copy(mdt, cx, &objects, &log);
+        }
+    }
+    Ok(())
+}
+
 /// Asks every target for its part; the log is cleared when all have answered.
-fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
-    let failed = match ask_targets(cx, fids) {
+fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<(), Stop> {
+    let failed = match ask_targets(cx, doomed) {
         Ok(failed) => failed,
         Err(Stop::Wait) => return Err(Stop::Wait),
         Err(Stop::Errno(errno)) => Some((cx.name().clone(), errno)),
     };
     match failed {
         None => {
-            fids.iter().for_each(|fid| cx.delete::<DestroyLog>(fid));
+            doomed.iter().for_each(|objects| cx.delete::<DestroyLog>(objects));
             mdt.destroys.in_flight -= 1;
         }
         Some((name, errno)) => {
@@ -325,7 +384,7 @@ fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
                 LogLevel::Warn,
                 format!("target '{name}' did not remove objects ({errno}): tried again in a minute"),
             );
-            cx.spawn_after(Duration::from_secs(60), Task::new("destroy", Destroy(fids.to_vec())));
+            cx.spawn_after(Duration::from_secs(60), Task::new("destroy", Destroy(doomed.to_vec())));
         }
     }
     mdt.start_destroys(cx);
@@ -333,12 +392,13 @@ fn destroy(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), Stop> {
 }
 
 /// Who did not do it, if anybody.
-fn ask_targets(cx: &mut Cx<'_>, fids: &[Fid]) -> Result<Option<(TargetName, Errno)>, Stop> {
+fn ask_targets(cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<Option<(TargetName, Errno)>, Stop> {
     let mut of_target: BTreeMap<u32, Vec<ObjectId>> = BTreeMap::new();
-    for &fid in fids {
-        let Some(log) = cx.get::<DestroyLog>(&fid)? else { continue };
-        for (stripe, ost) in log.osts.into_iter().enumerate() {
-            of_target.entry(ost).or_default().push(ObjectId { fid, stripe: stripe as u32 });
+    for objects in doomed {
+        let Some(log) = cx.get::<DestroyLog>(objects)? else { continue };
+        for (ost, stripe) in log.osts.into_iter().zip(0..) {
+            let stripe = objects.first.wrapping_add(stripe);
+            of_target.entry(ost).or_default().push(ObjectId { fid: objects.fid, stripe });
         }
     }
     let fsname = cx.name().fsname.clone();
@@ -385,12 +445,13 @@ pub fn tell_owner(cx: &mut Cx<'_>, fid: Fid) {
 /// leaves undone harms nobody.
 fn owner(cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
     let Some(node) = tree::find(cx, fid)? else { return Ok(()) };
+    let first = tree::objects_of(&node.inode).first;
     let osts = node.inode.layout.as_ref().map(|layout| layout.osts.clone()).unwrap_or_default();
     let fsname = cx.name().fsname.clone();
     let mut waits = false;
-    for (stripe, ost) in osts.into_iter().enumerate() {
+    for (ost, stripe) in osts.into_iter().zip(0..) {
         let name = TargetName { fsname: fsname.clone(), kind: TargetKind::Ost, index: TargetIndex(ost) };
-        let object = ObjectId { fid, stripe: stripe as u32 };
+        let object = ObjectId { fid, stripe: first.wrapping_add(stripe) };
         let request = ObjSetattrReq { object, lvb: None, uid: node.inode.uid, gid: node.inode.gid };
         let answer = cx.upstream(&name, Opcode::ObjSetattr, &request, Bytes::new());
         let failed = match answer {
@@ -455,13 +516,14 @@ fn strays(mdt: &mut Mdt, cx: &mut Cx<'_>, seq: u64, first: u32) -> Result<(), St
         _ => Fid::OID_MAX,
     };
     let to = Fid::new(seq, last);
-    let doomed =
-        cx.scan::<DestroyLog>(&KeyRange::new(DestroyLog::key(&from), DestroyLog::key(&to).successor()), STRAYS_STEP)?;
+    let (low, high) = (ObjectsKey { fid: from, first: 0 }, ObjectsKey { fid: to, first: u32::MAX });
+    let range = KeyRange::new(DestroyLog::key(&low), DestroyLog::key(&high).successor());
+    let doomed = cx.scan::<DestroyLog>(&range, STRAYS_STEP)?;
     if doomed.len() == STRAYS_STEP {
         cx.spawn_after(FORGET_AFTER, Task::new("strays", Strays(seq, first)));
         return Ok(());
     }
-    let keep = files.iter().map(|(fid, _)| fid.oid).chain(doomed.iter().map(|(fid, _)| fid.oid)).collect();
+    let keep = files.iter().map(|(fid, _)| fid.oid).chain(doomed.iter().map(|(objects, _)| objects.fid.oid)).collect();
     let request = DestroyReq { objects: Vec::new(), strays: Some(StrayObjects { seq, first, last, keep }) };
     match ask_all(mdt, cx, &request) {
         Ok(true) => cx.spawn(Task::new("strays", Strays(seq, first))),

@@ -12,7 +12,9 @@ use proto::msg::{LockMode, Policy, Resource, bits};
 use proto::{Errno, Fid};
 use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
-use schema::{DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, Oi, Orphan, SmallData, first_cookie};
+use schema::{
+    DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, ObjectsKey, Oi, Orphan, SmallData, first_cookie,
+};
 use target::{Cx, IDENTITY, Stop};
 
 /// So many records are read at most to find out whether a directory has a name.
@@ -282,15 +284,24 @@ pub fn destroy(cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     }
     cx.delete::<Inode>(ino);
     cx.delete::<Oi>(&node.fid());
-    let osts = match &inode.layout {
-        Some(layout) if inode.is_file() && (!layout.resident || inode.leaving) => layout.osts.clone(),
-        _ => Vec::new(),
-    };
-    if osts.is_empty() {
-        return Ok(false);
+    Ok(doom_objects(cx, inode))
+}
+
+/// Notes that the objects of a file's layout must go, if there may be any.
+pub fn doom_objects(cx: &mut Cx<'_>, inode: &Inode) -> bool {
+    match &inode.layout {
+        Some(layout) if inode.is_file() && (!layout.resident || inode.leaving) && !layout.osts.is_empty() => {
+            let log = DestroyLog { osts: layout.osts.clone(), ..DestroyLog::default() };
+            cx.put::<DestroyLog>(&objects_of(inode), &log);
+            true
+        }
+        _ => false,
     }
-    cx.put::<DestroyLog>(&node.fid(), &DestroyLog { osts });
-    Ok(true)
+}
+
+/// The key of the objects of a file's layout.
+pub fn objects_of(inode: &Inode) -> ObjectsKey {
+    ObjectsKey { fid: inode.fid, first: inode.layout.as_ref().map_or(0, |layout| layout.first_object) }
 }
 
 /// The object has no name any more, but is open: it waits as an orphan.

@@ -28,6 +28,9 @@ pub mod features {
     /// The client opens files for reading without a request, and by FID before their name can go. Metadata targets grant it. The
     /// number is that of Lustre's `open_by_fid`.
     pub const OPEN_BY_FID: u64 = 0x0020_0000_0000_0000;
+    /// The client knows that a file's data can move to other objects, and asks for the layout anew whenever it has no lock
+    /// on any. A metadata target with such a file serves no others.
+    pub const LAYOUT_SWAP: u64 = 0x20;
     /// The bits that have a name, for `import`.
     pub const NAMES: &[(u64, &str)] = &[
         (AT, "adaptive_timeouts"),
@@ -41,6 +44,7 @@ pub mod features {
         (LOCK_CONVERT, "lock_convert"),
         (OPEN_BY_FID, "open_by_fid"),
         (GRANT, "grant"),
+        (LAYOUT_SWAP, "layout_swap"),
     ];
     /// What this version asks for. It offers the same, but for what an administrator has turned off.
     pub const SUPPORTED: u64 = AT
@@ -53,7 +57,8 @@ pub mod features {
         | WRITE_BACK
         | LOCK_CONVERT
         | OPEN_BY_FID
-        | GRANT;
+        | GRANT
+        | LAYOUT_SWAP;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

@@ -78,6 +78,8 @@ pub struct Inode {
     pub dir: DirState,
     /// Resident files: a client was about to copy the data to object targets, so there may be objects.
     pub leaving: bool,
+    /// Number from which on no object of the file was ever used; 0: from the end of its layout on.
+    pub next_object: u32,
 }
 
 /// What a directory remembers about its entries.
@@ -154,6 +156,8 @@ struct Body {
     leaving: bool,
     #[prost(sint64, optional, tag = "21")]
     mtime_set_after_ctime_ns: Option<i64>,
+    #[prost(uint32, tag = "90")]
+    next_object: u32,
 }
 
 impl Inode {
@@ -291,6 +295,7 @@ impl Inode {
             // Also where it is the ctime: an optional number is there even if it is 0.
             encoding::uint64::encode(21, &after_ctime(self.mtime_set_ns), to);
         }
+        number(90, self.next_object.into(), to);
     }
 }
 
@@ -359,6 +364,7 @@ impl Record for Inode {
             symlink: body.symlink,
             dir: body.dir.unwrap_or_default(),
             leaving: body.leaving,
+            next_object: body.next_object,
         })
     }
 }
@@ -455,6 +461,7 @@ mod tests {
             symlink: "there".into(),
             dir: DirState { entries: 1, next_ino: 2, tombstones: 3 },
             leaving: true,
+            next_object: 300,
         };
         let body = Body::decode(full.encode_record()).unwrap();
         assert_eq!(body.encode_to_vec(), full.encode_record());

@@ -14,7 +14,7 @@
 //! | `13` | [`Entry`] | directory's local inode number, cookie | MDT |
 //! | `14` | [`Oi`] | FID | MDT |
 //! | `15` | [`Orphan`] | FID | MDT |
-//! | `16` | [`DestroyLog`] | FID | MDT |
+//! | `16` | [`DestroyLog`] | FID, number of the first object (u32) unless it is 0 | MDT |
 //! | `17` | [`SeqGrant`] | sequence | MDT |
 //! | `18` | [`MdtState`] | none | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
@@ -47,6 +47,6 @@ pub use entry::{Entry, EntryKey, first_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};
-pub use mdt::{DestroyLog, MdtState, Oi, Orphan, SeqGrant};
+pub use mdt::{DestroyLog, MdtState, ObjectsKey, Oi, Orphan, SeqGrant};
 pub use object::{DoomedFile, Object, ObjectKey, OstState, Written};
 pub use record::{BadRecord, Record, format_version, formats};

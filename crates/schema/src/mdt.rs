@@ -58,24 +58,60 @@ impl Record for Orphan {
     prost_body!();
 }
 
-/// Objects of a file that is gone, to be removed from their targets.
+/// Names objects of a file that were chosen together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectsKey {
+    /// The file.
+    pub fid: Fid,
+    /// Number of its first object among them ([`proto::msg::Layout::first_object`]).
+    pub first: u32,
+}
+
+impl ObjectsKey {
+    /// All that a file can have.
+    pub fn of_file(fid: Fid) -> (ObjectsKey, ObjectsKey) {
+        (ObjectsKey { fid, first: 0 }, ObjectsKey { fid, first: u32::MAX })
+    }
+}
+
+/// Objects to be removed from their targets: of a file that is gone, of one whose data moved to others, or of a copy.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct DestroyLog {
     /// Object target of each stripe, from stripe 0.
     #[prost(uint32, repeated, tag = "1")]
     pub osts: Vec<u32>,
+    /// The client that copies the file's data to them, 16 bytes big-endian: they stay as long as it does. Empty: nobody.
+    #[prost(bytes = "bytes", tag = "90")]
+    pub client: Bytes,
+}
+
+impl DestroyLog {
+    /// Who copies data to them.
+    pub fn copier(&self) -> Option<ClientUuid> {
+        self.client[..].try_into().ok().map(|bytes| ClientUuid(u128::from_be_bytes(bytes)))
+    }
 }
 
 impl Record for DestroyLog {
     const TABLE: u8 = 0x16;
     const KIND: &'static str = "destroy log";
-    type Id = Fid;
-    fn key(fid: &Fid) -> Key {
-        fid_key(Self::TABLE, fid)
+    type Id = ObjectsKey;
+
+    /// Objects that are numbered from 0 have the file's key, as all had in version 0.2.0.
+    fn key(id: &ObjectsKey) -> Key {
+        let key = fid_key(Self::TABLE, &id.fid);
+        if id.first == 0 { key } else { key.u32(id.first) }
     }
-    fn parse_key(key: &[u8]) -> Option<Fid> {
-        parse_fid_key(Self::TABLE, key)
+
+    fn parse_key(key: &[u8]) -> Option<ObjectsKey> {
+        if let Some(fid) = parse_fid_key(Self::TABLE, key) {
+            return Some(ObjectsKey { fid, first: 0 });
+        }
+        let (fid, first) = key.split_last_chunk::<4>()?;
+        let first = u32::from_be_bytes(*first);
+        parse_fid_key(Self::TABLE, fid).filter(|_| first != 0).map(|fid| ObjectsKey { fid, first })
     }
+
     prost_body!();
 }
 

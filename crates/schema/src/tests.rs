@@ -92,7 +92,14 @@ fn the_records_have_these_bytes_for_ever() {
     golden(EntryKey { dir: 1, cookie: 0x30 }, Entry::tombstone(), "1300000000000000010000000000000030", "");
     golden(FID, Oi { ino: 1 << 20 }, "14000000020000040100000007", "08808040");
     golden(FID, Orphan { ino: 1 << 20 }, "15000000020000040100000007", "08808040");
-    golden(FID, DestroyLog { osts: vec![0, 2] }, "16000000020000040100000007", "0a020002");
+    let of_file = ObjectsKey { fid: FID, first: 0 };
+    let log = DestroyLog { osts: vec![0, 2], client: Bytes::new() };
+    golden(of_file, log.clone(), "16000000020000040100000007", "0a020002");
+    let moved = ObjectsKey { first: 2, ..of_file };
+    golden(moved, log.clone(), "1600000002000004010000000700000002", "0a020002");
+    let copied = DestroyLog { client: Bytes::copy_from_slice(&1u128.to_be_bytes()), ..log };
+    assert_eq!(copied.copier(), Some(ClientUuid(1)));
+    golden(moved, copied, "1600000002000004010000000700000002", "0a020002 d2051000000000000000000000000000000001");
     let mut grant = SeqGrant::new(ClientUuid(1));
     grant.mark_used(3);
     golden(0x2_0000_0401, grant, "170000000200000401", "0a100000000000000000000000000000000110031901000000 00000000");

@@ -85,6 +85,20 @@ impl Cx<'_> {
         self.m.exports.of_client(uuid).is_some()
     }
 
+    /// Whether every client that has an export, connected or not, knows this feature of the protocol.
+    pub fn all_clients_have(&self, feature: u64) -> bool {
+        self.m.exports.iter().all(|export| export.lightweight || export.features & feature == feature)
+    }
+
+    /// Sets an incompat flag with this change, whose reply must wait until it is durable. Clients that lack `feature` of the
+    /// protocol are refused from here on.
+    pub fn set_incompat(&mut self, flag: u64) {
+        if self.m.header.incompat & flag != flag {
+            self.m.header.incompat |= flag;
+            self.m.header_dirty();
+        }
+    }
+
     /// The target's header as it is stored.
     pub fn header(&self) -> &Header {
         &self.m.header

@@ -17,8 +17,12 @@ pub mod format_features {
     pub const MULTI_RPCS: u64 = 0x400;
     /// The hash of names has a key. Set when a metadata target is made, and for good.
     pub const KEYED_NAMES: u64 = 0x1_0000;
+    /// Files have moved to other objects, which have numbers. Set, durably, before the first copy of a file's data is begun, and
+    /// for good.
+    pub const LAYOUT_SWAP: u64 = 0x2_0000;
     /// Names for messages.
-    pub const NAMES: &[(u64, &str)] = &[(MULTI_RPCS, "multi_rpcs"), (KEYED_NAMES, "keyed_names")];
+    pub const NAMES: &[(u64, &str)] =
+        &[(MULTI_RPCS, "multi_rpcs"), (KEYED_NAMES, "keyed_names"), (LAYOUT_SWAP, "layout_swap")];
     /// What an administrator does before an older version can serve a target with a feature.
     pub const WAYS_BACK: &[(u64, &str)] = &[
         (
@@ -31,9 +35,14 @@ pub mod format_features {
             "for a version without keyed_names (0.1.0): copy the files to a file system that was made with \
              `mkfs --plain-names`, or by that version; this one keeps the feature",
         ),
+        (
+            LAYOUT_SWAP,
+            "for a version without layout_swap (0.2.0): copy the files to a file system in which no file was ever migrated; \
+             this one keeps the feature",
+        ),
     ];
     /// `incompat` bits that this version knows.
-    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES;
+    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES | LAYOUT_SWAP;
     /// `rocompat` bits that this version knows.
     pub const ROCOMPAT_KNOWN: u64 = 0;
 }

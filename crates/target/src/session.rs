@@ -269,6 +269,12 @@ impl<S: Service> Target<S> {
             refuse(&mut self.m, quiet(Errno::ESTALE, reason));
             return;
         }
+        if let Some(reason) = self.m.too_old(&request) {
+            let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
+            self.m.tell_refusal(&request, &address, &reason);
+            refuse(&mut self.m, quiet(Errno::EPROTO, reason));
+            return;
+        }
         let now = self.m.now;
         let mut offer =
             ConnectOffer::new(self.m.name.to_string(), self.m.header.mount_count, self.m.options.version.clone());
@@ -425,6 +431,18 @@ impl Machine {
             self.evicted.clear();
         }
         self.evicted.insert(uuid, reason.to_owned());
+    }
+
+    /// Why a client cannot be served whatever it asks for: this target has what it would take for something else.
+    fn too_old(&self, request: &ConnectReq) -> Option<String> {
+        let swapped = self.header.incompat & format_features::LAYOUT_SWAP != 0;
+        if !swapped || request.lightweight || request.features & features::LAYOUT_SWAP != 0 {
+            return None;
+        }
+        Some(format!(
+            "target '{}' has files whose data was migrated, which this client cannot find; mount with version {} or later",
+            self.name, self.options.version
+        ))
     }
 
     /// A client was refused: a line for the first time and for each tenth, hundredth, thousandth … after.

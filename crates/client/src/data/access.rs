@@ -1,13 +1,11 @@
 //! Before data is touched: where it lies, the locks that cover it, and what is needed to know its size.
 
 use core::ops::Range;
-use proto::msg::{
-    EnqueueReq, Extent, GetattrReq, LockMode, Lvb, ObjGetattrReq, ObjectId, ObjectStateRep, Policy, bits,
-};
+use proto::msg::{EnqueueReq, Extent, GetattrReq, LockMode, Lvb, ObjGetattrReq, ObjectStateRep, Policy, bits};
 use proto::{Bytes, Errno, Opcode};
 
 use super::state::{ALL, HOME, Key, confirmed, edit, ensure, file, file_mut, node_key};
-use super::{step, steps};
+use super::{layout, step, steps};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
 use crate::op::{Body, Memo, OpId};
@@ -28,15 +26,17 @@ pub(super) fn load(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 /// Fetches the attributes from the metadata target, so that layout (and size of a resident file) are those of a moment
 /// after the locks that are held came.
 pub(super) fn confirm(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    confirm_at(cx, steps::CONFIRM, ino)?;
+    cx.forget(steps::CONFIRM);
+    Ok(())
+}
+
+/// The same as a step of its own, whose answer is kept.
+pub(super) fn confirm_at(cx: &mut Cx<'_>, at: Step, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     let cred = cx.cred().clone();
-    let rep = cx.rpc_object(steps::CONFIRM, dest, Opcode::MdsGetattr, |_, _| GetattrReq {
-        fid,
-        want: None,
-        cred: Some(cred),
-    })?;
-    cx.forget(steps::CONFIRM);
+    let rep = cx.rpc_object(at, dest, Opcode::MdsGetattr, |_, _| GetattrReq { fid, want: None, cred: Some(cred) })?;
     let attr = rep.attr.as_ref().ok_or(Errno::ESTALE)?;
     ensure(cx.w, fid);
     confirmed(cx.w, ino, attr);
@@ -129,17 +129,21 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
         }
     }
     cx.unlock(steps::HOME_LOCK);
-    for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
-        let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-        let part = now.object_range(key, range);
-        if part.is_empty() {
-            continue;
+    loop {
+        for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
+            let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
+            let part = now.object_range(key, range);
+            if part.is_empty() {
+                continue;
+            }
+            let dest = now.objects[key as usize].dest;
+            lock_one(cx, step(steps::LOCK, u64::from(key)), dest, ino, key, mode, &part)?;
+            refresh(cx, ino, key)?;
         }
-        let dest = now.objects[key as usize].dest;
-        lock_one(cx, step(steps::LOCK, u64::from(key)), dest, ino, key, mode, &part)?;
-        refresh(cx, ino, key)?;
+        if layout::holds(cx, ino)? {
+            return Ok(false);
+        }
     }
-    Ok(false)
 }
 
 /// Asks the target for the size of an object that became doubtful.
@@ -149,8 +153,8 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     if object.size_exact {
         return Ok(());
     }
-    let at = step(steps::REFRESH, u64::from(key));
-    let (dest, id) = (object.dest, ObjectId { fid: now.fid, stripe: key });
+    let at = step(steps::REFRESH, object.number());
+    let (dest, id) = (object.dest, object.id());
     let frame = cx.rpc(at, dest, Opcode::ObjGetattr, || (ObjGetattrReq { object: id }, Bytes::new()))?;
     cx.forget(at);
     let lvb = frame.decode::<ObjectStateRep>().ok().and_then(|rep| rep.lvb).unwrap_or_default();
@@ -166,7 +170,8 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Op
         return Some(Ok(object.lvb()));
     }
     let (dest, resource, contended) = (object.dest, object.resource, object.contended_until > cx.w.now);
-    let try_at = step(steps::TRY_LOCK, u64::from(key));
+    let number = object.number();
+    let try_at = step(steps::TRY_LOCK, number);
     if try_lock && (cx.began(try_at) || !contended) {
         let request = |cookie| EnqueueReq {
             resource,
@@ -190,7 +195,7 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Op
             }
         }
     }
-    let at = step(steps::GLIMPSE, u64::from(key));
+    let at = step(steps::GLIMPSE, number);
     let request = EnqueueReq {
         resource,
         mode: LockMode::Pr as i32,

@@ -624,7 +624,7 @@ pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         let Some(object) = file.object(key) else { continue };
         let committed = cx.w.data.lane_ref(object.dest).map_or(Transno(0), |lane| lane.committed);
         if object.transno > committed || cx.began(step(steps::SYNC, u64::from(key))) {
-            asked.push((u64::from(key), object.dest, ObjectId { fid: file.fid, stripe: key }));
+            asked.push((u64::from(key), object.dest, object.id()));
         }
     }
     let (mut waiting, mut failed) = (false, None);

@@ -14,15 +14,15 @@
 
 use core::time::Duration;
 use proto::msg::{
-    Layout, LockMode, Lvb, ObjSyncReq, ObjectId, Policy, PunchKind, PunchReq, Reint, ReintReq, SetlayoutKind,
-    SetlayoutOp, WriteReq, bits,
+    Layout, LockMode, Lvb, ObjSyncReq, Policy, PunchKind, PunchReq, Reint, ReintReq, SetlayoutKind, SetlayoutOp,
+    WriteReq, bits,
 };
 use proto::{Bytes, Errno, Opcode};
 use stdx::Instant;
 
 use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
 use super::striping::Striping;
-use super::{Task, access, flush, read, step, steps};
+use super::{Task, access, flush, layout, read, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
@@ -215,7 +215,7 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
         let from = piece.file_offset as usize;
         let bulk = content.slice(from..from + piece.length as usize);
         let request = WriteReq {
-            object: ObjectId { fid: object.resource.fid, stripe: piece.stripe },
+            object: object.id(),
             offset: piece.object_offset,
             lock: object.covering(LockMode::Pw, &ALL).map_or(0, |lock| lock.handle),
             lvb: Some(Lvb { size: piece.object_offset + piece.length, ..*lvb }),
@@ -243,7 +243,7 @@ fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
     for key in 0..count {
         let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return Err(Errno::EIO.into()) };
         let at = step(steps::LEAVE_EMPTY, u64::from(key));
-        let (dest, id) = (object.dest, ObjectId { fid: object.resource.fid, stripe: key });
+        let (dest, id) = (object.dest, object.id());
         if object.size == 0 && object.blocks == 0 && !cx.began(at) {
             continue;
         }
@@ -301,5 +301,6 @@ fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
         });
     }
     edit(cx.w, ino, HOME, |home| home.size_exact = false);
+    layout::changed(cx, steps::LEAVE_LOCK);
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! - `state`: what is kept per object, per file and over all; the memory bounds.
 //! - `access`: locks and sizes before data is touched. `read`, `write`, `resize`: the operations.
 //! - `flush`: write-back, fsync. `recall`: locks that go back, glimpses, stat. `leave`: resident files that grow.
+//! - `layout`: whether the objects that are known are still the file's. `migrate`: the data moves to others.
 //!
 //! A file is one object on its metadata target while it is *resident*, and `stripe count` objects on object targets after.
 //! Both are treated alike: the DOM lock of a resident file covers its only object from 0 to the end, as an extent lock
@@ -32,7 +33,9 @@
 
 mod access;
 mod flush;
+mod layout;
 mod leave;
+mod migrate;
 mod pages;
 mod read;
 mod read_ahead;
@@ -141,6 +144,28 @@ mod steps {
     pub const DROP_END: Step = kind(35);
     pub const DROP_SEEN: Step = kind(36);
     pub const THROUGH_SIZE: Step = kind(38);
+    pub const LAYOUT_HELD: Step = kind(46);
+    pub const STAT_LAYOUT: Step = kind(47);
+    pub const LAYOUT_CONFIRM: Step = kind(65);
+    pub const LAYOUT_ROUND: Step = kind(66);
+    pub const LAYOUT_SEEN: Step = kind(67);
+    pub const MIGRATE: Step = kind(48);
+    pub const MIGRATE_TRIES: Step = kind(49);
+    pub const MIGRATE_SEEN: Step = kind(50);
+    pub const MIGRATE_SIZE: Step = kind(51);
+    pub const MIGRATE_COOKIE: Step = kind(52);
+    pub const MIGRATE_TRANSNO: Step = kind(53);
+    pub const MIGRATE_COPY: Step = kind(54);
+    pub const MIGRATE_NEW_LOCK: Step = kind(55);
+    pub const MIGRATE_AT: Step = kind(56);
+    pub const MIGRATE_READ: Step = kind(57);
+    pub const MIGRATE_WRITE: Step = kind(58);
+    pub const MIGRATE_NEW_PIN: Step = kind(59);
+    pub const MIGRATE_LOCK: Step = kind(63);
+    pub const MIGRATE_SWAP: Step = kind(60);
+    pub const MIGRATE_FAILED: Step = kind(61);
+    pub const MIGRATE_DROP: Step = kind(62);
+    pub const MIGRATE_END: Step = kind(64);
     /// Not [`INVALIDATE`]: pages may come in while only attributes are being dropped.
     pub const INVALIDATE_ATTR: Step = kind(37);
 }
@@ -280,6 +305,11 @@ pub fn leave(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     leave::leave(cx, ino)
 }
 
+/// Moves the data of a file to other objects; see [`proto::msg::SetlayoutKind::Copy`] for the wish.
+pub fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<()> {
+    migrate::migrate(cx, ino, wish)
+}
+
 /// One attempt of background work.
 pub fn run(cx: &mut Cx<'_>, task: &Task) -> Run<()> {
     match *task {
@@ -340,7 +370,8 @@ pub fn is_clean(w: &World, ino: u64) -> bool {
         let counts = o.pages.counts();
         counts.dirty == 0 && counts.writing == 0 && o.pages.oldest_in_flight().is_none() && o.fetches.is_empty()
     };
-    !file.leave_asked && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
+    let moves = file.leave_asked || w.data.migrating.contains_key(&ino);
+    !moves && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
 /// Bytes under the locks of a resource that the target does not have yet.

@@ -5,12 +5,12 @@
 
 use bytes::BytesMut;
 use core::ops::Range;
-use proto::msg::{LockMode, ObjectId, Policy, ReadReq};
+use proto::msg::{LockMode, Policy, ReadReq};
 use proto::{Bytes, Errno, Opcode};
 
 use super::state::{ALL, Fetch, HOME, Key, edit, evict, file, file_mut, into_clock, node_key, subtract};
 use super::striping::FILE_SIZE_MAX;
-use super::{IoFlags, Task, access, step, steps};
+use super::{IoFlags, Task, access, layout, step, steps};
 use crate::api::FileHandle;
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
@@ -109,7 +109,7 @@ fn send(cx: &mut Cx<'_>, ino: u64, key: Key, gap: Range<u64>) {
     let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };
     let dest = object.dest;
     let handle = object.covering(LockMode::Pr, &gap).map_or(0, |lock| lock.handle);
-    let id = ObjectId { fid: object.resource.fid, stripe: object.resource.stripe };
+    let id = object.id();
     let max = u64::from(cx.w.imports.get(dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size).max(4096));
     let op = cx.op.id;
     cx.w.data.mark_op(op, ino);
@@ -248,6 +248,9 @@ pub(super) fn ahead(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
         return Ok(());
     }
     let resident = file.resident();
+    if !resident && !layout::is_known(cx.w, ino) {
+        return Ok(());
+    }
     for key in file.keys() {
         let Some(object) =
             super::state::file(cx.w, ino).and_then(|f| f.object(key).map(|o| (f.object_range(key, range), o)))

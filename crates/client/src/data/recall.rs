@@ -25,7 +25,7 @@ use super::flush::Round;
 use super::state::{
     ALL, HOME, KernelCall, Key, Object, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
 };
-use super::{access, flush, step, steps};
+use super::{access, flush, layout, step, steps};
 use crate::api::{Effect, Invalidation};
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
@@ -86,7 +86,7 @@ fn woken(w: &mut World, ino: u64) {
 
 /// See [`super::flush_for_lock`].
 pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Run<()> {
-    let Some((ino, key)) = place_of(&lock.resource) else { return Ok(()) };
+    let Some((ino, key)) = place_of(cx.w, &lock.resource) else { return Ok(()) };
     let Some(now) = file(cx.w, ino) else { return Ok(()) };
     let Some(object) = now.object(key) else { return Ok(()) };
     let known = object.locks.iter().any(|held| held.cookie == lock.cookie);
@@ -214,7 +214,7 @@ fn end_recall(cx: &mut Cx<'_>, ino: u64) {
 
 /// See [`super::glimpse`].
 pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
-    let (ino, key) = place_of(resource)?;
+    let (ino, key) = place_of(w, resource)?;
     let file = file(w, ino)?;
     if key == HOME && !file.resident() {
         return None;
@@ -234,13 +234,13 @@ fn unwritten_of(object: &Object) -> u64 {
 
 /// See [`super::unwritten`].
 pub(super) fn unwritten(w: &World, resource: &Resource) -> u64 {
-    let object = place_of(resource).and_then(|(ino, key)| file(w, ino)?.object(key));
+    let object = place_of(w, resource).and_then(|(ino, key)| file(w, ino)?.object(key));
     object.map_or(0, unwritten_of)
 }
 
 /// See [`super::lock_lost`].
 pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
-    let Some((ino, key)) = place_of(&lock.resource) else { return };
+    let Some((ino, key)) = place_of(w, &lock.resource) else { return };
     let range = lock_range(lock);
     let Some(now) = file(w, ino) else { return };
     let Some(object) = now.object(key) else { return };
@@ -272,6 +272,9 @@ pub(super) fn op_ended(w: &mut World, op: OpId) {
     let Some(inos) = w.data.marked_ops.remove(&op) else { return };
     for ino in inos {
         let was_call = w.data.kernel_calls.remove(&(ino, op)).is_some();
+        if w.data.migrating.get(&ino) == Some(&op) {
+            w.data.migrating.remove(&ino);
+        }
         let Some(now) = file_mut(w, ino) else { continue };
         let mut changed = was_call;
         if now.exclusive == Some(op) {
@@ -310,7 +313,7 @@ pub(super) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<super::DataStat> {
         let attr = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).ok_or(Errno::ESTALE)?;
         return Ok(super::DataStat { lvb: super::state::home_lvb(attr), cacheable: false });
     }
-    let lvb = access::merged(cx, ino, true)?;
+    let lvb = layout::unchanged(cx, ino, steps::STAT_LAYOUT, |cx| access::merged(cx, ino, true))?;
     let cacheable = stat_cached(cx.w, ino).is_some();
     Ok(super::DataStat { lvb, cacheable })
 }
@@ -324,6 +327,9 @@ pub(super) fn stat_cached(w: &World, ino: u64) -> Option<super::DataStat> {
     }
     let mut all = Lvb::default();
     let resident = file.resident();
+    if !resident && !layout::is_known(w, ino) {
+        return None;
+    }
     let keys = if resident { HOME..HOME } else { 0..file.objects.len() as u32 };
     for key in keys.chain(resident.then_some(HOME)) {
         let object = file.object(key)?;
@@ -355,6 +361,9 @@ pub(super) fn drop_node(w: &mut World, ino: u64) {
             object.pages.cut(&ALL);
             object.locks.clear();
         });
+        if let Some(file) = file_mut(w, ino) {
+            file.layout_sure = false;
+        }
         if let Some((dest, resource, true)) = held
             && key != HOME
         {

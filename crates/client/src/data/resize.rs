@@ -1,7 +1,7 @@
 //! Truncate, fallocate, and the search for data and holes.
 
 use core::ops::Range;
-use proto::msg::{LockMode, ObjectId, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
+use proto::msg::{LockMode, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
 use proto::{Bytes, Errno, Opcode};
 
 use super::state::{ALL, HOME, Key, edit, file, file_mut, node_key};
@@ -116,7 +116,7 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };
     let dest = object.dest;
     let request = PunchReq {
-        object: ObjectId { fid: object.resource.fid, stripe: object.resource.stripe },
+        object: object.id(),
         kind: kind as i32,
         start: range.start,
         length: if kind == PunchKind::Truncate { 0 } else { range.end - range.start },
@@ -296,9 +296,9 @@ pub(super) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Ru
             // Nothing but hole from here on.
             hole.then_some(from)
         } else {
-            let request = SeekReq { object: ObjectId { fid: now.fid, stripe: key }, offset: from, hole };
+            let request = SeekReq { object: object.id(), offset: from, hole };
             let dest = object.dest;
-            let at = step(steps::SEEK, u64::from(key));
+            let at = step(steps::SEEK, object.number());
             match cx.start_rpc(at, dest, Opcode::ObjSeek, |_, _| (request, Bytes::new())) {
                 None => {
                     waiting = true;

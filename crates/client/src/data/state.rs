@@ -9,7 +9,7 @@
 use core::ops::Range;
 use core::time::Duration;
 use proto::frame::Header;
-use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, Policy, Resource, ResourceKind};
+use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, ObjectId, Policy, Resource, ResourceKind};
 use proto::{Bytes, Errno, Fid, Transno};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -104,6 +104,16 @@ impl Object {
             unwritable: None,
             failures: 0,
         }
+    }
+
+    /// Its name on its target.
+    pub fn id(&self) -> ObjectId {
+        ObjectId { fid: self.resource.fid, stripe: self.resource.stripe }
+    }
+
+    /// The number in its name, for steps of operations: another object never has it.
+    pub fn number(&self) -> u64 {
+        u64::from(self.resource.stripe)
     }
 
     /// One of the locks that cover `range` in `mode` together, called back or not. Neighbouring narrow locks count
@@ -227,6 +237,8 @@ pub struct NodeData {
     pub(super) fid: Fid,
     /// Unknown until the first attributes.
     pub(super) layout: Option<Layout>,
+    /// The layout is the file's as long as any lock on an object is held ([`super::layout`]).
+    pub(super) layout_sure: bool,
     pub(super) striping: Striping,
     /// The resident file. Without meaning once the data has left.
     pub(super) home: Object,
@@ -262,6 +274,7 @@ impl NodeData {
         let mut data = NodeData {
             fid,
             layout: None,
+            layout_sure: false,
             striping: Striping::WHOLE,
             home: Object::new(mdt, Resource::inode(fid)),
             objects: Vec::new(),
@@ -297,9 +310,11 @@ impl NodeData {
             .osts
             .iter()
             .zip(0..)
-            .map(|(ost, stripe)| Object::new(Dest::Ost(*ost), Resource::object(fid, stripe)))
+            .map(|(ost, stripe)| (ost, layout.first_object.wrapping_add(stripe)))
+            .map(|(ost, number)| Object::new(Dest::Ost(*ost), Resource::object(fid, number)))
             .collect();
         self.layout = Some(layout);
+        self.layout_sure = false;
     }
 
     pub(super) fn object(&self, key: Key) -> Option<&Object> {
@@ -447,6 +462,8 @@ pub struct DataState {
     pub(super) kernel_calls: BTreeMap<(u64, OpId), KernelCall>,
     /// What went wrong with write-back so far.
     pub(super) troubles: Troubles,
+    /// Files whose data is copied to other objects, with who does it.
+    pub(super) migrating: BTreeMap<u64, OpId>,
     /// Operations that [`super::op_ended`] must look for.
     pub(super) marked_ops: Map<OpId, SmallVec<[u64; 1]>>,
 }
@@ -606,7 +623,9 @@ pub(super) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
     let change = match &file.layout {
         None => true,
         Some(known) => {
-            (known.generation < layout.generation && *known != *layout) || (known.resident && !layout.resident)
+            // Of a file that has objects, the last word counts: a change that was lost with its server may be undone.
+            let newer = known.generation < layout.generation || (!known.resident && !layout.resident);
+            (newer && *known != *layout) || (known.resident && !layout.resident)
         }
     };
     if !change {
@@ -620,17 +639,21 @@ pub(super) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
         return;
     }
     // The data left the metadata target. What we had of it was copied (by us), or was given up with the lock.
-    let same = file.layout.as_ref().is_some_and(|known| known.osts == layout.osts);
+    let place = |layout: &Layout| (layout.first_object, layout.osts.clone());
+    let same = file.layout.as_ref().is_some_and(|known| place(known) == place(layout));
     if same && file.resident() {
         file.striping = Striping::new(layout.stripe_size, layout.osts.len());
         file.layout = Some(layout.clone());
     } else {
-        let keys: Vec<Key> = (0..file.objects.len() as u32).collect();
-        for key in keys {
+        let old: Vec<(Dest, Resource)> = file.objects.iter().map(|object| (object.dest, object.resource)).collect();
+        for key in 0..old.len() as Key {
             edit(w, ino, key, |object| object.pages.cut(&ALL));
         }
         if let Some(file) = file_mut(w, ino) {
             file.set_layout(layout.clone());
+        }
+        for (dest, resource) in old {
+            crate::locks::give_back(w, dest, &resource);
         }
     }
     edit(w, ino, HOME, |home| {
@@ -669,26 +692,34 @@ pub(super) fn home_lvb(attr: &Attr) -> Lvb {
     }
 }
 
-/// Which file and object a resource belongs to.
-pub(super) fn place_of(resource: &Resource) -> Option<(u64, Key)> {
+/// Which file and object a resource belongs to. `None` for objects that a file no longer has, or not yet.
+pub(super) fn place_of(w: &World, resource: &Resource) -> Option<(u64, Key)> {
+    let ino = resource.fid.ino();
     match resource.kind() {
-        ResourceKind::Inode => Some((resource.fid.ino(), HOME)),
-        ResourceKind::Object => Some((resource.fid.ino(), resource.stripe)),
+        ResourceKind::Inode => Some((ino, HOME)),
+        ResourceKind::Object => {
+            let layout = file(w, ino)?.layout.as_ref()?;
+            let stripe = resource.stripe.wrapping_sub(layout.first_object);
+            ((stripe as usize) < layout.osts.len()).then_some((ino, stripe))
+        }
         ResourceKind::Flock => None,
     }
 }
 
 /// See [`super::lock_granted`].
 pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
-    let Some((ino, key)) = place_of(&lock.resource) else { return };
+    if lock.resource.kind() == ResourceKind::Flock {
+        return;
+    }
     ensure(w, lock.resource.fid);
+    let Some((ino, key)) = place_of(w, &lock.resource) else { return };
     // Of a file that is no longer resident, an enqueue on the metadata target tells no size.
     edit(w, ino, key, |object| object.locked(lock, lvb));
 }
 
 /// See [`super::lock_changed`].
 pub(super) fn lock_changed(w: &mut World, lock: &HeldLock) {
-    let Some((ino, key)) = place_of(&lock.resource) else { return };
+    let Some((ino, key)) = place_of(w, &lock.resource) else { return };
     edit(w, ino, key, |object| {
         for held in object.locks.iter_mut().filter(|held| held.cookie == lock.cookie) {
             *held = *lock;
@@ -744,6 +775,12 @@ pub(super) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
             object.size_exact = false;
         }
     });
+    if let Some(file) = file_mut(w, ino)
+        && file.layout_sure
+        && file.objects.iter().all(|object| object.locks.is_empty())
+    {
+        file.layout_sure = false;
+    }
 }
 
 #[cfg(test)]

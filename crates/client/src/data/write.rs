@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 use proto::connect::BRW_SIZE_MAX;
-use proto::msg::{LockMode, Lvb, ObjectId, ObjectStateRep, WriteReq};
+use proto::msg::{LockMode, Lvb, ObjectStateRep, WriteReq};
 use proto::{Bytes, Errno, Opcode};
 
 use super::state::{BUDGET, HOME, Key, edit, evict, file, file_mut, into_clock, node_key};
@@ -197,7 +197,7 @@ fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
     lvb.ctime_ns = lvb.ctime_ns.max(now);
     lvb.mtime_ns = lvb.ctime_ns;
     let request = WriteReq {
-        object: ObjectId { fid: object.resource.fid, stripe: object.resource.stripe },
+        object: object.id(),
         offset: part.range.start,
         lock: object.covering(LockMode::Pw, &part.range).map_or(0, |lock| lock.handle),
         lvb: Some(lvb),

@@ -11,6 +11,7 @@ use super::{attributes, fid_of, step, walk, writable};
 use crate::api::Answer;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
+use crate::node::{S_IFMT, S_IFREG};
 use crate::op::WaitKey;
 
 /// Block size of `statfs`.
@@ -190,5 +191,20 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     if !wish.osts.is_empty() && set.is_none_or(|set| set.osts != wish.osts) {
         return Err(Errno::EOPNOTSUPP.into());
     }
+    Ok(Answer::Done)
+}
+
+/// `Migrate`. `EOPNOTSUPP`: a server or another client is of a version that knows nothing of it.
+pub(crate) fn migrate(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
+    walk(cx, ino)?;
+    writable(cx)?;
+    if !cx.began(step::MAIN) {
+        crate::behind::settled(cx, ino)?;
+        if attributes(cx, ino, false)?.mode & S_IFMT != S_IFREG {
+            return Err(Errno::EINVAL.into());
+        }
+        cx.set_memo(step::MAIN, 1);
+    }
+    super::stale_if_gone(crate::data::migrate(cx, ino, wish))?;
     Ok(Answer::Done)
 }

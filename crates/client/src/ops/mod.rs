@@ -159,6 +159,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::FidToPath { fid } => info::fid_to_path(cx, *fid),
         Call::GetLayout { ino } => info::get_layout(cx, *ino),
         Call::SetLayout { ino, wish } => info::set_layout(cx, *ino, wish),
+        Call::Migrate { ino, wish } => info::migrate(cx, *ino, wish),
         Call::TargetSpace => info::target_space(cx),
     }
 }

@@ -262,6 +262,7 @@ impl Values<'_> {
             generation: self.u(),
             want_count: [-1, 0, 1, 2, i32::MIN, i32::MAX][self.rng.below(6) as usize],
             want_first: [-1, 0, 1, i32::MIN, i32::MAX][self.rng.below(5) as usize],
+            first_object: if self.rng.chance(1, 4) { number(self.rng) as u32 } else { 0 },
         }
     }
 
@@ -349,7 +350,7 @@ impl Values<'_> {
             }),
             _ => Reint::Setlayout(SetlayoutOp {
                 fid: self.fid(),
-                kind: [0, 1, 2, -1][self.rng.below(4) as usize],
+                kind: [0, 1, 2, 3, 4, 5, -1][self.rng.below(7) as usize],
                 layout: self.opt(Self::layout),
                 lvb: self.lvb(),
             }),

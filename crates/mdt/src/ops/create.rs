@@ -256,6 +256,7 @@ fn new_inode(mdt: &Mdt, change: &Change, parent: &Inode, new: &New<'_>) -> Inode
         symlink: if kind == S_IFLNK { new.symlink.clone() } else { Bytes::new() },
         dir: DirState::default(),
         leaving: false,
+        next_object: 0,
     }
 }
 

@@ -57,11 +57,16 @@ impl Change {
 /// The answer to a change of an object, and of the directory that it got a name in. Its mode goes into the record, for an answer
 /// that has to be rebuilt when the object is gone.
 fn changed(cx: &mut Cx<'_>, change: &Change, inode: &Inode, parent: Option<&Inode>) -> Reply {
-    let rep = ObjectRep {
+    let rep = described(cx, change, inode, parent);
+    Reply::new(&rep).with_record(u64::from(inode.mode))
+}
+
+/// See [`changed`].
+fn described(cx: &mut Cx<'_>, change: &Change, inode: &Inode, parent: Option<&Inode>) -> ObjectRep {
+    ObjectRep {
         attr: Some(inode.attr()),
         parent_attr: parent.map(Inode::attr),
         locks: grants::grant(cx, &change.want, Some(inode), parent.map(|parent| parent.fid)),
         ..ObjectRep::default()
-    };
-    Reply::new(&rep).with_record(u64::from(inode.mode))
+    }
 }

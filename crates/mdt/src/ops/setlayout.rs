@@ -1,38 +1,72 @@
-//! Layouts: a directory's default, a file's before it has data, and the move of a file's data to object targets.
+//! Layouts: a directory's default, a file's before it has data, the move of a file's data to object targets, and to others.
+//!
+//! ```text
+//! Copy    new objects are chosen; the destroy log has them, with the client that fills them
+//! Swap    the layout names the new objects; the destroy log has the old ones instead
+//! ```
+//! So of old and new objects one set is always in the log, in the same group as the layout that says which.
 
 use crate::ops::Change;
 use crate::tree::{self, Node};
-use crate::{Mdt, layouts};
-use proto::msg::{Layout, LockMode, Policy, Resource, SetlayoutKind, SetlayoutOp, bits};
-use proto::{Errno, Operation};
-use schema::SmallData;
-use target::{Cx, Reply, ShareKey, Stop};
+use crate::{Mdt, layouts, tasks};
+use proto::connect::features;
+use proto::msg::{Layout, LockMode, ObjectRep, Policy, Resource, SetlayoutKind, SetlayoutOp, bits};
+use proto::{ClientUuid, Errno, Operation};
+use schema::{DestroyLog, ObjectsKey, SmallData};
+use target::{Cx, Reply, ShareKey, Stop, format_features};
 
-/// See the module.
+/// See the module. `first`: the answer to the first execution, in a replay.
 pub fn setlayout(
     mdt: &mut Mdt,
     cx: &mut Cx<'_>,
     change: &Change,
     op: &SetlayoutOp,
-    first: Option<Layout>,
+    first: Option<ObjectRep>,
 ) -> Result<Reply, Stop> {
     let mut node = tree::node(cx, op.fid)?;
     cx.pre_version(0, tree::version_of(&node.inode))?;
     let wanted = op.layout.clone().unwrap_or_default();
-    match SetlayoutKind::try_from(op.kind).map_err(|_| Errno::EINVAL)? {
+    let first = first.unwrap_or_default();
+    let (mut copy, mut doomed) = (None, None);
+    let kind = SetlayoutKind::try_from(op.kind).map_err(|_| Errno::EINVAL)?;
+    match kind {
         SetlayoutKind::Set => {
+            let first = layouts::checked_answer(first.attr.and_then(|attr| attr.layout))?;
             set(mdt, cx.is_replay(), change, &mut node, &wanted, first)?;
             node.inode.ctime_ns = change.now_ns;
         }
         SetlayoutKind::Leave => leave(mdt, cx, &mut node, op, &wanted)?,
+        SetlayoutKind::Copy => {
+            check_copy(cx, change, &node, &wanted)?;
+            if node.inode.is_resident() {
+                let first = layouts::checked_answer(first.attr.and_then(|attr| attr.layout))?;
+                let chosen = choose(mdt, cx.is_replay(), &node, &wanted, first)?;
+                tree::revoke(cx, &[(op.fid, bits::LAYOUT)])?;
+                doomed = grow_elsewhere(cx, &mut node, chosen)?;
+            } else {
+                let first = layouts::checked_answer(first.copy)?;
+                let chosen = choose(mdt, cx.is_replay(), &node, &wanted, first)?;
+                copy = Some(begin_copy(cx, &mut node, chosen)?);
+            }
+        }
+        SetlayoutKind::Swap => doomed = Some(swap(cx, &mut node, op, &wanted)?),
+        SetlayoutKind::Drop => {
+            let client = client(cx)?;
+            tasks::give_up_copies(mdt, cx, op.fid, Some(client))?;
+        }
     }
-    tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
+    if copy.is_none() && kind != SetlayoutKind::Drop {
+        tree::revoke(cx, &[(op.fid, bits::LAYOUT | bits::UPDATE)])?;
+    }
 
     cx.changed(ShareKey::object(op.fid));
     node.put(cx);
-    let reply = super::changed(cx, change, &node.inode, None);
+    if let Some(objects) = doomed {
+        mdt.destroys.add(cx.transno(), objects);
+    }
+    let rep = ObjectRep { copy, ..super::described(cx, change, &node.inode, None) };
     cx.count(Operation::Setattr);
-    Ok(reply)
+    Ok(Reply::new(&rep).with_record(u64::from(node.inode.mode)))
 }
 
 /// `lfs setstripe`. A default without any wish removes the default. `first`: what a file got the first time, in a replay.
@@ -70,6 +104,7 @@ fn set(
     let choose = || layouts::of_new_file(Some(&default), &mdt.osts, inode.fid, true);
     let mut layout = first.map_or_else(choose, |first| Layout { resident: true, ..first });
     layout.generation = generation + 1;
+    layout.first_object = tree::objects_of(inode).first;
     inode.layout = Some(layout);
     Ok(())
 }
@@ -105,6 +140,7 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
         osts: copied.osts.clone(),
         resident: false,
         generation: ours.generation + 1,
+        first_object: ours.first_object,
         ..Layout::default()
     });
     inode.leaving = false;
@@ -118,9 +154,133 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
 
 /// Whether the sender has the data and the layout for itself.
 fn holds_all(cx: &Cx<'_>, op: &SetlayoutOp) -> bool {
+    holds(cx, op, bits::DOM | bits::LAYOUT)
+}
+
+/// Whether the sender has these bits for itself.
+fn holds(cx: &Cx<'_>, op: &SetlayoutOp, wanted: u64) -> bool {
     cx.locks().held_on(cx.export(), &Resource::inode(op.fid)).any(|held| {
-        let both = bits::DOM | bits::LAYOUT;
-        let covers = matches!(held.policy, Policy::Bits(has) if has & both == both);
+        let covers = matches!(held.policy, Policy::Bits(has) if has & wanted == wanted);
         held.mode == LockMode::Ex && covers
     })
+}
+
+fn client(cx: &Cx<'_>) -> Result<ClientUuid, Errno> {
+    cx.export_info(cx.export()).map(|export| export.uuid).ok_or(Errno::ENOTCONN)
+}
+
+/// Errors: `EOPNOTSUPP` while a client is there that could not find the data of a file that moved.
+fn check_copy(cx: &Cx<'_>, change: &Change, node: &Node, wanted: &Layout) -> Result<(), Errno> {
+    if !node.inode.is_file() {
+        return Err(Errno::EINVAL);
+    }
+    if !change.caller.is_owner(&node.inode) {
+        return Err(Errno::EPERM);
+    }
+    if wanted.generation != node.inode.layout.as_ref().map_or(0, |layout| layout.generation) {
+        return Err(Errno::ESTALE);
+    }
+    if !cx.is_replay() && !cx.all_clients_have(features::LAYOUT_SWAP) {
+        stdx::mark!("client_too_old_to_migrate");
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(())
+}
+
+/// Other objects for a file. What the wish leaves open is as it was. `first`: what was chosen the first time, in a replay.
+///
+/// Errors: `ENXIO` if a target that was asked for takes no objects now, `ENOSPC` if there is none that does.
+fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option<Layout>) -> Result<Layout, Errno> {
+    let ours = node.inode.layout.clone().unwrap_or_default();
+    let mut wish = layouts::checked_default(wanted, &mdt.osts)?;
+    if wish.stripe_size == 0 {
+        wish.stripe_size = ours.stripe_size;
+    }
+    if wish.want_count == 0 {
+        wish.want_count = ours.osts.len().max(1) as i32;
+    }
+    let named = wish.osts.iter().copied().chain(u32::try_from(wish.want_first));
+    if !replayed && !named.into_iter().all(|index| mdt.osts.takes_objects(index)) {
+        return Err(Errno::ENXIO);
+    }
+    let chosen = first.unwrap_or_else(|| layouts::of_new_file(Some(&wish), &mdt.osts, node.fid(), false));
+    let usable = replayed || chosen.osts.iter().all(|&index| mdt.osts.takes_objects(index));
+    if chosen.osts.is_empty() || !usable {
+        return Err(Errno::ENOSPC);
+    }
+    // Objects that may be there already keep their numbers.
+    let used = ours.first_object.checked_add(ours.osts.len() as u32).ok_or(Errno::EOVERFLOW)?;
+    // In a replay, also those that it had the first time.
+    let first_object = used.max(node.inode.next_object).max(chosen.first_object);
+    let generation = ours.generation.checked_add(1).ok_or(Errno::EOVERFLOW)?;
+    first_object.checked_add(chosen.osts.len() as u32).ok_or(Errno::EOVERFLOW)?;
+    Ok(Layout { stripe_size: chosen.stripe_size, osts: chosen.osts, generation, first_object, ..Layout::default() })
+}
+
+/// A resident file gets others to grow to. Gives the objects that it may have had and that go.
+fn grow_elsewhere(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Option<ObjectsKey>, Stop> {
+    let mut doomed = None;
+    let mut layout = Layout { resident: true, ..chosen };
+    if tree::doom_objects(cx, &node.inode) {
+        doomed = Some(tree::objects_of(&node.inode));
+        numbered(cx, node, &layout);
+    } else {
+        layout.first_object = tree::objects_of(&node.inode).first;
+    }
+    node.inode.layout = Some(layout);
+    node.inode.leaving = false;
+    Ok(doomed)
+}
+
+/// Numbers of objects are used: versions that do not know them must leave this target alone.
+fn numbered(cx: &mut Cx<'_>, node: &mut Node, layout: &Layout) {
+    node.inode.next_object = layout.first_object.saturating_add(layout.osts.len() as u32);
+    cx.set_incompat(format_features::LAYOUT_SWAP);
+    cx.hold_until_durable();
+}
+
+fn begin_copy(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Layout, Stop> {
+    let client = client(cx)?;
+    let objects = ObjectsKey { fid: node.fid(), first: chosen.first_object };
+    numbered(cx, node, &chosen);
+    let log = DestroyLog { osts: chosen.osts.clone(), client: client.0.to_be_bytes().to_vec().into() };
+    cx.put::<DestroyLog>(&objects, &log);
+    Ok(chosen)
+}
+
+/// Gives the objects that the file had.
+///
+/// Errors: `ESTALE` if the file has another layout than the copy was made of, or the copy was given up.
+fn swap(cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<ObjectsKey, Stop> {
+    let ours = node.inode.layout.clone().unwrap_or_default();
+    if !layouts::is_sound(copied) {
+        return Err(Errno::EINVAL.into());
+    }
+    if node.inode.is_resident() || ours.generation.checked_add(1) != Some(copied.generation) {
+        return Err(Errno::ESTALE.into());
+    }
+    if !cx.is_replay() && !holds(cx, op, bits::LAYOUT) {
+        return Err(Errno::ENOLCK.into());
+    }
+    let copy = ObjectsKey { fid: node.fid(), first: copied.first_object };
+    let log = cx.get::<DestroyLog>(&copy)?.ok_or(Errno::ESTALE)?;
+    if log.copier() != Some(client(cx)?) || log.osts != copied.osts {
+        return Err(Errno::ESTALE.into());
+    }
+    // What others find in the new objects must not be undone.
+    cx.hold_until_durable();
+    let old = tree::objects_of(&node.inode);
+    cx.delete::<DestroyLog>(&copy);
+    tree::doom_objects(cx, &node.inode);
+    node.inode.layout = Some(Layout {
+        stripe_size: copied.stripe_size,
+        osts: log.osts,
+        generation: copied.generation,
+        first_object: copied.first_object,
+        ..Layout::default()
+    });
+    if let Some(lvb) = &op.lvb {
+        node.inode.take_data_times(lvb);
+    }
+    Ok(old)
 }

@@ -3,7 +3,7 @@
 use crate::access::EXECUTE;
 use crate::ops::Change;
 use crate::tree::{self, Dir, Node, Place};
-use crate::{Mdt, grants};
+use crate::{Mdt, grants, tasks};
 use proto::msg::{ObjectRep, Resource, UnlinkOp};
 use proto::{Errno, Operation};
 use target::{Cx, Reply, ShareKey, Stop};
@@ -132,7 +132,10 @@ impl Mdt {
             self.known.forget(node.ino);
         }
         if gone == Gone::WithObjects {
-            self.destroys.add(cx.transno(), node.fid());
+            self.destroys.add(cx.transno(), tree::objects_of(&node.inode));
+        }
+        if node.inode.next_object != 0 {
+            tasks::drop_copies(cx, node.fid());
         }
     }
 }

@@ -133,7 +133,7 @@ impl Attr {
 
 /// Where the data of a regular file lies; on a directory, the default for new files.
 ///
-/// Objects are named (file FID, stripe index) on the target of that stripe. Byte `o` of the file lies in stripe
+/// Objects are named (file FID, `first_object` + stripe index) on the target of that stripe. Byte `o` of the file lies in stripe
 /// `(o / stripe_size) % stripe_count`, at `(o / stripe_size / stripe_count) * stripe_size + o % stripe_size` of its object.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Layout {
@@ -155,6 +155,10 @@ pub struct Layout {
     /// Directory default: first target; -1 means any.
     #[prost(sint32, tag = "6")]
     pub want_first: i32,
+    /// Number of the object of the first stripe; the others follow. 0 until the file was copied to other objects: no number of a
+    /// file is used twice, so that a stripe may stay on its target.
+    #[prost(uint32, tag = "90")]
+    pub first_object: u32,
 }
 
 /// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.
@@ -246,6 +250,9 @@ pub struct ObjectRep {
     /// not written of its data needs no writing, and the client's locks on it went with it.
     #[prost(bool, tag = "9")]
     pub destroyed: bool,
+    /// [`SetlayoutKind::Copy`]: the layout of the copy.
+    #[prost(message, optional, tag = "90")]
+    pub copy: Option<Layout>,
 }
 
 /// What an open did, with Lustre's numbers.
@@ -503,10 +510,11 @@ pub struct SetlayoutOp {
     #[prost(enumeration = "SetlayoutKind", tag = "2")]
     pub kind: i32,
     /// Set: `stripe_size`, `want_count`, `want_first`; zero or -1 means the default. Leave: the layout that the data was
-    /// copied to, with the generation that the client saw.
+    /// copied to, with the generation that the client saw. Copy: wishes as of Set, where the default is what the file has, with
+    /// the generation that the client saw. Swap: what the answer to Copy said.
     #[prost(message, optional, tag = "3")]
     pub layout: Option<Layout>,
-    /// Leave: times and size of the file, which its objects hold from now on.
+    /// Leave, Swap: times and size of the file, which its objects hold from now on.
     #[prost(message, optional, tag = "4")]
     pub lvb: Option<Lvb>,
 }
@@ -520,6 +528,14 @@ pub enum SetlayoutKind {
     /// The file's data leaves the metadata target: its objects are durable, the MDT's copy goes in this change.
     /// Needs an EX lock with DOM and LAYOUT, held by this client.
     Leave = 1,
+    /// `lfs migrate` begins: objects are chosen for a copy of the file's data, and removed again if the client goes without a
+    /// Swap. A file whose data is on the metadata target just gets other objects to grow to.
+    Copy = 2,
+    /// The copy is complete and durable: it is the file from now on, and the objects that it had go. Needs an EX lock with LAYOUT,
+    /// held by this client since before it saw that no other client had the data locked.
+    Swap = 3,
+    /// The client gives up its copies of this file: their objects go.
+    Drop = 4,
 }
 
 /// Most closes in one request: one bit each in its reply record.

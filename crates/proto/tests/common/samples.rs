@@ -73,6 +73,7 @@ fn layout(n: u32) -> Layout {
         generation: n + 3,
         want_count: -1,
         want_first: -(n as i32),
+        first_object: n + 7,
     }
 }
 
@@ -325,6 +326,7 @@ samples! {
         replaced_attr: Some(attr(109)),
         symlink: bytes("symlink"),
         destroyed: true,
+        copy: Some(layout(139)),
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
     "ReintReq/create" = reint(Reint::Create(create()));

@@ -46,7 +46,15 @@ fn bytes(text: &'static str) -> Bytes {
 }
 
 fn layout() -> Layout {
-    Layout { stripe_size: 1, osts: vec![2, 3], resident: true, generation: 4, want_count: -5, want_first: -6 }
+    Layout {
+        stripe_size: 1,
+        osts: vec![2, 3],
+        resident: true,
+        generation: 4,
+        want_count: -5,
+        want_first: -6,
+        first_object: 7,
+    }
 }
 
 fn link(n: u32) -> Link {
@@ -87,6 +95,7 @@ fn inode() -> Inode {
         symlink: bytes("symlink"),
         dir: dir_state(),
         leaving: true,
+        next_object: 22,
     }
 }
 
@@ -165,7 +174,11 @@ pub fn for_each(v: &mut impl Visitor) {
     );
     v.record("Oi", fid(1), Oi { ino: big(2) });
     v.record("Orphan", fid(1), Orphan { ino: big(2) });
-    v.record("DestroyLog", fid(1), DestroyLog { osts: vec![2, 3] });
+    v.record(
+        "DestroyLog",
+        ObjectsKey { fid: fid(1), first: 0 },
+        DestroyLog { osts: vec![2, 3], client: bytes("sixteen bytes...") },
+    );
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));
     v.record("MdtState", (), MdtState { next_region: big(1), sequences: vec![seq_range(2), seq_range(4)] });

@@ -309,6 +309,7 @@ impl Model {
             Op::Syncfs | Op::Statfs => Ok(Expect::Done),
             Op::PathToFid { path } => self.walk(cred, path).map(|_| Expect::Anything),
             Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
+            Op::Migrate { path, .. } => self.migrate(cred, path),
         }
     }
 

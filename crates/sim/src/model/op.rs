@@ -51,6 +51,7 @@ pub enum Op {
     Statfs,
     PathToFid { path: Path },
     SetStripe { path: Path, size: u32, count: i32, first: i32 },
+    Migrate { path: Path, count: i32, first: i32 },
 }
 
 /// What a path of a call is for.
@@ -92,7 +93,8 @@ impl Op {
             | Op::Truncate { path, .. }
             | Op::Fsyncdir { path }
             | Op::PathToFid { path }
-            | Op::SetStripe { path, .. } => vec![(ToObject, path)],
+            | Op::SetStripe { path, .. }
+            | Op::Migrate { path, .. } => vec![(ToObject, path)],
             Op::Close { .. }
             | Op::Read { .. }
             | Op::Write { .. }
@@ -182,6 +184,7 @@ impl Op {
             Op::SetStripe { path: p, size, count, first } => {
                 format!("setstripe {} size {size} count {count} first {first}", path(p))
             }
+            Op::Migrate { path: p, count, first } => format!("migrate {} count {count} first {first}", path(p)),
             other => format!("{other:?}"),
         }
     }

@@ -132,9 +132,14 @@ impl Draw<'_> {
                 1 => Op::Fsyncdir { path: self.some_path(paths, |body| matches!(body, Body::Directory { .. }))? },
                 _ => Op::Fsync { fd: self.fd()?, data_only: self.rng.chance(1, 4) },
             },
-            _ => match self.rng.below(3) {
+            _ => match self.rng.below(5) {
                 0 => Op::Statfs,
                 1 => Op::PathToFid { path: self.any_path(paths) },
+                2 | 3 => Op::Migrate {
+                    path: self.some_path(paths, |body| matches!(body, Body::File(_)))?,
+                    count: [0, 1, 2, -1][self.rng.below(4) as usize],
+                    first: [-1, 0][self.rng.below(2) as usize],
+                },
                 _ => Op::SetStripe {
                     path: self.some_path(paths, |body| matches!(body, Body::Directory { .. }))?,
                     size: 64 << 10,

@@ -77,6 +77,18 @@ impl Hands<'_> {
                 let call = |ino| Call::Setxattr { ino, name: name.clone(), value: value.clone(), flags: *flags };
                 kernel.about(cred, &self.full(path), call).await.map(|_| Got::Done)
             }
+            Op::Migrate { path, count, first } => {
+                let (want_count, want_first) = (*count, *first);
+                let wish = || Layout { want_count, want_first, ..Layout::default() };
+                let call = |ino| Call::Migrate { ino, wish: wish() };
+                match kernel.about(cred, &self.full(path), call).await {
+                    // It is written all the time, the targets that it should go to are away, or not all clients are back.
+                    Ok(_) | Err(Fail::Errno(Errno::EBUSY | Errno::ENXIO | Errno::ENOSPC | Errno::EOPNOTSUPP)) => {
+                        Ok(Got::Done)
+                    }
+                    Err(other) => Err(other),
+                }
+            }
             Op::Getxattr { path, name } => {
                 let call = |ino| Call::Getxattr { ino, name: name.clone() };
                 data(kernel.about(cred, &self.full(path), call).await?).map(Got::Data)

@@ -20,9 +20,9 @@ const STRIPE_COUNT_MAX: i32 = 2000;
 /// What a file gets if nobody said otherwise, in bytes.
 const STRIPE_SIZE_DEFAULT: u32 = 1 << 20;
 
-/// What `lfs setstripe` takes.
+/// The form of a layout.
 #[derive(Args)]
-pub struct Set {
+pub struct Shape {
     /// Stripes; -1 is one on each target that can be used; more than there are targets is the same
     #[arg(short = 'c', long = "stripe-count", default_value_t = 0, allow_negative_numbers = true)]
     count: i32,
@@ -35,6 +35,13 @@ pub struct Set {
     /// Exactly these targets, in this order: 0,2 or 1-3
     #[arg(short = 'o', long = "ost", value_name = "LIST")]
     list: Option<String>,
+}
+
+/// What `lfs setstripe` takes.
+#[derive(Args)]
+pub struct Set {
+    #[command(flatten)]
+    shape: Shape,
     /// Delete the layout of a directory: its new files get the usual one
     #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list"])]
     delete: bool,
@@ -53,27 +60,34 @@ pub fn set(wish: &Set) -> anyhow::Result<()> {
 }
 
 fn wanted(wish: &Set) -> anyhow::Result<Layout> {
-    if !wish.size.is_multiple_of(65536) {
-        bail!("a stripe size of {} bytes is not a multiple of 65536", wish.size);
-    }
-    let stripe_size = u32::try_from(wish.size)
-        .map_err(|_| anyhow!("a stripe size of {} bytes is too large; at most 4G - 64k", wish.size))?;
-    if wish.count < -1 || wish.count > STRIPE_COUNT_MAX {
-        bail!("{} stripes are not possible; give 1 to {STRIPE_COUNT_MAX}, or -1 for all targets", wish.count);
-    }
-    if wish.index < -1 {
-        bail!("{} is not the index of a target; -1 is any", wish.index);
-    }
-    let osts = wish.list.as_deref().map(parse_list).transpose()?.unwrap_or_default();
-    if let Some(&first) = osts.first() {
-        if wish.count != 0 && wish.count != osts.len() as i32 {
-            bail!("-c {} does not fit a list of {} targets", wish.count, osts.len());
+    wish.shape.layout()
+}
+
+impl Shape {
+    /// The wish of the options.
+    pub fn layout(&self) -> anyhow::Result<Layout> {
+        if !self.size.is_multiple_of(65536) {
+            bail!("a stripe size of {} bytes is not a multiple of 65536", self.size);
         }
-        if wish.index != -1 && wish.index != first as i32 {
-            bail!("-i {} is not the first target of the list", wish.index);
+        let stripe_size = u32::try_from(self.size)
+            .map_err(|_| anyhow!("a stripe size of {} bytes is too large; at most 4G - 64k", self.size))?;
+        if self.count < -1 || self.count > STRIPE_COUNT_MAX {
+            bail!("{} stripes are not possible; give 1 to {STRIPE_COUNT_MAX}, or -1 for all targets", self.count);
         }
+        if self.index < -1 {
+            bail!("{} is not the index of a target; -1 is any", self.index);
+        }
+        let osts = self.list.as_deref().map(parse_list).transpose()?.unwrap_or_default();
+        if let Some(&first) = osts.first() {
+            if self.count != 0 && self.count != osts.len() as i32 {
+                bail!("-c {} does not fit a list of {} targets", self.count, osts.len());
+            }
+            if self.index != -1 && self.index != first as i32 {
+                bail!("-i {} is not the first target of the list", self.index);
+            }
+        }
+        Ok(Layout { stripe_size, want_count: self.count, want_first: self.index, osts, ..Layout::default() })
     }
-    Ok(Layout { stripe_size, want_count: wish.count, want_first: wish.index, osts, ..Layout::default() })
 }
 
 /// `0,2`, `1-3`.
@@ -115,7 +129,7 @@ fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
 }
 
 /// Why a layout could not be set.
-fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
+pub fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
     let shown = path.display();
     let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
     match error.raw_os_error() {

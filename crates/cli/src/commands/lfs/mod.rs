@@ -1,6 +1,7 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
 mod layout;
+mod migrate;
 mod space;
 
 use std::ffi::OsString;
@@ -59,6 +60,8 @@ pub enum Command {
     Setstripe(layout::Set),
     /// The layout of files, and of a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
+    /// Move the data of files to other object targets, also while they are used; example: lfs migrate -o 1-3 /mnt/file
+    Migrate(migrate::Migrate),
     /// Metadata targets of a mount
     Mdts {
         /// Any path on it; all mounts if none is given
@@ -81,7 +84,7 @@ pub enum Command {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 36] = [
+const LACKING: [&str; 35] = [
     "changelog",
     "changelog_clear",
     "data_version",
@@ -103,7 +106,6 @@ const LACKING: [&str; 36] = [
     "hsm_state",
     "ladvise",
     "list_commands",
-    "migrate",
     "mirror",
     "mkdir",
     "mv",
@@ -148,6 +150,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Setstripe(wish) => layout::set(&wish)?,
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
+        Command::Migrate(wish) => return migrate::run(&wish),
         Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
         Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
         Command::Check { what, path } => {

@@ -1,0 +1,266 @@
+//! The data of a file moves to other objects, while it is used, and while machines fail.
+
+mod cluster;
+
+use std::time::Duration;
+
+use client::api::{Answer, Call, Event, FileHandle, SetStat};
+use cluster::{Cluster, wish};
+use proto::msg::Layout;
+use proto::{Bytes, Errno, Opcode};
+
+const LENGTH: usize = 300_000;
+
+fn content(seed: u8) -> Vec<u8> {
+    (0..LENGTH).map(|i| (i / 7) as u8 ^ seed).collect()
+}
+
+/// A file of two stripes on the first two targets, durable.
+fn striped(c: &mut Cluster, at: usize) -> (u64, FileHandle) {
+    let (f, fh) = c.create(at, 1, "f").unwrap();
+    let list = Layout { osts: vec![0, 1], ..wish(64 << 10, 0, -1) };
+    c.call(at, Call::SetLayout { ino: f.ino, wish: list }).unwrap();
+    assert_eq!(c.write(at, fh, 0, &content(1)), Ok(LENGTH as u32));
+    c.call(at, Call::Fsync { fh, data_only: false }).unwrap();
+    (f.ino, fh)
+}
+
+fn onto(osts: &[u32]) -> Layout {
+    Layout { osts: osts.to_vec(), ..wish(0, 0, -1) }
+}
+
+fn migrate(ino: u64, osts: &[u32]) -> Call {
+    Call::Migrate { ino, wish: onto(osts) }
+}
+
+fn layout(c: &mut Cluster, at: usize, ino: u64) -> Layout {
+    let Ok(Answer::Layout(Some(layout))) = c.call(at, Call::GetLayout { ino }) else { panic!("no layout") };
+    layout
+}
+
+/// How many objects each target has.
+fn objects(c: &mut Cluster) -> [usize; 3] {
+    c.pass(Duration::from_secs(10));
+    ["fs-OST0000", "fs-OST0001", "fs-OST0002"].map(|name| c.objects(name).len())
+}
+
+fn read(c: &mut Cluster, at: usize, fh: FileHandle) -> Bytes {
+    c.read(at, fh, 0, LENGTH as u32 + 10).unwrap()
+}
+
+/// Sends a call and stops where the first request of this kind has just been sent.
+fn until_sent(c: &mut Cluster, at: usize, call: Call, opcode: Opcode, count: u64) -> client::api::CallId {
+    c.requests.clear();
+    let id = c.send_quietly(at, cluster::cred(0), call);
+    let mut rng = stdx::Rng::new(7);
+    while c.requests.get(opcode.name()).copied().unwrap_or(0) < count {
+        c.one_step(&mut rng);
+    }
+    id
+}
+
+#[test]
+fn a_file_moves_and_everybody_goes_on_with_it() {
+    let mut c = Cluster::new(3);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, fh) = striped(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, ino, 2).unwrap();
+    assert_eq!(read(&mut c, b, other), content(1));
+    assert_eq!(c.call(a, migrate(ino, &[2, 1])), Ok(Answer::Done));
+    let now = layout(&mut c, a, ino);
+    assert_eq!((now.osts, now.stripe_size, now.first_object), (vec![2, 1], 64 << 10, 2));
+    assert_eq!(objects(&mut c), [0, 1, 1], "a stripe stays on its target, as another object");
+    for (at, fh) in [(a, fh), (b, other)] {
+        assert_eq!(read(&mut c, at, fh), content(1));
+        assert_eq!(c.getattr(at, ino).unwrap().size, LENGTH as u64);
+    }
+    // Both write on, and see each other's.
+    c.write(b, other, 10, b"from b").unwrap();
+    assert_eq!(&c.read(a, fh, 10, 6).unwrap()[..], b"from b");
+    c.write(a, fh, LENGTH as u64, b"longer").unwrap();
+    assert_eq!(c.getattr(b, ino).unwrap().size, LENGTH as u64 + 6);
+    // And once more, to one target, by the one who did not do it before.
+    assert_eq!(c.call(b, migrate(ino, &[0])), Ok(Answer::Done));
+    assert_eq!(objects(&mut c), [1, 0, 0]);
+    assert_eq!(&c.read(a, fh, LENGTH as u64, 100).unwrap()[..], b"longer");
+    c.unlink(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.close(b, other).unwrap();
+    assert_eq!(objects(&mut c), [0, 0, 0]);
+}
+
+#[test]
+fn who_has_no_lock_asks_where_the_data_is_now() {
+    let mut c = Cluster::new(3);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, _) = striped(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, ino, 2).unwrap();
+    c.read(b, other, 0, 10).unwrap();
+    c.call(a, migrate(ino, &[2])).unwrap();
+    c.pass(Duration::from_secs(10));
+    c.requests.clear();
+    assert_eq!(c.getattr(b, ino).unwrap().size, LENGTH as u64);
+    assert_eq!(read(&mut c, b, other), content(1));
+    c.requests.clear();
+    c.write(b, other, 0, b"x").unwrap();
+    c.write(b, other, 9, b"x").unwrap();
+    assert_eq!(c.read(b, other, 0, 1).unwrap(), b"x"[..]);
+    let asked: u64 = ["mds_getattr", "ldlm_enqueue"].iter().filter_map(|name| c.requests.get(name)).sum();
+    assert!(asked <= 1, "a lock on an object is enough from then on: {:?}", c.requests);
+}
+
+#[test]
+fn dirty_data_of_others_comes_along() {
+    let mut c = Cluster::new(3);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, fh) = striped(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, ino, 2).unwrap();
+    c.write(b, other, 100, b"dirty").unwrap();
+    c.write(a, fh, 200, b"dirty").unwrap();
+    c.call(a, migrate(ino, &[2])).unwrap();
+    let mut expected = content(1);
+    expected[100..105].copy_from_slice(b"dirty");
+    expected[200..205].copy_from_slice(b"dirty");
+    assert_eq!(read(&mut c, a, fh), expected);
+    assert_eq!(read(&mut c, b, other), expected);
+    assert_eq!(objects(&mut c), [0, 0, 1]);
+}
+
+#[test]
+fn what_is_written_meanwhile_is_not_lost() {
+    for elsewhere in [false, true] {
+        let mut c = Cluster::new(3);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, fh) = striped(&mut c, a);
+        c.lookup(b, 1, "f").unwrap();
+        let other = c.open(b, ino, 2).unwrap();
+        let id = until_sent(&mut c, a, migrate(ino, &[2]), Opcode::ObjWrite, 1);
+        let (at, by) = if elsewhere { (b, other) } else { (a, fh) };
+        c.write(at, by, 123, b"meanwhile").unwrap();
+        assert_eq!(c.answer(a, id), Ok(Answer::Done));
+        assert_eq!(layout(&mut c, a, ino).osts, [2]);
+        let mut expected = content(1);
+        expected[123..132].copy_from_slice(b"meanwhile");
+        assert_eq!(read(&mut c, a, fh), expected, "elsewhere: {elsewhere}");
+        assert_eq!(read(&mut c, b, other), expected, "elsewhere: {elsewhere}");
+        assert_eq!(objects(&mut c), [0, 0, 1], "the first copy is gone");
+    }
+}
+
+#[test]
+fn a_copy_that_nobody_completes_is_removed() {
+    // The client dies; the program is interrupted; the file is removed.
+    for how in 0..3 {
+        let mut c = Cluster::new(3);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, fh) = striped(&mut c, b);
+        c.close(b, fh).unwrap();
+        c.lookup(a, 1, "f").unwrap();
+        let id = until_sent(&mut c, a, migrate(ino, &[2]), Opcode::ObjWrite, 1);
+        let now = c.now;
+        match how {
+            0 => c.die(a),
+            1 => {
+                c.nodes[a].machine.handle(now, Event::Interrupt { id });
+                assert_eq!(c.answer(a, id), Err(Errno::EINTR));
+            }
+            _ => {
+                c.unlink(b, 1, "f").unwrap();
+                c.answer(a, id).unwrap_err();
+            }
+        }
+        c.pass(Duration::from_secs(400));
+        let left = objects(&mut c);
+        if how == 2 {
+            assert_eq!(left, [0, 0, 0]);
+        } else {
+            assert_eq!(left, [1, 1, 0], "how {how}");
+            assert_eq!(layout(&mut c, b, ino).osts, [0, 1]);
+        }
+    }
+}
+
+#[test]
+fn servers_that_restart_do_not_disturb_it() {
+    for (server, opcode, count) in [
+        ("fs-MDT0000", Opcode::MdsReint, 1),
+        ("fs-MDT0000", Opcode::ObjWrite, 1),
+        ("fs-MDT0000", Opcode::MdsReint, 2),
+        ("fs-OST0000", Opcode::ObjRead, 1),
+        ("fs-OST0002", Opcode::ObjWrite, 1),
+        ("fs-OST0002", Opcode::MdsReint, 2),
+    ] {
+        let mut c = Cluster::new(3);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, fh) = striped(&mut c, a);
+        c.lookup(b, 1, "f").unwrap();
+        let other = c.open(b, ino, 2).unwrap();
+        read(&mut c, b, other);
+        let id = until_sent(&mut c, a, migrate(ino, &[2]), opcode, count);
+        c.restart(server);
+        assert_eq!(c.answer(a, id), Ok(Answer::Done), "{server} at {opcode:?} {count}");
+        assert_eq!(layout(&mut c, b, ino).osts, [2]);
+        assert_eq!(read(&mut c, b, other), content(1));
+        assert_eq!(read(&mut c, a, fh), content(1));
+        assert_eq!(objects(&mut c), [0, 0, 1], "{server} at {opcode:?} {count}");
+    }
+}
+
+#[test]
+fn a_small_file_grows_elsewhere() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"small").unwrap();
+    c.call(a, migrate(f.ino, &[2])).unwrap();
+    let now = layout(&mut c, a, f.ino);
+    assert_eq!((now.osts, now.resident), (vec![2], true));
+    c.write(a, fh, 0, &content(3)).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    assert_eq!(objects(&mut c), [0, 0, 1]);
+    assert_eq!(read(&mut c, a, fh), content(3));
+}
+
+#[test]
+fn holes_and_sizes_stay() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    let (ino, fh) = striped(&mut c, a);
+    let set = SetStat { size: Some(9 << 20), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino, set }).unwrap();
+    c.call(a, migrate(ino, &[2, 0])).unwrap();
+    assert_eq!(c.getattr(a, ino).unwrap().size, 9 << 20);
+    let mut expected = content(1);
+    expected.resize(LENGTH + 10, 0);
+    assert_eq!(read(&mut c, a, fh), expected);
+    assert_eq!(c.read(a, fh, (9 << 20) - 5, 100).unwrap(), [0; 5][..]);
+    let b = c.mount();
+    assert_eq!(c.lookup(b, 1, "f").unwrap().size, 9 << 20);
+    c.pass(Duration::from_secs(10));
+    let bytes: u64 = ["fs-OST0000", "fs-OST0002"].iter().flat_map(|name| c.objects(name)).map(|o| o.blocks * 512).sum();
+    assert!(bytes < 3 << 20, "{bytes}");
+    // An empty file of objects moves, too.
+    let set = SetStat { size: Some(0), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino, set }).unwrap();
+    c.call(a, migrate(ino, &[1])).unwrap();
+    assert_eq!(c.getattr(a, ino).unwrap().size, 0);
+    c.write(a, fh, 3, b"x").unwrap();
+    assert_eq!(&read(&mut c, a, fh)[..], b"\0\0\0x");
+}
+
+#[test]
+fn bad_wishes_are_refused() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    let (ino, fh) = striped(&mut c, a);
+    assert_eq!(c.call(a, migrate(ino, &[7])), Err(Errno::EINVAL));
+    assert_eq!(c.call(a, migrate(1, &[0])), Err(Errno::EINVAL));
+    assert_eq!(c.call_as(a, 77, migrate(ino, &[2])), Err(Errno::EPERM));
+    c.set_capacity("fs-OST0002", 1 << 16);
+    assert_eq!(c.call(a, migrate(ino, &[2])), Err(Errno::ENOSPC));
+    assert_eq!(objects(&mut c), [1, 1, 0]);
+    assert_eq!(read(&mut c, a, fh), content(1));
+}

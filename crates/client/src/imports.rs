@@ -17,6 +17,7 @@ use stdx::{Instant, Map};
 
 use crate::api::{ConnId, Effect, FileHandle, Options};
 use crate::cx::Step;
+use crate::doubt::Touched;
 use crate::op::{OpId, Task, WaitKey};
 use crate::world::World;
 use crate::{data, locks, lost};
@@ -47,6 +48,8 @@ pub struct Pending {
     pub want_run: (u64, u32),
     /// It opens something: its body is kept for replay.
     pub open_body: Option<Bytes>,
+    /// What it changes.
+    pub touched: Touched,
 }
 
 /// A target.
@@ -316,6 +319,8 @@ pub(crate) fn submit(
         return;
     };
     let target = &mut w.imports.list[index];
+    let touched = core::mem::take(&mut w.touched);
+    touched.sent(&mut w.nodes);
     let opening = core::mem::take(&mut w.opening);
     let choosing = core::mem::take(&mut w.choosing) || opcode == Opcode::MdsBatch;
     let urgent = core::mem::take(&mut w.urgent);
@@ -333,7 +338,7 @@ pub(crate) fn submit(
         timeout: None,
     };
     let id = target.import.submit(now, outgoing);
-    target.pending.insert(id, Pending { op, step, opcode, wants, want_run, open_body });
+    target.pending.insert(id, Pending { op, step, opcode, wants, want_run, open_body, touched });
     w.imports.touch(index);
 }
 
@@ -363,6 +368,7 @@ fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
         }
     }
     for (dest, pending) in &gone {
+        pending.touched.answered(&mut w.nodes);
         crate::absorb::give_up(w, *dest, pending);
     }
     !gone.is_empty()
@@ -465,6 +471,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Hangup(link) => w.effect(Effect::Hangup { conn: conn(link) }),
             ImportEffect::Reply { id, result, .. } => {
                 if let Some(pending) = target.pending.remove(&id) {
+                    pending.touched.answered(&mut w.nodes);
                     return Some(match result {
                         Ok(frame) => (dest, Arrived::Reply(pending, frame)),
                         Err(errno) => (dest, Arrived::Failed(pending, errno)),

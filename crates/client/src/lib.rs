@@ -41,6 +41,7 @@ mod closes;
 mod config;
 mod cx;
 pub mod data;
+mod doubt;
 mod file;
 mod here;
 mod imports;

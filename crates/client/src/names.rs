@@ -246,6 +246,9 @@ impl World {
     pub(crate) fn known_name(&self, parent: u64, name: &[u8]) -> Found {
         let Some(node) = self.nodes.get(parent) else { return Found::Unknown };
         let Some(dir) = &node.dir else { return Found::Unknown };
+        if node.doubts(name) {
+            return Found::Unknown;
+        }
         let covered = node.has(bits::UPDATE);
         match dir.names.get(name) {
             Some(entry) => {

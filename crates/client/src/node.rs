@@ -11,6 +11,7 @@ use stdx::{Index, Instant, Slab};
 
 use crate::api::{KernelNames, KernelNode};
 use crate::data::NodeData;
+use crate::doubt::InDoubt;
 use crate::lost::Failures;
 use crate::names::Directory;
 
@@ -92,6 +93,8 @@ pub struct Node {
     pub(crate) unsettled: u16,
     /// Operations that ask a server to change it, or names in it.
     pub(crate) changing: u16,
+    /// Requests on their way that change it.
+    pub(crate) in_doubt: Option<Box<InDoubt>>,
     /// How often a change that was made here was lost, and why last.
     pub(crate) failures: Option<Box<Failures>>,
     /// The one before it in its list, and the one after it.
@@ -132,6 +135,7 @@ impl Node {
             private: 0,
             unsettled: 0,
             changing: 0,
+            in_doubt: None,
             failures: None,
             links: (NIL, NIL),
         }
@@ -139,7 +143,7 @@ impl Node {
 
     /// Whether neither the kernel nor open files nor operations refer to it.
     pub fn is_idle(&self) -> bool {
-        let used = self.unsettled > 0 || self.changing > 0;
+        let used = self.unsettled > 0 || self.changing > 0 || self.in_doubt.is_some();
         self.lookups == 0 && self.opens == 0 && self.wanted == 0 && !used
     }
 
@@ -151,6 +155,21 @@ impl Node {
     /// The attributes, if a lock covers them.
     pub fn covered_attr(&self) -> Option<&Attr> {
         if self.attr_covered && self.has(bits::UPDATE) { self.attr.as_ref() } else { None }
+    }
+
+    /// The same, if no request is on its way that may have changed them already: then others may see newer ones.
+    pub fn certain_attr(&self) -> Option<&Attr> {
+        if self.in_doubt.is_none() { self.covered_attr() } else { None }
+    }
+
+    /// What says who may do what with it, if a lock covers that and no request is on its way that changes it.
+    pub fn access_attr(&self) -> Option<&Attr> {
+        if self.in_doubt.as_ref().is_none_or(|doubt| !doubt.is_of_access()) { self.covered_attr() } else { None }
+    }
+
+    /// Whether a request is on its way that changes what this name leads to.
+    pub(crate) fn doubts(&self, name: &[u8]) -> bool {
+        self.in_doubt.as_ref().is_some_and(|doubt| doubt.has_name(name))
     }
 
     /// Whether locks cover what says who may do what with it, and it has a name.

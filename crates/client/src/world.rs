@@ -12,6 +12,7 @@ use crate::behind::Behind;
 use crate::closes::Closes;
 use crate::cx::Step;
 use crate::data::DataState;
+use crate::doubt::Touched;
 use crate::file::Files;
 use crate::imports::{Dest, Imports};
 use crate::node::{Node, Nodes};
@@ -204,6 +205,8 @@ pub struct World {
     pub(crate) opening: bool,
     /// The server chooses something for the request now being made, which its replay has to bring.
     pub(crate) choosing: bool,
+    /// What the request now being made changes.
+    pub(crate) touched: Touched,
     /// Cookies of locks that the request now being made wants.
     pub(crate) wants: SmallVec<[u64; 3]>,
     /// Steps that failed at once: there is no such target.
@@ -253,6 +256,7 @@ impl World {
             urgent: false,
             opening: false,
             choosing: false,
+            touched: Touched::default(),
             failures: Vec::new(),
             wants: SmallVec::new(),
             effects: VecDeque::new(),
@@ -323,6 +327,16 @@ impl World {
     pub(crate) fn send(&mut self, op: OpId, step: Step, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
         let wants = core::mem::take(&mut self.wants);
         crate::imports::submit(self, op, step, dest, opcode, body, bulk, wants);
+    }
+
+    /// The request now being made changes what a name leads to.
+    pub(crate) fn touches_name(&mut self, parent: u64, name: &Bytes) {
+        self.touched.name(&self.nodes, parent, name);
+    }
+
+    /// The request now being made changes attributes of a node; `access`: those that say who may do what with it.
+    pub(crate) fn touches(&mut self, ino: u64, access: bool) {
+        self.touched.node(ino, access);
     }
 
     /// A cookie for a lock that the request now being made wants from `dest`.

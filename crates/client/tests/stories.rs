@@ -1041,6 +1041,8 @@ fn a_read_beside_a_truncation_sees_one_state() {
         let fh = c.open(a, file.ino, 2).unwrap();
         // What hangs on the change of another client is answered when that is durable.
         let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+        c.pass(Duration::from_secs(6));
+        c.slow_media = true;
         let chmod = c.send_quietly(b, cred(0), Call::Setattr { ino: file.ino, set });
         while !c.answered(b, chmod) {
             c.one_step(&mut rng);
@@ -1061,5 +1063,85 @@ fn a_read_beside_a_truncation_sees_one_state() {
             let Answer::Data(read) = c.answer(a, read).unwrap() else { panic!() };
             assert!(read[..] == data || read[..] == data[..10], "seed {seed}: {} bytes", read.len());
         }
+    }
+}
+
+/// What a client says of the names "f", "g" and "h", each alone, and of all in the listing.
+fn look_at(c: &mut Cluster, rng: &mut Rng, node: usize, dir: u64) -> Vec<String> {
+    let mut ask = |c: &mut Cluster, call: Call| {
+        let id = c.send_quietly(node, cred(0), call);
+        for _ in 0..10_000 {
+            if c.answered(node, id) {
+                break;
+            }
+            c.one_step(rng);
+        }
+        assert!(c.answered(node, id), "{:?}", c.nodes[node].machine.in_progress());
+        c.answer(node, id)
+    };
+    let mut seen = Vec::new();
+    for text in ["f", "g", "h"] {
+        seen.push(match ask(c, Call::Lookup { parent: dir, name: name(text) }) {
+            Ok(Answer::Entry(stat)) => format!("{} links", stat.nlink),
+            other => format!("{:?}", other.map(drop)),
+        });
+    }
+    let Ok(Answer::Opened { fh, .. }) = ask(c, Call::Opendir { ino: dir }) else { panic!() };
+    let Ok(Answer::Entries(list)) = ask(c, Call::Readdir { fh, offset: 0, max_bytes: 4096, plus: false }) else {
+        panic!()
+    };
+    let mut names: Vec<Bytes> = list.into_iter().map(|entry| entry.name).collect();
+    names.sort();
+    seen.push(format!("{names:?}"));
+    seen
+}
+
+/// The answer to a change is late, and another client has seen what it did: then every program of the client that asked for it sees it,
+/// too, whatever was cached there.
+#[test]
+fn what_others_have_seen_of_a_change_on_its_way_is_seen_here() {
+    for seed in 0..150 {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(a, 1, "d").unwrap().ino;
+        let (file, fh) = c.create(a, dir, "f").unwrap();
+        c.close(a, fh).unwrap();
+        c.call(a, Call::Link { ino: file.ino, new_parent: dir, new_name: name("g") }).unwrap();
+        let there = c.walk(b, "d").unwrap();
+        let before = look_at(&mut c, &mut rng, a, dir);
+        // What hangs on the change of another client is answered when that is durable.
+        let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+        c.pass(Duration::from_secs(6));
+        c.slow_media = true;
+        let chmod = c.send_quietly(b, cred(0), Call::Setattr { ino: file.ino, set });
+        c.run();
+        assert!(c.answered(b, chmod));
+        look_at(&mut c, &mut rng, a, dir);
+        let change = match rng.below(3) {
+            0 => Call::Unlink { parent: dir, name: name("f") },
+            1 => Call::Rename { parent: dir, name: name("f"), new_parent: dir, new_name: name("h"), flags: 0 },
+            _ => Call::Link { ino: file.ino, new_parent: dir, new_name: name("h") },
+        };
+        let change = c.send_quietly(a, cred(0), change);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            for _ in 0..rng.below(20) {
+                c.one_step(&mut rng);
+            }
+            seen.push(look_at(&mut c, &mut rng, b, there));
+            seen.push(look_at(&mut c, &mut rng, a, dir));
+        }
+        assert!(!c.answered(a, change), "seed {seed}: it hangs on the other change");
+        c.slow_media = false;
+        c.run();
+        c.answer(a, change).unwrap();
+        c.answer(b, chmod).unwrap();
+        let after = look_at(&mut c, &mut rng, a, dir);
+        // Of what the change makes different, nobody sees the old after anybody has seen the new.
+        let different = |i: usize| before[i] != after[i];
+        let all = seen.iter().flat_map(|look| look.iter().enumerate()).filter(|(i, _)| different(*i));
+        let is_new: Vec<bool> = all.map(|(i, text)| *text == after[i]).collect();
+        assert!(is_new.is_sorted(), "seed {seed}: {seen:#?}");
     }
 }

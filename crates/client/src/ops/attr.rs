@@ -149,11 +149,9 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     }
     let cred = cx.op.cred.clone();
     let first = !cx.replied(step::MAIN);
-    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, _| ReintReq {
-        cred: Some((*cred).clone()),
-        now_ns,
-        want: None,
-        op: Some(Reint::Setattr(op)),
+    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, _| {
+        w.touches(ino, true);
+        ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Setattr(op)) }
     });
     super::stale_if_gone(result)?;
     if first

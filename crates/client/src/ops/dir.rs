@@ -307,7 +307,8 @@ fn still_locked(w: &World, listed: &Listed) -> bool {
 pub(super) fn whole(w: &World, ino: u64) -> Option<Arc<Listing>> {
     let node = w.nodes.get(ino)?;
     let (epoch, listing) = node.dir.as_ref()?.listing.as_ref()?;
-    (node.has(bits::UPDATE) && *epoch == node.update_epoch).then(|| listing.clone())
+    let certain = node.in_doubt.is_none();
+    (certain && node.has(bits::UPDATE) && *epoch == node.update_epoch).then(|| listing.clone())
 }
 
 /// Whether the attributes of what follows `after` are here, for so many bytes: most of them, since those of a file that

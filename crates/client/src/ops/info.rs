@@ -176,6 +176,7 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     cx.changing(step::CHANGING, ino);
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.choosing = true;
+        w.touches(ino, false);
         let kind = SetlayoutKind::Set as i32;
         ReintReq {
             cred: Some((*op.cred).clone()),

@@ -157,11 +157,14 @@ pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = super::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     let first = !cx.replied(step::MAIN);
-    cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
-        cred: Some((*op.cred).clone()),
-        now_ns: op.wall_ns,
-        want: None,
-        op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
+    cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.touches(ino, true);
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: None,
+            op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
+        }
     })?;
     if first && let Some(node) = cx.w.nodes.get_mut(ino) {
         node.xattrs = None;

@@ -70,7 +70,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
                     }
                     return Ok(stat);
                 }
-                if cx.began(step::ATTR) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.covered_attr().is_some())
+                if cx.began(step::ATTR) || cx.w.nodes.get(child.ino()).is_some_and(|node| node.certain_attr().is_some())
                 {
                     // The name is sure and so are the attributes; only the data's size is missing.
                     super::attributes(cx, child.ino(), true)?;

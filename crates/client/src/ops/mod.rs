@@ -271,7 +271,7 @@ pub(crate) fn attributes(cx: &mut Cx<'_>, ino: u64, data: bool) -> Run<Attr> {
     let fid = fid_of(ino)?;
     if !cx.began(step::ATTR)
         && let Some(node) = cx.w.nodes.get(ino)
-        && let Some(attr) = node.covered_attr()
+        && let Some(attr) = node.certain_attr()
         && (!data || !is_resident(attr) || data::stat_cached(cx.w, ino).is_some())
     {
         return Ok(attr.clone());
@@ -310,7 +310,7 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     let data = if node.is_regular() { Some(data_stat(cx, ino)?) } else { None };
     let node = cx.w.nodes.get(ino).ok_or(Errno::ESTALE)?;
     let attr = node.attr.as_ref().ok_or(Errno::ESTALE)?;
-    Ok(compose(node, attr, data, node.covered_attr().is_some()))
+    Ok(compose(node, attr, data, node.certain_attr().is_some()))
 }
 
 /// [`stat`] for who looked a name up. If the object targets cannot say how large the file is because a record there is lost, a name
@@ -343,7 +343,7 @@ fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {
 /// The same if locks cover everything: no request, no waiting.
 pub(crate) fn stat_cached(w: &World, ino: u64) -> Option<Stat> {
     let node = w.nodes.get(ino)?;
-    let attr = node.covered_attr()?;
+    let attr = node.certain_attr()?;
     let data = if node.is_regular() { Some(data::stat_cached(w, ino)?) } else { None };
     Some(compose(node, attr, data, true))
 }
@@ -383,7 +383,7 @@ pub(super) fn compose(node: &crate::node::Node, attr: &Attr, data: Option<data::
 
 /// Whether `cred` may do `mask` (R 4, W 2, X 1) as far as covered attributes say; `None`: only the server knows.
 pub(crate) fn permitted(w: &World, ino: u64, mask: u32, cred: &proto::msg::Cred) -> Option<bool> {
-    permits(w.nodes.get(ino)?.covered_attr()?, mask, cred)
+    permits(w.nodes.get(ino)?.access_attr()?, mask, cred)
 }
 
 /// The same as attributes say that may be old.

@@ -77,6 +77,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     let first = !cx.replied(step::MAIN);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.choosing = mode & S_IFMT == S_IFREG;
+        w.touches_name(parent, name);
         let lease = w.wants_lease(parent);
         let names = lease || w.wants_directory_lock(parent);
         let data = (mode & S_IFMT == S_IFREG).then_some(false);
@@ -161,11 +162,14 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     asked_before(cx, dest, parent, name)?;
     note_epoch(cx, step::EPOCH, parent);
     let told = here::told(cx, parent, name, step::GOES);
-    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
-        cred: Some((*op.cred).clone()),
-        now_ns: op.wall_ns,
-        want: None,
-        op: Some(Reint::Unlink(UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, told })),
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.touches_name(parent, name);
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: None,
+            op: Some(Reint::Unlink(UnlinkOp { parent: parent_fid, name: name.clone(), rmdir, told })),
+        }
     });
     let rep = rep?;
     let epoch = epoch(cx, step::EPOCH, &rep, parent);
@@ -212,6 +216,8 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     note_epoch(cx, step::EPOCH, new_parent);
     let first = !cx.replied(step::MAIN);
     let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.touches_name(new_parent, name);
+        w.touches(ino, false);
         let names = w.wants_directory_lock(new_parent);
         let object = ObjectLocks::missing(w.nodes.get(ino));
         ReintReq {
@@ -261,18 +267,22 @@ pub(crate) fn rename(
     note_epoch(cx, step::EPOCH, parent);
     note_epoch(cx, step::EPOCH_OTHER, new_parent);
     let told = here::told(cx, new_parent, new_name, step::GOES);
-    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
-        cred: Some((*op.cred).clone()),
-        now_ns: op.wall_ns,
-        want: None,
-        op: Some(Reint::Rename(RenameOp {
-            source_parent,
-            source_name: name.clone(),
-            target_parent,
-            target_name: new_name.clone(),
-            flags,
-            told,
-        })),
+    let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.touches_name(parent, name);
+        w.touches_name(new_parent, new_name);
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: None,
+            op: Some(Reint::Rename(RenameOp {
+                source_parent,
+                source_name: name.clone(),
+                target_parent,
+                target_name: new_name.clone(),
+                flags,
+                told,
+            })),
+        }
     })?;
     let from = epoch(cx, step::EPOCH, &rep, parent);
     let to = epoch(cx, step::EPOCH_OTHER, &rep, new_parent);

@@ -56,6 +56,9 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     let dest = cx.w.mdt_of(fid);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.opening = true;
+        if flags & o::TRUNC != 0 {
+            w.touches(ino, false);
+        }
         let node = w.nodes.get(ino);
         let object = ObjectLocks::missing(node);
         let data = node.is_none_or(|node| node.attr.as_ref().is_none_or(is_resident));
@@ -96,6 +99,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     let first = !cx.replied(step::MAIN);
     let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.opening = true;
+        w.touches_name(parent, name);
         let exclusive = w.wants_lease(parent);
         let names = exclusive || w.wants_directory_lock(parent);
         let want = w.want_locks(dest, ObjectLocks::FILE, names, Some(wants_write(flags)));

@@ -190,11 +190,14 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
     writable(cx)?;
     let dest = cx.w.mdt_of(fid);
     cx.changing(step::CHANGING, ino);
-    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |_, op| ReintReq {
-        cred: Some((*op.cred).clone()),
-        now_ns: op.wall_ns,
-        want: None,
-        op: Some(Reint::Setxattr(SetxattrOp { fid, name: name.clone(), value: value.clone(), flags, remove })),
+    let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
+        w.touches(ino, true);
+        ReintReq {
+            cred: Some((*op.cred).clone()),
+            now_ns: op.wall_ns,
+            want: None,
+            op: Some(Reint::Setxattr(SetxattrOp { fid, name: name.clone(), value: value.clone(), flags, remove })),
+        }
     });
     let result = super::stale_if_gone(result);
     if result != Err(Stop::Wait)

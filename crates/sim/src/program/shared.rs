@@ -236,14 +236,18 @@ impl Record {
 
 /// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: what others
 /// looked at from its begin to the crash proves nothing. (What others *changed* on top of it was answered only when both
-/// were durable; but the object that a name led to can be changed whatever became of the name.)
+/// were durable; but the object that a name led to can be changed whatever became of the name.) And the kernel
+/// keeps names and attributes until the call that changes them returns: what other processes look at through it
+/// meanwhile may be older than what other clients see.
 fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
     let mut zones: Vec<(usize, Instant, Instant)> = Vec::new();
+    let mut changes: Vec<(usize, usize, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
         let last = crashes.iter().filter(|at| (event.from..=to).contains(at)).max();
         if event.op.changes() {
             zones.extend(last.map(|last| (process, event.from, *last)));
+            changes.push((process, event.client, event.from, to));
         }
     }
     for (process, events) in histories.iter_mut().enumerate() {
@@ -251,7 +255,8 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
             let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
             event.undone = event.op.changes() && crashes.iter().any(|at| (event.from..=to).contains(at));
-            event.doubtful = zones.iter().any(|(of, from, last)| meets(*of, *from, *last));
+            event.doubtful = zones.iter().any(|(of, from, last)| meets(*of, *from, *last))
+                || changes.iter().any(|(of, on, from, last)| *on == event.client && meets(*of, *from, *last));
         }
     }
 }

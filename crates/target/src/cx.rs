@@ -413,12 +413,23 @@ impl Cx<'_> {
                 self.op.memo().enqueue_waits = true;
                 Err(self.wait())
             }
-            Enqueued::Refused(errno) => Err(Stop::Errno(errno)),
+            Enqueued::Refused(errno) => {
+                if errno == Errno::ENOLCK {
+                    self.m.tell_lock_limit(self.op.export);
+                }
+                Err(Stop::Errno(errno))
+            }
             Enqueued::Unlocked | Enqueued::NotFound => Ok(EnqueueRep::default()),
             Enqueued::Conflict(flock, mode) => {
                 Ok(EnqueueRep { conflict: Some(flock), conflict_mode: mode as i32, ..EnqueueRep::default() })
             }
         }
+    }
+
+    /// Whether [`Cx::enqueue`] has run in an earlier attempt: the lock is there, or the request waits for it.
+    pub fn is_enqueued(&mut self) -> bool {
+        let memo = self.op.memo();
+        memo.enqueued.is_some() || memo.enqueue_waits
     }
 
     /// Grants locks again that a client replays (an `LdlmReplay`), all in one attempt. `check` says whether the target can

@@ -205,6 +205,30 @@ fn a_session_that_may_only_read_changes_nothing() {
     w.check();
 }
 
+/// A lock that comes before its object would keep others from making it.
+#[test]
+fn nobody_locks_what_is_not_there() {
+    let mut w = World::new();
+    let hostile = w.connect();
+    let lock = |w: &mut World, at: usize, resource: Resource, policy: Policy, mode: LockMode| {
+        let (mode, cookie) = (mode as i32, w.cookie(at));
+        let request = EnqueueReq { resource, mode, cookie, policy: Some(policy), ..EnqueueReq::default() };
+        w.call::<EnqueueRep>(at, Opcode::LdlmEnqueue, &request).map(|reply| reply.grant.is_some())
+    };
+    let next = w.new_fid(0);
+    let bits = Policy::Bits(u64::from(u32::MAX));
+    assert_eq!(lock(&mut w, hostile, Resource::inode(next), bits, LockMode::Ex), Err(Errno::ESTALE));
+    let record = Policy::Flock(Flock { owner: 1, end: u64::MAX, ..Flock::default() });
+    let file = Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(next) };
+    assert_eq!(lock(&mut w, hostile, file, record, LockMode::Pw), Err(Errno::ESTALE));
+    assert_eq!(lock(&mut w, hostile, file, record, LockMode::Nl), Ok(false), "there is nothing to give back");
+    let own = w.new_fid(hostile);
+    assert_eq!(lock(&mut w, hostile, Resource::inode(own), bits, LockMode::Ex), Ok(true), "its own are its affair");
+    let made = w.mknod(Fid::ROOT, "file");
+    assert_eq!(lock(&mut w, hostile, Resource { fid: made, ..file }, record, LockMode::Pw), Ok(true));
+    w.check();
+}
+
 #[test]
 fn a_listing_without_a_credential_is_nobodys() {
     let mut w = World::new();

@@ -443,7 +443,7 @@ impl World {
         self.trace
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
         let from = self.net.get(conn).ends[0].node;
-        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true };
+        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true, ours: true };
         let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });

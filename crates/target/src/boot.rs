@@ -6,6 +6,7 @@
 //! A target that was registered before serves at once and registers meanwhile: a file system comes back also if its MGS
 //! does not.
 
+use core::hash::Hasher;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,7 @@ use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
 use schema::Record;
 use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
+use siphasher::sip::SipHasher24;
 use stdx::faults::sites;
 
 use crate::ExportId;
@@ -292,7 +294,7 @@ impl Machine {
         self.window = Window::new(known, self.last_committed, given_max, self.soft_time(), self.options.recovery_hard);
         next_epoch(&header, self.last_transno)?;
         if !self.window.is_open() {
-            begin_epoch(&mut header, self.last_transno)?;
+            begin_epoch(&mut header, self.last_transno, self.options.seed)?;
             self.last_transno = Transno::start_of(header.epoch);
             header.incompat &= !format_features::MULTI_RPCS;
         }
@@ -303,15 +305,27 @@ impl Machine {
     }
 }
 
+/// Bytes of the key of handles of open files.
+const OPEN_KEY_LEN: usize = 16;
+
 /// The next recovery epoch: transnos from now on are above all those before. Version 0.1.0 drops `versions_epoch` whenever
-/// it serves the target, so what that version answered is always before it.
+/// it serves the target, so what that version answered is always before it; so it is with the key of handles of open files, which is
+/// drawn here.
 ///
 /// # Errors
 /// There is none: a sentence for the operator.
-pub(crate) fn begin_epoch(header: &mut Header, last: Transno) -> Result<(), String> {
+pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Result<(), String> {
     header.epoch = next_epoch(header, last)?;
     if header.versions_epoch == 0 {
         header.versions_epoch = header.epoch;
+    }
+    if header.open_key.len() != OPEN_KEY_LEN {
+        let mut drawn = SipHasher24::new_with_keys(seed, header.mount_count);
+        drawn.write(&header.uuid);
+        let first = drawn.finish();
+        drawn.write_u64(first);
+        header.open_key = [first.to_be_bytes(), drawn.finish().to_be_bytes()].concat().into();
+        header.open_key_epoch = header.epoch;
     }
     Ok(())
 }

@@ -142,6 +142,8 @@ pub fn format(format: &Format) -> Batch {
         params: format.params.clone(),
         versions_epoch: 0,
         name_key: format.name_key.map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key)),
+        open_key: Bytes::new(),
+        open_key_epoch: 0,
         newer_count: 0,
     };
     let mut batch = Batch::new();

@@ -57,6 +57,10 @@ pub struct Header {
     /// First recovery epoch whose handles are made with it.
     #[prost(uint32, tag = "131")]
     pub open_key_epoch: u32,
+    /// Metadata targets: key of the second hash of names, 16 bytes, for names whose chain is full ([`crate::second_cookie`]). It
+    /// stays once there is such a name (`full_chains`). No client learns it.
+    #[prost(bytes = "bytes", tag = "132")]
+    pub second_key: bytes::Bytes,
     /// This is an older copy of the target's store: the count of starts that the MGS knows. It is not served before an
     /// administrator accepts it. 0: nothing is known against it.
     #[prost(uint64, tag = "85")]

@@ -10,6 +10,7 @@ use core::hash::Hasher;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
 use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
@@ -305,12 +306,22 @@ impl Machine {
     }
 }
 
-/// Bytes of the key of handles of open files.
-const OPEN_KEY_LEN: usize = 16;
+/// Bytes of the keys of a target.
+const KEY_LEN: usize = 16;
+
+/// A key that nobody knows, from the seed that the driver has drawn.
+fn draw_key(header: &Header, seed: u64, what: &[u8]) -> Bytes {
+    let mut drawn = SipHasher24::new_with_keys(seed, header.mount_count);
+    drawn.write(what);
+    drawn.write(&header.uuid);
+    let first = drawn.finish();
+    drawn.write_u64(first);
+    [first.to_be_bytes(), drawn.finish().to_be_bytes()].concat().into()
+}
 
 /// The next recovery epoch: transnos from now on are above all those before. Version 0.1.0 drops `versions_epoch` whenever
-/// it serves the target, so what that version answered is always before it; so it is with the key of handles of open files, which is
-/// drawn here.
+/// it serves the target, so what that version answered is always before it; so it is with the key of handles of open files. Both
+/// keys of a target are drawn here.
 ///
 /// # Errors
 /// There is none: a sentence for the operator.
@@ -319,13 +330,12 @@ pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Resu
     if header.versions_epoch == 0 {
         header.versions_epoch = header.epoch;
     }
-    if header.open_key.len() != OPEN_KEY_LEN {
-        let mut drawn = SipHasher24::new_with_keys(seed, header.mount_count);
-        drawn.write(&header.uuid);
-        let first = drawn.finish();
-        drawn.write_u64(first);
-        header.open_key = [first.to_be_bytes(), drawn.finish().to_be_bytes()].concat().into();
+    if header.open_key.len() != KEY_LEN {
+        header.open_key = draw_key(header, seed, b"open");
         header.open_key_epoch = header.epoch;
+    }
+    if header.second_key.len() != KEY_LEN {
+        header.second_key = draw_key(header, seed, b"names");
     }
     Ok(())
 }

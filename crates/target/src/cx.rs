@@ -92,6 +92,16 @@ impl Cx<'_> {
         &self.m.header
     }
 
+    /// What is written needs a version that knows these features: the header says so from the same group on.
+    pub fn needs_feature(&mut self, incompat: u64) {
+        self.m.out.features |= incompat;
+    }
+
+    /// Whether the header has a feature, or will have it with this change.
+    pub fn has_feature(&self, incompat: u64) -> bool {
+        (self.m.header.incompat | self.m.out.features) & incompat == incompat
+    }
+
     /// The target's name.
     pub fn name(&self) -> &TargetName {
         &self.m.name

@@ -136,6 +136,7 @@ pub fn for_each(v: &mut impl Visitor) {
             name_key: bytes("name key"),
             open_key: bytes("open key"),
             open_key_epoch: 9,
+            second_key: bytes("second key"),
             newer_count: big(8),
         },
     );

@@ -6,7 +6,7 @@ use dlm::ExportId;
 use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply, LruLimit};
+use proto::msg::{CancelReq, ConnectRep, ConnectReq, EnqueueReq, GlReply, LruLimit};
 use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, TargetName, Transno};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
@@ -25,6 +25,12 @@ use crate::service::{Request, Service};
 fn writes_back(header: &Header) -> bool {
     use Opcode::*;
     matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint | MdsBatch))
+}
+
+/// Whether an enqueue that is marked as a replay is that of a lock that was granted. A new one, or a glimpse, would call back the
+/// locks of clients that cannot answer before the recovery is over.
+fn replays_a_grant(frame: &Frame) -> bool {
+    frame.decode::<EnqueueReq>().is_ok_and(|lock| lock.granted_handle != 0 && !lock.glimpse && !lock.test)
 }
 
 /// Of how many clients it is known at most that they were refused, or why they were evicted.
@@ -108,6 +114,11 @@ impl<S: Service> Target<S> {
             Arrival::Replay => self.replay(handle, frame),
             Arrival::ReplayLock => {
                 if frame.header.opcode == Opcode::LdlmEnqueue as u16 {
+                    if !replays_a_grant(&frame) {
+                        stdx::mark!("target.no_lock_replay");
+                        self.m.refuse(handle, &frame.header, Errno::EPROTO);
+                        return;
+                    }
                     self.m.window.locks_executed(self.m.now, handle, 1);
                 }
                 self.execute(handle, frame, Replay::No);

@@ -267,7 +267,15 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
     } else {
         cx.delete::<Entry>(&place.key);
     }
-    dir.inode.dir.entries = dir.inode.dir.entries.saturating_sub(1);
+    match dir.inode.dir.entries.checked_sub(1) {
+        Some(left) => dir.inode.dir.entries = left,
+        // The name goes all the same: that it was there is certain.
+        None => {
+            let line =
+                format!("directory {} counts fewer names than it has: its record is wrong; run lfsck", dir.fid());
+            cx.log(target::LogLevel::Error, line);
+        }
+    }
 }
 
 /// The line for a directory whose records are fewer than its names.

@@ -124,6 +124,7 @@ const GROUPS: &[Group] = &[
         &["ldlm.namespaces.*."],
         &[
             ("lock_count", false),
+            ("lock_limit_mb", true),
             ("lock_reclaim_threshold_mb", true),
             ("lock_timeout", true),
             ("lock_unused_count", false),

@@ -43,7 +43,7 @@ pub mod session;
 mod tests;
 
 pub use config::{FsRec, MgtState, ParamRec, TargetRec};
-pub use entry::{Entry, EntryKey, first_cookie};
+pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};

@@ -221,6 +221,10 @@ impl<S: Service> Target<S> {
         } else {
             self.m.view.accept(now)
         };
+        if group.is_some() && self.m.out.features & !self.m.header.incompat != 0 {
+            self.m.header.incompat |= self.m.out.features;
+            self.m.header_dirty();
+        }
         self.m.end_op(&op);
         for file in op.dirty_files() {
             self.m.commits.dirty_file(file);

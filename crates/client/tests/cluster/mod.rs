@@ -644,7 +644,7 @@ impl Cluster {
         let other = (Who::Server(to), conn);
         self.links.insert(from, other);
         self.links.insert(other, from);
-        let peer = Peer { address: "test".into(), uid: Some(0), local: true };
+        let peer = Peer { address: "test".into(), uid: Some(0), local: true, ours: true };
         self.tell(to, target::Event::Accepted { conn: target::ConnId(conn), peer });
         Ok(())
     }

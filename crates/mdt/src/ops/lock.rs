@@ -1,6 +1,7 @@
 //! `LdlmEnqueue`: locks on inodes and record locks. Granting and waiting is the lock manager's; here only what a metadata
 //! target adds to it.
 
+use crate::ops::create;
 use crate::{Mdt, grants, tasks, tree};
 use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, ReplayLocksReq, Resource, ResourceKind, bits};
 use proto::{Errno, Operation};
@@ -33,7 +34,7 @@ fn mark_leaving(mdt: &Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
 /// arrived when this target crashed, is made anew only after the recovery, and may then turn out otherwise.
 fn still_so(cx: &mut Cx<'_>, lock: &EnqueueReq) -> Result<(), Stop> {
     if lock.version == 0 || lock.resource.kind() != ResourceKind::Inode {
-        return Ok(());
+        return can_be_locked(cx, &lock.resource);
     }
     match tree::find(cx, lock.resource.fid)? {
         Some(node) if node.inode.version >= lock.version => Ok(()),
@@ -59,6 +60,15 @@ pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Resul
     Ok(Reply::new(&rep))
 }
 
+/// Whether there can be something to lock: an object that is there, or one that the client itself may make. Nobody keeps others
+/// from making an object by a lock that came before it.
+fn can_be_locked(cx: &mut Cx<'_>, resource: &Resource) -> Result<(), Stop> {
+    if tree::find(cx, resource.fid)?.is_none() && !create::is_of_requester(cx, resource.fid)? {
+        return Err(Errno::ESTALE.into());
+    }
+    Ok(())
+}
+
 /// See the module. Whoever locks the data of a resident file is told its size; whoever locks it for moving the data away
 /// leaves a mark, so that objects of a move that was never finished are found when the file goes.
 pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<Reply, Stop> {
@@ -71,6 +81,10 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
             lvb = held;
         }
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
+    }
+    let gives_back = request.mode == LockMode::Nl as i32;
+    if !gives_back && !cx.is_enqueued() {
+        can_be_locked(cx, &resource)?;
     }
     let mut reply = cx.enqueue(request)?;
     if wanted & bits::DOM != 0

@@ -134,6 +134,9 @@ pub fn for_each(v: &mut impl Visitor) {
             params: vec!["a.b=1".into(), "c.*.d=2".into()],
             versions_epoch: 7,
             name_key: bytes("name key"),
+            open_key: bytes("open key"),
+            open_key_epoch: 9,
+            second_key: bytes("second key"),
             newer_count: big(8),
         },
     );

@@ -121,7 +121,7 @@ pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
     if !w.mounted && matches!(errno, Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS) {
         fail(w, line);
     } else {
-        w.log(line);
+        w.log_warn(line);
     }
 }
 
@@ -197,7 +197,7 @@ fn set_params(w: &mut World, told: Vec<Param>) {
         match params::set(w, &param.path, &param.value) {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(errno) => {
-                w.log(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
+                w.log_warn(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
             }
         }
     }

@@ -40,6 +40,8 @@ pub struct Node {
     pub opens: u32,
     /// Open files and directories that programs still have.
     pub handles: u32,
+    /// How many of them go past the kernel's pages (`O_DIRECT`).
+    pub direct_handles: u32,
     /// Operations that wait with this node in hand: it stays until they have ended.
     pub wanted: u32,
     /// When a lookup opened it, so that it lasts until the kernel comes back for it.
@@ -109,6 +111,7 @@ impl Node {
             lookups: 0,
             opens: 0,
             handles: 0,
+            direct_handles: 0,
             wanted: 0,
             held: None,
             bits: 0,

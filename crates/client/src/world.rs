@@ -284,6 +284,11 @@ impl World {
         self.effect(Effect::Log(LogLevel::Info, line));
     }
 
+    /// A line for the log about what an administrator should look at.
+    pub fn log_warn(&mut self, line: String) {
+        self.effect(Effect::Log(LogLevel::Warn, line));
+    }
+
     /// A line for the log about data or work of programs that is lost or in danger.
     pub fn log_error(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Error, line));

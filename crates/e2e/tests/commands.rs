@@ -333,6 +333,9 @@ fn lctl_shows_and_sets_parameters() {
     for word in [mdt.as_str(), "obdfilter", "mgs", " UP "] {
         assert!(devices.contains(word), "{word} is missing:\n{devices}");
     }
+    let devices: serde_json::Value = serde_json::from_str(&lctl(&["dl", "--json"]).ok()).unwrap();
+    let named = |device: &serde_json::Value| device["name"] == mdt.as_str() && device["kind"] == "mdt";
+    assert!(devices.as_array().is_some_and(|all| all.iter().any(named)), "{devices}");
     let nids = lctl(&["list_nids"]).ok();
     assert!(nids.contains(cluster.nid(Which::Mdt)), "{nids}");
     lctl(&["ping", cluster.nid(Which::Mdt)]).ok();

@@ -430,8 +430,8 @@ fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
             for (name, space) in targets {
                 match space {
                     Ok(s) => text.push_str(&format!(
-                        "{name} {} {} {} {} {}\n",
-                        s.total, s.free, s.available, s.files, s.files_free
+                        "{name} {} {} {} {} {} {}\n",
+                        s.total, s.free, s.available, s.files, s.files_free, s.disk
                     )),
                     Err(error) => text.push_str(&format!("{name} error {}\n", error.raw())),
                 }

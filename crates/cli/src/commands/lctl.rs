@@ -94,6 +94,9 @@ enum Command {
         /// Where each listens or is mounted, too
         #[arg(short = 't')]
         places: bool,
+        /// As JSON, with their places
+        #[arg(long)]
+        json: bool,
     },
     /// Whether all targets and mounts of this node work: 'healthy', or what does not and exit status 1
     #[command(name = "health_check")]
@@ -166,9 +169,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             persistent::set(&settings, delete, quiet).map(ExitCode::from)
         }
         Command::ConfParam { delete, settings } => persistent::conf_param(&settings, delete).map(ExitCode::from),
-        Command::Dl { places } => {
+        Command::Dl { places, json } => {
             let mut all = audience(host);
-            for (index, device) in devices(&mut all).iter().enumerate() {
+            let devices = devices(&mut all);
+            if json {
+                say!("{}", serde_json::to_string_pretty(&devices)?);
+            }
+            for (index, device) in devices.iter().enumerate().filter(|_| !json) {
                 let place = if places { device.place.as_str() } else { "-" };
                 say!("{index:3} {} {} {} {} {place}", device.state, device.kind, device.name, device.uuid);
             }

@@ -223,6 +223,7 @@ fn a_full_mgs_is_asked_again_and_stops_nobody() {
     s.pass(10_100);
     let again = s.reply(conn.0);
     assert_eq!(again.header.opcode, Opcode::MgsRegister as u16);
+    assert!(stdx::marks::count("target.mgs_is_full") > 0);
     s.say(conn, &again, 0, Handle(5), prost::Message::encode_to_vec(&RegisterRep::default()).into());
     assert_eq!(s.reply(conn.0).header.opcode, Opcode::MgsConfigGet as u16, "it goes on");
 }

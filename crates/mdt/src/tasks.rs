@@ -7,7 +7,7 @@
 //!   record from the group of the unlink on, and loses it when all targets have answered, which they do when it is durable
 //!   there. Doing it twice does no harm.
 //! - **Moves.** A file whose data is about to be copied to object targets is marked, so that objects of a move that was never
-//!   finished go with the file.
+//!   finished go with the file: see [`moves`].
 //! - **Owners.** Objects on object targets have the owner of their file; a change of it is passed on.
 //! - **Sequences.** A range is fetched from the MGS before the last one is used up. What a client was granted is forgotten
 //!   when the client is: nobody else gets it, and one that comes back has a new one granted.
@@ -19,7 +19,7 @@
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
 use crate::osts::ASK_EVERY;
-use crate::{Mdt, layouts, params, tree};
+use crate::{Mdt, layouts, moves, params, tree};
 use bytes::Bytes;
 use core::time::Duration;
 use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StatfsRep, StatfsReq, StrayObjects};
@@ -93,8 +93,6 @@ struct RemoveOrphans(Vec<Fid>);
 struct DestroyWalk(Option<Fid>);
 /// Removes the objects of these files.
 struct Destroy(Vec<Fid>);
-/// Marks a file as about to move.
-struct MarkLeaving(Fid);
 /// Tells object targets who owns this file.
 struct TellOwner(Fid);
 /// Fetches sequences.
@@ -160,6 +158,7 @@ pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
 pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
+    moves::recovered(mdt, cx);
     mdt.seek_strays = true;
     mdt.prefetch_sequences(cx);
     mdt.forget_grants_later(cx);
@@ -225,8 +224,8 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(Destroy(fids)) = task.get::<Destroy>() {
         return destroy(mdt, cx, fids);
     }
-    if let Some(MarkLeaving(fid)) = task.get() {
-        return leaving(mdt, cx, *fid);
+    if let Some(result) = moves::run(mdt, cx, task) {
+        return result;
     }
     if let Some(TellOwner(fid)) = task.get() {
         return owner(cx, *fid);
@@ -280,7 +279,7 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
             && inode.nlink == 0
         {
             let node = tree::Node { ino, inode };
-            let gone = if tree::destroy(cx, &node)? { Gone::WithObjects } else { Gone::Here };
+            let gone = if tree::destroy(mdt, cx, &node)? { Gone::WithObjects } else { Gone::Here };
             removed.push((node, gone));
         }
     }
@@ -353,26 +352,6 @@ fn ask_targets(cx: &mut Cx<'_>, fids: &[Fid]) -> Result<Option<(TargetName, Errn
         }
     }
     if waits { Err(Stop::Wait) } else { Ok(failed) }
-}
-
-/// Marks a file as about to move; nobody needs to wait for it.
-pub fn mark_leaving(cx: &mut Cx<'_>, fid: Fid) {
-    cx.spawn(Task::new("leaving", MarkLeaving(fid)));
-}
-
-/// A file that was made when no object target was known is also told where to go.
-fn leaving(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
-    if let Some(mut node) = tree::find(cx, fid)?
-        && node.inode.is_resident()
-    {
-        node.inode.leaving = true;
-        if mdt.lacks_osts(&node.inode) {
-            mdt.choose_osts(&mut node.inode);
-        }
-        // No new version: this is not replayed, so no client's change may hang on it.
-        cx.put(&node.ino, &node.inode);
-    }
-    Ok(())
 }
 
 /// Has the objects of a file told who owns it.

@@ -314,7 +314,7 @@ pub fn allocate_ino(cx: &mut Cx<'_>, dir: &mut Node) -> Result<u64, Stop> {
 
 /// Removes an object with everything that belongs to it. The answer is whether objects on other targets must go, which the
 /// destroy log now knows.
-pub fn destroy(cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
+pub fn destroy(mdt: &Mdt, cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     let Node { ino, inode } = node;
     if inode.is_dir() && inode.dir.tombstones > 0 {
         let limit = inode.dir.tombstones as usize + 1;
@@ -331,7 +331,7 @@ pub fn destroy(cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     cx.delete::<Inode>(ino);
     cx.delete::<Oi>(&node.fid());
     let osts = match &inode.layout {
-        Some(layout) if inode.is_file() && (!layout.resident || inode.leaving) => layout.osts.clone(),
+        Some(layout) if mdt.moves.may_have_objects(inode) => layout.osts.clone(),
         _ => Vec::new(),
     };
     if osts.is_empty() {

@@ -25,6 +25,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use proto::msg::RegisterReq;
 use proto::{Errno, Opcode, TargetKind, Transno};
 use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
 
@@ -68,6 +69,12 @@ impl Service for Mgt {
             Opcode::MgsSeqRange => ops::sequence::attempt(self, cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
+    }
+
+    fn may_use_reserve(&self, request: &Request) -> bool {
+        // A target that is known starts again on a full disk, too: its record takes no more room.
+        request.opcode == Opcode::MgsRegister
+            && request.decode::<RegisterReq>().is_ok_and(|req| ops::register::is_known(&self.table, &req))
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {

@@ -17,6 +17,7 @@
 //! | `16` | [`DestroyLog`] | FID | MDT |
 //! | `17` | [`SeqGrant`] | sequence | MDT |
 //! | `18` | [`MdtState`] | none | MDT |
+//! | `19` | [`Moving`] | first FID of a range | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
 //! | `22` | [`DoomedFile`] | number of the data file | OST |
@@ -47,6 +48,6 @@ pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};
-pub use mdt::{DestroyLog, MdtState, Oi, Orphan, SeqGrant};
+pub use mdt::{DestroyLog, MdtState, Moving, Oi, Orphan, SeqGrant};
 pub use object::{DoomedFile, Object, ObjectKey, OstState, Written};
 pub use record::{BadRecord, Record, format_version, formats};

@@ -361,6 +361,11 @@ impl Cx<'_> {
         self.m.out.hold = true;
     }
 
+    /// The group that this attempt's changes will be part of. [`crate::Service::durable`] says when it is durable.
+    pub fn group(&self) -> u64 {
+        self.m.view.collecting_group()
+    }
+
     /// Whether nothing speaks against this store: no client has seen a later state of it, and the MGS, if there is one, has
     /// compared its count of starts. What cannot be undone elsewhere waits for that.
     pub fn store_is_settled(&self) -> bool {

@@ -44,6 +44,8 @@ pub(crate) enum Timer {
     Spawn(Task),
     /// Try this group again.
     Commit(u64),
+    /// Register with the MGS again.
+    Register,
     /// A site of fault injection holds this.
     Held(Box<Held>),
 }
@@ -457,6 +459,7 @@ impl<S: Service> Target<S> {
                 Timer::Wake(op) => self.m.ready.push_back(op),
                 Timer::Spawn(task) => self.m.tasks.push_back(task),
                 Timer::Commit(group) => self.m.view.commit_again(group),
+                Timer::Register => self.m.register_again(),
                 Timer::Held(held) => self.held(*held),
             }
         }

@@ -2,7 +2,7 @@
 //! target adds to it.
 
 use crate::ops::create;
-use crate::{Mdt, grants, tasks, tree};
+use crate::{Mdt, grants, moves, tree};
 use proto::msg::{EnqueueRep, EnqueueReq, LockMode, Policy, ReplayLocksReq, Resource, ResourceKind, bits};
 use proto::{Errno, Operation};
 use target::{Cx, Reply, Stop};
@@ -18,16 +18,9 @@ fn wanted(request: &EnqueueReq) -> Result<u64, Stop> {
 }
 
 /// Whether a lock is for moving the data of a resident file away.
-fn moves(request: &EnqueueReq, wanted: u64) -> bool {
+fn is_for_moving(request: &EnqueueReq, wanted: u64) -> bool {
     const WITH: u64 = bits::DOM | bits::LAYOUT;
     request.mode == LockMode::Ex as i32 && wanted & WITH == WITH
-}
-
-/// A file whose data its holder moves away is marked.
-fn mark_leaving(mdt: &Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
-    if node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
-        tasks::mark_leaving(cx, node.fid());
-    }
 }
 
 /// What its holder saw of the object is there again, or was not lost: a change that somebody else made, whose answer had not
@@ -49,10 +42,10 @@ fn still_so(cx: &mut Cx<'_>, lock: &EnqueueReq) -> Result<(), Stop> {
 pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Result<Reply, Stop> {
     let rep = cx.replay_locks(request, |cx, lock| {
         still_so(cx, lock)?;
-        if moves(lock, wanted(lock)?)
+        if is_for_moving(lock, wanted(lock)?)
             && let Some(node) = tree::find(cx, lock.resource.fid)?
         {
-            mark_leaving(mdt, cx, &node);
+            moves::goes_on(mdt, cx, &node);
         }
         Ok(())
     })?;
@@ -93,8 +86,8 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
     {
         // Without it, the data is not here (any more).
         reply.lvb = node.inode.is_resident().then(|| grants::lvb(&node.inode));
-        if moves(request, wanted) {
-            mark_leaving(mdt, cx, &node);
+        if is_for_moving(request, wanted) && node.inode.is_resident() {
+            moves::begin(mdt, cx, node);
         }
     }
     cx.count(Operation::Enqueue);

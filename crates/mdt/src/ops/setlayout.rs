@@ -59,7 +59,9 @@ fn set(
         inode.layout = (!no_wish).then_some(default);
         return Ok(());
     }
-    if !inode.is_resident() || inode.size > 0 || inode.leaving {
+    // A replay was done when no move had begun, and others of its range say nothing about it.
+    let objects = if replayed { !inode.is_resident() || inode.leaving } else { mdt.moves.may_have_objects(inode) };
+    if objects || inode.size > 0 {
         return Err(Errno::EEXIST);
     }
     let generation = inode.layout.as_ref().map_or(0, |layout| layout.generation);

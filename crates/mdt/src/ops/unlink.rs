@@ -115,7 +115,7 @@ pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Re
         return Ok(Gone::No);
     }
     node.inode.version = cx.transno().0;
-    Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here })
+    Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Here })
 }
 
 impl Mdt {

@@ -55,6 +55,18 @@ fn a_restart_and_a_new_address_are_told_and_no_change_is_not() {
     assert_eq!((entry.instance, entry.nids[0].as_str()), (2, "unix:/run/mdt"));
 }
 
+/// A target that starts again takes no more room than it had.
+#[test]
+fn a_known_target_registers_on_a_full_disk_and_a_new_one_does_not() {
+    let mut world = World::new();
+    let server = world.node();
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.disk_is_full();
+    assert_eq!(world.register(server, &target("fs-MDT0000", 1, 2)), Ok(2));
+    let refused = world.register(server, &target("fs-OST0000", 2, 1)).unwrap_err();
+    assert_eq!(refused, (Errno::ENOSPC, String::new()));
+}
+
 #[test]
 fn wrong_registrations_are_refused_with_a_sentence() {
     let mut world = World::new();

@@ -89,6 +89,17 @@ impl World {
         self.start();
     }
 
+    /// Nothing is left but what is kept for removals.
+    pub fn disk_is_full(&mut self) {
+        self.tell(Event::Space(store::Space {
+            total: 2 << 20,
+            free: 0,
+            reserve: 1 << 20,
+            at_once: 1 << 20,
+            records: 0,
+        }));
+    }
+
     fn tell(&mut self, event: Event) {
         if let Some(target) = &mut self.target {
             target.handle(self.now, event);

@@ -171,6 +171,7 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record("DestroyLog", fid(1), DestroyLog { osts: vec![2, 3] });
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));
+    v.record("Moving", fid(1), Moving {});
     v.record("MdtState", (), MdtState { next_region: big(1), sequences: vec![seq_range(2), seq_range(4)] });
 
     v.record(

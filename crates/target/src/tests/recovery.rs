@@ -211,6 +211,24 @@ fn imperative_recovery_makes_the_window_shorter() {
     assert_eq!(s.set("ir_factor", "x"), Err(Errno::EINVAL));
 }
 
+/// That its disk is full is no word against a target.
+#[test]
+fn a_full_mgs_is_asked_again_and_stops_nobody() {
+    let mgs = vec![Nid::Unix("mgs".into())];
+    let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.registered = true), options());
+    s.connect(1, 1);
+    let mut s = s.restart(Ledger::default(), Options { mgs, ..options() });
+    let conn = s.take_connect();
+    let register = s.reply(conn.0);
+    s.say(conn, &register, -Errno::ENOSPC.raw(), Handle(5), bytes::Bytes::new());
+    s.pass(10_100);
+    let again = s.reply(conn.0);
+    assert_eq!(again.header.opcode, Opcode::MgsRegister as u16);
+    assert!(stdx::marks::count("target.mgs_is_full") > 0);
+    s.say(conn, &again, 0, Handle(5), prost::Message::encode_to_vec(&RegisterRep::default()).into());
+    assert_eq!(s.reply(conn.0).header.opcode, Opcode::MgsConfigGet as u16, "it goes on");
+}
+
 /// The window may be changed while it is open.
 #[test]
 fn the_window_is_as_long_as_it_was_said_last() {

@@ -181,6 +181,7 @@ fn take(w: &mut World, config: Config) {
             w.config_params.clear();
         }
     }
+    w.pools = config.pools.into_iter().map(|pool| (pool.name, pool.osts)).collect();
     set_params(w, config.params);
     if w.imports.get(Dest::Mdt(0)).is_none() {
         w.log(format!("file system '{}' has no MDT0000 yet; waiting for it", options.fsname));

@@ -85,6 +85,8 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::FidToPath { .. }
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
-        | Call::TargetSpace => return None,
+        | Call::TargetSpace
+        | Call::Pools
+        | Call::PoolMembers { .. } => return None,
     })
 }

@@ -229,6 +229,64 @@ fn lfs_sets_and_shows_layouts() {
     lctl(&["activate", &cluster.target_name(Which::Ost(1))]).ok();
 }
 
+/// Files of a pool lie on its targets only; pools can be changed while clients work, and outlast their MGS.
+#[test]
+fn pools_hold_files_on_their_targets() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lctl pool_*", Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, Shape { osts: 3, ..Shape::mounts(1) });
+    let (mount, fsname) = (cluster.mount(0).to_path_buf(), cluster.fsname.clone());
+    let pool = format!("{fsname}.fast");
+    let folder = mount.join("fast");
+    fs::create_dir(&folder).unwrap();
+    let shown = folder.to_str().unwrap();
+    let osts = |name: &str| {
+        let file = mount.join(name);
+        fs::write(&file, vec![1; 200_000]).unwrap();
+        let json = lfs(&["getstripe", "--json", file.to_str().unwrap()]).ok();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let mut osts: Vec<u64> = value["osts"].as_array().unwrap().iter().filter_map(|ost| ost.as_u64()).collect();
+        osts.sort_unstable();
+        (osts, value["pool"].as_str().unwrap_or_default().to_owned())
+    };
+
+    lctl(&["pool_add", &pool, "OST0000"]).refused_with(&["no pool"]);
+    lctl(&["pool_new", &pool]).ok();
+    lctl(&["pool_new", &pool]).refused_with(&["exists already"]);
+    lfs(&["setstripe", "-p", "fast", shown]).refused_with(&["has no OSTs"]);
+    lctl(&["pool_add", &pool, &format!("{fsname}-OST[1-2]")]).ok();
+    lctl(&["pool_add", &pool, "7"]).refused_with(&["no", "OST0007"]);
+    lctl(&["pool_destroy", &pool]).refused_with(&["remove them first"]);
+    lfs(&["setstripe", "-p", "slow", shown]).refused_with(&["no pool", "slow"]);
+    lfs(&["setstripe", "-p", "fast", "-i", "0", shown]).refused_with(&["OST0000 is not in pool"]);
+    lfs(&["setstripe", "-p", "fast", "-c", "-1", shown]).ok();
+    assert_eq!(lfs(&["getstripe", "-d", "-p", shown]).ok().trim(), "fast");
+    fs::create_dir(folder.join("below")).unwrap();
+    assert_eq!(osts("fast/below/one"), (vec![1, 2], "fast".to_owned()));
+    let listed = lfs(&["pool_list", &pool]).ok();
+    assert_eq!(listed, format!("Pool: {pool}\n{fsname}-OST0001_UUID\n{fsname}-OST0002_UUID\n"));
+    assert_eq!(lctl(&["pool_list", &pool]).ok(), listed);
+    let space = lfs(&["df", "--pool", &pool, shown]).ok();
+    assert!(space.contains("OST0002") && !space.contains("OST0000"), "{space}");
+
+    lctl(&["pool_remove", &pool, "OST0001"]).ok();
+    cluster.kill9(Which::Mgt);
+    cluster.restart(Which::Mgt);
+    // The MGS is there a moment after its process.
+    let start = std::time::Instant::now();
+    while lctl(&["pool_add", &pool, "0"]).code != Some(0) {
+        assert!(start.elapsed() < Duration::from_secs(20), "the MGS does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(osts("fast/two").0, [0, 2]);
+    lctl(&["pool_remove", &pool, "OST[0,2]"]).ok();
+    lctl(&["pool_destroy", &pool]).ok();
+    assert_eq!(osts("fast/three"), (vec![0, 1, 2], String::new()));
+    assert_eq!(lfs(&["pool_list", &fsname]).ok(), format!("Pools from {fsname}:\n"));
+}
+
 trait RefusedInUsage {
     fn refused_in_usage(self, word: &str);
 }
@@ -436,6 +494,7 @@ fn every_parameter_is_in_the_guide() {
     fs::write(cluster.mount(0).join("f"), vec![1; 300_000]).unwrap();
     // The connection of the metadata target to an object target is made when it is needed.
     fs::remove_file(cluster.mount(0).join("f")).unwrap();
+    lctl(&["pool_new", &format!("{}.some", cluster.fsname)]).ok();
     let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/parameters.md")).unwrap();
     let described: std::collections::BTreeSet<String> = guide
         .lines()
@@ -448,7 +507,7 @@ fn every_parameter_is_in_the_guide() {
         let mut parts: Vec<&str> = name.split('.').collect();
         let device = if parts[0] == "ldlm" { 2 } else { 1 };
         parts[device] = "*";
-        if let Some(at) = parts.iter().position(|part| matches!(*part, "exports" | "live")) {
+        if let Some(at) = parts.iter().position(|part| matches!(*part, "exports" | "live" | "pools")) {
             parts[at + 1] = "*";
         }
         parts.join(".")

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use bytes::{Buf, BufMut};
-use proto::msg::Layout;
+use proto::msg::{Layout, Pool};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl;
 
@@ -40,13 +40,18 @@ pub enum Verb {
     Identity = 6,
     /// Makes everything of the mount durable.
     Sync = 7,
+    /// In: a pool's name, filled up with NUL to 16 bytes; then as for `SetLayout`.
+    SetLayoutInPool = 110,
+    /// In: nothing, or the name of a pool. Out: the names of all pools, or runs of indexes of that one's object targets (`0-3`),
+    /// one a line; `ENOENT` if there is no such pool.
+    Pools = 111,
 }
 
 impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
-        use Verb::{FidToPath, GetLayout, Identity, PathToFid, SetLayout, Sync, TargetSpace};
-        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync];
+        use Verb::{FidToPath, GetLayout, Identity, PathToFid, Pools, SetLayout, SetLayoutInPool, Sync, TargetSpace};
+        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync, SetLayoutInPool, Pools];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }
 }
@@ -95,6 +100,25 @@ pub fn parse_wish(mut input: &[u8]) -> Option<Layout> {
         osts.push(input.get_u32_le());
     }
     Some(Layout { stripe_size, want_count, want_first, osts, ..Layout::default() })
+}
+
+/// Bytes of a pool's name in [`Verb::SetLayoutInPool`].
+const POOL_BYTES: usize = Pool::NAME_MAX + 1;
+
+/// The input of [`Verb::SetLayoutInPool`].
+pub fn wish_in_pool(layout: &Layout) -> Vec<u8> {
+    let mut input: Vec<u8> = layout.pool.bytes().take(POOL_BYTES).collect();
+    input.resize(POOL_BYTES, 0);
+    input.extend(wish(layout));
+    input
+}
+
+/// What [`wish_in_pool`] made.
+pub fn parse_wish_in_pool(input: &[u8]) -> Option<Layout> {
+    let (pool, rest) = input.split_at_checked(POOL_BYTES)?;
+    let name = pool.iter().position(|&byte| byte == 0).map_or(pool, |end| &pool[..end]);
+    let pool = std::str::from_utf8(name).ok()?.to_owned();
+    Some(Layout { pool, ..parse_wish(rest)? })
 }
 
 /// An answer block. What does not fit is `EOVERFLOW`.
@@ -150,6 +174,16 @@ pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wish_with_a_pool_round_trips() {
+        let layout = Layout { want_first: -1, pool: "fast".into(), osts: vec![1, 2], ..Layout::default() };
+        assert_eq!(parse_wish_in_pool(&wish_in_pool(&layout)), Some(layout.clone()));
+        let bare = Layout { pool: String::new(), ..layout };
+        assert_eq!(parse_wish_in_pool(&wish_in_pool(&bare)), Some(bare));
+        assert_eq!(parse_wish_in_pool(&[0; 15]), None);
+        assert_eq!(parse_wish_in_pool(&[0xff; 40]), None);
+    }
 
     #[test]
     fn blocks_round_trip_and_bad_ones_are_refused() {

@@ -404,7 +404,15 @@ impl Adapter {
             }
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
             Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
+            Verb::SetLayoutInPool => {
+                ioctl::parse_wish_in_pool(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused)
+            }
             Verb::TargetSpace => Ok(Call::TargetSpace),
+            Verb::Pools if input.is_empty() => Ok(Call::Pools),
+            Verb::Pools => {
+                let pool = std::str::from_utf8(input).map_err(|_| refused())?.to_owned();
+                Ok(Call::PoolMembers { pool })
+            }
             Verb::Sync => Ok(Call::Syncfs),
         }
     }
@@ -437,6 +445,11 @@ fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
                 }
             }
             text.into_bytes()
+        }
+        Answer::Pools(names) => names.iter().flat_map(|name| name.bytes().chain([b'\n'])).collect(),
+        Answer::Members(osts) => {
+            let runs = osts.chunk_by(|one, next| one + 1 == *next);
+            runs.map(|run| format!("{}-{}\n", run[0], run[run.len() - 1])).collect::<String>().into_bytes()
         }
         _ => Vec::new(),
     }

@@ -108,11 +108,12 @@ struct AskSpaces;
 struct AskSpace(u32);
 
 impl Mdt {
-    /// Takes the object targets from the configuration, with the persistent parameters of those that are new.
+    /// Takes the object targets and their pools from the configuration, with the persistent parameters of those that are new.
     pub(crate) fn learn_osts(&mut self, cx: &Cx<'_>) {
         for index in self.osts.configure(&layouts::osts_of(cx.config())) {
             params::of_new_ost(self, cx, index);
         }
+        self.osts.set_pools(&cx.config().pools);
     }
 }
 

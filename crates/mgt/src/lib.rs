@@ -6,8 +6,8 @@
 //! What it leaves to others: connections, execution and commits (`target`); what parameters mean (those who get them).
 //!
 //! # Invariants
-//! - The version of a file system's configuration rises with every change of a target, an address, an instance or a
-//!   parameter; what was told under one version is never told differently.
+//! - The version of a file system's configuration rises with every change of a target, an address, an instance, a
+//!   parameter or a pool; what was told under one version is never told differently.
 //! - A name belongs to one store, for good.
 //! - A FID sequence is given to one metadata target at most.
 //!
@@ -66,6 +66,7 @@ impl Service for Mgt {
             Opcode::MgsRegister => ops::register::attempt(self, cx, request),
             Opcode::MgsConfigGet => ops::config::attempt(self, cx, request),
             Opcode::MgsSetParam => ops::param::attempt(self, cx, request),
+            Opcode::MgsSetPool => ops::pool::attempt(self, cx, request),
             Opcode::MgsSeqRange => ops::sequence::attempt(self, cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }

@@ -115,6 +115,7 @@ const GROUPS: &[Group] = &[
         &[
             ("activeobd", false),
             ("numobd", false),
+            ("pools.*", false),
             ("qos_prio_free", true),
             ("qos_threshold_rr", true),
             ("usable_obd", false),
@@ -151,6 +152,7 @@ const GROUPS: &[Group] = &[
         ],
     ),
     (&["lmv.*.", "lov.*."], &[("numobd", false)]),
+    (&["lov.*."], &[("pools.*", false)]),
     (&["mgc.*.", "mdc.*.", "osc.*."], &[("import", false), ("state", false), ("stats", false), ("timeouts", false)]),
     (
         &["mdc.*."],

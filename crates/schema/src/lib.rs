@@ -26,6 +26,7 @@
 //! | `31` | [`ParamRec`] | file system's name, path | MGT |
 //! | `32` | [`FsRec`] | file system's name | MGT |
 //! | `33` | [`MgtState`] | none | MGT |
+//! | `34` | [`PoolRec`] | file system's name, pool's name | MGT |
 //!
 //! # Invariants
 //! - Keys are big-endian, so they sort as their numbers do, and a key tells its parts again ([`Record::parse_key`]).
@@ -43,7 +44,7 @@ pub mod session;
 #[cfg(test)]
 mod tests;
 
-pub use config::{FsRec, MgtState, ParamRec, TargetRec};
+pub use config::{FsRec, MgtState, ParamRec, PoolRec, TargetRec};
 pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};

@@ -26,7 +26,17 @@ fn modifies(header: &Header) -> bool {
     header.tag.0 != 0
         || matches!(
             Opcode::from_raw(header.opcode),
-            Some(ObjWrite | ObjPunch | ObjSetattr | ObjDestroy | MgsRegister | MgsSetParam | MgsSeqRange | SeqAlloc)
+            Some(
+                ObjWrite
+                    | ObjPunch
+                    | ObjSetattr
+                    | ObjDestroy
+                    | MgsRegister
+                    | MgsSetParam
+                    | MgsSetPool
+                    | MgsSeqRange
+                    | SeqAlloc
+            )
         )
 }
 

@@ -269,17 +269,19 @@ impl Mdt {
         self.opens.open(cx.instance(), handle, file)
     }
 
-    /// Whether a file was made when no object target was known, and now there is one.
+    /// Whether a file was made when no object target was known, or none was in its pool, and now there is one.
     pub(crate) fn lacks_osts(&self, inode: &Inode) -> bool {
-        inode.is_resident()
-            && inode.layout.as_ref().is_none_or(|layout| layout.osts.is_empty())
-            && !self.osts.is_empty()
+        if self.osts.is_empty() || !inode.is_resident() {
+            return false;
+        }
+        let Some(layout) = &inode.layout else { return true };
+        layout.osts.is_empty() && self.osts.members(&layout.pool).is_none_or(|members| !members.is_empty())
     }
 
     /// Says where the data of such a file will go when it grows.
     pub(crate) fn choose_osts(&self, inode: &mut Inode) {
         let old = inode.layout.take().unwrap_or_default();
-        let mut layout = layouts::of_old_file(&self.osts, inode.fid);
+        let mut layout = layouts::of_old_file(&self.osts, inode.fid, &old.pool);
         layout.generation = old.generation + 1;
         if old.stripe_size != 0 {
             layout.stripe_size = old.stripe_size;

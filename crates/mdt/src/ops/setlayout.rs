@@ -54,8 +54,12 @@ fn set(
         return Err(Errno::EPERM);
     }
     let default = layouts::checked_default(wanted, &mdt.osts)?;
+    // When it was done the first time, the pool was there.
+    if !replayed {
+        layouts::check_pool(&default, &mdt.osts)?;
+    }
     if inode.is_dir() {
-        let no_wish = default.stripe_size == 0 && default.want_count == 0 && default.want_first == -1;
+        let no_wish = default == Layout { want_first: -1, generation: 1, ..Layout::default() };
         inode.layout = (!no_wish).then_some(default);
         return Ok(());
     }
@@ -107,6 +111,7 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
         osts: copied.osts.clone(),
         resident: false,
         generation: ours.generation + 1,
+        pool: ours.pool,
         ..Layout::default()
     });
     inode.leaving = false;

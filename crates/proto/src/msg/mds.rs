@@ -155,6 +155,9 @@ pub struct Layout {
     /// Directory default: first target; -1 means any.
     #[prost(sint32, tag = "6")]
     pub want_first: i32,
+    /// The pool from which the targets are drawn, or were when the file was made; empty: any may be used. Since version 0.2.0.
+    #[prost(string, tag = "110")]
+    pub pool: String,
 }
 
 /// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.

@@ -8,7 +8,7 @@ pub mod mutate;
 
 use core::fmt::Debug;
 use proto::Bytes;
-use proto::msg::{Config, Layout, Param, TargetEntry};
+use proto::msg::{Config, Layout, Param, Pool, TargetEntry};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
@@ -46,7 +46,15 @@ fn bytes(text: &'static str) -> Bytes {
 }
 
 fn layout() -> Layout {
-    Layout { stripe_size: 1, osts: vec![2, 3], resident: true, generation: 4, want_count: -5, want_first: -6 }
+    Layout {
+        stripe_size: 1,
+        osts: vec![2, 3],
+        resident: true,
+        generation: 4,
+        want_count: -5,
+        want_first: -6,
+        pool: "pool".into(),
+    }
 }
 
 fn link(n: u32) -> Link {
@@ -111,6 +119,7 @@ fn config() -> Config {
         targets: vec![TargetEntry { target: "target".into(), nids: vec!["nid".into()], instance: big(2) }],
         params: vec![Param { path: "path".into(), value: "value".into() }],
         fsname: "fsname".into(),
+        pools: vec![Pool { name: "pool".into(), osts: vec![1, 300] }],
     }
 }
 
@@ -207,4 +216,5 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });
     v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2) });
     v.record("MgtState", (), MgtState { next_sequence: big(1) });
+    v.record("PoolRec", ("fs".to_owned(), "pool".to_owned()), PoolRec { osts: vec![1, 300] });
 }

@@ -9,10 +9,10 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use fuse::ioctl::{self, Verb};
 use prost::Message;
-use proto::msg::Layout;
+use proto::msg::{Layout, Pool};
 
 use super::space::spaces;
-use super::{ask, explain};
+use super::{ask, explain, pools};
 use crate::output::{parse_size, say};
 
 /// Most stripes of a file.
@@ -35,8 +35,11 @@ pub struct Set {
     /// Exactly these targets, in this order: 0,2 or 1-3
     #[arg(short = 'o', long = "ost", value_name = "LIST")]
     list: Option<String>,
+    /// Only targets of this pool; 'none' is all targets
+    #[arg(short = 'p', long = "pool", value_name = "POOL")]
+    pool: Option<String>,
     /// Delete the layout of a directory: its new files get the usual one
-    #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list"])]
+    #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list", "pool"])]
     delete: bool,
     /// Directories, files without data, or new files
     #[arg(required = true)]
@@ -73,7 +76,18 @@ fn wanted(wish: &Set) -> anyhow::Result<Layout> {
             bail!("-i {} is not the first target of the list", wish.index);
         }
     }
-    Ok(Layout { stripe_size, want_count: wish.count, want_first: wish.index, osts, ..Layout::default() })
+    let pool = wish.pool.as_deref().map(parse_pool).transpose()?.unwrap_or_default();
+    Ok(Layout { stripe_size, want_count: wish.count, want_first: wish.index, osts, pool, ..Layout::default() })
+}
+
+/// `fast`, `demo.fast`; of no pool: `none`.
+fn parse_pool(text: &str) -> anyhow::Result<String> {
+    let pool = text.split_once('.').map_or(text, |(_, pool)| pool);
+    match pool {
+        "" | "none" => Ok(String::new()),
+        pool if Pool::name_is_valid(pool) => Ok(pool.to_owned()),
+        pool => bail!("'{pool}' cannot be the name of a pool: 1 to {} letters, digits, '_' and '-'", Pool::NAME_MAX),
+    }
 }
 
 /// `0,2`, `1-3`.
@@ -106,7 +120,11 @@ fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
     if new {
         fs::File::create_new(path).with_context(|| format!("cannot create '{shown}'"))?;
     }
-    let result = ioctl::ask(path, Verb::SetLayout, &ioctl::wish(layout)).map_err(|error| refused(path, layout, &error));
+    let (verb, wish) = match layout.pool.is_empty() {
+        true => (Verb::SetLayout, ioctl::wish(layout)),
+        false => (Verb::SetLayoutInPool, ioctl::wish_in_pool(layout)),
+    };
+    let result = ioctl::ask(path, verb, &wish).map_err(|error| refused(path, layout, &error));
     if result.is_err() && new {
         // It was made for this.
         let _ = fs::remove_file(path);
@@ -119,6 +137,22 @@ fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
     let shown = path.display();
     let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
     match error.raw_os_error() {
+        // EINVAL
+        Some(22) if !layout.pool.is_empty() => {
+            let pool = &layout.pool;
+            let members = match pools::members_on(path, pool) {
+                Ok(members) => members,
+                Err(error) => return error.context(format!("'{shown}'")),
+            };
+            if members.is_empty() {
+                return anyhow!("'{shown}': pool '{pool}' has no OSTs; add some with: lctl pool_add");
+            }
+            let is_out = |ost: &&u32| !members.iter().any(|name| name.ends_with(&format!("-OST{ost:04x}")));
+            match named.iter().find(is_out) {
+                Some(ost) => anyhow!("'{shown}': OST{ost:04x} is not in pool '{pool}'; see: lfs pool_list"),
+                None => explain(path, error),
+            }
+        }
         // EINVAL, ENXIO
         Some(22 | 6) if !named.is_empty() => {
             let known: Vec<String> = spaces(path).into_iter().flatten().map(|target| target.name).collect();
@@ -135,7 +169,7 @@ fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error {
         // EEXIST
         Some(17) => anyhow!("'{shown}' has data already: a layout can be set only before the first write"),
         // EOPNOTSUPP
-        Some(95) => anyhow!("'{shown}': its server is of an older version and knows no lists of targets"),
+        Some(95) => anyhow!("'{shown}': its server is of an older version and knows no lists of targets or no pools"),
         _ => explain(path, error),
     }
 }
@@ -181,6 +215,9 @@ struct Only {
     /// Only the first target
     #[arg(short = 'i', long = "stripe-index")]
     index: bool,
+    /// Only the pool
+    #[arg(short = 'p', long = "pool")]
+    pool: bool,
     /// Only the metadata target
     #[arg(short = 'm', long = "mdt-index")]
     mdt: bool,
@@ -239,6 +276,7 @@ impl Shown {
             () if only.count => Some(self.count().to_string()),
             () if only.size => Some(self.size().to_string()),
             () if only.index => Some(self.first().to_string()),
+            () if only.pool => Some(self.layout.pool.clone()),
             // There is one metadata target.
             () if only.mdt => Some("0".to_owned()),
             () if only.generation => Some(self.layout.generation.to_string()),
@@ -250,7 +288,7 @@ impl Shown {
         serde_json::json!({
             "path": self.path.display().to_string(), "stripe_count": self.count(), "stripe_size": self.size(),
             "stripe_offset": self.first(), "resident": self.layout.resident, "generation": self.layout.generation,
-            "osts": self.layout.osts,
+            "osts": self.layout.osts, "pool": self.layout.pool,
         })
     }
 
@@ -259,7 +297,9 @@ impl Shown {
         say!("{}", self.path.display());
         if self.directory {
             let (count, size, first) = (self.count(), self.size(), self.first());
-            say!("stripe_count:  {count} stripe_size:   {size} pattern:       raid0 stripe_offset: {first}");
+            let pool = &self.layout.pool;
+            let pool = if pool.is_empty() { String::new() } else { format!(" pool:          {pool}") };
+            say!("stripe_count:  {count} stripe_size:   {size} pattern:       raid0 stripe_offset: {first}{pool}");
             if !self.layout.osts.is_empty() {
                 say!("osts:          {}", joined(&self.layout.osts));
             }
@@ -275,6 +315,9 @@ impl Shown {
             field(get, "lmm_pattern", self.pattern());
             field(get, "lmm_layout_gen", self.layout.generation);
             field(get, "lmm_stripe_offset", self.first());
+            if !self.layout.pool.is_empty() {
+                field(get, "lmm_pool", &self.layout.pool);
+            }
         }
         self.print_objects(get)?;
         say!();

@@ -1,6 +1,7 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
 mod layout;
+mod pools;
 mod space;
 
 use std::ffi::OsString;
@@ -36,6 +37,9 @@ pub enum Command {
         /// Targets that are away, too; they are always told of
         #[arg(short, long)]
         verbose: bool,
+        /// Of the object targets only those of this pool: POOL or FSNAME.POOL
+        #[arg(short = 'p', long, value_name = "POOL")]
+        pool: Option<String>,
         /// Any path on the mount; all mounts if none is given
         path: Option<PathBuf>,
     },
@@ -59,6 +63,12 @@ pub enum Command {
     Setstripe(layout::Set),
     /// The layout of files, and of a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
+    /// The pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
+    #[command(name = "pool_list")]
+    PoolList {
+        /// A path on the mount, FSNAME or FSNAME.POOL
+        what: String,
+    },
     /// Metadata targets of a mount
     Mdts {
         /// Any path on it; all mounts if none is given
@@ -81,7 +91,7 @@ pub enum Command {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 36] = [
+const LACKING: [&str; 35] = [
     "changelog",
     "changelog_clear",
     "data_version",
@@ -108,7 +118,6 @@ const LACKING: [&str; 36] = [
     "mkdir",
     "mv",
     "pcc",
-    "pool_list",
     "project",
     "quota",
     "quotacheck",
@@ -123,9 +132,10 @@ const LACKING: [&str; 36] = [
 /// Runs a verb.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Df { human, inodes, path, .. } => {
-            return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }));
+        Command::Df { human, inodes, pool, path, .. } => {
+            return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }, pool.as_deref()));
         }
+        Command::PoolList { what } => pools::list(&what)?,
         Command::PathToFid { paths } => {
             for path in &paths {
                 let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fuse::ioctl::Verb;
 
-use super::ask;
+use super::{ask, pools};
 use crate::output::{human, say};
 
 /// What is known of a target's space: total, free and available bytes, objects, free objects, the number of its disk (0: a disk of its
@@ -99,8 +99,12 @@ fn mount_point(path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// `lfs df`. Gives whether all was well.
-pub fn df(path: &Path, shape: Shape) -> anyhow::Result<bool> {
-    let targets = spaces(path)?;
+pub fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool> {
+    let mut targets = spaces(path)?;
+    if let Some(pool) = pool {
+        let members = pools::members_on(path, pool)?;
+        targets.retain(|target| !target.is_ost() || members.contains(&target.name));
+    }
     let place = mount_point(path)?.display().to_string();
     let head = shape.head();
     say!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);

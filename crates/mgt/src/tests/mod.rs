@@ -246,7 +246,7 @@ fn pools_are_made_changed_and_removed_and_survive_a_crash() {
     world.set_pool(server, Add, "fast", &[2, 0]).unwrap();
     assert_eq!(world.told(client), [("fs".to_owned(), 4), ("fs".to_owned(), 5)]);
     let fast = Pool { name: "fast".into(), osts: vec![0, 2] };
-    assert_eq!(world.config(client, "fs").unwrap().pools, [fast.clone()]);
+    assert_eq!(world.config(client, "fs").unwrap().pools, std::slice::from_ref(&fast));
 
     let mut refused = |kind, pool: &str, osts: &[u32], expected, why: &str| {
         let (errno, reason) = world.set_pool(server, kind, pool, osts).unwrap_err();

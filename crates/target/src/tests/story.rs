@@ -807,6 +807,7 @@ fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
         params: [("at_min", "9"), ("obdfilter.*.recovery_time_soft", "11")]
             .map(|(path, value)| Param { path: path.into(), value: value.into() })
             .into(),
+        ..Config::default()
     };
     s.say(conn, &get, 0, Handle(5), config.encode_to_vec().into());
     assert!(s.serving);

@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn a_node_takes_no_more_memory_than_is_counted_for_it() {
         let alone = size_of::<Option<Node>>() + size_of::<NodeData>();
-        assert!(alone <= crate::api::NODE_BYTES * 9 / 20, "{alone} bytes");
+        assert!(alone < crate::api::NODE_BYTES / 2, "{alone} bytes");
     }
 
     #[test]

@@ -40,15 +40,18 @@ fn still_so(cx: &mut Cx<'_>, lock: &EnqueueReq) -> Result<(), Stop> {
 
 /// `LdlmReplay`: locks that were granted before this target restarted. The mark of a move may have been lost with it.
 pub fn replay(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &ReplayLocksReq) -> Result<Reply, Stop> {
+    let mut moving = Vec::new();
     let rep = cx.replay_locks(request, |cx, lock| {
         still_so(cx, lock)?;
-        if is_for_moving(lock, wanted(lock)?)
-            && let Some(node) = tree::find(cx, lock.resource.fid)?
-        {
-            moves::goes_on(mdt, cx, &node);
+        if is_for_moving(lock, wanted(lock)?) {
+            moving.extend(tree::find(cx, lock.resource.fid)?);
         }
         Ok(())
     })?;
+    // Not before all locks are there: until then the attempt may be made again.
+    for node in &moving {
+        moves::goes_on(mdt, cx, node);
+    }
     cx.count(Operation::LockReplay);
     Ok(Reply::new(&rep))
 }

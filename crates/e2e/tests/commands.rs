@@ -48,8 +48,8 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["check", "servers", &mount]).ok();
     assert!(text.contains(&format!("{ost1} active.")), "{text}");
     lfs(&["check", "nonsense", &mount]).refused_with(&["nonsense", "servers"]);
-    for verb in ["migrate", "find"] {
-        let outcome = lfs(&[verb, &mount]);
+    for verb in [&["migrate", &mount][..], &["find", &mount, "--projid", "1"]] {
+        let outcome = lfs(verb);
         assert!(outcome.code == Some(2) && outcome.stderr.contains("not in this version"), "{outcome}");
     }
     lfs(&["df", "/proc"]).refused_with(&["/proc", "not on an Adamant mount"]);
@@ -62,6 +62,57 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["df", &mount]).ok();
     assert!(text.contains("inactive") && text.contains(&mdt), "{text}");
     cluster.restart(Which::Ost(1));
+}
+
+/// `lfs find` beside find(1), and by object target.
+#[test]
+fn lfs_finds_names_by_attributes_and_by_target() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs find", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let mount = cluster.mount(0).to_path_buf();
+    let top = mount.display().to_string();
+    for directory in ["a", "a/b", "c"] {
+        fs::create_dir(mount.join(directory)).unwrap();
+        for number in 0..40 {
+            fs::write(mount.join(directory).join(format!("file{number}")), vec![7; number * 100]).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink("a", mount.join("link")).unwrap();
+    for ost in ["0", "1"] {
+        let path = mount.join(format!("c/on{ost}"));
+        lfs(&["setstripe", "-o", ost, path.to_str().unwrap()]).ok();
+        fs::write(&path, vec![1; 200_000]).unwrap();
+    }
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    for words in [&[][..], &["-type", "f"], &["-name", "*9", "-mtime", "-1"], &["!", "-type", "f"], &["-maxdepth", "1"]]
+    {
+        let expected = sorted(command("find").arg(&top).args(words).run().ok());
+        assert_eq!(sorted(lfs(&[&["find", &top][..], words].concat()).ok()), expected, "{words:?}");
+    }
+    let own = |words: &[&str]| sorted(lfs(&[&["find", &top], words].concat()).ok());
+    let (on0, on1) = (format!("{top}/c/on0"), format!("{top}/c/on1"));
+    assert_eq!(own(&["--ost", &cluster.target_name(Which::Ost(1))]), [on1.as_str()]);
+    assert_eq!(own(&["-O", "0,1"]), [on0.as_str(), &on1]);
+    assert_eq!(own(&["-name", "on*", "!", "--ost", "1"]), [on0.as_str()]);
+    assert_eq!(
+        own(&["-size", "+100k", "-L", "raid0", "-printf", "%s %Lo %p\\n"]),
+        [format!("200000 0 {on0}"), format!("200000 1 {on1}")]
+    );
+    let fid = lfs(&["path2fid", &on0]).ok();
+    assert_eq!(own(&["-name", "on0", "-printf", "%LF\\n"]), [fid.trim()]);
+    let zeros = lfs(&["find", &top, "-name", "on?", "-print0"]).ok();
+    assert_eq!(zeros.matches('\0').count(), 2, "{zeros:?}");
+
+    lfs(&["find", &top, "--ost", "nofs-OST0000"]).refused_with(&["nofs", &cluster.fsname]);
+    lfs(&["find", "/etc/passwd", "-L", "raid0"]).refused_with(&["/etc/passwd", "not on an Adamant mount"]);
+    lfs(&["find", &top, "-size", "much"]).refused_with(&["--size", "'much'"]);
 }
 
 /// A mount whose process died stays in the list of mounts: the others are told of all the same.

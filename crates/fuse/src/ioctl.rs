@@ -3,9 +3,9 @@
 //! They work on any file or directory of the mount, in containers and without root. The layout of each is fixed:
 //! numbers little-endian, text without a terminator.
 
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use bytes::{Buf, BufMut};
@@ -15,6 +15,9 @@ use rustix::ioctl;
 
 /// The letter of our ioctl numbers.
 const LETTER: u8 = 0xAD;
+
+/// How a path is opened to ask it: nothing happens to it, and nothing waits.
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Bytes that an ioctl passes in each direction.
 pub const BUFFER: usize = 4096;
@@ -142,8 +145,7 @@ pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
 /// # Errors
 /// As [`ask`]; what could not be written back.
 pub fn sync(path: &Path) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let file = rustix::fs::open(path, OPEN, Mode::empty())?;
     ask(path, Verb::Sync, &[])?;
     rustix::fs::syncfs(file)?;
     ask(path, Verb::Sync, &[]).map(drop)
@@ -154,13 +156,24 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// # Errors
 /// The path's, `ENOTTY` if it is not on an Adamant mount, or what the verb gives.
 pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    ask_opened(rustix::fs::open(path, OPEN, Mode::empty())?.as_fd(), verb, input)
+}
+
+/// The same of a name in a directory that is open. A symbolic link is not followed.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_at(directory: BorrowedFd<'_>, name: &OsStr, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
+    let file = rustix::fs::openat(directory, name, OPEN | OFlags::NOFOLLOW, Mode::empty())?;
+    ask_opened(file.as_fd(), verb, input)
+}
+
+fn ask_opened(file: BorrowedFd<'_>, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
     let mut block = request(verb, input)?;
     #[allow(unsafe_code)]
     // SAFETY: the opcode carries the direction and the size of the block that the updater points to.
     unsafe {
-        ioctl::ioctl(file.as_fd(), ioctl::Updater::<COMMAND, Block>::new(&mut block))?;
+        ioctl::ioctl(file, ioctl::Updater::<COMMAND, Block>::new(&mut block))?;
     }
     let mut reply = &block[..];
     let status = reply.get_i32_le();

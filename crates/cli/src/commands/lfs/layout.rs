@@ -227,13 +227,18 @@ struct Only {
 }
 
 /// A file's layout, or that of a directory for new files, with what it means where nothing was set.
-struct Shown {
+pub(super) struct Shown {
     path: PathBuf,
     layout: Layout,
     directory: bool,
 }
 
 impl Shown {
+    /// One whose path does not matter.
+    pub(super) fn new(layout: Layout, directory: bool) -> Shown {
+        Shown { path: PathBuf::new(), layout, directory }
+    }
+
     fn of(path: &Path, directory: bool) -> anyhow::Result<Shown> {
         let bytes = ask(path, Verb::GetLayout, &[])?;
         let layout =
@@ -241,7 +246,11 @@ impl Shown {
         Ok(Shown { path: path.to_owned(), layout, directory })
     }
 
-    fn count(&self) -> i32 {
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn count(&self) -> i32 {
         match (self.directory, self.layout.want_count) {
             (true, 0) => 1,
             (true, count) => count,
@@ -249,11 +258,11 @@ impl Shown {
         }
     }
 
-    fn size(&self) -> u32 {
+    pub(super) fn size(&self) -> u32 {
         if self.layout.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { self.layout.stripe_size }
     }
 
-    fn first(&self) -> i32 {
+    pub(super) fn first(&self) -> i32 {
         match self.directory {
             // In one that was never set, 0 means any.
             true if self.layout.generation == 0 => -1,

@@ -1,5 +1,6 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
+pub mod find;
 mod layout;
 mod pools;
 mod space;
@@ -69,6 +70,8 @@ pub enum Command {
         /// A path on the mount, FSNAME or FSNAME.POOL
         what: String,
     },
+    /// Names with certain attributes and layouts, in no order; all tests must hold; example: lfs find /mnt -type f --ost 1 ! -mtime -30
+    Find(find::Find),
     /// Metadata targets of a mount
     Mdts {
         /// Any path on it; all mounts if none is given
@@ -91,11 +94,10 @@ pub enum Command {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 35] = [
+const LACKING: [&str; 34] = [
     "changelog",
     "changelog_clear",
     "data_version",
-    "find",
     "flushctx",
     "getdirstripe",
     "getname",
@@ -158,6 +160,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Setstripe(wish) => layout::set(&wish)?,
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
+        Command::Find(find) => return find::run(&find),
         Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
         Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
         Command::Check { what, path } => {

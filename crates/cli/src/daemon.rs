@@ -5,9 +5,10 @@
 //! what it waits for, in lines that begin with [`WAITS`]. If the parent ends meanwhile, by Ctrl-C perhaps, the background process sees
 //! that nobody reads its output ([`parent_is_gone`]) and ends too.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -121,6 +122,50 @@ pub fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
 /// Where the logs of background processes go.
 pub fn log_path(name: &str) -> std::path::PathBuf {
     host::admin::directory().join(format!("{name}.log"))
+}
+
+/// Logs of mounts that have ended which are kept.
+pub const ENDED_LOGS_MAX: usize = 32;
+
+/// Removes the oldest logs of mounts that have ended from a folder, all but the newest `keep`. One that a process writes stays, whatever
+/// its age.
+///
+/// # Errors
+/// Those of the system; what is in doubt stays.
+pub fn remove_old_logs(folder: &Path, keep: usize) -> std::io::Result<()> {
+    let is_ours = |name: &str| name.starts_with("mount-") && name.ends_with(".log");
+    let mut ended = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if is_ours(&entry.file_name().to_string_lossy()) {
+            ended.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    if ended.len() <= keep {
+        return Ok(());
+    }
+    // After the list was made: whoever has begun one since is not in it.
+    let written = logs_of_processes()?;
+    ended.retain(|(_, path)| !written.contains(path));
+    ended.sort();
+    let surplus = ended.len().saturating_sub(keep);
+    for (_, path) in ended.into_iter().take(surplus) {
+        std::fs::remove_file(&path)?;
+        let _ = std::fs::remove_file(host::log::old_name(&path));
+    }
+    Ok(())
+}
+
+/// What standard error is, of each process that we may look at.
+fn logs_of_processes() -> std::io::Result<BTreeSet<PathBuf>> {
+    let mut logs = BTreeSet::new();
+    for process in std::fs::read_dir("/proc")? {
+        // One that has ended meanwhile has none.
+        if let Ok(log) = std::fs::read_link(process?.path().join("fd/2")) {
+            logs.insert(log);
+        }
+    }
+    Ok(logs)
 }
 
 /// The signals of a daemon, none of which kills it from [`Signals::catch`] on: SIGINT and SIGTERM end it in order, SIGHUP opens its log
@@ -238,4 +283,36 @@ pub fn end_tools_on_signal(at_once: bool) -> anyhow::Result<()> {
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(watch))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_ended_mounts_do_not_pile_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        let made = |name: &str, age: u64| {
+            let file = File::create(path(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+            file
+        };
+        for number in 0..6 {
+            made(&format!("mount-{number}.log"), 100 - number);
+        }
+        made("mount-0.log.old", 200);
+        made("server.log", 300);
+        let mut writer = Command::new("sleep").arg("60").stderr(made("mount-alive.log", 400)).spawn().unwrap();
+        remove_old_logs(folder.path(), 4).unwrap();
+        let mut names: Vec<String> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let kept = ["mount-2.log", "mount-3.log", "mount-4.log", "mount-5.log", "mount-alive.log", "server.log"];
+        assert_eq!(names, kept);
+    }
 }

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
         .unwrap_or_default();
     let words: Vec<OsString> = std::env::args_os().collect();
     let result = match called_as.as_str() {
-        "lfs" => lfs::run(parse::<Lfs>(words).command),
+        "lfs" => lfs::run(parse::<Lfs>(lfs::find::plain(words, 1)).command),
         "lctl" => lctl::run(parse::<Lctl>(words).arguments),
         "lr_reader" => lr_reader::run(&called("lr_reader", words)),
         "mkfs.adamant" => mkfs::run(called("mkfs.adamant", words)),
@@ -130,6 +130,9 @@ fn main() -> ExitCode {
         "createmany" => many::create(called("createmany", many::attached(words, 0))),
         "unlinkmany" => many::remove(called("unlinkmany", words)),
         "statmany" => many::stat(called("statmany", words)),
+        _ if words.get(1).is_some_and(|word| word == "lfs") => {
+            run(parse::<Adamant>(lfs::find::plain(words, 2)).command)
+        }
         _ => run(parse::<Adamant>(many::attached(words, 1)).command),
     };
     match result {

@@ -24,6 +24,17 @@ pub fn print(text: fmt::Arguments<'_>) {
     }
 }
 
+/// Prints bytes as they are, by the same rules. False once they reach nobody.
+pub fn print_bytes(bytes: &[u8]) -> bool {
+    match io::stdout().lock().write_all(bytes) {
+        Ok(()) => true,
+        Err(error) => {
+            failed(&error);
+            false
+        }
+    }
+}
+
 /// Whether nobody reads what is printed: what only prints need not go on.
 pub fn is_unread() -> bool {
     UNREAD.load(Ordering::Relaxed)

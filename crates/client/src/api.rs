@@ -355,12 +355,16 @@ pub enum Call {
     FidToPath { fid: Fid },
     /// `lfs getstripe`.
     GetLayout { ino: u64 },
-    /// `lfs setstripe`: the wishes of `wish`; a list of targets in `osts`. See [`proto::msg::SetlayoutOp`].
+    /// `lfs setstripe`: the wishes of `wish`; a list of targets in `osts`, a pool in `pool`. See [`proto::msg::SetlayoutOp`].
     SetLayout { ino: u64, wish: Layout },
     /// `lfs migrate`: the data moves to other objects, as the same wishes say; what they leave open stays as it is.
     Migrate { ino: u64, wish: Layout },
     /// `lfs df`: each target's name and space.
     TargetSpace,
+    /// `lfs pool_list`: the pools that the configuration has.
+    Pools,
+    /// `lfs pool_list`: the object targets of one. `ENOENT`: there is no such pool.
+    PoolMembers { pool: String },
 }
 
 /// What a call gives.
@@ -397,6 +401,10 @@ pub enum Answer {
     Layout(Option<Layout>),
     /// TargetSpace: name, total, free, available bytes, files, free files; `Err` if it does not answer.
     Targets(Vec<(String, Result<proto::msg::StatfsRep, Errno>)>),
+    /// Pools: their names, sorted.
+    Pools(Vec<String>),
+    /// PoolMembers: indexes, ascending.
+    Members(Vec<u32>),
 }
 
 /// An entry of a directory.

@@ -121,7 +121,7 @@ pub(crate) fn refused(w: &mut World, dest: Dest, errno: Errno, reason: &str) {
     if !w.mounted && matches!(errno, Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS) {
         fail(w, line);
     } else {
-        w.log(line);
+        w.log_warn(line);
     }
 }
 
@@ -181,6 +181,7 @@ fn take(w: &mut World, config: Config) {
             w.config_params.clear();
         }
     }
+    w.pools = config.pools.into_iter().map(|pool| (pool.name, pool.osts)).collect();
     set_params(w, config.params);
     if w.imports.get(Dest::Mdt(0)).is_none() {
         w.log(format!("file system '{}' has no MDT0000 yet; waiting for it", options.fsname));
@@ -197,7 +198,7 @@ fn set_params(w: &mut World, told: Vec<Param>) {
         match params::set(w, &param.path, &param.value) {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(errno) => {
-                w.log(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
+                w.log_warn(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
             }
         }
     }

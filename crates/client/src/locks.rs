@@ -107,6 +107,15 @@ pub(crate) fn unlock(cx: &mut Cx<'_>, step: Step) {
     }
 }
 
+/// Gives every pin of the operation back while it goes on.
+pub(crate) fn unlock_all(cx: &mut Cx<'_>) {
+    let pin = |(step, memo): &(Step, Memo)| matches!(memo, Memo::Lock { .. }).then_some(*step);
+    let pins: smallvec::SmallVec<[Step; 4]> = cx.op.steps().iter().filter_map(pin).collect();
+    for step in pins {
+        unlock(cx, step);
+    }
+}
+
 fn release(w: &mut World, dest: Dest, cookie: u64) {
     if let Some(target) = w.imports.get_mut(dest) {
         target.locks.release(cookie);

@@ -135,6 +135,10 @@ fn all(w: &World) -> Vec<(String, String)> {
         (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
         (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
     ];
+    for (pool, osts) in &w.pools {
+        let members: String = osts.iter().map(|ost| format!("{fs}-OST{ost:04x}_UUID\n")).collect();
+        list.push((format!("lov.{fs}.pools.{pool}"), members));
+    }
     list.extend(w.options.timeouts.params());
     for target in w.imports.iter() {
         let kind = match target.dest {

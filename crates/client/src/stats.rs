@@ -86,6 +86,8 @@ fn operation(call: &Call) -> Option<Operation> {
         | Call::GetLayout { .. }
         | Call::SetLayout { .. }
         | Call::Migrate { .. }
-        | Call::TargetSpace => return None,
+        | Call::TargetSpace
+        | Call::Pools
+        | Call::PoolMembers { .. } => return None,
     })
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proto::msg::{Param, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use stdx::{Instant, Map, Rng, Set};
 
 use crate::api::{Effect, LogLevel, Options};
@@ -179,6 +179,8 @@ pub struct World {
     pub config_version: u64,
     /// Persistent parameters that were set.
     pub config_params: Vec<Param>,
+    /// The pools of the configuration, with the indexes of their object targets, by name.
+    pub pools: BTreeMap<String, Vec<u32>>,
     /// Directories with many names.
     pub(crate) crowded: VecDeque<u64>,
     /// No new calls.
@@ -243,6 +245,7 @@ impl World {
             mount_deadline: None,
             config_version: 0,
             config_params: Vec::new(),
+            pools: BTreeMap::new(),
             crowded: VecDeque::new(),
             unmounting: false,
             changes_lost: false,
@@ -282,6 +285,11 @@ impl World {
     /// A line for the log.
     pub fn log(&mut self, line: String) {
         self.effect(Effect::Log(LogLevel::Info, line));
+    }
+
+    /// A line for the log about what an administrator should look at.
+    pub fn log_warn(&mut self, line: String) {
+        self.effect(Effect::Log(LogLevel::Warn, line));
     }
 
     /// A line for the log about data or work of programs that is lost or in danger.

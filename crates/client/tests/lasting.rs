@@ -477,3 +477,43 @@ fn what_was_known_before_a_file_is_cut_by_an_open_is_not_kept_after_it() {
     assert!(matches!(c.answer(a, opened), Ok(Answer::Opened { .. })));
     assert!(matches!(c.getattr(a, f.ino), Ok(stat) if stat.size == 0 && stat.cacheable));
 }
+
+/// Pages that reads fill while a direct write is on its way are old when it is done, and an asynchronous one does not make the kernel
+/// drop them: it is told to before the write is answered, or with the next open if nobody has the file open through its pages.
+#[test]
+fn pages_that_were_read_beside_a_direct_write_go() {
+    const DIRECT: u32 = 0o40000;
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 200_000]).unwrap();
+    c.close(a, fh).unwrap();
+    let direct = c.open(a, f.ino, 2 | DIRECT).unwrap();
+    let write = |offset| {
+        let data = Bytes::from(vec![2; 4096]);
+        Call::Write { fh: direct, ino: f.ino, offset, data, write_back: false, kill_priv: false }
+    };
+    let dropped = |what: &Invalidation, at| matches!(what, Invalidation::Inode { ino, offset, length: 4096, .. } if *ino == f.ino && *offset == at);
+    c.nodes[a].invalidations.clear();
+    c.call(a, write(0)).unwrap();
+    assert!(!c.nodes[a].invalidations.iter().any(|what| dropped(what, 0)), "nobody reads beside it");
+    let keeps = |c: &mut Cluster| match c.call(a, Call::Open { ino: f.ino, flags: 0 }) {
+        Ok(Answer::Opened { fh, keep_cache, .. }) => (fh, keep_cache),
+        other => panic!("{other:?}"),
+    };
+    let (reader, kept) = keeps(&mut c);
+    assert!(!kept, "pages of readers that have closed it meanwhile are dropped by the next open");
+    assert!(keeps(&mut c).1, "once");
+    assert_eq!(c.read(a, reader, 8192, 10).unwrap()[..], [1; 10]);
+
+    c.nodes[a].slow_kernel = true;
+    c.nodes[a].invalidations.clear();
+    let id = c.send(a, write(8192));
+    c.pass(Duration::from_millis(500));
+    assert!(!c.answered(a, id) && c.nodes[a].invalidations.iter().any(|what| dropped(what, 8192)));
+    c.nodes[a].slow_kernel = false;
+    assert!(matches!(c.answer(a, id), Ok(Answer::Written(4096))));
+    let other = c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, other.ino, 0).unwrap();
+    assert_eq!(c.read(b, other, 8192, 10).unwrap()[..], [2; 10]);
+}

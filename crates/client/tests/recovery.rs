@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name, wish};
-use proto::Errno;
+use proto::{Errno, Opcode};
 
 #[test]
 fn what_was_answered_is_there_after_the_server_died() {
@@ -493,4 +493,43 @@ fn a_client_that_died_costs_others_one_wait() {
     let waited = c.now.since(start);
     let evicting = c.log.iter().filter(|line| line.contains("Warn: evicts client:test:0")).count();
     assert!(evicting >= 2 && waited < Duration::from_secs(28), "{evicting} targets, {waited:?}: {:#?}", c.log);
+}
+
+/// The mark of the file that moves is lost with the metadata target, the client that moved it dies, what it wrote is durable.
+#[test]
+fn objects_of_a_move_that_nobody_remembers_go_with_their_file() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (before, first) = c.create(a, 1, "before").unwrap();
+    let (_, second) = c.create(a, 1, "half moved").unwrap();
+    c.write(a, first, 0, &vec![7; 100_000]).unwrap();
+    c.call(a, Call::Fsync { fh: first, data_only: false }).unwrap();
+    c.write(a, second, 0, b"small").unwrap();
+    c.call(a, Call::Fsync { fh: second, data_only: false }).unwrap();
+    assert_eq!(c.objects("fs-OST0000").len(), 1);
+
+    let mdt = c.server("fs-MDT0000");
+    c.tamper = Some(Box::new(|to_client, _, frame| {
+        // The last step is lost on its way.
+        let last = !to_client && frame.header.opcode == Opcode::MdsReint as u16;
+        if last { Vec::new() } else { vec![frame] }
+    }));
+    c.slow_server = Some(mdt);
+    c.send(a, write_call(second, 0, vec![8; 100_000]));
+    c.pass(Duration::from_secs(3));
+    assert_eq!(c.objects("fs-OST0000").len(), 2, "it is copied");
+    c.die(a);
+    c.tamper = None;
+    c.slow_server = None;
+    c.restart("fs-MDT0000");
+    c.pass(Duration::from_secs(400));
+    let half = c.lookup(b, 1, "half moved").unwrap();
+    assert_eq!((half.size, c.lookup(b, 1, "before").unwrap().ino), (5, before.ino));
+    c.unlink(b, 1, "half moved").unwrap();
+    c.pass(Duration::from_secs(10));
+    assert_eq!(c.objects("fs-OST0000").len(), 1);
+}
+
+fn write_call(fh: client::api::FileHandle, offset: u64, data: Vec<u8>) -> Call {
+    Call::Write { fh, ino: 0, offset, data: data.into(), write_back: false, kill_priv: false }
 }

@@ -48,8 +48,8 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["check", "servers", &mount]).ok();
     assert!(text.contains(&format!("{ost1} active.")), "{text}");
     lfs(&["check", "nonsense", &mount]).refused_with(&["nonsense", "servers"]);
-    for verb in ["migrate", "find"] {
-        let outcome = lfs(&[verb, &mount]);
+    for verb in [&["migrate", &mount][..], &["find", &mount, "--projid", "1"]] {
+        let outcome = lfs(verb);
         assert!(outcome.code == Some(2) && outcome.stderr.contains("not in this version"), "{outcome}");
     }
     lfs(&["df", "/proc"]).refused_with(&["/proc", "not on an Adamant mount"]);
@@ -62,6 +62,57 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["df", &mount]).ok();
     assert!(text.contains("inactive") && text.contains(&mdt), "{text}");
     cluster.restart(Which::Ost(1));
+}
+
+/// `lfs find` beside find(1), and by object target.
+#[test]
+fn lfs_finds_names_by_attributes_and_by_target() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs find", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(1));
+    let mount = cluster.mount(0).to_path_buf();
+    let top = mount.display().to_string();
+    for directory in ["a", "a/b", "c"] {
+        fs::create_dir(mount.join(directory)).unwrap();
+        for number in 0..40 {
+            fs::write(mount.join(directory).join(format!("file{number}")), vec![7; number * 100]).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink("a", mount.join("link")).unwrap();
+    for ost in ["0", "1"] {
+        let path = mount.join(format!("c/on{ost}"));
+        lfs(&["setstripe", "-o", ost, path.to_str().unwrap()]).ok();
+        fs::write(&path, vec![1; 200_000]).unwrap();
+    }
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    for words in [&[][..], &["-type", "f"], &["-name", "*9", "-mtime", "-1"], &["!", "-type", "f"], &["-maxdepth", "1"]]
+    {
+        let expected = sorted(command("find").arg(&top).args(words).run().ok());
+        assert_eq!(sorted(lfs(&[&["find", &top][..], words].concat()).ok()), expected, "{words:?}");
+    }
+    let own = |words: &[&str]| sorted(lfs(&[&["find", &top], words].concat()).ok());
+    let (on0, on1) = (format!("{top}/c/on0"), format!("{top}/c/on1"));
+    assert_eq!(own(&["--ost", &cluster.target_name(Which::Ost(1))]), [on1.as_str()]);
+    assert_eq!(own(&["-O", "0,1"]), [on0.as_str(), &on1]);
+    assert_eq!(own(&["-name", "on*", "!", "--ost", "1"]), [on0.as_str()]);
+    assert_eq!(
+        own(&["-size", "+100k", "-L", "raid0", "-printf", "%s %Lo %p\\n"]),
+        [format!("200000 0 {on0}"), format!("200000 1 {on1}")]
+    );
+    let fid = lfs(&["path2fid", &on0]).ok();
+    assert_eq!(own(&["-name", "on0", "-printf", "%LF\\n"]), [fid.trim()]);
+    let zeros = lfs(&["find", &top, "-name", "on?", "-print0"]).ok();
+    assert_eq!(zeros.matches('\0').count(), 2, "{zeros:?}");
+
+    lfs(&["find", &top, "--ost", "nofs-OST0000"]).refused_with(&["nofs", &cluster.fsname]);
+    lfs(&["find", "/etc/passwd", "-L", "raid0"]).refused_with(&["/etc/passwd", "not on an Adamant mount"]);
+    lfs(&["find", &top, "-size", "much"]).refused_with(&["--size", "'much'"]);
 }
 
 /// A mount whose process died stays in the list of mounts: the others are told of all the same.
@@ -229,6 +280,64 @@ fn lfs_sets_and_shows_layouts() {
     lctl(&["activate", &cluster.target_name(Which::Ost(1))]).ok();
 }
 
+/// Files of a pool lie on its targets only; pools can be changed while clients work, and outlast their MGS.
+#[test]
+fn pools_hold_files_on_their_targets() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lctl pool_*", Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, Shape { osts: 3, ..Shape::mounts(1) });
+    let (mount, fsname) = (cluster.mount(0).to_path_buf(), cluster.fsname.clone());
+    let pool = format!("{fsname}.fast");
+    let folder = mount.join("fast");
+    fs::create_dir(&folder).unwrap();
+    let shown = folder.to_str().unwrap();
+    let osts = |name: &str| {
+        let file = mount.join(name);
+        fs::write(&file, vec![1; 200_000]).unwrap();
+        let json = lfs(&["getstripe", "--json", file.to_str().unwrap()]).ok();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let mut osts: Vec<u64> = value["osts"].as_array().unwrap().iter().filter_map(|ost| ost.as_u64()).collect();
+        osts.sort_unstable();
+        (osts, value["pool"].as_str().unwrap_or_default().to_owned())
+    };
+
+    lctl(&["pool_add", &pool, "OST0000"]).refused_with(&["no pool"]);
+    lctl(&["pool_new", &pool]).ok();
+    lctl(&["pool_new", &pool]).refused_with(&["exists already"]);
+    lfs(&["setstripe", "-p", "fast", shown]).refused_with(&["has no OSTs"]);
+    lctl(&["pool_add", &pool, &format!("{fsname}-OST[1-2]")]).ok();
+    lctl(&["pool_add", &pool, "7"]).refused_with(&["no", "OST0007"]);
+    lctl(&["pool_destroy", &pool]).refused_with(&["remove them first"]);
+    lfs(&["setstripe", "-p", "slow", shown]).refused_with(&["no pool", "slow"]);
+    lfs(&["setstripe", "-p", "fast", "-i", "0", shown]).refused_with(&["OST0000 is not in pool"]);
+    lfs(&["setstripe", "-p", "fast", "-c", "-1", shown]).ok();
+    assert_eq!(lfs(&["getstripe", "-d", "-p", shown]).ok().trim(), "fast");
+    fs::create_dir(folder.join("below")).unwrap();
+    assert_eq!(osts("fast/below/one"), (vec![1, 2], "fast".to_owned()));
+    let listed = lfs(&["pool_list", &pool]).ok();
+    assert_eq!(listed, format!("Pool: {pool}\n{fsname}-OST0001_UUID\n{fsname}-OST0002_UUID\n"));
+    assert_eq!(lctl(&["pool_list", &pool]).ok(), listed);
+    let space = lfs(&["df", "--pool", &pool, shown]).ok();
+    assert!(space.contains("OST0002") && !space.contains("OST0000"), "{space}");
+
+    lctl(&["pool_remove", &pool, "OST0001"]).ok();
+    cluster.kill9(Which::Mgt);
+    cluster.restart(Which::Mgt);
+    // The MGS is there a moment after its process.
+    let start = std::time::Instant::now();
+    while lctl(&["pool_add", &pool, "0"]).code != Some(0) {
+        assert!(start.elapsed() < Duration::from_secs(20), "the MGS does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(osts("fast/two").0, [0, 2]);
+    lctl(&["pool_remove", &pool, "OST[0,2]"]).ok();
+    lctl(&["pool_destroy", &pool]).ok();
+    assert_eq!(osts("fast/three"), (vec![0, 1, 2], String::new()));
+    assert_eq!(lfs(&["pool_list", &fsname]).ok(), format!("Pools from {fsname}:\n"));
+}
+
 trait RefusedInUsage {
     fn refused_in_usage(self, word: &str);
 }
@@ -333,6 +442,9 @@ fn lctl_shows_and_sets_parameters() {
     for word in [mdt.as_str(), "obdfilter", "mgs", " UP "] {
         assert!(devices.contains(word), "{word} is missing:\n{devices}");
     }
+    let devices: serde_json::Value = serde_json::from_str(&lctl(&["dl", "--json"]).ok()).unwrap();
+    let named = |device: &serde_json::Value| device["name"] == mdt.as_str() && device["kind"] == "mdt";
+    assert!(devices.as_array().is_some_and(|all| all.iter().any(named)), "{devices}");
     let nids = lctl(&["list_nids"]).ok();
     assert!(nids.contains(cluster.nid(Which::Mdt)), "{nids}");
     lctl(&["ping", cluster.nid(Which::Mdt)]).ok();
@@ -433,6 +545,7 @@ fn every_parameter_is_in_the_guide() {
     fs::write(cluster.mount(0).join("f"), vec![1; 300_000]).unwrap();
     // The connection of the metadata target to an object target is made when it is needed.
     fs::remove_file(cluster.mount(0).join("f")).unwrap();
+    lctl(&["pool_new", &format!("{}.some", cluster.fsname)]).ok();
     let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/parameters.md")).unwrap();
     let described: std::collections::BTreeSet<String> = guide
         .lines()
@@ -445,7 +558,7 @@ fn every_parameter_is_in_the_guide() {
         let mut parts: Vec<&str> = name.split('.').collect();
         let device = if parts[0] == "ldlm" { 2 } else { 1 };
         parts[device] = "*";
-        if let Some(at) = parts.iter().position(|part| matches!(*part, "exports" | "live")) {
+        if let Some(at) = parts.iter().position(|part| matches!(*part, "exports" | "live" | "pools")) {
             parts[at + 1] = "*";
         }
         parts.join(".")

@@ -3,18 +3,21 @@
 //! They work on any file or directory of the mount, in containers and without root. The layout of each is fixed:
 //! numbers little-endian, text without a terminator.
 
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use bytes::{Buf, BufMut};
-use proto::msg::Layout;
+use proto::msg::{Layout, Pool};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl;
 
 /// The letter of our ioctl numbers.
 const LETTER: u8 = 0xAD;
+
+/// How a path is opened to ask it: nothing happens to it, and nothing waits.
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Bytes that an ioctl passes in each direction.
 pub const BUFFER: usize = 4096;
@@ -42,13 +45,21 @@ pub enum Verb {
     Sync = 7,
     /// The data moves to other objects. In: as [`Verb::SetLayout`].
     Migrate = 8,
+    /// In: a pool's name, filled up with NUL to 16 bytes; then as for `SetLayout`.
+    SetLayoutInPool = 110,
+    /// In: nothing, or the name of a pool. Out: the names of all pools, or runs of indexes of that one's object targets (`0-3`),
+    /// one a line; `ENOENT` if there is no such pool.
+    Pools = 111,
 }
 
 impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
-        use Verb::{FidToPath, GetLayout, Identity, Migrate, PathToFid, SetLayout, Sync, TargetSpace};
-        let all = [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync, Migrate];
+        use Verb::{
+            FidToPath, GetLayout, Identity, Migrate, PathToFid, Pools, SetLayout, SetLayoutInPool, Sync, TargetSpace,
+        };
+        let all =
+            [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync, Migrate, SetLayoutInPool, Pools];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }
 }
@@ -99,6 +110,25 @@ pub fn parse_wish(mut input: &[u8]) -> Option<Layout> {
     Some(Layout { stripe_size, want_count, want_first, osts, ..Layout::default() })
 }
 
+/// Bytes of a pool's name in [`Verb::SetLayoutInPool`].
+const POOL_BYTES: usize = Pool::NAME_MAX + 1;
+
+/// The input of [`Verb::SetLayoutInPool`].
+pub fn wish_in_pool(layout: &Layout) -> Vec<u8> {
+    let mut input: Vec<u8> = layout.pool.bytes().take(POOL_BYTES).collect();
+    input.resize(POOL_BYTES, 0);
+    input.extend(wish(layout));
+    input
+}
+
+/// What [`wish_in_pool`] made.
+pub fn parse_wish_in_pool(input: &[u8]) -> Option<Layout> {
+    let (pool, rest) = input.split_at_checked(POOL_BYTES)?;
+    let name = pool.iter().position(|&byte| byte == 0).map_or(pool, |end| &pool[..end]);
+    let pool = std::str::from_utf8(name).ok()?.to_owned();
+    Some(Layout { pool, ..parse_wish(rest)? })
+}
+
 /// An answer block. What does not fit is `EOVERFLOW`.
 pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
     let (status, bytes) = match result {
@@ -120,8 +150,7 @@ pub fn answer(result: Result<&[u8], proto::Errno>) -> Vec<u8> {
 /// # Errors
 /// As [`ask`]; what could not be written back.
 pub fn sync(path: &Path) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let file = rustix::fs::open(path, OPEN, Mode::empty())?;
     ask(path, Verb::Sync, &[])?;
     rustix::fs::syncfs(file)?;
     ask(path, Verb::Sync, &[]).map(drop)
@@ -132,13 +161,24 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// # Errors
 /// The path's, `ENOTTY` if it is not on an Adamant mount, or what the verb gives.
 pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    ask_opened(rustix::fs::open(path, OPEN, Mode::empty())?.as_fd(), verb, input)
+}
+
+/// The same of a name in a directory that is open. A symbolic link is not followed.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_at(directory: BorrowedFd<'_>, name: &OsStr, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
+    let file = rustix::fs::openat(directory, name, OPEN | OFlags::NOFOLLOW, Mode::empty())?;
+    ask_opened(file.as_fd(), verb, input)
+}
+
+fn ask_opened(file: BorrowedFd<'_>, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
     let mut block = request(verb, input)?;
     #[allow(unsafe_code)]
     // SAFETY: the opcode carries the direction and the size of the block that the updater points to.
     unsafe {
-        ioctl::ioctl(file.as_fd(), ioctl::Updater::<COMMAND, Block>::new(&mut block))?;
+        ioctl::ioctl(file, ioctl::Updater::<COMMAND, Block>::new(&mut block))?;
     }
     let mut reply = &block[..];
     let status = reply.get_i32_le();
@@ -152,6 +192,16 @@ pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wish_with_a_pool_round_trips() {
+        let layout = Layout { want_first: -1, pool: "fast".into(), osts: vec![1, 2], ..Layout::default() };
+        assert_eq!(parse_wish_in_pool(&wish_in_pool(&layout)), Some(layout.clone()));
+        let bare = Layout { pool: String::new(), ..layout };
+        assert_eq!(parse_wish_in_pool(&wish_in_pool(&bare)), Some(bare));
+        assert_eq!(parse_wish_in_pool(&[0; 15]), None);
+        assert_eq!(parse_wish_in_pool(&[0xff; 40]), None);
+    }
 
     #[test]
     fn blocks_round_trip_and_bad_ones_are_refused() {

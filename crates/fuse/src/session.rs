@@ -405,7 +405,15 @@ impl Adapter {
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
             Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
             Verb::Migrate => ioctl::parse_wish(input).map(|wish| Call::Migrate { ino, wish }).ok_or_else(refused),
+            Verb::SetLayoutInPool => {
+                ioctl::parse_wish_in_pool(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused)
+            }
             Verb::TargetSpace => Ok(Call::TargetSpace),
+            Verb::Pools if input.is_empty() => Ok(Call::Pools),
+            Verb::Pools => {
+                let pool = std::str::from_utf8(input).map_err(|_| refused())?.to_owned();
+                Ok(Call::PoolMembers { pool })
+            }
             Verb::Sync => Ok(Call::Syncfs),
         }
     }
@@ -431,13 +439,18 @@ fn ioctl_bytes(answer: &Answer) -> Vec<u8> {
             for (name, space) in targets {
                 match space {
                     Ok(s) => text.push_str(&format!(
-                        "{name} {} {} {} {} {}\n",
-                        s.total, s.free, s.available, s.files, s.files_free
+                        "{name} {} {} {} {} {} {}\n",
+                        s.total, s.free, s.available, s.files, s.files_free, s.disk
                     )),
                     Err(error) => text.push_str(&format!("{name} error {}\n", error.raw())),
                 }
             }
             text.into_bytes()
+        }
+        Answer::Pools(names) => names.iter().flat_map(|name| name.bytes().chain([b'\n'])).collect(),
+        Answer::Members(osts) => {
+            let runs = osts.chunk_by(|one, next| one + 1 == *next);
+            runs.map(|run| format!("{}-{}\n", run[0], run[run.len() - 1])).collect::<String>().into_bytes()
         }
         _ => Vec::new(),
     }

@@ -74,13 +74,58 @@ impl SyncJob {
 #[derive(Debug)]
 pub(crate) struct DataFiles {
     root: PathBuf,
-    open: BTreeMap<u64, Open>,
-    clock: u64,
+    open: OpenFiles,
     /// Folders with new names that are not durable yet.
     new_names: BTreeSet<PathBuf>,
     /// The file that was written last, if enough of it waits for the disk.
     full: Option<u64>,
     buffers: ReadBuffers,
+}
+
+/// Open files by number, and by when they were used last.
+#[derive(Debug, Default)]
+struct OpenFiles {
+    files: BTreeMap<u64, Open>,
+    by_use: BTreeMap<u64, u64>,
+    clock: u64,
+}
+
+impl OpenFiles {
+    fn get(&self, file: u64) -> Option<&Open> {
+        self.files.get(&file)
+    }
+
+    fn get_mut(&mut self, file: u64) -> Option<&mut Open> {
+        self.files.get_mut(&file)
+    }
+
+    /// Whether it is open; then it was used just now.
+    fn touch(&mut self, file: u64) -> bool {
+        let Some(open) = self.files.get_mut(&file) else { return false };
+        self.clock += 1;
+        self.by_use.remove(&core::mem::replace(&mut open.used, self.clock));
+        self.by_use.insert(self.clock, file);
+        true
+    }
+
+    fn insert(&mut self, file: u64, handle: File) {
+        self.clock += 1;
+        let open = Open { used: self.clock, file: Arc::new(handle), unsynced: 0, _held: HeldOpen::count() };
+        self.by_use.insert(self.clock, file);
+        self.files.insert(file, open);
+    }
+
+    fn remove(&mut self, file: u64) {
+        if let Some(open) = self.files.remove(&file) {
+            self.by_use.remove(&open.used);
+        }
+    }
+
+    /// Closes the one that was not used for longest; whether there was one.
+    fn close_one(&mut self) -> bool {
+        let Some((_, file)) = self.by_use.pop_first() else { return false };
+        self.files.remove(&file).is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -96,7 +141,7 @@ impl DataFiles {
     /// The files in a folder.
     pub(crate) fn new(root: PathBuf) -> DataFiles {
         let buffers = ReadBuffers::default();
-        DataFiles { root, open: BTreeMap::new(), clock: 0, new_names: BTreeSet::new(), full: None, buffers }
+        DataFiles { root, open: OpenFiles::default(), new_names: BTreeSet::new(), full: None, buffers }
     }
 
     /// The next sync waits for this path, which may be a pipe that nobody writes to.
@@ -183,7 +228,7 @@ impl DataFiles {
             // Its caller takes it apart.
             DataOp::Sync { .. } => DataResult::Failed(Errno::EINVAL),
             DataOp::Remove { file } => {
-                self.open.remove(&file);
+                self.open.remove(file);
                 let path = self.path(file);
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -202,7 +247,7 @@ impl DataFiles {
     }
 
     fn written(&mut self, file: u64, bytes: u64) {
-        if let Some(open) = self.open.get_mut(&file) {
+        if let Some(open) = self.open.get_mut(file) {
             open.unsynced += bytes;
             if open.unsynced >= WRITE_OUT {
                 self.full = Some(file);
@@ -212,7 +257,7 @@ impl DataFiles {
 
     /// What is to be made durable although nobody waits for it yet.
     pub(crate) fn write_out(&mut self) -> Option<SyncJob> {
-        let open = self.open.get_mut(&self.full.take()?)?;
+        let open = self.open.get_mut(self.full.take()?)?;
         open.unsynced = 0;
         Some(SyncJob { files: vec![open.file.clone()], ..SyncJob::default() })
     }
@@ -221,7 +266,7 @@ impl DataFiles {
     pub(crate) fn sync(&mut self, numbers: &[u64]) -> SyncJob {
         let mut job = SyncJob { folders: std::mem::take(&mut self.new_names), ..SyncJob::default() };
         for number in numbers {
-            match self.open.get_mut(number) {
+            match self.open.get_mut(*number) {
                 Some(open) => {
                     open.unsynced = 0;
                     job.files.push(open.file.clone());
@@ -255,7 +300,7 @@ impl DataFiles {
 
     fn existing(&mut self, file: u64) -> io::Result<Option<&Arc<File>>> {
         match self.open(file, false) {
-            Ok(()) => Ok(self.open.get(&file).map(|open| &open.file)),
+            Ok(()) => Ok(self.open.get(file).map(|open| &open.file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -263,27 +308,21 @@ impl DataFiles {
 
     fn created(&mut self, file: u64) -> io::Result<&Arc<File>> {
         self.open(file, true)?;
-        self.open.get(&file).map(|open| &open.file).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.open.get(file).map(|open| &open.file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn open(&mut self, file: u64, create: bool) -> io::Result<()> {
-        self.clock += 1;
-        if let Some(entry) = self.open.get_mut(&file) {
-            entry.used = self.clock;
+        if self.open.touch(file) {
             return Ok(());
         }
         let path = self.path(file);
         let (root, open, new_names) = (&self.root, &mut self.open, &mut self.new_names);
         // Those that were closed are opened again when they are needed.
-        let close_one = || open.pop_first().is_some();
-        let handle = with_descriptor(close_one, || open_file(root, &path, create, new_names))?;
-        if (self.open.len() >= OPEN_FILES || HeldOpen::are_enough())
-            && let Some(oldest) = self.open.iter().min_by_key(|(_, open)| open.used).map(|(file, _)| *file)
-        {
-            self.open.remove(&oldest);
+        let handle = with_descriptor(|| open.close_one(), || open_file(root, &path, create, new_names))?;
+        if self.open.files.len() >= OPEN_FILES || HeldOpen::are_enough() {
+            self.open.close_one();
         }
-        let held = HeldOpen::count();
-        self.open.insert(file, Open { used: self.clock, file: Arc::new(handle), unsynced: 0, _held: held });
+        self.open.insert(file, handle);
         Ok(())
     }
 }
@@ -347,6 +386,21 @@ mod tests {
         assert_eq!((sync.files.len(), sync.folders.len()), (1, 3), "the root got two folders, each a file");
         sync.run().unwrap();
         assert_eq!(files.sync(&[5000]).folders.len(), 0);
+    }
+
+    #[test]
+    fn the_file_that_was_not_used_for_longest_is_closed_first() {
+        let root = tempfile::tempdir().unwrap();
+        let mut files = DataFiles::new(root.path().to_owned());
+        (1..=3).for_each(|file| write(&mut files, file, 10));
+        write(&mut files, 1, 10);
+        let open = |files: &DataFiles| files.open.files.keys().copied().collect::<Vec<_>>();
+        assert!(files.open.close_one());
+        assert_eq!(open(&files), [1, 3], "the smallest number was used since");
+        assert!(matches!(files.run(DataOp::Remove { file: 3 }), DataResult::Done));
+        assert!(files.open.close_one() && !files.open.close_one());
+        (1..=OPEN_FILES as u64 + 1).for_each(|file| write(&mut files, file, 10));
+        assert_eq!((open(&files).len(), open(&files)[0]), (OPEN_FILES, 2));
     }
 
     #[test]

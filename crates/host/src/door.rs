@@ -117,12 +117,16 @@ pub struct Admission {
 impl Admission {
     /// Local peers must be root or the user that the server runs as.
     fn admits(self, peer: &Peer) -> bool {
-        let own = rustix::process::geteuid().as_raw();
         match peer.uid {
-            Some(uid) => uid == 0 || uid == own,
+            Some(uid) => is_ours(uid),
             None => self.insecure,
         }
     }
+}
+
+/// Whether a user is root or the one that this process runs as.
+fn is_ours(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 /// A connection that was accepted, before anybody knows whose it is.
@@ -253,17 +257,22 @@ impl Doorkeeper {
     fn identify(&mut self, arrived: &Arrived) -> Peer {
         match arrived {
             Arrived::Tcp(stream, address) => {
-                let local = address.ip().to_canonical().is_loopback();
-                let uid = if local { self.tcp_owner(stream) } else { None };
-                Peer { address: address.to_string(), uid, local }
+                let ip = address.ip().to_canonical();
+                let local = ip.is_loopback();
+                // From an address of this machine nobody else connects. Who is admitted from there does not hang on its user.
+                let here = local || stream.local_addr().is_ok_and(|own| own.ip().to_canonical() == ip);
+                let uid = if here { self.tcp_owner(stream) } else { None };
+                let ours = uid.is_some_and(is_ours);
+                Peer { address: address.to_string(), uid: uid.filter(|_| local), local, ours }
             }
             Arrived::Unix(stream) => match rustix::net::sockopt::socket_peercred(stream) {
                 Ok(cred) => Peer {
                     address: format!("unix:pid {}", cred.pid.as_raw_nonzero()),
                     uid: Some(cred.uid.as_raw()),
                     local: true,
+                    ours: is_ours(cred.uid.as_raw()),
                 },
-                Err(_) => Peer { address: "unix".to_owned(), uid: None, local: true },
+                Err(_) => Peer { address: "unix".to_owned(), uid: None, local: true, ours: false },
             },
         }
     }

@@ -102,7 +102,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// What a full log is called.
-fn old_name(path: &Path) -> PathBuf {
+pub fn old_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".old");
     name.into()

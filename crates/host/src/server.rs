@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::{LmdbEngine, OpenOptions};
 use proto::{Errno, Nid, TargetKind, TargetName};
 use schema::session::KnownConfig;
-use schema::{Header, ParamRec, Record, TargetRec};
+use schema::{Header, ParamRec, PoolRec, Record, TargetRec};
 use stdx::Faults;
 use store::{Engine, MemEngine};
 use target::{Format, Target};
@@ -216,7 +216,7 @@ pub struct Changes {
     pub erase_params: bool,
     /// Parameters that it is to set at each start, `PATH=VALUE`; an empty value forgets one.
     pub params: Vec<String>,
-    /// Register anew at the next start; on the MGT: forget all targets and persistent parameters, so that they can.
+    /// Register anew at the next start; on the MGT: forget all targets, pools and persistent parameters, so that they can.
     pub writeconf: bool,
     /// Where its MGS is from now on; none: where it was.
     pub mgs: Vec<Nid>,
@@ -248,7 +248,7 @@ pub fn change(directory: &Path, changes: &Changes) -> Result<Header, String> {
         header.registered = false;
         batch.delete(KnownConfig::key(&()));
         if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
-            for range in [TargetRec::all(), ParamRec::all()] {
+            for range in [TargetRec::all(), ParamRec::all(), PoolRec::all()] {
                 forget_all(&engine, range, &mut batch).map_err(failed)?;
             }
         }

@@ -411,7 +411,7 @@ impl<S: Service + 'static> World<S> {
         let survey = Survey::new(self.name.clone(), plan, first)?;
         for conn in survey.conns() {
             self.next_conn.set(conn.0 + 1);
-            let peer = Peer { address: "mds-survey".to_owned(), uid: Some(0), local: true };
+            let peer = Peer { address: "mds-survey".to_owned(), uid: Some(0), local: true, ours: true };
             self.event(Event::Accepted { conn, peer });
         }
         Ok(survey)

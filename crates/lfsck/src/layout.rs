@@ -2,7 +2,7 @@
 
 use crate::{Inconsistency, Mdt, Snapshot, decode, single};
 use proto::Fid;
-use schema::{DestroyLog, DoomedFile, Object, ObjectKey, ObjectsKey, OstState, Written};
+use schema::{DestroyLog, DoomedFile, Moving, Object, ObjectKey, ObjectsKey, OstState, Written};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
@@ -21,6 +21,7 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
         }
         doomed.entry(fid).or_default().push((first, log.osts));
     }
+    let moving: BTreeSet<Fid> = decode::<Moving>(mdt.records, found).into_iter().map(|(range, _)| range).collect();
     for &(ost, records) in osts {
         let is_at = |first: u32, osts: &[u32], number: u32| {
             number.checked_sub(first).and_then(|stripe| osts.get(stripe as usize)) == Some(&ost)
@@ -29,7 +30,8 @@ pub(crate) fn check(mdt: &Mdt<'_>, osts: &[(u32, &Snapshot)], found: &mut Found)
         for (key, _) in &objects {
             let (fid, stripe) = (key.fid, key.stripe.0);
             let layout = mdt.object(fid).and_then(|(_, inode)| {
-                let may_have_objects = inode.is_file() && (!inode.is_resident() || inode.leaving);
+                let may_move = inode.leaving || moving.contains(&Moving::range_of(fid));
+                let may_have_objects = inode.is_file() && (!inode.is_resident() || may_move);
                 inode.layout.as_ref().filter(|_| may_have_objects)
             });
             let has_file = layout.is_some_and(|layout| is_at(layout.first_object, &layout.osts, stripe));

@@ -4,7 +4,7 @@ use crate::inconsistency::text;
 use crate::{Inconsistency, Mdt, decode, single};
 use proto::Fid;
 use schema::entry::CHAIN_MAX;
-use schema::{Entry, Header, Inode, LinkEa, first_cookie};
+use schema::{Entry, Header, Inode, LinkEa, first_cookie, second_cookie};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Found = Vec<Inconsistency>;
@@ -17,6 +17,8 @@ struct Listing {
     subdirs: u64,
     names: BTreeMap<Vec<u8>, Fid>,
     cookies: BTreeSet<u64>,
+    /// Names in second chains: the last cookie of the first, which must be taken, their own, and which they are.
+    second: Vec<(u64, u64, String)>,
 }
 
 /// See the module.
@@ -43,8 +45,15 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
         let at = key.cookie % CHAIN_MAX;
         let reached = at == 0 || listing.cookies.contains(&(key.cookie - 1));
         listing.cookies.insert(key.cookie);
-        let its_own = entry.is_tombstone() || first_cookie(&header, &entry.name) == key.cookie - at;
-        if !reached || !its_own {
+        let begin = key.cookie - at;
+        let in_first = entry.is_tombstone() || first_cookie(&header, &entry.name) == begin;
+        let in_second = !in_first && second_cookie(&header, &entry.name) == Some(begin);
+        if in_second {
+            // Nobody looks for it here unless its first chain is full.
+            let last = first_cookie(&header, &entry.name) + CHAIN_MAX - 1;
+            listing.second.push((last, key.cookie, name.clone()));
+        }
+        if !reached || !(in_first || in_second) {
             found.push(Inconsistency::EntryMisplaced { dir, name: name.clone(), cookie: key.cookie });
         }
         if entry.is_tombstone() {
@@ -68,6 +77,14 @@ fn read_entries(mdt: &Mdt<'_>, found: &mut Found) -> (BTreeMap<u64, Listing>, BT
         }
         if !inode.links.contains(dir, &entry.name) && !inode.links.overflow {
             found.push(Inconsistency::LinkMissing { dir, name, fid });
+        }
+    }
+    for (ino, listing) in &listings {
+        let Some(dir) = mdt.inodes.get(ino).map(|inode| inode.fid) else { continue };
+        for (last, cookie, name) in &listing.second {
+            if !listing.cookies.contains(last) {
+                found.push(Inconsistency::EntryMisplaced { dir, name: name.clone(), cookie: *cookie });
+            }
         }
     }
     (listings, names)

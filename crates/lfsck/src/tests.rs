@@ -284,3 +284,26 @@ fn a_snapshot_of_an_engine_is_what_is_in_it() {
     let snapshot = Snapshot::of_engine(&engine).expect("it is whole");
     assert_eq!(snapshot.len(), 10_000);
 }
+
+/// A name in the chain of its second hash is where it belongs if its first chain is full, and nowhere otherwise.
+#[test]
+fn a_name_in_its_second_chain_needs_a_full_first_one() {
+    let mut world = world();
+    world.change::<Header>((), |header| header.second_key = Bytes::from_static(&[9; 16]));
+    let header = Header { second_key: Bytes::from_static(&[9; 16]), ..Header::default() };
+    let second = EntryKey { dir: ROOT_INO, cookie: schema::second_cookie(&header, b"small").unwrap() };
+    let first = entry_key(ROOT_INO, b"small");
+    let take = |world: &mut World, key: EntryKey, entry: Option<Entry>| {
+        world.mdt.set(Entry::key(&key), entry.map(|entry| entry.encode_record()));
+    };
+    take(&mut world, first, None);
+    take(&mut world, second, Some(entry("small", SMALL, 8, SMALL_INO)));
+    let cookie = second.cookie;
+    let misplaced = Inconsistency::EntryMisplaced { dir: Fid::ROOT, name: "small".into(), cookie };
+    assert_eq!(check(&world.mdt, &[]), [misplaced]);
+    for at in 0..16 {
+        take(&mut world, EntryKey { cookie: first.cookie + at, ..first }, Some(Entry::tombstone()));
+    }
+    world.change::<Inode>(ROOT_INO, |inode| inode.dir.tombstones = 16);
+    assert_eq!(check(&world.mdt, &[]), []);
+}

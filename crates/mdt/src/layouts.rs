@@ -2,7 +2,7 @@
 
 use crate::osts::Osts;
 use prost::Message;
-use proto::msg::{Config, Layout, ObjectRep};
+use proto::msg::{Config, Layout, ObjectRep, Pool};
 use proto::{Errno, Fid, TargetKind, TargetName};
 use std::collections::BTreeSet;
 use target::{Cx, Request, Stop};
@@ -29,10 +29,13 @@ pub fn of_new_file(default: Option<&Layout>, osts: &Osts, fid: Fid, resident: bo
     let default = default.cloned().unwrap_or_default();
     let stripe_size = if default.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { default.stripe_size };
     // Without object targets the data can only stay here.
-    let layout =
-        |osts: Vec<u32>| Layout { stripe_size, resident: resident || osts.is_empty(), osts, ..Layout::default() };
+    let pool = if osts.members(&default.pool).is_some() { default.pool } else { String::new() };
+    let layout = |osts: Vec<u32>, pool| {
+        let resident = resident || osts.is_empty();
+        Layout { stripe_size, resident, osts, pool, ..Layout::default() }
+    };
     if !default.osts.is_empty() {
-        return layout(default.osts);
+        return layout(default.osts, pool);
     }
     let count = match default.want_count {
         all if all < 0 => STRIPE_COUNT_MAX,
@@ -41,7 +44,7 @@ pub fn of_new_file(default: Option<&Layout>, osts: &Osts, fid: Fid, resident: bo
     };
     // In a default that was never set, 0 means any.
     let first = u32::try_from(default.want_first).ok().filter(|_| default.generation > 0);
-    layout(osts.choose(count, first, seed(fid)))
+    layout(osts.choose(&pool, count, first, seed(fid)), pool)
 }
 
 /// Differs by one from one file of a client to the next.
@@ -49,13 +52,17 @@ fn seed(fid: Fid) -> u64 {
     fid.seq.wrapping_add(u64::from(fid.oid))
 }
 
-/// Where the data of a file goes that was made when no object target was known. No client's replay brings this choice, so it
+/// Where the data of a file goes that was made when no object target was known, or none was in its pool. No client's replay brings this choice, so it
 /// does not depend on what changes from one moment to the next.
-pub fn of_old_file(osts: &Osts, fid: Fid) -> Layout {
-    let all: Vec<u32> = osts.iter().map(|ost| ost.index).collect();
+pub fn of_old_file(osts: &Osts, fid: Fid, pool: &str) -> Layout {
+    let (all, pool) = match osts.members(pool) {
+        Some(members) => (members.to_vec(), pool.to_owned()),
+        None => (osts.iter().map(|ost| ost.index).collect(), String::new()),
+    };
     let chosen = all.get((seed(fid) % all.len().max(1) as u64) as usize).copied();
     let resident = true;
-    Layout { stripe_size: STRIPE_SIZE_DEFAULT, osts: chosen.into_iter().collect(), resident, ..Layout::default() }
+    let osts = chosen.into_iter().collect();
+    Layout { stripe_size: STRIPE_SIZE_DEFAULT, osts, resident, pool, ..Layout::default() }
 }
 
 /// A default that a user asks for. `generation` 1 marks that it was set.
@@ -67,10 +74,12 @@ pub fn checked_default(wanted: &Layout, osts: &Osts) -> Result<Layout, Errno> {
         || want_count > STRIPE_COUNT_MAX as i32
         || want_first < -1
         || (want_first >= 0 && !known(want_first))
+        || !is_pool_or_none(&wanted.pool)
     {
         return Err(Errno::EINVAL);
     }
-    let set = Layout { stripe_size, want_count, want_first, generation: 1, ..Layout::default() };
+    let pool = wanted.pool.clone();
+    let set = Layout { stripe_size, want_count, want_first, generation: 1, pool, ..Layout::default() };
     let Some(&first) = wanted.osts.first() else { return Ok(set) };
     // A list says all: a count or a first target beside it must be the same.
     let count = wanted.osts.len() as i32;
@@ -82,11 +91,28 @@ pub fn checked_default(wanted: &Layout, osts: &Osts) -> Result<Layout, Errno> {
     Ok(Layout { osts: wanted.osts.clone(), want_count: count, want_first: first as i32, ..set })
 }
 
+fn is_pool_or_none(name: &str) -> bool {
+    name.is_empty() || Pool::name_is_valid(name)
+}
+
+/// Whether a default that names a pool draws from targets that are in it. `EINVAL`: there is no such pool, it has no targets, or
+/// a target that the default names is not in it.
+pub fn check_pool(default: &Layout, osts: &Osts) -> Result<(), Errno> {
+    if default.pool.is_empty() {
+        return Ok(());
+    }
+    let members = osts.members(&default.pool).filter(|members| !members.is_empty()).ok_or(Errno::EINVAL)?;
+    let named = default.osts.iter().copied().chain(u32::try_from(default.want_first));
+    let in_pool = named.into_iter().all(|ost| members.binary_search(&ost).is_ok());
+    if in_pool { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 /// Whether a layout of a file can be one at all: it came from outside.
 pub fn is_sound(layout: &Layout) -> bool {
     layout.osts.len() <= STRIPE_COUNT_MAX
         && layout.stripe_size > 0
         && layout.stripe_size.is_multiple_of(STRIPE_SIZE_UNIT)
+        && is_pool_or_none(&layout.pool)
 }
 
 /// What the answer to the first execution said, which a replay brings behind its body; `None` if this is no replay, or that
@@ -177,5 +203,37 @@ mod tests {
         for (list, count, first) in [(&[0, 0][..], 0, -1), (&[0, 7], 0, -1), (&[0, 1], 3, -1), (&[0, 1], 0, 1)] {
             assert_eq!(ask(list, count, first), Err(Errno::EINVAL), "{list:?} {count} {first}");
         }
+    }
+
+    #[test]
+    fn a_pool_holds_the_files_that_name_it() {
+        let mut osts = known(&[0, 1, 2]);
+        let pool = |name: &str, osts: &[u32]| Pool { name: name.into(), osts: osts.to_vec() };
+        osts.set_pools(&[pool("fast", &[1, 2]), pool("empty", &[])]);
+        let ask = |pool: &str, want_first, list: &[u32]| {
+            let wanted = Layout { want_first, pool: pool.into(), osts: list.to_vec(), ..Layout::default() };
+            let default = checked_default(&wanted, &osts)?;
+            check_pool(&default, &osts).map(|()| default)
+        };
+        let default = ask("fast", -1, &[]).unwrap();
+        let file = of_new_file(Some(&Layout { want_count: -1, ..default.clone() }), &osts, fid(1), true);
+        assert_eq!((&file.osts[..], file.pool.as_str()), (&[2, 1][..], "fast"));
+        assert_eq!(of_new_file(Some(&ask("fast", 1, &[]).unwrap()), &osts, fid(1), true).osts, [1]);
+        assert_eq!(of_new_file(Some(&ask("fast", -1, &[2]).unwrap()), &osts, fid(1), true).osts, [2]);
+        for (pool, first, list) in
+            [("slow", -1, &[][..]), ("empty", -1, &[]), ("fast", 0, &[]), ("fast", -1, &[1, 0]), ("a pool", -1, &[])]
+        {
+            assert_eq!(ask(pool, first, list), Err(Errno::EINVAL), "{pool} {first} {list:?}");
+        }
+
+        osts.set_pools(&[pool("fast", &[])]);
+        let file = of_new_file(Some(&default), &osts, fid(1), false);
+        assert!(file.resident && file.osts.is_empty() && file.pool == "fast", "there is no place for its data");
+        assert_eq!(of_old_file(&osts, fid(1), "fast").osts, []);
+        osts.set_pools(&[pool("fast", &[2])]);
+        assert_eq!(of_old_file(&osts, fid(1), "fast").osts, [2]);
+        osts.set_pools(&[]);
+        let file = of_new_file(Some(&default), &osts, fid(1), true);
+        assert_eq!((&file.osts[..], file.pool.as_str()), (&[1][..], ""), "the pool was destroyed");
     }
 }

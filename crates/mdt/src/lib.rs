@@ -10,6 +10,7 @@
 //! - [`osts`]: which object targets new files may use.
 //! - [`opens`], [`known`], [`listings`]: what is only in memory: open files; directories of which every name is known; what listings
 //!   have shown so far.
+//! - [`moves`]: which resident files may have objects on object targets, whatever crashes.
 //! - `promises`: room for changes that clients make behind their programs' backs; [`target::grants`]: space for the data of
 //!   small files that clients write back later.
 //! - [`tasks`]: orphans, the removal of objects on object targets, sequences.
@@ -29,6 +30,7 @@ pub mod grants;
 pub mod known;
 pub mod layouts;
 pub mod listings;
+pub mod moves;
 pub mod opens;
 pub mod ops;
 pub mod osts;
@@ -47,6 +49,7 @@ pub use params::Settings;
 
 use known::KnownDirs;
 use listings::Listings;
+use moves::Moves;
 use opens::Opens;
 use ops::Change;
 use osts::Osts;
@@ -69,6 +72,7 @@ pub struct Mdt {
     opens: Opens,
     known: KnownDirs,
     listings: Listings,
+    moves: Moves,
     osts: Osts,
     destroys: Destroys,
     promises: Promises,
@@ -94,6 +98,7 @@ impl Mdt {
             opens: Opens::default(),
             known: KnownDirs::new(KNOWN_NAMES_MAX),
             listings: Listings::default(),
+            moves: Moves::default(),
             osts: Osts::default(),
             destroys: Destroys::default(),
             promises: Promises::default(),
@@ -152,6 +157,7 @@ impl Service for Mdt {
         if cx.accepts_old_store() {
             ops::seq_alloc::drop_ranges(cx)?;
         }
+        moves::start(self, cx)?;
         tasks::check_root(cx)
     }
 
@@ -278,7 +284,8 @@ impl Service for Mdt {
         }
     }
 
-    fn durable(&mut self, cx: &mut Cx<'_>, _group: u64) {
+    fn durable(&mut self, cx: &mut Cx<'_>, group: u64) {
+        self.moves.durable(group);
         self.start_destroys(cx);
     }
 

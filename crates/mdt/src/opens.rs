@@ -1,7 +1,9 @@
 //! Open files, in memory: who has what open. Clients open again after a restart.
 //!
-//! A handle is `instance << 40 | n`, so that no handle of an earlier start is taken for one of this. An open that is
-//! replayed also answers to the handle that it had before, because a close may have been sent with that one.
+//! A handle is one that only the client can know (`Cx::open_handle`): an open that is replayed has the same again, and proves by it that
+//! it was answered. Where there is none, or it is in use (a request that opens a file twice), it is `instance << 40 | n`, so that
+//! no handle of an earlier start is taken for one of this. An open that is replayed also answers to the handle that it had before,
+//! because a close may have been sent with that one.
 
 use proto::Fid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,14 +35,14 @@ pub struct Opens {
 
 impl Opens {
     /// Opens; gives the handle. A replay that is replayed again takes the place of its first.
-    pub fn open(&mut self, instance: u64, file: OpenFile) -> u64 {
+    pub fn open(&mut self, instance: u64, handle: Option<u64>, file: OpenFile) -> u64 {
         if file.old_handle != 0
             && let Some(&earlier) = self.by_old_handle.get(&(file.export, file.old_handle))
         {
             self.remove(earlier);
         }
-        self.last = self.last.max(instance << 40) + 1;
-        let handle = self.last;
+        let is_free = |handle: &u64| *handle != 0 && !self.by_handle.contains_key(handle);
+        let handle = handle.filter(is_free).unwrap_or_else(|| self.next(instance));
         if file.old_handle != 0 {
             self.by_old_handle.insert((file.export, file.old_handle), handle);
         }
@@ -48,6 +50,15 @@ impl Opens {
         self.by_export.entry(file.export).or_default().insert(handle);
         self.by_handle.insert(handle, file);
         handle
+    }
+
+    fn next(&mut self, instance: u64) -> u64 {
+        loop {
+            self.last = self.last.max(instance << 40) + 1;
+            if !self.by_handle.contains_key(&self.last) {
+                return self.last;
+            }
+        }
     }
 
     /// The open file that a client means by a handle, by its present handle or the one before the restart.
@@ -119,9 +130,9 @@ mod tests {
     #[test]
     fn a_replay_answers_to_both_handles_and_never_counts_twice() {
         let mut opens = Opens::default();
-        let first = opens.open(2, file(1, 77));
+        let first = opens.open(2, None, file(1, 77));
         assert_eq!(opens.find(ExportId(1), 77).map(|found| found.0), Some(first));
-        let again = opens.open(2, file(1, 77));
+        let again = opens.open(2, None, file(1, 77));
         assert!(again > first && opens.count(FID) == 1);
         assert_eq!(opens.find(ExportId(1), first), None);
         assert_eq!(opens.find(ExportId(1), 77).map(|found| found.0), Some(again));
@@ -131,10 +142,28 @@ mod tests {
     }
 
     #[test]
+    fn a_handle_that_follows_from_the_request_is_kept_over_replays() {
+        let mut opens = Opens::default();
+        assert_eq!(opens.open(1, Some(9), file(1, 0)), 9);
+        let twice = opens.open(1, Some(9), file(1, 0));
+        assert_ne!(twice, 9, "each open has a handle of its own");
+        // After a restart, both replays come, and one of them twice.
+        let mut opens = Opens::default();
+        for _ in 0..2 {
+            assert_eq!(opens.open(2, Some(9), file(1, 9)), 9);
+        }
+        let again = opens.open(2, Some(9), file(1, twice));
+        assert_eq!((opens.count(FID), opens.total()), (2, 2));
+        assert_eq!(opens.find(ExportId(1), twice).map(|found| found.0), Some(again));
+        opens.remove(9);
+        assert_eq!((opens.find(ExportId(1), 9), opens.count(FID)), (None, 1));
+    }
+
+    #[test]
     fn an_export_that_goes_closes_its_files_and_nobody_elses() {
         let mut opens = Opens::default();
-        opens.open(1, file(1, 0));
-        let other = opens.open(1, file(2, 0));
+        opens.open(1, None, file(1, 0));
+        let other = opens.open(1, None, file(2, 0));
         assert_eq!(opens.export_gone(ExportId(1)), []);
         assert_eq!(opens.export_gone(ExportId(2)), [FID]);
         assert_eq!(opens.find(ExportId(2), other), None);

@@ -6,6 +6,9 @@
 //! over them; otherwise targets are drawn with weights that grow with their free space. The draw is a function of the file's
 //! FID: this crate has no random source.
 //!
+//! A file that names a pool lies on targets of that pool alone, by the same rules; where the pool has none, the file gets no
+//! target.
+//!
 //! What was chosen is answered to the client, and its replay carries it: the space is another then.
 //!
 //! Costs: a choice allocates nothing but the list of stripes. All else is computed when an answer or a setting changes.
@@ -13,6 +16,7 @@
 use core::time::Duration;
 use proto::Errno;
 use proto::msg::{OST_DEGRADED, StatfsRep};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Pause between two questions for space.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -63,15 +67,33 @@ impl Ost {
     }
 }
 
+/// A pool.
+#[derive(Clone, Debug)]
+struct Pool {
+    /// Indexes of its targets, ascending.
+    members: Vec<u32>,
+    /// Those of them that new files use.
+    usable: Usable,
+}
+
+impl Pool {
+    /// Computes which are usable. `all`: by index.
+    fn settle(&mut self, all: &[Ost], threshold_rr: u8, prio_free: u8) {
+        let place = |index: &u32| all.binary_search_by_key(index, |ost| ost.index).ok();
+        let osts: Vec<&Ost> = self.members.iter().filter_map(place).map(|at| &all[at]).collect();
+        self.usable = Usable::of(&osts, threshold_rr, prio_free);
+    }
+}
+
 /// All object targets of the file system.
 #[derive(Clone, Debug)]
 pub struct Osts {
     /// By index.
     all: Vec<Ost>,
-    /// Those that new files use, by index.
-    usable: Vec<u32>,
-    /// With each of `usable` the sum of the weights up to it; empty while first stripes go round.
-    weights: Vec<u64>,
+    /// Those that new files use that name no pool.
+    everywhere: Usable,
+    /// The pools, by name.
+    pools: BTreeMap<String, Pool>,
     /// `lod.*.qos_threshold_rr`: first stripes go round as long as the emptiest target has less than this more than the
     /// fullest one, in percent.
     pub qos_threshold_rr: u8,
@@ -81,7 +103,8 @@ pub struct Osts {
 
 impl Default for Osts {
     fn default() -> Osts {
-        Osts { all: Vec::new(), usable: Vec::new(), weights: Vec::new(), qos_threshold_rr: 17, qos_prio_free: 91 }
+        let (everywhere, pools) = (Usable::default(), BTreeMap::new());
+        Osts { all: Vec::new(), everywhere, pools, qos_threshold_rr: 17, qos_prio_free: 91 }
     }
 }
 
@@ -130,14 +153,43 @@ impl Osts {
 
     /// Those that new files may use, by index.
     pub fn usable(&self) -> &[u32] {
-        &self.usable
+        &self.everywhere.indexes
+    }
+
+    /// The configuration has these pools.
+    pub fn set_pools(&mut self, pools: &[proto::msg::Pool]) {
+        let members = |osts: &[u32]| {
+            let members: BTreeSet<u32> = osts.iter().copied().filter(|&ost| self.has(ost)).collect();
+            Pool { members: members.into_iter().collect(), usable: Usable::default() }
+        };
+        self.pools = pools.iter().map(|pool| (pool.name.clone(), members(&pool.osts))).collect();
+        self.settle();
+    }
+
+    fn pool(&self, name: &str) -> Option<&Pool> {
+        // Most files name none.
+        if name.is_empty() { None } else { self.pools.get(name) }
+    }
+
+    /// The targets of a pool, by index; `None`: there is no such pool.
+    pub fn members(&self, pool: &str) -> Option<&[u32]> {
+        self.pool(pool).map(|pool| &pool.members[..])
+    }
+
+    /// The pools with their targets, by name.
+    pub fn pools(&self) -> impl Iterator<Item = (&str, &[u32])> {
+        self.pools.iter().map(|(name, pool)| (name.as_str(), &pool.members[..]))
     }
 
     /// Changes one, if it is there.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ost)) -> Option<()> {
         let at = self.place(index)?;
         change(&mut self.all[at]);
-        self.settle();
+        let (threshold, prio) = (self.qos_threshold_rr, self.qos_prio_free);
+        self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), threshold, prio);
+        for pool in self.pools.values_mut().filter(|pool| pool.members.binary_search(&index).is_ok()) {
+            pool.settle(&self.all, threshold, prio);
+        }
         Some(())
     }
 
@@ -185,34 +237,59 @@ impl Osts {
         self.change(index, |ost| ost.away = true);
     }
 
-    /// Computes which are usable: the best that there are.
+    /// Computes which are usable, of all and in each pool.
     fn settle(&mut self) {
+        let (threshold, prio) = (self.qos_threshold_rr, self.qos_prio_free);
+        self.everywhere = Usable::of(&self.all.iter().collect::<Vec<_>>(), threshold, prio);
+        for pool in self.pools.values_mut() {
+            pool.settle(&self.all, threshold, prio);
+        }
+    }
+
+    /// Different targets of a pool for `count` stripes, fewer if there are not as many; of a pool that is not there (any more), as
+    /// of the empty name, all targets. `first`: the index to begin with, if it is usable. `seed` differs from file to file, by one
+    /// from one file of a client to its next.
+    pub fn choose(&self, pool: &str, count: usize, first: Option<u32>, seed: u64) -> Vec<u32> {
+        self.pool(pool).map_or(&self.everywhere, |pool| &pool.usable).choose(count, first, seed)
+    }
+}
+
+/// Targets that new files may use.
+#[derive(Clone, Default, Debug)]
+struct Usable {
+    /// Their indexes, ascending.
+    indexes: Vec<u32>,
+    /// With each the sum of the weights up to it; empty while first stripes go round.
+    weights: Vec<u64>,
+}
+
+impl Usable {
+    /// The best of these.
+    fn of(osts: &[&Ost], threshold_rr: u8, prio_free: u8) -> Usable {
         let tiers: [fn(&Ost) -> bool; 4] = [
             |ost| ost.allowed() && !ost.away && !ost.is_full() && !ost.is_degraded(),
             |ost| ost.allowed() && !ost.away && !ost.is_full(),
             |ost| ost.allowed() && !ost.away,
             |ost| ost.allowed(),
         ];
-        let of_tier = |tier: &fn(&Ost) -> bool| -> Vec<&Ost> { self.all.iter().filter(|ost| tier(ost)).collect() };
+        let of_tier = |tier: &fn(&Ost) -> bool| -> Vec<&Ost> { osts.iter().filter(|ost| tier(ost)).copied().collect() };
         let best = tiers.iter().map(of_tier).find(|found| !found.is_empty());
-        // A file system whose targets are all taken out has no other place for data.
-        let best = best.unwrap_or_else(|| self.all.iter().collect());
-        let weights = weights(&best, self.qos_threshold_rr, self.qos_prio_free);
-        let usable = best.iter().map(|ost| ost.index).collect();
-        (self.usable, self.weights) = (usable, weights);
+        // Where all are taken out, there is no other place for data.
+        let best = best.unwrap_or_else(|| osts.to_vec());
+        let weights = weights(&best, threshold_rr, prio_free);
+        Usable { indexes: best.iter().map(|ost| ost.index).collect(), weights }
     }
 
-    /// Different targets for `count` stripes, fewer if there are not as many. `first`: the index to begin with, if it is
-    /// usable. `seed` differs from file to file, by one from one file of a client to its next.
-    pub fn choose(&self, count: usize, first: Option<u32>, seed: u64) -> Vec<u32> {
-        let count = count.min(self.usable.len());
+    /// See [`Osts::choose`].
+    fn choose(&self, count: usize, first: Option<u32>, seed: u64) -> Vec<u32> {
+        let count = count.min(self.indexes.len());
         if count == 0 {
             return Vec::new();
         }
-        let first = first.and_then(|first| self.usable.binary_search(&first).ok());
-        if self.weights.is_empty() || first.is_some() || count == self.usable.len() {
-            let start = first.unwrap_or((seed % self.usable.len() as u64) as usize);
-            return self.usable.iter().cycle().skip(start).take(count).copied().collect();
+        let first = first.and_then(|first| self.indexes.binary_search(&first).ok());
+        if self.weights.is_empty() || first.is_some() || count == self.indexes.len() {
+            let start = first.unwrap_or((seed % self.indexes.len() as u64) as usize);
+            return self.indexes.iter().cycle().skip(start).take(count).copied().collect();
         }
         self.draw(count, seed)
     }
@@ -225,7 +302,7 @@ impl Osts {
         for _ in 0..count * 4 {
             state = mixed(state);
             let at = self.weights.partition_point(|&sum| sum <= state % total);
-            if let Some(&index) = self.usable.get(at)
+            if let Some(&index) = self.indexes.get(at)
                 && !chosen.contains(&index)
             {
                 chosen.push(index);
@@ -234,7 +311,7 @@ impl Osts {
                 }
             }
         }
-        for &index in &self.usable {
+        for &index in &self.indexes {
             if chosen.len() < count && !chosen.contains(&index) {
                 chosen.push(index);
             }
@@ -296,7 +373,7 @@ mod tests {
     fn shares(osts: &Osts) -> Vec<usize> {
         let mut shares = vec![0; osts.iter().count()];
         for seed in 0..1000 {
-            shares[osts.choose(1, None, seed)[0] as usize] += 1;
+            shares[osts.choose("", 1, None, seed)[0] as usize] += 1;
         }
         shares
     }
@@ -304,10 +381,10 @@ mod tests {
     #[test]
     fn targets_with_about_equal_space_are_used_in_turn() {
         let osts = with_space(&[90, 100, 95]);
-        let first: Vec<u32> = (0..6).map(|seed| osts.choose(1, None, seed)[0]).collect();
+        let first: Vec<u32> = (0..6).map(|seed| osts.choose("", 1, None, seed)[0]).collect();
         assert_eq!(first, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(osts.choose(2, Some(2), 0), [2, 0]);
-        assert_eq!(osts.choose(9, None, 1), [1, 2, 0]);
+        assert_eq!(osts.choose("", 2, Some(2), 0), [2, 0]);
+        assert_eq!(osts.choose("", 9, None, 1), [1, 2, 0]);
     }
 
     #[test]
@@ -316,7 +393,7 @@ mod tests {
         let drawn = shares(&osts);
         assert!(drawn[1] > 650 && drawn[0] > 50 && drawn[2] > 50, "{drawn:?}");
         for seed in 0..100 {
-            let mut two = osts.choose(2, None, seed);
+            let mut two = osts.choose("", 2, None, seed);
             two.sort_unstable();
             two.dedup();
             assert_eq!(two.len(), 2, "stripes lie on different targets");
@@ -336,7 +413,7 @@ mod tests {
         osts.answered(4, Some(StatfsRep { total: GIB, available: GIB, state: OST_DEGRADED, ..StatfsRep::default() }));
         osts.away(5);
         assert_eq!(osts.usable(), [0]);
-        assert_eq!(osts.choose(6, None, 7), [0], "as many stripes as there are usable targets");
+        assert_eq!(osts.choose("", 6, None, 7), [0], "as many stripes as there are usable targets");
         osts.away(0);
         assert_eq!(osts.usable(), [4], "a degraded one is better than a full one");
         osts.away(4);
@@ -366,5 +443,26 @@ mod tests {
         osts.set_active(1, false).unwrap();
         assert_eq!(osts.configure(&[0, 1, 2]), [2]);
         assert_eq!(osts.usable(), [0, 2], "settings stay");
+    }
+
+    #[test]
+    fn a_pool_is_drawn_from_its_own_targets_alone() {
+        let mut osts = with_space(&[50, 50, 10, 90, 50]);
+        let pool = |name: &str, osts: &[u32]| proto::msg::Pool { name: name.into(), osts: osts.to_vec() };
+        osts.set_pools(&[pool("even", &[4, 1, 1, 77]), pool("uneven", &[2, 3]), pool("empty", &[])]);
+        assert_eq!(osts.members("even"), Some(&[1, 4][..]), "what the file system has of it");
+        assert_eq!(osts.choose("even", 9, None, 1), [4, 1]);
+        assert_eq!(osts.choose("even", 1, Some(4), 0), [4]);
+        let third = (0..1000).filter(|&seed| osts.choose("uneven", 1, None, seed) == [3]).count();
+        assert!(third > 750, "the one with more space gets more: {third}");
+        assert!(osts.choose("empty", 1, None, 0).is_empty());
+        assert_eq!(osts.choose("gone", 9, Some(0), 0).len(), 5, "as if the layout named no pool");
+        osts.away(1);
+        assert_eq!(osts.choose("even", 2, None, 0), [4]);
+        osts.set_active(4, false).unwrap();
+        osts.set_active(1, false).unwrap();
+        assert_eq!(osts.choose("even", 2, None, 0), [1, 4], "never another target");
+        osts.set_pools(&[]);
+        assert_eq!((osts.members("even"), osts.pools().count()), (None, 0));
     }
 }

@@ -72,6 +72,10 @@ fn of_osts(mdt: &Mdt, name: &TargetName) -> Vec<(String, String)> {
         ("usable_obd", usable),
     ];
     all.extend(choice.into_iter().map(|(leaf, value)| (format!("lod.{name}-mdtlov.{leaf}"), value)));
+    for (pool, osts) in mdt.osts.pools() {
+        let members: String = osts.iter().map(|&index| format!("{}_UUID\n", ost_name(name, index))).collect();
+        all.push((format!("lod.{name}-mdtlov.pools.{pool}"), members));
+    }
     all
 }
 

@@ -9,7 +9,7 @@
 //! - **Copies.** Objects to which a client copies a file's data are in the destroy log from before their first byte, and stay as
 //!   long as that client does; it takes them out when they become the file's.
 //! - **Moves.** A file whose data is about to be copied to object targets is marked, so that objects of a move that was never
-//!   finished go with the file.
+//!   finished go with the file: see [`moves`].
 //! - **Owners.** Objects on object targets have the owner of their file; a change of it is passed on.
 //! - **Sequences.** A range is fetched from the MGS before the last one is used up. What a client was granted is forgotten
 //!   when the client is: nobody else gets it, and one that comes back has a new one granted.
@@ -21,7 +21,7 @@
 use crate::ops::seq_alloc;
 use crate::ops::unlink::Gone;
 use crate::osts::ASK_EVERY;
-use crate::{Mdt, layouts, params, tree};
+use crate::{Mdt, layouts, moves, params, tree};
 use bytes::Bytes;
 use core::time::Duration;
 use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StatfsRep, StatfsReq, StrayObjects};
@@ -99,8 +99,6 @@ struct Destroy(Vec<ObjectsKey>);
 struct DropCopies(Fid);
 /// Walks the copies, after this record, and gives up those of clients that are gone.
 struct CopiesWalk(Option<ObjectsKey>);
-/// Marks a file as about to move.
-struct MarkLeaving(Fid);
 /// Tells object targets who owns this file.
 struct TellOwner(Fid);
 /// Fetches sequences.
@@ -116,11 +114,12 @@ struct AskSpaces;
 struct AskSpace(u32);
 
 impl Mdt {
-    /// Takes the object targets from the configuration, with the persistent parameters of those that are new.
+    /// Takes the object targets and their pools from the configuration, with the persistent parameters of those that are new.
     pub(crate) fn learn_osts(&mut self, cx: &Cx<'_>) {
         for index in self.osts.configure(&layouts::osts_of(cx.config())) {
             params::of_new_ost(self, cx, index);
         }
+        self.osts.set_pools(&cx.config().pools);
     }
 }
 
@@ -166,6 +165,7 @@ pub fn check_root(cx: &mut Cx<'_>) -> Result<(), Stop> {
 pub fn recovered(mdt: &mut Mdt, cx: &mut Cx<'_>) {
     cx.spawn(Task::new("orphans", OrphanWalk(None)));
     cx.spawn(Task::new("destroys", DestroyWalk(None)));
+    moves::recovered(mdt, cx);
     mdt.seek_strays = true;
     mdt.prefetch_sequences(cx);
     mdt.forget_grants_later(cx);
@@ -240,8 +240,8 @@ pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
     if let Some(CopiesWalk(after)) = task.get() {
         return walk_copies(mdt, cx, *after);
     }
-    if let Some(MarkLeaving(fid)) = task.get() {
-        return leaving(mdt, cx, *fid);
+    if let Some(result) = moves::run(mdt, cx, task) {
+        return result;
     }
     if let Some(TellOwner(fid)) = task.get() {
         return owner(cx, *fid);
@@ -295,7 +295,7 @@ fn remove_orphans(mdt: &mut Mdt, cx: &mut Cx<'_>, fids: &[Fid]) -> Result<(), St
             && inode.nlink == 0
         {
             let node = tree::Node { ino, inode };
-            let gone = if tree::destroy(cx, &node)? { Gone::WithObjects } else { Gone::Here };
+            let gone = if tree::destroy(mdt, cx, &node)? { Gone::WithObjects } else { Gone::Here };
             removed.push((node, gone));
         }
     }
@@ -413,26 +413,6 @@ fn ask_targets(cx: &mut Cx<'_>, doomed: &[ObjectsKey]) -> Result<Option<(TargetN
         }
     }
     if waits { Err(Stop::Wait) } else { Ok(failed) }
-}
-
-/// Marks a file as about to move; nobody needs to wait for it.
-pub fn mark_leaving(cx: &mut Cx<'_>, fid: Fid) {
-    cx.spawn(Task::new("leaving", MarkLeaving(fid)));
-}
-
-/// A file that was made when no object target was known is also told where to go.
-fn leaving(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
-    if let Some(mut node) = tree::find(cx, fid)?
-        && node.inode.is_resident()
-    {
-        node.inode.leaving = true;
-        if mdt.lacks_osts(&node.inode) {
-            mdt.choose_osts(&mut node.inode);
-        }
-        // No new version: this is not replayed, so no client's change may hang on it.
-        cx.put(&node.ino, &node.inode);
-    }
-    Ok(())
 }
 
 /// Has the objects of a file told who owns it.

@@ -14,8 +14,9 @@ use schema::entry::CHAIN_MAX;
 use schema::inode::REGION_BITS;
 use schema::{
     DestroyLog, Entry, EntryKey, Inode, LargeXattr, MdtState, ObjectsKey, Oi, Orphan, SmallData, first_cookie,
+    second_cookie,
 };
-use target::{Cx, IDENTITY, Stop};
+use target::{Cx, IDENTITY, Stop, format_features};
 
 /// So many records are read at most to find out whether a directory has a name.
 const TOMBSTONES_READ_MAX: usize = 1024;
@@ -165,32 +166,67 @@ pub struct Place {
     pub entry: Option<Entry>,
     /// A tombstone lies there.
     pub tombstone: bool,
+    /// It is in the name's second chain.
+    pub second: bool,
+}
+
+/// What a look into one chain has found.
+enum Looked {
+    /// The name, or where it would go.
+    There(Place),
+    /// Not the name, and no end of the chain: the first tombstone seen so far.
+    Full(Option<Place>),
 }
 
 impl Mdt {
     /// Looks for a name.
     pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<Place, Stop> {
-        let first = first_cookie(cx.header(), name);
-        let mut free = None;
+        let first = EntryKey { dir, cookie: first_cookie(cx.header(), name) };
+        let free = match self.look_in_chain(cx, first, name, false, None)? {
+            Looked::There(place) => return Ok(place),
+            // Names lie in second chains only where there is the feature.
+            Looked::Full(Some(free)) if !cx.has_feature(format_features::FULL_CHAINS) => return Ok(free),
+            Looked::Full(free) => free,
+        };
+        stdx::mark!("mdt.full_chain");
+        let Some(cookie) = second_cookie(cx.header(), name) else { return Err(Errno::ENOSPC.into()) };
+        match self.look_in_chain(cx, EntryKey { dir, cookie }, name, true, free)? {
+            Looked::There(place) | Looked::Full(Some(place)) => Ok(place),
+            Looked::Full(None) => Err(Errno::ENOSPC.into()),
+        }
+    }
+
+    /// Looks for a name in one chain. `free`: where it would go by what was seen before.
+    fn look_in_chain(
+        &self,
+        cx: &mut Cx<'_>,
+        first: EntryKey,
+        name: &[u8],
+        second: bool,
+        mut free: Option<Place>,
+    ) -> Result<Looked, Stop> {
+        let EntryKey { dir, cookie: first } = first;
         for cookie in first..first + CHAIN_MAX {
-            let key = EntryKey { dir, cookie };
-            let found = if self.known.is_free(dir, cookie) { None } else { cx.get::<Entry>(&key)? };
+            let place = Place { key: EntryKey { dir, cookie }, entry: None, tombstone: false, second };
+            let found = if self.known.is_free(dir, cookie) { None } else { cx.get::<Entry>(&place.key)? };
             match found {
-                None => return Ok(free.unwrap_or(Place { key, entry: None, tombstone: false })),
-                Some(entry) if entry.is_tombstone() => {
-                    free.get_or_insert(Place { key, entry: None, tombstone: true });
-                }
-                Some(entry) if entry.name == name => return Ok(Place { key, entry: Some(entry), tombstone: false }),
+                None => return Ok(Looked::There(free.unwrap_or(place))),
+                Some(entry) if entry.is_tombstone() => drop(free.get_or_insert(Place { tombstone: true, ..place })),
+                Some(entry) if entry.name == name => return Ok(Looked::There(Place { entry: Some(entry), ..place })),
                 Some(_) => {}
             }
         }
-        free.ok_or(Stop::Errno(Errno::ENOSPC))
+        Ok(Looked::Full(free))
     }
 
-    /// Whether removing the entry of a place must leave a tombstone, because its chain goes on.
+    /// Whether removing the entry of a place must leave a tombstone, because its chain goes on, or names lie elsewhere because it
+    /// was full.
     pub(crate) fn chain_goes_on(&self, cx: &mut Cx<'_>, place: &Place) -> Result<bool, Stop> {
         let EntryKey { dir, cookie } = place.key;
-        if cookie % CHAIN_MAX == CHAIN_MAX - 1 || self.known.is_free(dir, cookie + 1) {
+        if cookie % CHAIN_MAX == CHAIN_MAX - 1 {
+            return Ok(cx.has_feature(format_features::FULL_CHAINS));
+        }
+        if self.known.is_free(dir, cookie + 1) {
             return Ok(false);
         }
         cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 })
@@ -213,6 +249,9 @@ impl Mdt {
 pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, to: &Node) {
     let entry = Entry { name: name.clone(), fid: Some(to.fid()), kind: to.inode.entry_kind(), ino: to.ino };
     cx.put::<Entry>(&place.key, &entry);
+    if place.second {
+        cx.needs_feature(format_features::FULL_CHAINS);
+    }
     if place.entry.is_none() {
         dir.inode.dir.entries += 1;
         if place.tombstone {
@@ -229,7 +268,15 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
     } else {
         cx.delete::<Entry>(&place.key);
     }
-    dir.inode.dir.entries = dir.inode.dir.entries.saturating_sub(1);
+    match dir.inode.dir.entries.checked_sub(1) {
+        Some(left) => dir.inode.dir.entries = left,
+        // The name goes all the same: that it was there is certain.
+        None => {
+            let line =
+                format!("directory {} counts fewer names than it has: its record is wrong; run lfsck", dir.fid());
+            cx.log(target::LogLevel::Error, line);
+        }
+    }
 }
 
 /// The line for a directory whose records are fewer than its names.
@@ -268,7 +315,7 @@ pub fn allocate_ino(cx: &mut Cx<'_>, dir: &mut Node) -> Result<u64, Stop> {
 
 /// Removes an object with everything that belongs to it. The answer is whether objects on other targets must go, which the
 /// destroy log now knows.
-pub fn destroy(cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
+pub fn destroy(mdt: &Mdt, cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     let Node { ino, inode } = node;
     if inode.is_dir() && inode.dir.tombstones > 0 {
         let limit = inode.dir.tombstones as usize + 1;
@@ -284,13 +331,13 @@ pub fn destroy(cx: &mut Cx<'_>, node: &Node) -> Result<bool, Stop> {
     }
     cx.delete::<Inode>(ino);
     cx.delete::<Oi>(&node.fid());
-    Ok(doom_objects(cx, inode))
+    Ok(doom_objects(mdt, cx, inode))
 }
 
 /// Notes that the objects of a file's layout must go, if there may be any.
-pub fn doom_objects(cx: &mut Cx<'_>, inode: &Inode) -> bool {
+pub fn doom_objects(mdt: &Mdt, cx: &mut Cx<'_>, inode: &Inode) -> bool {
     match &inode.layout {
-        Some(layout) if inode.is_file() && (!layout.resident || inode.leaving) && !layout.osts.is_empty() => {
+        Some(layout) if mdt.moves.may_have_objects(inode) && !layout.osts.is_empty() => {
             let log = DestroyLog { osts: layout.osts.clone(), ..DestroyLog::default() };
             cx.put::<DestroyLog>(&objects_of(inode), &log);
             true

@@ -6,8 +6,8 @@
 //! What it leaves to others: connections, execution and commits (`target`); what parameters mean (those who get them).
 //!
 //! # Invariants
-//! - The version of a file system's configuration rises with every change of a target, an address, an instance or a
-//!   parameter; what was told under one version is never told differently.
+//! - The version of a file system's configuration rises with every change of a target, an address, an instance, a
+//!   parameter or a pool; what was told under one version is never told differently.
 //! - A name belongs to one store, for good.
 //! - A FID sequence is given to one metadata target at most.
 //!
@@ -25,6 +25,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use proto::msg::RegisterReq;
 use proto::{Errno, Opcode, TargetKind, Transno};
 use target::{Cx, ExportId, Reply, Request, Service, Stop, Task};
 
@@ -65,9 +66,16 @@ impl Service for Mgt {
             Opcode::MgsRegister => ops::register::attempt(self, cx, request),
             Opcode::MgsConfigGet => ops::config::attempt(self, cx, request),
             Opcode::MgsSetParam => ops::param::attempt(self, cx, request),
+            Opcode::MgsSetPool => ops::pool::attempt(self, cx, request),
             Opcode::MgsSeqRange => ops::sequence::attempt(self, cx, request),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
+    }
+
+    fn may_use_reserve(&self, request: &Request) -> bool {
+        // A target that is known starts again on a full disk, too: its record takes no more room.
+        request.opcode == Opcode::MgsRegister
+            && request.decode::<RegisterReq>().is_ok_and(|req| ops::register::is_known(&self.table, &req))
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {

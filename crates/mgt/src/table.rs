@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use proto::Fid;
-use proto::msg::{Config, Param, TargetEntry};
-use schema::{FsRec, ParamRec, Record, TargetRec};
+use proto::msg::{Config, Param, Pool, TargetEntry};
+use schema::{FsRec, ParamRec, PoolRec, Record, TargetRec};
 use store::KeyRange;
 use target::{Cx, Stop};
 
@@ -21,6 +21,10 @@ pub const NIDS_MAX: usize = 16;
 pub const NID_LEN_MAX: usize = 256;
 /// Parameters of one file system.
 pub const PARAMS_MAX: usize = 1024;
+/// Pools of one file system.
+pub const POOLS_MAX: usize = 128;
+/// Targets of all pools of one file system, each counted once for each pool that it is in.
+pub const POOL_MEMBERS_MAX: usize = 16384;
 /// Bytes of a parameter's value.
 pub const VALUE_LEN_MAX: usize = 1024;
 
@@ -36,6 +40,8 @@ pub struct FileSystem {
     pub targets: BTreeMap<String, TargetRec>,
     /// Its persistent parameters, by path.
     pub params: BTreeMap<String, String>,
+    /// Indexes of the targets of its pools, ascending, by name.
+    pub pools: BTreeMap<String, Vec<u32>>,
 }
 
 impl Default for FileSystem {
@@ -44,6 +50,7 @@ impl Default for FileSystem {
             record: FsRec { config_version: 0, next_sequence: Fid::SEQ_FIRST },
             targets: BTreeMap::new(),
             params: BTreeMap::new(),
+            pools: BTreeMap::new(),
         }
     }
 }
@@ -57,11 +64,13 @@ impl FileSystem {
             instance: rec.instance,
         };
         let param = |(path, value): (&String, &String)| Param { path: path.clone(), value: value.clone() };
+        let pool = |(name, osts): (&String, &Vec<u32>)| Pool { name: name.clone(), osts: osts.clone() };
         Config {
             version: self.record.config_version,
             targets: self.targets.iter().map(entry).collect(),
             params: self.params.iter().map(param).collect(),
             fsname: fsname.to_owned(),
+            pools: self.pools.iter().map(pool).collect(),
         }
     }
 
@@ -95,6 +104,9 @@ pub fn load(cx: &mut Cx<'_>) -> Result<Table, Stop> {
     }
     for ((fsname, path), record) in all::<ParamRec>(cx)? {
         table.entry(fsname).or_default().params.insert(path, record.value);
+    }
+    for ((fsname, pool), record) in all::<PoolRec>(cx)? {
+        table.entry(fsname).or_default().pools.insert(pool, record.osts);
     }
     Ok(table)
 }

@@ -83,6 +83,8 @@ opcodes! {
     MgsSetParam = 252, "mgs_set_info";
     /// MGS to everyone connected: the configuration has a new version.
     MgsConfigChanged = 255, "mgs_config_changed";
+    /// Make, change or remove a pool of object targets.
+    MgsSetPool = 781, "mgs_set_pool";
     /// A range of sequences for a metadata target.
     MgsSeqRange = 256, "mgs_seq_range";
     /// First message on a connection, and after every reconnect.

@@ -115,6 +115,7 @@ const GROUPS: &[Group] = &[
         &[
             ("activeobd", false),
             ("numobd", false),
+            ("pools.*", false),
             ("qos_prio_free", true),
             ("qos_threshold_rr", true),
             ("usable_obd", false),
@@ -124,6 +125,7 @@ const GROUPS: &[Group] = &[
         &["ldlm.namespaces.*."],
         &[
             ("lock_count", false),
+            ("lock_limit_mb", true),
             ("lock_reclaim_threshold_mb", true),
             ("lock_timeout", true),
             ("lock_unused_count", false),
@@ -150,6 +152,7 @@ const GROUPS: &[Group] = &[
         ],
     ),
     (&["lmv.*.", "lov.*."], &[("numobd", false)]),
+    (&["lov.*."], &[("pools.*", false)]),
     (&["mgc.*.", "mdc.*.", "osc.*."], &[("import", false), ("state", false), ("stats", false), ("timeouts", false)]),
     (
         &["mdc.*."],

@@ -59,14 +59,11 @@ impl Record for ParamRec {
     type Id = (String, String);
 
     fn key((fsname, path): &(String, String)) -> Key {
-        Key::table(Self::TABLE).bytes(fsname.as_bytes()).u8(0).bytes(path.as_bytes())
+        key_in_fs(Self::TABLE, fsname, path)
     }
 
     fn parse_key(key: &[u8]) -> Option<(String, String)> {
-        let (&table, rest) = key.split_first()?;
-        let zero = rest.iter().position(|&b| b == 0)?;
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        (table == Self::TABLE).then_some((text(&rest[..zero])?, text(&rest[zero + 1..])?))
+        parse_key_in_fs(Self::TABLE, key)
     }
 
     prost_body!();
@@ -80,6 +77,43 @@ impl ParamRec {
     pub fn of_fs(fsname: &str) -> KeyRange {
         KeyRange::prefix(Key::table(Self::TABLE).bytes(fsname.as_bytes()).u8(0))
     }
+}
+
+/// A pool of object targets; its key is the file system's name and its own.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct PoolRec {
+    /// Indexes of its targets, ascending.
+    #[prost(uint32, repeated, tag = "1")]
+    pub osts: Vec<u32>,
+}
+
+impl Record for PoolRec {
+    const TABLE: u8 = 0x34;
+    const KIND: &'static str = "pool";
+    type Id = (String, String);
+
+    fn key((fsname, pool): &(String, String)) -> Key {
+        key_in_fs(Self::TABLE, fsname, pool)
+    }
+
+    fn parse_key(key: &[u8]) -> Option<(String, String)> {
+        parse_key_in_fs(Self::TABLE, key)
+    }
+
+    prost_body!();
+}
+
+/// The key of something that has a name in a file system.
+fn key_in_fs(table: u8, fsname: &str, name: &str) -> Key {
+    Key::table(table).bytes(fsname.as_bytes()).u8(0).bytes(name.as_bytes())
+}
+
+/// The two names of [`key_in_fs`].
+fn parse_key_in_fs(wanted: u8, key: &[u8]) -> Option<(String, String)> {
+    let (&table, rest) = key.split_first()?;
+    let zero = rest.iter().position(|&b| b == 0)?;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    (table == wanted).then_some((text(&rest[..zero])?, text(&rest[zero + 1..])?))
 }
 
 /// A file system; its key is its name.

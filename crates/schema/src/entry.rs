@@ -10,8 +10,20 @@
 //!
 //! The hash has a key that the file system got when it was made and that no user knows, so nobody can choose names that share
 //! a chain, although cookies show what the hash of a name is: for two such names one has to try some 2^30, and sixteen
-//! do not come about. File systems that versions before 0.2.0 made have a hash without a key; there sixteen such names can
-//! be computed, and the seventeenth is refused.
+//! do not come about. File systems that versions before 0.2.0 made have a hash without a key; there thousands of such names can
+//! be computed.
+//!
+//! A name whose chain is full lies in the chain of its second hash, which always has a key ([`second_cookie`]). So a name costs at
+//! most 32 point reads, however many share its first hash, and its cookie is as any other:
+//!
+//! ```text
+//! first hash of a to r: 7 (chosen so)           second hash of q: 9; of r: 3
+//! 0x70 a   0x71 b   ...   0x7f p                 0x90 q     0x30 r
+//! b is removed: a tombstone at 0x71              p is removed: a tombstone too, or nobody would look for q and r any more
+//! ```
+//!
+//! A chain whose sixteenth place was ever taken while there are such names (`full_chains`) has no hole for ever after. A new name takes
+//! the first tombstone on its way, in either chain. Both chains full: the name is refused (`ENOSPC`), which nobody can bring about.
 //!
 //! The cookie is also what a listing of the directory goes by: unique, stable, positive, and it leaves the numbers below
 //! sixteen to `.` and `..`.
@@ -24,7 +36,7 @@ use proto::Fid;
 use siphasher::sip::SipHasher13;
 use store::{Key, KeyRange};
 
-/// How many names with the same hash a directory can hold.
+/// How many entries a chain has.
 pub const CHAIN_MAX: u64 = 16;
 
 /// Names an entry.
@@ -108,7 +120,14 @@ pub fn first_cookie(header: &Header, name: &[u8]) -> u64 {
     }
 }
 
-/// The same in a file system without a key: FNV-1a over the bytes, then the finaliser of
+/// First cookie of the chain of a name whose first chain is full: SipHash-1-3 under a key of the target's own. `None`: the target
+/// has none yet.
+pub fn second_cookie(header: &Header, name: &[u8]) -> Option<u64> {
+    let key: &[u8; 16] = header.second_key[..].try_into().ok()?;
+    Some(cookie_of(SipHasher13::new_with_key(key).hash(name)))
+}
+
+/// The same as [`first_cookie`] in a file system without a key: FNV-1a over the bytes, then the finaliser of
 /// MurmurHash3 (Austin Appleby), because FNV's high bits are weak and the high bits order the directory.
 fn cookie_without_key(name: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325_u64;

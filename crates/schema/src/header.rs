@@ -50,6 +50,17 @@ pub struct Header {
     /// without a key. No client learns it.
     #[prost(bytes = "bytes", tag = "60")]
     pub name_key: bytes::Bytes,
+    /// Metadata targets: key of the handles of open files, 16 bytes, by which a client that opens again after a restart proves that it
+    /// was answered. A version that does not know it drops it.
+    #[prost(bytes = "bytes", tag = "130")]
+    pub open_key: bytes::Bytes,
+    /// First recovery epoch whose handles are made with it.
+    #[prost(uint32, tag = "131")]
+    pub open_key_epoch: u32,
+    /// Metadata targets: key of the second hash of names, 16 bytes, for names whose chain is full ([`crate::second_cookie`]). It
+    /// stays once there is such a name (`full_chains`). No client learns it.
+    #[prost(bytes = "bytes", tag = "132")]
+    pub second_key: bytes::Bytes,
     /// This is an older copy of the target's store: the count of starts that the MGS knows. It is not served before an
     /// administrator accepts it. 0: nothing is known against it.
     #[prost(uint64, tag = "85")]

@@ -17,6 +17,7 @@
 //! | `16` | [`DestroyLog`] | FID, number of the first object (u32) unless it is 0 | MDT |
 //! | `17` | [`SeqGrant`] | sequence | MDT |
 //! | `18` | [`MdtState`] | none | MDT |
+//! | `19` | [`Moving`] | first FID of a range | MDT |
 //! | `20` | [`Object`] | FID, stripe | OST |
 //! | `21` | [`OstState`] | none | OST |
 //! | `22` | [`DoomedFile`] | number of the data file | OST |
@@ -25,6 +26,7 @@
 //! | `31` | [`ParamRec`] | file system's name, path | MGT |
 //! | `32` | [`FsRec`] | file system's name | MGT |
 //! | `33` | [`MgtState`] | none | MGT |
+//! | `34` | [`PoolRec`] | file system's name, pool's name | MGT |
 //!
 //! # Invariants
 //! - Keys are big-endian, so they sort as their numbers do, and a key tells its parts again ([`Record::parse_key`]).
@@ -42,11 +44,11 @@ pub mod session;
 #[cfg(test)]
 mod tests;
 
-pub use config::{FsRec, MgtState, ParamRec, TargetRec};
-pub use entry::{Entry, EntryKey, first_cookie};
+pub use config::{FsRec, MgtState, ParamRec, PoolRec, TargetRec};
+pub use entry::{Entry, EntryKey, first_cookie, second_cookie};
 pub use header::Header;
 pub use inode::{DirState, Inode, InodeXattr, LargeXattr, SmallData};
 pub use links::{Link, LinkEa};
-pub use mdt::{DestroyLog, MdtState, ObjectsKey, Oi, Orphan, SeqGrant};
+pub use mdt::{DestroyLog, MdtState, Moving, ObjectsKey, Oi, Orphan, SeqGrant};
 pub use object::{DoomedFile, Object, ObjectKey, OstState, Written};
 pub use record::{BadRecord, Record, format_version, formats};

@@ -183,6 +183,39 @@ impl Record for SeqGrant {
     prost_body!();
 }
 
+/// Some files of a range of FIDs may be moving to object targets: of those that are resident, each may have objects, whether
+/// its inode says so or not. Durable before the first of them moves.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Moving {}
+
+impl Moving {
+    /// Files in a range. They begin at multiples of it.
+    pub const FILES: u32 = 1 << 10;
+
+    /// The range of a file: its first FID.
+    pub fn range_of(fid: Fid) -> Fid {
+        Fid::new(fid.seq, fid.oid - fid.oid % Self::FILES)
+    }
+
+    /// The last FID of a range.
+    pub fn last_of(range: Fid) -> Fid {
+        Fid::new(range.seq, range.oid.saturating_add(Self::FILES - 1))
+    }
+}
+
+impl Record for Moving {
+    const TABLE: u8 = 0x19;
+    const KIND: &'static str = "moving files";
+    type Id = Fid;
+    fn key(fid: &Fid) -> Key {
+        fid_key(Self::TABLE, fid)
+    }
+    fn parse_key(key: &[u8]) -> Option<Fid> {
+        parse_fid_key(Self::TABLE, key)
+    }
+    prost_body!();
+}
+
 /// A range of numbers, the end not included.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct SeqRange {

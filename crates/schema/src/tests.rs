@@ -109,6 +109,7 @@ fn the_records_have_these_bytes_for_ever() {
         "18",
         "0802120c0881888080201080 8a808020",
     );
+    golden(Moving::range_of(Fid::new(FID.seq, 0x7ff)), Moving {}, "19000000020000040100000400", "");
     golden(
         ObjectKey { fid: FID, stripe: StripeIndex(2) },
         Object {

@@ -162,6 +162,8 @@ pub struct Plan {
     pub file_max: u64,
     /// Of 100 calls so many are made by a user who is not root.
     pub user_percent: u64,
+    /// There is a client that lies.
+    pub liar: bool,
 }
 
 /// One of several, with weights.
@@ -180,7 +182,7 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::narrow(seed).widened()
+        Plan::narrow(seed).widened().with_liar()
     }
 
     /// The same as earlier versions drew it: few clients, and servers crash one at a time, wherever they are.
@@ -233,6 +235,7 @@ impl Plan {
             forgetful: pick(rng, &[(2, 0), (2, 10), (1, 300)]),
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
+            liar: false,
         };
         plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
@@ -290,6 +293,12 @@ impl Plan {
         self
     }
 
+    /// From a stream of its own.
+    fn with_liar(mut self) -> Plan {
+        self.liar = Rng::new(self.seed ^ 0x11a4_11a4).chance(1, 6);
+        self
+    }
+
     /// A small cluster without faults, for stories in which one is planned.
     pub fn still(seed: u64) -> Plan {
         Plan {
@@ -325,6 +334,7 @@ impl Plan {
             forgetful: 0,
             file_max: 1 << 20,
             user_percent: 0,
+            liar: false,
         }
     }
 

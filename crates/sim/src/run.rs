@@ -141,6 +141,7 @@ impl<'w> Run<'w> {
             limit = self.world.now + Duration::from_micros(self.rng.below(share));
         }
         self.world.run(limit, |world| world.sched.is_idle())?;
+        self.world.judge_liar();
         if self.world.plan.profile == Profile::Power {
             self.world.power_fails();
         }

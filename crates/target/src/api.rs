@@ -26,6 +26,8 @@ pub struct Peer {
     pub uid: Option<u32>,
     /// On this machine.
     pub local: bool,
+    /// On this machine, and root's or the user's as whom this server runs: it may be another target.
+    pub ours: bool,
 }
 
 /// A data operation of an object target, beside the store.

@@ -6,14 +6,17 @@
 //! A target that was registered before serves at once and registers meanwhile: a file system comes back also if its MGS
 //! does not.
 
+use core::hash::Hasher;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use proto::{ClientUuid, Errno, Tag, TargetKind, TargetName, Transno, Xid};
 use rpc::server::{Exports, Limits, SlotRecord, Window};
 use schema::Header;
 use schema::Record;
 use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec};
+use siphasher::sip::SipHasher24;
 use stdx::faults::sites;
 
 use crate::ExportId;
@@ -292,7 +295,7 @@ impl Machine {
         self.window = Window::new(known, self.last_committed, given_max, self.soft_time(), self.options.recovery_hard);
         next_epoch(&header, self.last_transno)?;
         if !self.window.is_open() {
-            begin_epoch(&mut header, self.last_transno)?;
+            begin_epoch(&mut header, self.last_transno, self.options.seed)?;
             self.last_transno = Transno::start_of(header.epoch);
             header.incompat &= !format_features::MULTI_RPCS;
         }
@@ -303,15 +306,36 @@ impl Machine {
     }
 }
 
+/// Bytes of the keys of a target.
+const KEY_LEN: usize = 16;
+
+/// A key that nobody knows, from the seed that the driver has drawn.
+fn draw_key(header: &Header, seed: u64, what: &[u8]) -> Bytes {
+    let mut drawn = SipHasher24::new_with_keys(seed, header.mount_count);
+    drawn.write(what);
+    drawn.write(&header.uuid);
+    let first = drawn.finish();
+    drawn.write_u64(first);
+    [first.to_be_bytes(), drawn.finish().to_be_bytes()].concat().into()
+}
+
 /// The next recovery epoch: transnos from now on are above all those before. Version 0.1.0 drops `versions_epoch` whenever
-/// it serves the target, so what that version answered is always before it.
+/// it serves the target, so what that version answered is always before it; so it is with the key of handles of open files. Both
+/// keys of a target are drawn here.
 ///
 /// # Errors
 /// There is none: a sentence for the operator.
-pub(crate) fn begin_epoch(header: &mut Header, last: Transno) -> Result<(), String> {
+pub(crate) fn begin_epoch(header: &mut Header, last: Transno, seed: u64) -> Result<(), String> {
     header.epoch = next_epoch(header, last)?;
     if header.versions_epoch == 0 {
         header.versions_epoch = header.epoch;
+    }
+    if header.open_key.len() != KEY_LEN {
+        header.open_key = draw_key(header, seed, b"open");
+        header.open_key_epoch = header.epoch;
+    }
+    if header.second_key.len() != KEY_LEN {
+        header.second_key = draw_key(header, seed, b"names");
     }
     Ok(())
 }

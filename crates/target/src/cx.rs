@@ -1,5 +1,6 @@
 //! What an attempt may do: read, write, lock, ask others; and what it learns about itself.
 
+use core::hash::Hasher;
 use core::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +11,9 @@ use proto::msg::{
     Config, EnqueueRep, EnqueueReq, LockGrant, LockMode, Lvb, Policy, ReplayFailure, ReplayLocksRep, ReplayLocksReq,
     Resource,
 };
-use proto::{ClientUuid, Errno, Frame, Opcode, Operation, TargetName, Transno};
+use proto::{ClientUuid, Errno, Fid, Frame, Opcode, Operation, TargetName, Transno};
 use schema::{Header, Record};
+use siphasher::sip::SipHasher24;
 use stdx::Instant;
 use store::{Key, KeyRange, Space, Value};
 
@@ -102,6 +104,16 @@ impl Cx<'_> {
     /// The target's header as it is stored.
     pub fn header(&self) -> &Header {
         &self.m.header
+    }
+
+    /// What is written needs a version that knows these features: the header says so from the same group on.
+    pub fn needs_feature(&mut self, incompat: u64) {
+        self.m.out.features |= incompat;
+    }
+
+    /// Whether the header has a feature, or will have it with this change.
+    pub fn has_feature(&self, incompat: u64) -> bool {
+        (self.m.header.incompat | self.m.out.features) & incompat == incompat
     }
 
     /// The target's name.
@@ -224,6 +236,28 @@ impl Cx<'_> {
         }
     }
 
+    /// The handle of a file that this request opens, or of one that it opens again: nobody who was not given it can know it. It
+    /// follows from the client, the request, the file and the epoch of its transno (`answered`, where the request was answered
+    /// before). `None` if it was, or is, answered without a key.
+    pub fn open_handle(&self, fid: Fid, writes: bool, answered: Option<Transno>) -> Option<u64> {
+        let header = &self.m.header;
+        let transno = match (answered, self.op.replay) {
+            (Some(transno), _) | (None, Replay::Fresh(transno) | Replay::Committed(transno)) => transno,
+            (None, Replay::No) => Transno(self.m.last_transno.0.saturating_add(1)),
+        };
+        let key: [u8; 16] = header.open_key[..].try_into().ok()?;
+        if transno.epoch() < header.open_key_epoch {
+            return None;
+        }
+        let mut mac = SipHasher24::new_with_key(&key);
+        mac.write_u128(self.client()?.0);
+        mac.write_u64(self.op.asked.xid.0);
+        mac.write_u64(fid.seq);
+        mac.write_u64(u64::from(fid.oid) << 32 | u64::from(fid.ver));
+        mac.write_u64(u64::from(transno.epoch()) << 1 | u64::from(writes));
+        Some(mac.finish())
+    }
+
     /// A request that could have changed something changes nothing: it is no change, so its client keeps nothing for replay. What
     /// it has only seen may be lost with another client, and then there would be nothing to do again.
     pub fn changes_nothing(&mut self) {
@@ -341,6 +375,11 @@ impl Cx<'_> {
         self.m.out.hold = true;
     }
 
+    /// The group that this attempt's changes will be part of. [`crate::Service::durable`] says when it is durable.
+    pub fn group(&self) -> u64 {
+        self.m.view.collecting_group()
+    }
+
     /// Whether nothing speaks against this store: no client has seen a later state of it, and the MGS, if there is one, has
     /// compared its count of starts. What cannot be undone elsewhere waits for that.
     pub fn store_is_settled(&self) -> bool {
@@ -427,12 +466,23 @@ impl Cx<'_> {
                 self.op.memo().enqueue_waits = true;
                 Err(self.wait())
             }
-            Enqueued::Refused(errno) => Err(Stop::Errno(errno)),
+            Enqueued::Refused(errno) => {
+                if errno == Errno::ENOLCK {
+                    self.m.tell_lock_limit(self.op.export);
+                }
+                Err(Stop::Errno(errno))
+            }
             Enqueued::Unlocked | Enqueued::NotFound => Ok(EnqueueRep::default()),
             Enqueued::Conflict(flock, mode) => {
                 Ok(EnqueueRep { conflict: Some(flock), conflict_mode: mode as i32, ..EnqueueRep::default() })
             }
         }
+    }
+
+    /// Whether [`Cx::enqueue`] has run in an earlier attempt: the lock is there, or the request waits for it.
+    pub fn is_enqueued(&mut self) -> bool {
+        let memo = self.op.memo();
+        memo.enqueued.is_some() || memo.enqueue_waits
     }
 
     /// Grants locks again that a client replays (an `LdlmReplay`), all in one attempt. `check` says whether the target can

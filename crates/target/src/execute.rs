@@ -26,7 +26,17 @@ fn modifies(header: &Header) -> bool {
     header.tag.0 != 0
         || matches!(
             Opcode::from_raw(header.opcode),
-            Some(ObjWrite | ObjPunch | ObjSetattr | ObjDestroy | MgsRegister | MgsSetParam | MgsSeqRange | SeqAlloc)
+            Some(
+                ObjWrite
+                    | ObjPunch
+                    | ObjSetattr
+                    | ObjDestroy
+                    | MgsRegister
+                    | MgsSetParam
+                    | MgsSetPool
+                    | MgsSeqRange
+                    | SeqAlloc
+            )
         )
 }
 
@@ -221,6 +231,10 @@ impl<S: Service> Target<S> {
         } else {
             self.m.view.accept(now)
         };
+        if group.is_some() && self.m.out.features & !self.m.header.incompat != 0 {
+            self.m.header.incompat |= self.m.out.features;
+            self.m.header_dirty();
+        }
         self.m.end_op(&op);
         for file in op.dirty_files() {
             self.m.commits.dirty_file(file);

@@ -44,6 +44,8 @@ pub(crate) enum Timer {
     Spawn(Task),
     /// Try this group again.
     Commit(u64),
+    /// Register with the MGS again.
+    Register,
     /// A site of fault injection holds this.
     Held(Box<Held>),
 }
@@ -108,6 +110,9 @@ pub(crate) struct Machine {
     pub(crate) leave_until: Instant,
     /// How often clients were refused that are not in yet, by their uuid (`None`: it was none).
     pub(crate) refused: Map<Option<[u8; 16]>, u64>,
+    /// Locks that were refused because there are too many, and when that was last logged.
+    pub(crate) locks_refused: u64,
+    pub(crate) locks_refused_logged: Option<Instant>,
     /// Why clients were evicted that have not come back yet.
     pub(crate) evicted: Map<ClientUuid, String>,
     pub(crate) eviction_count: u64,
@@ -182,6 +187,8 @@ impl Machine {
             doubt: None,
             evict_later: Vec::new(),
             refused: Map::default(),
+            locks_refused: 0,
+            locks_refused_logged: None,
             loaded: None,
             options,
         }
@@ -218,6 +225,25 @@ impl Machine {
             Some(export) => format!("{} ({})", export.description, export.uuid),
             None => format!("export {handle}"),
         }
+    }
+
+    /// A lock was refused because there are too many: a line now and then.
+    pub(crate) fn tell_lock_limit(&mut self, export: ExportId) {
+        const INTERVAL: Duration = Duration::from_secs(10);
+        self.locks_refused += 1;
+        if self.locks_refused_logged.is_some_and(|at| self.now.since(at) < INTERVAL) {
+            return;
+        }
+        self.locks_refused_logged = Some(self.now);
+        let client = self.client_name(Handle(export.0));
+        let (own, all) = (self.locks.count(export), self.locks.counters());
+        let line = format!(
+            "refuses {client} a lock: it holds {own} of {} (limit: ldlm.namespaces.{}.lock_limit_mb; {} refused so far)",
+            all.granted + all.records,
+            self.name,
+            self.locks_refused
+        );
+        self.log(LogLevel::Warn, line);
     }
 
     pub(crate) fn new_op(&mut self, export: ExportId, replay: Replay, work: Work) -> Op {
@@ -433,6 +459,7 @@ impl<S: Service> Target<S> {
                 Timer::Wake(op) => self.m.ready.push_back(op),
                 Timer::Spawn(task) => self.m.tasks.push_back(task),
                 Timer::Commit(group) => self.m.view.commit_again(group),
+                Timer::Register => self.m.register_again(),
                 Timer::Held(held) => self.held(*held),
             }
         }

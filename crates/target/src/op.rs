@@ -203,6 +203,8 @@ pub(crate) struct Out {
     pub(crate) writes: u32,
     pub(crate) wants_transno: bool,
     pub(crate) nothing: bool,
+    /// Features of the format that what is written needs.
+    pub(crate) features: u64,
     pub(crate) pre_versions: [u64; 4],
     pub(crate) hold: bool,
     pub(crate) hold_for: u64,
@@ -232,6 +234,7 @@ impl Out {
         self.writes = 0;
         self.wants_transno = false;
         self.nothing = false;
+        self.features = 0;
         self.pre_versions = [0; 4];
         self.hold = false;
         self.hold_for = 0;

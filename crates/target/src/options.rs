@@ -20,9 +20,15 @@ pub mod format_features {
     /// Files have moved to other objects, which have numbers. Set, durably, before the first copy of a file's data is begun, and
     /// for good.
     pub const LAYOUT_SWAP: u64 = 0x2_0000;
+    /// Names whose chain was full lie in a second one. Set with the first such name, in one group, and for good.
+    pub const FULL_CHAINS: u64 = 0x10_0000;
     /// Names for messages.
-    pub const NAMES: &[(u64, &str)] =
-        &[(MULTI_RPCS, "multi_rpcs"), (KEYED_NAMES, "keyed_names"), (LAYOUT_SWAP, "layout_swap")];
+    pub const NAMES: &[(u64, &str)] = &[
+        (MULTI_RPCS, "multi_rpcs"),
+        (KEYED_NAMES, "keyed_names"),
+        (LAYOUT_SWAP, "layout_swap"),
+        (FULL_CHAINS, "full_chains"),
+    ];
     /// What an administrator does before an older version can serve a target with a feature.
     pub const WAYS_BACK: &[(u64, &str)] = &[
         (
@@ -40,9 +46,14 @@ pub mod format_features {
             "for a version without layout_swap (0.2.0): copy the files to a file system in which no file was ever migrated; \
              this one keeps the feature",
         ),
+        (
+            FULL_CHAINS,
+            "for a version without full_chains (0.1.0): a directory has more than 16 names with one hash; copy the files, but for those \
+             names, to another file system; this one keeps the feature",
+        ),
     ];
     /// `incompat` bits that this version knows.
-    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES | LAYOUT_SWAP;
+    pub const INCOMPAT_KNOWN: u64 = MULTI_RPCS | KEYED_NAMES | LAYOUT_SWAP | FULL_CHAINS;
     /// `rocompat` bits that this version knows.
     pub const ROCOMPAT_KNOWN: u64 = 0;
 }
@@ -151,6 +162,9 @@ pub fn format(format: &Format) -> Batch {
         params: format.params.clone(),
         versions_epoch: 0,
         name_key: format.name_key.map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key)),
+        open_key: Bytes::new(),
+        open_key_epoch: 0,
+        second_key: Bytes::new(),
         newer_count: 0,
     };
     let mut batch = Batch::new();
@@ -183,6 +197,13 @@ pub(crate) fn check_features(header: &Header) -> Result<(), String> {
             header.name_key.len()
         ));
     }
+    if header.incompat & format_features::FULL_CHAINS != 0 && header.second_key.len() != 16 {
+        return Err(format!(
+            "the header of target '{}' is damaged: its second key of names has {} bytes instead of 16",
+            header.name,
+            header.second_key.len()
+        ));
+    }
     Ok(())
 }
 
@@ -206,5 +227,13 @@ mod tests {
         header = Header { rocompat: 0x8000, ..header };
         header.incompat = 0;
         assert!(check_features(&header).unwrap_err().contains("'0x8000'"));
+        header = Header { rocompat: 0, incompat: format_features::FULL_CHAINS, ..header };
+        assert!(check_features(&header).unwrap_err().contains("second key of names has 0 bytes instead of 16"));
+        header.second_key = Bytes::from_static(&[1; 16]);
+        assert_eq!(check_features(&header), Ok(()));
+        for bits in [0, format_features::FULL_CHAINS] {
+            let known_to_older = format_features::INCOMPAT_KNOWN & !format_features::FULL_CHAINS;
+            assert_eq!(header.incompat & bits & !known_to_older != 0, bits != 0, "an older version refuses it");
+        }
     }
 }

@@ -94,6 +94,8 @@ impl Machine {
         all.push((format!("{space}.lock_count"), (locks.granted + locks.records).to_string()));
         all.push((format!("{space}.resource_count"), locks.resources.iter().sum::<u64>().to_string()));
         let mb = (self.locks.settings().locks_max * LOCK_BYTES).div_ceil(1 << 20);
+        let limit_mb = (self.locks.settings().locks_in_all_max * LOCK_BYTES).div_ceil(1 << 20);
+        all.push((format!("{space}.lock_limit_mb"), limit_mb.to_string()));
         all.push((format!("{space}.lock_reclaim_threshold_mb"), mb.to_string()));
         all.push((format!("{space}.lock_timeout"), self.options.lock_timeout.as_secs().to_string()));
         for (other, status) in self.upstreams.status() {
@@ -186,13 +188,17 @@ impl<S: Service> Target<S> {
         {
             return result;
         }
-        if path == format!("ldlm.namespaces.{}.lock_reclaim_threshold_mb", self.m.name) {
+        let space = format!("ldlm.namespaces.{}.", self.m.name);
+        if let Some(leaf @ ("lock_reclaim_threshold_mb" | "lock_limit_mb")) = path.strip_prefix(&space) {
             let mb: usize = number(value)?;
             if !(1..=1 << 20).contains(&mb) {
                 return Err(Errno::ERANGE);
             }
-            let locks_max = (mb << 20) / LOCK_BYTES;
-            self.m.locks.set_settings(dlm::server::Settings { locks_max, ..self.m.locks.settings() });
+            let (count, old) = ((mb << 20) / LOCK_BYTES, self.m.locks.settings());
+            self.m.locks.set_settings(match leaf {
+                "lock_limit_mb" => dlm::server::Settings { locks_in_all_max: count, ..old },
+                _ => dlm::server::Settings { locks_max: count, ..old },
+            });
             return Ok(());
         }
         if let Some(result) = self.m.options.timeouts.set(path, value) {

@@ -73,7 +73,7 @@ impl<S: Service> Target<S> {
         if m.exports.iter().all(|export| !export.is_multi()) {
             m.header.incompat &= !format_features::MULTI_RPCS;
         }
-        if let Err(reason) = begin_epoch(&mut m.header, m.last_transno) {
+        if let Err(reason) = begin_epoch(&mut m.header, m.last_transno, m.options.seed) {
             m.stop(reason);
             return;
         }

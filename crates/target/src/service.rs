@@ -235,6 +235,7 @@ pub trait Service {
                 | ObjDestroy
                 | MgsRegister
                 | MgsSetParam
+                | MgsSetPool
                 | MgsSeqRange
         )
     }

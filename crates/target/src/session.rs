@@ -6,8 +6,8 @@ use dlm::ExportId;
 use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{CancelReq, ConnectRep, ConnectReq, GlReply, LruLimit};
-use proto::{ClientUuid, Errno, Frame, Handle, Header, Opcode, TargetKind, Transno};
+use proto::msg::{CancelReq, ConnectRep, ConnectReq, EnqueueReq, GlReply, LruLimit};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, TargetName, Transno};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
 use stdx::Instant;
@@ -25,6 +25,12 @@ use crate::service::{Request, Service};
 fn writes_back(header: &Header) -> bool {
     use Opcode::*;
     matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint | MdsBatch))
+}
+
+/// Whether an enqueue that is marked as a replay is that of a lock that was granted. A new one, or a glimpse, would call back the
+/// locks of clients that cannot answer before the recovery is over.
+fn replays_a_grant(frame: &Frame) -> bool {
+    frame.decode::<EnqueueReq>().is_ok_and(|lock| lock.granted_handle != 0 && !lock.glimpse && !lock.test)
 }
 
 /// Of how many clients it is known at most that they were refused, or why they were evicted.
@@ -108,6 +114,11 @@ impl<S: Service> Target<S> {
             Arrival::Replay => self.replay(handle, frame),
             Arrival::ReplayLock => {
                 if frame.header.opcode == Opcode::LdlmEnqueue as u16 {
+                    if !replays_a_grant(&frame) {
+                        stdx::mark!("target.no_lock_replay");
+                        self.m.refuse(handle, &frame.header, Errno::EPROTO);
+                        return;
+                    }
                     self.m.window.locks_executed(self.m.now, handle, 1);
                 }
                 self.execute(handle, frame, Replay::No);
@@ -261,6 +272,18 @@ impl<S: Service> Target<S> {
         };
         if let Some(errno) = self.m.refuses_client(&request) {
             refuse(&mut self.m, quiet(errno, "there is no room for another client (fault injection)".to_owned()));
+            return;
+        }
+        let is_mgs = self.service.kind() == TargetKind::Mgt;
+        if request.lightweight && !is_mgs && !self.m.may_be_target(conn) {
+            stdx::mark!("target.no_server");
+            let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
+            let reason = format!(
+                "target '{}' takes targets in from this machine and from the addresses that metadata targets registered, not from {address}",
+                self.m.name
+            );
+            self.m.tell_refusal(&request, &address, &reason);
+            refuse(&mut self.m, quiet(Errno::EACCES, reason));
             return;
         }
         if let Some(reason) = self.m.doubts(&request) {
@@ -417,6 +440,24 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
+    /// Whether a peer that calls itself a target can be one: it is on this machine, or where a metadata target listens. Targets have
+    /// rights that clients have not: they are not waited for in a recovery, and remove the objects of any file.
+    fn may_be_target(&self, conn: ConnId) -> bool {
+        let Some(peer) = self.peers.get(&conn) else { return false };
+        let address = peer.address.parse::<core::net::SocketAddr>().map(|address| address.ip().to_canonical());
+        peer.ours || address.is_ok_and(|address| self.listens_at(address))
+    }
+
+    /// Whether a metadata target of the file system has registered this address. One that registered a name is not known by it.
+    fn listens_at(&self, address: core::net::IpAddr) -> bool {
+        let is_mdt = |name: &str| name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt);
+        let nids = self.config.targets.iter().filter(|entry| is_mdt(&entry.target)).flat_map(|entry| &entry.nids);
+        nids.filter_map(|nid| nid.parse().ok()).any(|nid| match nid {
+            Nid::Tcp { host, .. } => host.parse::<core::net::IpAddr>().is_ok_and(|ip| ip.to_canonical() == address),
+            Nid::Unix(_) => false,
+        })
+    }
+
     /// A client, not another target, came or went.
     fn log_client(&mut self, handle: Handle, what: &str) {
         if let Some(export) = self.exports.get(handle).filter(|export| !export.lightweight) {

@@ -15,11 +15,13 @@ use stdx::{Instant, Map};
 
 use crate::api::{ConnId, Effect, LogLevel};
 use crate::boot::Stage;
-use crate::machine::{Machine, Target};
+use crate::machine::{Machine, Target, Timer};
 use crate::op::{Call, Op};
 use crate::service::Service;
 
 const INDEX_SHIFT: u32 = 32;
+/// How long a target waits for an MGS whose disk is full.
+const REGISTER_AGAIN: Duration = Duration::from_secs(10);
 
 /// Whom an answer is for.
 #[derive(Debug)]
@@ -318,6 +320,13 @@ impl Machine {
         self.submit_upstream(index, out, For::Register);
     }
 
+    /// A registration that found the disk of the MGS full is tried again.
+    pub(crate) fn register_again(&mut self) {
+        if !self.upstreams.registered {
+            self.register();
+        }
+    }
+
     /// The configuration says where the other targets are.
     fn move_upstreams(&mut self) {
         let targets = self.config.targets.clone();
@@ -356,6 +365,16 @@ impl<S: Service> Target<S> {
             let RegisterRep { reason, known_instance, .. } = frame.decode().unwrap_or_default();
             if errno == Errno::ESTALE && known_instance >= self.m.header.mount_count {
                 self.found_old(known_instance);
+                return;
+            }
+            if errno == Errno::ENOSPC && reason.is_empty() {
+                // Its disk is full, which is no fault of this target's.
+                stdx::mark!("target.mgs_is_full");
+                let name = &self.m.name;
+                let line = format!("the MGS has no space to register target '{name}': tried again in ten seconds");
+                self.m.log(LogLevel::Warn, line);
+                let at = self.m.now + REGISTER_AGAIN;
+                self.m.add_timer(at, Timer::Register);
                 return;
             }
             self.m.stop(match reason.is_empty() {

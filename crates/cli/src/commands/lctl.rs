@@ -4,6 +4,7 @@ mod activate;
 mod lustre;
 mod params;
 mod persistent;
+mod pools;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand};
 use host::admin::{Description, Device, Request, Response};
 use host::stream::Stream;
 use proto::Nid;
+use proto::msg::SetPoolKind;
 
 use crate::audience::Audience;
 use crate::commands::{lacking, status};
@@ -79,6 +81,42 @@ enum Command {
         #[arg(required = true)]
         settings: Vec<String>,
     },
+    /// Make an empty pool of object targets, at the MGS of this node; example: lctl pool_new demo.fast
+    #[command(name = "pool_new")]
+    PoolNew {
+        /// FSNAME.POOL
+        pool: pools::Name,
+    },
+    /// Add object targets to a pool; example: lctl pool_add demo.fast 'demo-OST[0-3]'
+    #[command(name = "pool_add")]
+    PoolAdd {
+        /// FSNAME.POOL
+        pool: pools::Name,
+        /// Targets by name or index; in [ ] a list of hexadecimal indexes, with ranges
+        #[arg(required = true)]
+        targets: Vec<String>,
+    },
+    /// Take object targets out of a pool; example: lctl pool_remove demo.fast OST0003
+    #[command(name = "pool_remove")]
+    PoolRemove {
+        /// FSNAME.POOL
+        pool: pools::Name,
+        /// Targets by name or index; in [ ] a list of hexadecimal indexes, with ranges
+        #[arg(required = true)]
+        targets: Vec<String>,
+    },
+    /// Remove an empty pool; example: lctl pool_destroy demo.fast
+    #[command(name = "pool_destroy")]
+    PoolDestroy {
+        /// FSNAME.POOL
+        pool: pools::Name,
+    },
+    /// List the pools of a file system, or the object targets of a pool; example: lctl pool_list demo
+    #[command(name = "pool_list")]
+    PoolList {
+        /// FSNAME or FSNAME.POOL
+        pool: String,
+    },
     /// List names of parameters and devices; example: lctl list_param -R 'mdt.*'
     #[command(name = "list_param")]
     ListParam {
@@ -94,6 +132,9 @@ enum Command {
         /// Where each listens or is mounted, too
         #[arg(short = 't')]
         places: bool,
+        /// As JSON, with their places
+        #[arg(long)]
+        json: bool,
     },
     /// Whether all targets and mounts of this node work: 'healthy', or what does not and exit status 1
     #[command(name = "health_check")]
@@ -154,10 +195,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Other(words) => Ok(lacking::verb("lctl", &words, lustre::VERBS)),
         _ if device.is_some() => bail!("--device is for abort_recovery and for parameters of this node, but for -P"),
-        Command::SetParam { .. } | Command::GetParam { .. } | Command::ConfParam { .. } | Command::Ping { .. }
+        Command::SetParam { .. }
+        | Command::GetParam { .. }
+        | Command::ConfParam { .. }
+        | Command::Ping { .. }
+        | Command::PoolNew { .. }
+        | Command::PoolAdd { .. }
+        | Command::PoolRemove { .. }
+        | Command::PoolDestroy { .. }
             if host.is_some() =>
         {
-            bail!("--host is not for this: -P is said where the MGS is, and ping names its address itself")
+            bail!("--host is not for this: -P and pools are said where the MGS is, and ping names its address itself")
         }
         Command::GetParam { values, names, patterns, .. } => {
             persistent::show(&patterns, values, names).map(ExitCode::from)
@@ -166,9 +214,18 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             persistent::set(&settings, delete, quiet).map(ExitCode::from)
         }
         Command::ConfParam { delete, settings } => persistent::conf_param(&settings, delete).map(ExitCode::from),
-        Command::Dl { places } => {
+        Command::PoolNew { pool } => pools::change(SetPoolKind::New, &pool, &[]),
+        Command::PoolAdd { pool, targets } => pools::change(SetPoolKind::Add, &pool, &targets),
+        Command::PoolRemove { pool, targets } => pools::change(SetPoolKind::Remove, &pool, &targets),
+        Command::PoolDestroy { pool } => pools::change(SetPoolKind::Destroy, &pool, &[]),
+        Command::PoolList { pool } => pools::list(&mut audience(host), &pool),
+        Command::Dl { places, json } => {
             let mut all = audience(host);
-            for (index, device) in devices(&mut all).iter().enumerate() {
+            let devices = devices(&mut all);
+            if json {
+                say!("{}", serde_json::to_string_pretty(&devices)?);
+            }
+            for (index, device) in devices.iter().enumerate().filter(|_| !json) {
                 let place = if places { device.place.as_str() } else { "-" };
                 say!("{index:3} {} {} {} {} {place}", device.state, device.kind, device.name, device.uuid);
             }

@@ -98,7 +98,13 @@ pub fn start_in_background(
     if !options.is_empty() {
         words.extend(["-o".to_owned(), options.join(",")]);
     }
-    daemon::start(&words, &daemon::log_path(&log_name(directory)), if_ended)
+    let log = daemon::log_path(&log_name(directory));
+    let process = daemon::start(&words, &log, if_ended)?;
+    if let Some(folder) = log.parent() {
+        // Logs that stay do no harm; the mount is there.
+        let _ = daemon::remove_old_logs(folder, daemon::ENDED_LOGS_MAX);
+    }
+    Ok(process)
 }
 
 /// The name of a mount's log: its directory, without what a file name cannot have or a terminal would not show.

@@ -145,6 +145,10 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if !layout.resident {
         return Ok(());
     }
+    if cx.w.pools.get(&layout.pool).is_some_and(Vec::is_empty) && layout.osts.is_empty() {
+        // Its pool has no target: somebody must add one first.
+        return Err(Errno::ENOSPC.into());
+    }
     if layout.osts.is_empty() {
         return Err(not_yet(cx, mdt, held.cookie));
     }

@@ -166,6 +166,8 @@ mod steps {
     pub const MIGRATE_FAILED: Step = kind(61);
     pub const MIGRATE_DROP: Step = kind(62);
     pub const MIGRATE_END: Step = kind(64);
+    pub const PAST_PAGES: Step = kind(68);
+    pub const PAST_PAGES_DROP: Step = kind(69);
     /// Not [`INVALIDATE`]: pages may come in while only attributes are being dropped.
     pub const INVALIDATE_ATTR: Step = kind(37);
 }
@@ -222,7 +224,10 @@ pub fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32,
 
 /// Writes; the bytes written.
 pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
-    let result = write::write(cx, ino, at, data, flags);
+    let result = match cx.memo(steps::PAST_PAGES) {
+        Some(written) => Ok(written as u32),
+        None => write::write(cx, ino, at, data, flags),
+    };
     if let WriteAt::Offset(offset) = at
         && (flags.write_back || through_pages(cx.w, fh))
     {
@@ -230,7 +235,10 @@ pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Byte
         // Pages that are being written back hold what the file will hold, whenever that is.
         recall::note_kernel_call(cx, ino, range, !flags.write_back, &result);
     }
-    result
+    match result {
+        Ok(written) if flags.direct => recall::written_past_pages(cx, ino, written),
+        result => result,
+    }
 }
 
 /// Before the metadata target is asked to change the size: takes (pins) the locks that cover what is cut, and writes
@@ -390,6 +398,12 @@ pub fn is_idle(w: &World, dest: Dest) -> bool {
 /// Whether the kernel may hold pages of a file, dirty ones too if a program has mapped it.
 pub fn is_in_kernel(w: &World, ino: u64) -> bool {
     state::file(w, ino).is_some_and(|file| file.kernel_pages)
+}
+
+/// Whether the kernel may go on with the pages that it has of a file which is being opened through them. If not, it drops them with the
+/// answer.
+pub fn pages_are_good(w: &mut World, ino: u64) -> bool {
+    state::file_mut(w, ino).is_none_or(|file| !core::mem::take(&mut file.old_pages))
 }
 
 /// Dirty data is written without waiting for its time.

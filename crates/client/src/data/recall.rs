@@ -198,6 +198,28 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     Ok(())
 }
 
+/// After a write that went past the kernel's pages (`O_DIRECT`): pages that reads have filled while it was on its way are old. The
+/// kernel drops what it has when it sends such a write, and again when a write that a program waits for has ended, but not when
+/// an asynchronous one has: so it is told to, before the write is answered, or with the next open if no program has the file
+/// open through its pages. The write's locks go back first: a page can be locked by a read that waits for one of them, which another
+/// client wants, too.
+pub(super) fn written_past_pages(cx: &mut Cx<'_>, ino: u64, written: u32) -> Run<u32> {
+    let Some(offset) = cx.memo(steps::THROUGH).filter(|_| super::is_in_kernel(cx.w, ino)) else { return Ok(written) };
+    if cx.memo(steps::PAST_PAGES).is_none() {
+        let in_use = cx.w.nodes.get(ino).is_some_and(|node| node.handles > node.direct_handles);
+        if !in_use {
+            if let Some(file) = file_mut(cx.w, ino) {
+                file.old_pages = true;
+            }
+            return Ok(written);
+        }
+        cx.set_memo(steps::PAST_PAGES, u64::from(written));
+        crate::locks::unlock_all(cx);
+    }
+    cx.invalidate_kernel(steps::PAST_PAGES_DROP, ino, offset, u64::from(written))?;
+    Ok(written)
+}
+
 fn end_recall(cx: &mut Cx<'_>, ino: u64) {
     if cx.memo(steps::RECALL) == Some(1) {
         cx.set_memo(steps::RECALL, 2);

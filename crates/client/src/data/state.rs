@@ -261,6 +261,8 @@ pub struct NodeData {
     pub(super) leave_error: Option<Errno>,
     /// The kernel may hold pages.
     pub(super) kernel_pages: bool,
+    /// It may have old ones, of a time when no program had the file open through them: the next open drops them.
+    pub(super) old_pages: bool,
     /// Locks being given back.
     pub(super) recalls: u32,
     /// The kernel is dropping pages for one of them: its calls may use the lock meanwhile.
@@ -288,6 +290,7 @@ impl NodeData {
             leave_asked: false,
             leave_error: None,
             kernel_pages: false,
+            old_pages: false,
             recalls: 0,
             guests_welcome: false,
             fills: Vec::new(),

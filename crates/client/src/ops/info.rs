@@ -159,6 +159,12 @@ pub(crate) fn fid_to_path(cx: &mut Cx<'_>, fid: Fid) -> Run<Answer> {
     Ok(Answer::Paths(rep.paths))
 }
 
+/// `PoolMembers`.
+pub(crate) fn pool_members(cx: &Cx<'_>, pool: &str) -> Run<Answer> {
+    let members = cx.w.pools.get(pool).ok_or(Errno::ENOENT)?;
+    Ok(Answer::Members(members.clone()))
+}
+
 /// `GetLayout`.
 pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     walk(cx, ino)?;
@@ -166,7 +172,7 @@ pub(crate) fn get_layout(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     Ok(Answer::Layout(attributes(cx, ino, false)?.layout))
 }
 
-/// `SetLayout`. `EOPNOTSUPP`: the server is of a version that knows no lists of targets, and has set the rest.
+/// `SetLayout`. `EOPNOTSUPP`: the server is of a version that knows no lists of targets or no pools, and has set the rest.
 pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     writable(cx)?;
@@ -188,7 +194,8 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     });
     let rep = super::stale_if_gone(result)?;
     let set = rep.attr.as_ref().and_then(|attr| attr.layout.as_ref());
-    if !wish.osts.is_empty() && set.is_none_or(|set| set.osts != wish.osts) {
+    let lacks = |set: &Layout| (!wish.osts.is_empty() && set.osts != wish.osts) || set.pool != wish.pool;
+    if (!wish.osts.is_empty() || !wish.pool.is_empty()) && set.is_none_or(lacks) {
         return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(Answer::Done)

@@ -161,6 +161,8 @@ pub(crate) fn call(cx: &mut Cx<'_>, call: &Call) -> Run<Answer> {
         Call::SetLayout { ino, wish } => info::set_layout(cx, *ino, wish),
         Call::Migrate { ino, wish } => info::migrate(cx, *ino, wish),
         Call::TargetSpace => info::target_space(cx),
+        Call::Pools => Ok(Answer::Pools(cx.w.pools.keys().cloned().collect())),
+        Call::PoolMembers { pool } => info::pool_members(cx, pool),
     }
 }
 

@@ -41,7 +41,12 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     let flags = flags & !(o::CREAT | o::EXCL);
     if here::may_open(cx, ino, flags) {
         let fh = insert(cx, cx.w.mdt_of(fid), fid, flags, Xid(0));
-        return Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false });
+        return Ok(Answer::Opened {
+            fh,
+            keep_cache: direct(flags) || data::pages_are_good(cx.w, ino),
+            direct_io: direct(flags),
+            no_flush: false,
+        });
     }
     cx.changing(step::CHANGING, ino);
     if flags & o::TRUNC != 0 {
@@ -75,7 +80,12 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         super::io::mode_changed(cx, ino)?;
     }
     let fh = opened(cx, dest, attr, flags, &rep)?;
-    Ok(Answer::Opened { fh, keep_cache: true, direct_io: direct(flags), no_flush: false })
+    Ok(Answer::Opened {
+        fh,
+        keep_cache: direct(flags) || data::pages_are_good(cx.w, ino),
+        direct_io: direct(flags),
+        no_flush: false,
+    })
 }
 
 /// `Create`.
@@ -185,6 +195,7 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
     let node = cx.w.nodes.obtain(fid);
     node.opens += 1;
     node.handles += 1;
+    node.direct_handles += u32::from(flags & o::DIRECT != 0);
     node.stale = false;
     let cred = cx.op.cred.clone();
     let (lease, dead) = (node.private, false);
@@ -243,6 +254,7 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     }
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);
+        node.direct_handles = node.direct_handles.saturating_sub(u32::from(file.flags & o::DIRECT != 0));
     }
     if file.open_xid == Xid(0) {
         here::closed(cx, file.ino);

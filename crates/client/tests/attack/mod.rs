@@ -263,6 +263,7 @@ impl Values<'_> {
             want_count: [-1, 0, 1, 2, i32::MIN, i32::MAX][self.rng.below(6) as usize],
             want_first: [-1, 0, 1, i32::MIN, i32::MAX][self.rng.below(5) as usize],
             first_object: if self.rng.chance(1, 4) { number(self.rng) as u32 } else { 0 },
+            pool: if self.bool() { String::new() } else { self.text() },
         }
     }
 
@@ -594,6 +595,13 @@ impl Values<'_> {
                 fsname: self.text(),
                 param: self.opt(|v| Param { path: v.text(), value: v.text() }),
                 delete: self.bool(),
+            }
+            .encode_to_vec(),
+            Opcode::MgsSetPool => SetPoolReq {
+                fsname: self.text(),
+                kind: self.u() as i32 % 5,
+                pool: self.text(),
+                osts: vec![0, self.u()],
             }
             .encode_to_vec(),
             Opcode::MgsSeqRange => SeqRangeReq { target: self.text() }.encode_to_vec(),

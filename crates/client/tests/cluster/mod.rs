@@ -115,6 +115,8 @@ pub struct Cluster {
     pub listed: Vec<client::api::DirectoryEntry>,
     /// Groups wait to become durable while this is set.
     pub slow_media: bool,
+    /// Those of this server alone wait.
+    pub slow_server: Option<usize>,
     /// Around whatever data files in memory do but read.
     pub at_media: fn(&mut dyn FnMut()),
     rng: Rng,
@@ -160,6 +162,7 @@ impl Cluster {
             all_requests: BTreeMap::new(),
             listed: Vec::new(),
             slow_media: false,
+            slow_server: None,
             at_media: |work| work(),
             rng: Rng::new(7),
         };
@@ -533,7 +536,7 @@ impl Cluster {
     }
 
     fn media_turn(&mut self, at: usize) -> bool {
-        if self.slow_media {
+        if self.slow_media || self.slow_server == Some(at) {
             return false;
         }
         let Some(group) = self.servers[at].in_flight.pop_front() else { return false };
@@ -644,7 +647,7 @@ impl Cluster {
         let other = (Who::Server(to), conn);
         self.links.insert(from, other);
         self.links.insert(other, from);
-        let peer = Peer { address: "test".into(), uid: Some(0), local: true };
+        let peer = Peer { address: "test".into(), uid: Some(0), local: true, ours: true };
         self.tell(to, target::Event::Accepted { conn: target::ConnId(conn), peer });
         Ok(())
     }

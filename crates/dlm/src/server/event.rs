@@ -154,10 +154,16 @@ pub struct Settings {
     pub locks_per_export_max: u32,
     /// Granted locks of all exports beyond which they are asked to keep fewer.
     pub locks_max: usize,
+    /// Locks, ranges of record locks and waiting enqueues of all exports beyond which an export that has its share of them is
+    /// refused more, with `ENOLCK`. In force is at least twice `locks_max`.
+    pub locks_in_all_max: usize,
 }
 
 /// Memory that a granted lock takes, its resource included, in bytes: about, and rather more.
 pub const LOCK_BYTES: usize = 300;
+
+/// The record locks of a file take the memory of so many locks, beside that of each.
+pub const RECORDS_AS_LOCKS: usize = 3;
 
 /// Memory for locks, in bytes.
 const LOCK_MEMORY: usize = 64 << 20;
@@ -168,6 +174,7 @@ impl Default for Settings {
             lock_timeout: Duration::from_secs(20),
             locks_per_export_max: 1_000_000,
             locks_max: LOCK_MEMORY / LOCK_BYTES,
+            locks_in_all_max: 4 * LOCK_MEMORY / LOCK_BYTES,
         }
     }
 }

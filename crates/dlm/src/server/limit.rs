@@ -12,13 +12,20 @@
 //!
 //! Clients that do not listen are held by [`Locks::is_full`]: well beyond the limit an intent of an export that has its
 //! share gets no lock. It works all the same, and caches nothing. A lock that is asked for by itself is granted up to
-//! [`super::Settings::locks_per_export_max`]: an operation needs it.
+//! [`super::Settings::locks_per_export_max`]: an operation needs it. But beyond [`super::Settings::locks_in_all_max`] an export that
+//! has an equal part of that gets none either ([`Locks::is_at_limit`]), and beyond twice as many nobody who has a few. So memory is
+//! bounded whatever clients do and however many they are, and who holds little goes on.
 
-use super::{LockEvent, Locks};
+use proto::msg::ResourceKind;
+
+use super::{LockEvent, Locks, RECORDS_AS_LOCKS};
 use crate::ExportId;
 
 /// A limit is looked at again when this part of it has come on top.
 const STEP: usize = 64;
+
+/// So many locks each export can have, whatever the others hold: its programs go on, if slowly.
+const FEW: usize = 8;
 
 /// What the locks of a target are limited to, as far as it was told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,16 +119,36 @@ impl Locks {
         let share = max / self.exports.len().max(1);
         self.exports.get(&export).is_some_and(|state| state.granted as usize >= share)
     }
+
+    /// Whether an export is refused every further lock: it has as many as one may have, or all together have as many as
+    /// there may be and it has its share of them.
+    pub(super) fn is_at_limit(&self, export: ExportId) -> bool {
+        let Some(state) = self.exports.get(&export) else { return false };
+        if state.total() >= self.settings.locks_per_export_max {
+            return true;
+        }
+        let most = self.settings.locks_in_all_max.max(self.settings.locks_max.saturating_mul(2));
+        let files = self.counters.resources[ResourceKind::Flock as usize].saturating_mul(RECORDS_AS_LOCKS as u64);
+        let beside = (self.counters.records + self.counters.waiting).saturating_add(files);
+        let share = match self.locks.len().saturating_add(usize::try_from(beside).unwrap_or(usize::MAX)) {
+            all if all < most => return false,
+            all if all < most.saturating_mul(2) => most / self.exports.len(),
+            _ => 0,
+        };
+        let own = (state.total() as usize).saturating_add(state.records.len().saturating_mul(RECORDS_AS_LOCKS));
+        own >= share.max(FEW)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use proto::Fid;
-    use proto::msg::{CancelReq, LockGrant, LockMode, Resource, bits};
+    use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Resource, ResourceKind, bits};
+    use proto::{Errno, Fid};
     use stdx::Instant;
 
     use super::*;
-    use crate::server::Settings;
+    use crate::WaiterId;
+    use crate::server::{Enqueued, Settings};
 
     const A: ExportId = ExportId(1);
     const B: ExportId = ExportId(2);
@@ -202,6 +229,69 @@ mod tests {
         // Of many on one resource, there is one resource, and each lock has a place in two trees.
         let in_crowd = size_of::<Option<crate::server::Lock>>() + PLACE + crate::server::crowd::LOCK_BYTES;
         assert!(in_crowd <= crate::server::LOCK_BYTES * 3 / 4, "{in_crowd} bytes");
+    }
+
+    /// A lock that is asked for by itself.
+    fn ask(s: &mut Story, export: ExportId, no_wait: bool) -> Result<(), Errno> {
+        s.cookie += 1;
+        let request = EnqueueReq {
+            resource: Resource::inode(Fid::new(Fid::SEQ_FIRST, s.cookie as u32)),
+            mode: LockMode::Pr as i32,
+            cookie: s.cookie,
+            policy: Some(Policy::Bits(bits::UPDATE)),
+            no_wait,
+            ..EnqueueReq::default()
+        };
+        match s.locks.enqueue(Instant::ZERO, export, &request, WaiterId(s.cookie)) {
+            Enqueued::Granted(_) => Ok(()),
+            Enqueued::Refused(errno) => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn many_clients_hold_no_more_locks_than_one() {
+        let mut s = Story::new(50);
+        let settings = Settings { locks_in_all_max: 100, ..s.locks.settings() };
+        s.locks.set_settings(settings);
+        let asked = |s: &mut Story, export| (0..500).filter(|_| ask(s, ExportId(export), false).is_ok()).count();
+        assert_eq!(asked(&mut s, 1), 100, "who is alone may have all");
+        assert_eq!(ask(&mut s, A, false), Err(Errno::ENOLCK));
+        assert_eq!(asked(&mut s, 2), 50, "another has its share all the same");
+        let all: usize = 150 + (3..100).map(|export| asked(&mut s, export)).sum::<usize>();
+        assert!(all <= 200 + 99 * FEW, "{all} locks of 99 clients");
+        assert_eq!(asked(&mut s, 100), FEW, "nobody is kept out");
+        assert!(s.locks.grant_new(Instant::ZERO, A, Resource::inode(Fid::ROOT), LockMode::Pr, 1, 9_999_999).is_none());
+        for export in 1..=100 {
+            s.locks.export_gone(Instant::ZERO, ExportId(export));
+        }
+        assert_eq!(asked(&mut s, 1), 100, "what was given back can be had");
+    }
+
+    #[test]
+    fn record_locks_count_like_others() {
+        let mut s = Story::new(50);
+        let settings = Settings { locks_in_all_max: 100, ..s.locks.settings() };
+        s.locks.set_settings(settings);
+        let mut record = |export: ExportId, at: u64, mode: LockMode| {
+            s.cookie += 1;
+            let flock = Flock { owner: 1, start: 2 * at, end: 2 * at, ..Flock::default() };
+            let resource = Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(Fid::ROOT) };
+            let request = EnqueueReq {
+                resource,
+                mode: mode as i32,
+                cookie: s.cookie,
+                policy: Some(Policy::Flock(flock)),
+                ..EnqueueReq::default()
+            };
+            s.locks.enqueue(Instant::ZERO, export, &request, WaiterId(s.cookie))
+        };
+        let mut count = |export, mode| {
+            (0..500).filter(|at| matches!(record(export, *at, mode), Enqueued::Granted(_) | Enqueued::Unlocked)).count()
+        };
+        assert_eq!((count(A, LockMode::Pr), count(B, LockMode::Pr)), (97, 47), "the file counts, too");
+        assert_eq!(count(A, LockMode::Nl), 500, "giving back always works");
+        assert_eq!(count(A, LockMode::Pr), 50);
     }
 
     #[test]

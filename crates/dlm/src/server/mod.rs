@@ -42,8 +42,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use event::LOCK_BYTES;
 pub use event::{Counters, Enqueued, Glimpsed, LockEvent, LockInfo, Revoked, Settings};
+pub use event::{LOCK_BYTES, RECORDS_AS_LOCKS};
 use proto::Errno;
 use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Resource, ResourceKind};
 use smallvec::SmallVec;
@@ -224,8 +224,8 @@ impl Locks {
     /// Runs an enqueue, or its resend, or its replay. Glimpses (`req.glimpse`) are not for here: see
     /// [`glimpse`](Locks::glimpse).
     ///
-    /// Errors: `EINVAL` for a request that makes no sense, `EAGAIN` if it must not wait and would, `ENOLCK` beyond the
-    /// limit, `EDEADLK` for a record lock that would close a ring of waiters, `ESTALE` for a replay of a lock that
+    /// Errors: `EINVAL` for a request that makes no sense, `EAGAIN` if it must not wait and would, `ENOLCK` beyond a
+    /// limit (see `limit.rs`), `EDEADLK` for a record lock that would close a ring of waiters, `ESTALE` for a replay of a lock that
     /// conflicts with one granted meanwhile.
     ///
     /// Cookies need not rise, but a resend is found faster in a client whose cookies do.
@@ -280,7 +280,7 @@ impl Locks {
             stdx::mark!("dlm.resend.waiting");
             return self.reattach(r, export, req, waiter);
         }
-        if state.total() >= self.settings.locks_per_export_max {
+        if self.is_at_limit(export) {
             return Enqueued::Refused(Errno::ENOLCK);
         }
         if let Some(r) = found {
@@ -381,10 +381,8 @@ impl Locks {
         if cookie == 0
             || matches!(mode, LockMode::Unset | LockMode::Nl)
             || resource.kind != ResourceKind::Inode as i32
-            || self
-                .exports
-                .get(&export)
-                .is_some_and(|e| e.total() >= self.settings.locks_per_export_max || e.waiting.contains_key(&cookie))
+            || self.is_at_limit(export)
+            || self.exports.get(&export).is_some_and(|e| e.waiting.contains_key(&cookie))
         {
             return None;
         }
@@ -413,7 +411,7 @@ impl Locks {
     }
 
     /// The lock on an object that its export has just made and counts on, however many locks there are. `None` if another
-    /// export has one that conflicts, or at the limit of one export.
+    /// export has one that conflicts, or at the limit of one export or of all.
     pub fn grant_new(
         &mut self,
         now: Instant,
@@ -430,7 +428,7 @@ impl Locks {
         }
         let part = Part::Bits(bits);
         let taken = found.is_some_and(|r| self.has_blocker(&self.resources[r], export, mode, part));
-        if taken || self.exports.get(&export).is_some_and(|e| e.total() >= self.settings.locks_per_export_max) {
+        if taken || self.is_at_limit(export) {
             return None;
         }
         let r = found.unwrap_or_else(|| self.new_resource(resource));

@@ -93,7 +93,6 @@ impl Locks {
             return self.test_record(found, owner, mode, &flock);
         }
         let replay = req.granted_handle != 0;
-        let limit = self.settings.locks_per_export_max;
         let state = self.exports.entry(export).or_default();
         if state.executed.contains(&req.cookie) {
             stdx::mark!("dlm.resend.executed");
@@ -102,7 +101,6 @@ impl Locks {
         if let Some(&r) = state.waiting.get(&req.cookie) {
             return self.reattach(r, export, req, waiter);
         }
-        let full = state.total() >= limit;
         if mode == LockMode::Nl {
             if let Some(r) = found {
                 self.set_records(r, owner, &flock, None);
@@ -112,7 +110,7 @@ impl Locks {
             self.remember(export, req.cookie);
             return Enqueued::Unlocked;
         }
-        if full {
+        if self.is_at_limit(export) {
             return Enqueued::Refused(Errno::ENOLCK);
         }
         let r = found.unwrap_or_else(|| self.new_resource(req.resource));

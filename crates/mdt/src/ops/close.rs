@@ -103,7 +103,7 @@ fn write(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, closes: &[Close], found: &
     }
     if node.inode.nlink == 0 && count > 0 && mdt.opens.count(fid) == count {
         cx.delete::<Orphan>(&fid);
-        return Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here });
+        return Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Here });
     }
     if atime_ns != 0 && atime_ns > node.inode.atime_ns {
         // No new version: nobody's change hangs on when somebody read last.

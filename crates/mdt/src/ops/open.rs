@@ -13,7 +13,7 @@ use crate::tree::{self, Dir, Node};
 use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
-use proto::{Errno, Fid, Operation};
+use proto::{Errno, Fid, Operation, Transno};
 use schema::Inode;
 use schema::inode::S_IFREG;
 use target::{Cx, Reply, ShareKey, Stop};
@@ -176,13 +176,16 @@ fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Sto
 }
 
 /// Whether the caller may have been granted this open before the restart. If the object is as it was then, it is granted what it
-/// would be now; if mode or owner may have changed since, only the first answer knew.
+/// would be now; if mode or owner may have changed since, only who was answered knows the handle.
 fn was_granted(cx: &mut Cx<'_>, change: &Change, op: &OpenOp, inode: &Inode) -> Result<(), Stop> {
-    match check(&change.caller, inode, op) {
-        // The maker of a file may open it as its mode forbids.
-        Err(errno) if inode.version <= cx.transno().0 && !create::is_of_requester(cx, inode.fid)? => Err(errno.into()),
-        _ => Ok(()),
+    let Err(errno) = check(&change.caller, inode, op) else { return Ok(()) };
+    // The maker of a file may open it as its mode forbids.
+    if create::is_of_requester(cx, inode.fid)? {
+        return Ok(());
     }
+    let changed_since = inode.version > cx.transno().0;
+    let proven = cx.open_handle(inode.fid, writes(op.flags), None).is_none_or(|handle| handle == op.old_handle);
+    if changed_since && proven { Ok(()) } else { Err(errno.into()) }
 }
 
 /// The replay of an open whose object is there.
@@ -244,7 +247,7 @@ fn finish(
     done: u32,
 ) -> Reply {
     let locks = grants::grant(cx, &change.want, Some(inode), parent.map(Node::fid));
-    let handle = mdt.open_handle(cx, inode.fid, op);
+    let handle = mdt.open_handle(cx, inode.fid, op, None);
     cx.count(Operation::Open);
     Reply::new(&ObjectRep {
         attr: Some(attr),
@@ -258,24 +261,27 @@ fn finish(
 }
 
 impl Mdt {
-    /// Memory: one more open file.
-    pub(crate) fn open_handle(&mut self, cx: &Cx<'_>, fid: Fid, op: &OpenOp) -> u64 {
+    /// Memory: one more open file. `answered`: the transno of the first answer, if this is another.
+    pub(crate) fn open_handle(&mut self, cx: &Cx<'_>, fid: Fid, op: &OpenOp, answered: Option<Transno>) -> u64 {
         let old_handle = if cx.is_replay() { op.old_handle } else { 0 };
         let file = OpenFile { export: cx.export(), fid, writes: writes(op.flags), old_handle };
-        self.opens.open(cx.instance(), file)
+        let handle = cx.open_handle(fid, file.writes, answered);
+        self.opens.open(cx.instance(), handle, file)
     }
 
-    /// Whether a file was made when no object target was known, and now there is one.
+    /// Whether a file was made when no object target was known, or none was in its pool, and now there is one.
     pub(crate) fn lacks_osts(&self, inode: &Inode) -> bool {
-        inode.is_resident()
-            && inode.layout.as_ref().is_none_or(|layout| layout.osts.is_empty())
-            && !self.osts.is_empty()
+        if self.osts.is_empty() || !inode.is_resident() {
+            return false;
+        }
+        let Some(layout) = &inode.layout else { return true };
+        layout.osts.is_empty() && self.osts.members(&layout.pool).is_none_or(|members| !members.is_empty())
     }
 
     /// Says where the data of such a file will go when it grows.
     pub(crate) fn choose_osts(&self, inode: &mut Inode) {
         let old = inode.layout.take().unwrap_or_default();
-        let mut layout = layouts::of_old_file(&self.osts, inode.fid);
+        let mut layout = layouts::of_old_file(&self.osts, inode.fid, &old.pool);
         layout.generation = old.generation + 1;
         if old.stripe_size != 0 {
             layout.stripe_size = old.stripe_size;

@@ -99,7 +99,7 @@ fn open(mdt: &mut Mdt, cx: &mut Cx<'_>, op: &OpenOp, executed: &Executed) -> Res
     // Opened, then lost with the server, then removed by somebody else: there is nothing to give a handle for.
     let Some(node) = node else { return Ok(Reply { status: -Errno::ESTALE.raw(), ..Reply::default() }) };
     let attr = grants::fresh_attr(cx, &node)?;
-    let handle = mdt.open_handle(cx, node.fid(), op);
+    let handle = mdt.open_handle(cx, node.fid(), op, Some(executed.transno));
     Ok(Reply::new(&ObjectRep { attr: Some(attr), handle, disposition: done, ..ObjectRep::default() }))
 }
 

@@ -54,10 +54,11 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
         return Ok(reply(cx, change, &found, Gone::No));
     }
     check(change, op, &found)?;
-    // In one chain, the new entry may be what follows the old one.
+    // In one chain, the new entry may be what follows the old one; and it may be the first that was put elsewhere because the chain
+    // is full.
     let (from, to) = (found.source.key, found.target.key);
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
-    let tombstone = mdt.chain_goes_on(cx, &found.source)? || follows;
+    let tombstone = mdt.chain_goes_on(cx, &found.source)? || follows || found.target.second;
     check_versions(cx, &found)?;
     revoke(cx, op, &found)?;
 

@@ -42,14 +42,14 @@ pub fn setlayout(
                 let first = layouts::checked_answer(first.attr.and_then(|attr| attr.layout))?;
                 let chosen = choose(mdt, cx.is_replay(), &node, &wanted, first)?;
                 tree::revoke(cx, &[(op.fid, bits::LAYOUT)])?;
-                doomed = grow_elsewhere(cx, &mut node, chosen)?;
+                doomed = grow_elsewhere(mdt, cx, &mut node, chosen)?;
             } else {
                 let first = layouts::checked_answer(first.copy)?;
                 let chosen = choose(mdt, cx.is_replay(), &node, &wanted, first)?;
                 copy = Some(begin_copy(cx, &mut node, chosen)?);
             }
         }
-        SetlayoutKind::Swap => doomed = Some(swap(cx, &mut node, op, &wanted)?),
+        SetlayoutKind::Swap => doomed = Some(swap(mdt, cx, &mut node, op, &wanted)?),
         SetlayoutKind::Drop => {
             let client = client(cx)?;
             tasks::give_up_copies(mdt, cx, op.fid, Some(client))?;
@@ -88,12 +88,18 @@ fn set(
         return Err(Errno::EPERM);
     }
     let default = layouts::checked_default(wanted, &mdt.osts)?;
+    // When it was done the first time, the pool was there.
+    if !replayed {
+        layouts::check_pool(&default, &mdt.osts)?;
+    }
     if inode.is_dir() {
-        let no_wish = default.stripe_size == 0 && default.want_count == 0 && default.want_first == -1;
+        let no_wish = default == Layout { want_first: -1, generation: 1, ..Layout::default() };
         inode.layout = (!no_wish).then_some(default);
         return Ok(());
     }
-    if !inode.is_resident() || inode.size > 0 || inode.leaving {
+    // A replay was done when no move had begun, and others of its range say nothing about it.
+    let objects = if replayed { !inode.is_resident() || inode.leaving } else { mdt.moves.may_have_objects(inode) };
+    if objects || inode.size > 0 {
         return Err(Errno::EEXIST);
     }
     let generation = inode.layout.as_ref().map_or(0, |layout| layout.generation);
@@ -141,6 +147,7 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
         resident: false,
         generation: ours.generation + 1,
         first_object: ours.first_object,
+        pool: ours.pool,
         ..Layout::default()
     });
     inode.leaving = false;
@@ -199,6 +206,9 @@ fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option
     if wish.want_count == 0 {
         wish.want_count = ours.osts.len().max(1) as i32;
     }
+    if wish.pool.is_empty() {
+        wish.pool = ours.pool.clone();
+    }
     let named = wish.osts.iter().copied().chain(u32::try_from(wish.want_first));
     if !replayed && !named.into_iter().all(|index| mdt.osts.takes_objects(index)) {
         return Err(Errno::ENXIO);
@@ -214,14 +224,15 @@ fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option
     let first_object = used.max(node.inode.next_object).max(chosen.first_object);
     let generation = ours.generation.checked_add(1).ok_or(Errno::EOVERFLOW)?;
     first_object.checked_add(chosen.osts.len() as u32).ok_or(Errno::EOVERFLOW)?;
-    Ok(Layout { stripe_size: chosen.stripe_size, osts: chosen.osts, generation, first_object, ..Layout::default() })
+    let (stripe_size, osts, pool) = (chosen.stripe_size, chosen.osts, chosen.pool);
+    Ok(Layout { stripe_size, osts, generation, first_object, pool, ..Layout::default() })
 }
 
 /// A resident file gets others to grow to. Gives the objects that it may have had and that go.
-fn grow_elsewhere(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Option<ObjectsKey>, Stop> {
+fn grow_elsewhere(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Option<ObjectsKey>, Stop> {
     let mut doomed = None;
     let mut layout = Layout { resident: true, ..chosen };
-    if tree::doom_objects(cx, &node.inode) {
+    if tree::doom_objects(mdt, cx, &node.inode) {
         doomed = Some(tree::objects_of(&node.inode));
         numbered(cx, node, &layout);
     } else {
@@ -251,7 +262,7 @@ fn begin_copy(cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Layout
 /// Gives the objects that the file had.
 ///
 /// Errors: `ESTALE` if the file has another layout than the copy was made of, or the copy was given up.
-fn swap(cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<ObjectsKey, Stop> {
+fn swap(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> Result<ObjectsKey, Stop> {
     let ours = node.inode.layout.clone().unwrap_or_default();
     if !layouts::is_sound(copied) {
         return Err(Errno::EINVAL.into());
@@ -271,12 +282,13 @@ fn swap(cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: &Layout) -> 
     cx.hold_until_durable();
     let old = tree::objects_of(&node.inode);
     cx.delete::<DestroyLog>(&copy);
-    tree::doom_objects(cx, &node.inode);
+    tree::doom_objects(mdt, cx, &node.inode);
     node.inode.layout = Some(Layout {
         stripe_size: copied.stripe_size,
         osts: log.osts,
         generation: copied.generation,
         first_object: copied.first_object,
+        pool: copied.pool.clone(),
         ..Layout::default()
     });
     if let Some(lvb) = &op.lvb {

@@ -100,6 +100,10 @@ pub enum Gone {
 
 /// Writes an object that lost a name (its linkEA is already right): it stays, becomes an orphan, or goes.
 pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Result<Gone, Stop> {
+    if node.inode.nlink == 0 {
+        let line = format!("object {} has a name and counts none: its record is wrong; run lfsck", node.fid());
+        cx.log(target::LogLevel::Error, line);
+    }
     node.inode.nlink = if node.inode.is_dir() { 0 } else { node.inode.nlink.saturating_sub(1) };
     node.inode.ctime_ns = now_ns;
     if node.inode.nlink > 0 {
@@ -111,7 +115,7 @@ pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Re
         return Ok(Gone::No);
     }
     node.inode.version = cx.transno().0;
-    Ok(if tree::destroy(cx, node)? { Gone::WithObjects } else { Gone::Here })
+    Ok(if tree::destroy(mdt, cx, node)? { Gone::WithObjects } else { Gone::Here })
 }
 
 impl Mdt {

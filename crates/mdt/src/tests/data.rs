@@ -325,3 +325,95 @@ fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
     assert_eq!(w.records::<schema::DestroyLog>(), 2);
     assert_eq!(w.getattr(never), Err(Errno::ESTALE));
 }
+
+/// The target crashes, `at` comes back and nobody else.
+fn only_this_one_comes_back(w: &mut World, at: usize) {
+    w.commits = true;
+    w.crash();
+    w.reconnect(at);
+    (0..4).for_each(|_| w.settle());
+    w.recovered(at);
+}
+
+/// The answer to the lock says that objects may be written: from then on a crash must not forget it.
+#[test]
+fn a_move_begins_when_a_crash_cannot_forget_it() {
+    const MOVES: u64 = bits::DOM | bits::LAYOUT;
+    let mut w = World::new();
+    knows_osts(&mut w, 1);
+    let mover = w.connect();
+    let files: Vec<Fid> = (0..6).map(|i| w.mknod(Fid::ROOT, &format!("f{i}"))).collect();
+    w.sync();
+
+    // The first of a range waits for the note, as does the second while the note is not durable.
+    w.commits = false;
+    let send = |w: &mut World, fid| {
+        let cookie = w.cookie(mover);
+        let request = EnqueueReq {
+            resource: Resource::inode(fid),
+            mode: LockMode::Ex as i32,
+            cookie,
+            policy: Some(Policy::Bits(MOVES)),
+            ..EnqueueReq::default()
+        };
+        w.send(mover, Opcode::LdlmEnqueue, Tag(0), &request, Bytes::new(), 0)
+    };
+    let waiting = [send(&mut w, files[0]), send(&mut w, files[1])];
+    for xid in waiting {
+        assert!(w.wait(mover, xid).is_none());
+    }
+    w.write_groups();
+    for xid in waiting {
+        let reply = w.wait(mover, xid).expect("it is durable");
+        assert_eq!((reply.header.status, reply.header.transno), (0, Transno(0)), "nothing to replay");
+    }
+    // The others do not wait, and their marks are lost in the crash, with their client.
+    w.commits = false;
+    for &file in &files[2..4] {
+        let xid = send(&mut w, file);
+        assert_eq!(w.wait(mover, xid).expect("at once").header.status, 0);
+    }
+    w.settle();
+    only_this_one_comes_back(&mut w, 0);
+
+    w.unlink(Fid::ROOT, "f2").unwrap();
+    w.sync();
+    assert_eq!(w.records::<schema::DestroyLog>(), 1, "its objects go");
+    let ino = w.stored::<schema::Oi>(&files[3]).ino;
+    assert!(w.stored::<schema::Inode>(&ino).leaving, "marked after the recovery");
+    // Then the note goes.
+    for _ in 0..13 {
+        w.settle();
+        w.sync();
+    }
+    assert_eq!(w.records::<schema::Moving>(), 0);
+    assert!(stdx::marks::count("move_in_doubt") > 0 && stdx::marks::count("move_waits_for_its_note") >= 2);
+    // No object target is there to remove the others.
+    w.log.clear();
+    w.check();
+}
+
+/// Whoever removes the file again in recovery does not know of the mark that was lost.
+#[test]
+fn a_replayed_removal_takes_the_objects_of_a_move_in_doubt_along() {
+    const MOVES: u64 = bits::DOM | bits::LAYOUT;
+    let mut w = World::new();
+    knows_osts(&mut w, 1);
+    let mover = w.connect();
+    let (first, second) = (w.mknod(Fid::ROOT, "first"), w.mknod(Fid::ROOT, "second"));
+    enqueue(&mut w, mover, first, LockMode::Ex, MOVES);
+    w.sync();
+    w.clients[0].kept.clear();
+    w.commits = false;
+    enqueue(&mut w, mover, second, LockMode::Ex, MOVES);
+    w.unlink(Fid::ROOT, "second").unwrap();
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    (0..4).for_each(|_| w.settle());
+    assert_eq!(w.replay(0).len(), 1);
+    w.recovered(0);
+    w.sync();
+    assert_eq!(w.getattr(second), Err(Errno::ESTALE));
+    assert_eq!(w.records::<schema::DestroyLog>(), 1);
+}

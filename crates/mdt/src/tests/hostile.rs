@@ -1,6 +1,7 @@
 //! One client that does not keep to the rules: what it can do to the target and to the others.
 
 use super::data::write;
+use super::rights::chmod;
 use super::*;
 use crate::ops::open::flags as o;
 
@@ -185,6 +186,59 @@ fn a_replayed_open_asks_for_permission() {
     }
 }
 
+/// Whoever was answered knows the handle, and has the file open again though others have changed its mode meanwhile; whoever
+/// claims that it was has not.
+#[test]
+fn a_replayed_open_of_what_was_changed_since_needs_the_handle() {
+    for (forged, durable) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut w = World::new();
+        let other = w.connect();
+        let file = w.create(Fid::ROOT, "file", S_IFREG | 0o644).unwrap();
+        let ask = |w: &mut World| {
+            let op = OpenOp { fid: file, flags: 0, ..OpenOp::default() };
+            w.reint_as(other, cred(1500), WantLocks::default(), Reint::Open(op))
+        };
+        w.clients[other].kept.clear();
+        w.sync();
+        w.commits = false;
+        let handle = ask(&mut w).unwrap().handle;
+        if durable {
+            w.commits = true;
+            w.sync();
+        }
+        w.clients[0].kept.clear();
+        chmod(&mut w, file, 0o600);
+        assert_eq!(ask(&mut w).err(), Some(Errno::EACCES));
+        w.commits = true;
+        w.sync();
+        // Twice: what was opened again can be opened again, too.
+        for _ in 0..2 {
+            w.crash();
+            w.reconnect(0);
+            w.reconnect(other);
+            w.clients[other].kept.truncate(1);
+            let transno = w.clients[other].kept[0].header.transno;
+            w.forge(other, transno, |frame| {
+                let mut request: ReintReq = frame.decode().unwrap();
+                let Some(Reint::Open(op)) = &mut request.op else { panic!("not an open") };
+                (op.opened_fid, op.old_handle) = (Some(file), handle ^ u64::from(forged));
+                frame.body = request.encode_to_vec().into();
+            });
+            w.clients[0].kept.clear();
+            let replays = w.throw_all(other);
+            w.end_recovery(&[0, other]);
+            let expected = if forged { -Errno::EACCES.raw() } else { 0 };
+            assert_eq!(w.statuses(other, &replays), [Some(expected)], "forged: {forged}, durable: {durable}");
+            if forged {
+                break;
+            }
+            assert_eq!(w.close(other, file, handle).map(|_| ()), Ok(()), "by the handle that it has always had");
+            w.sync();
+            w.clients[other].kept.truncate(1);
+        }
+    }
+}
+
 #[test]
 fn a_session_that_may_only_read_changes_nothing() {
     let mut w = World::new();
@@ -202,6 +256,30 @@ fn a_session_that_may_only_read_changes_nothing() {
     assert_eq!(write(&mut w, reader, file, 0, b"x", 0), Err(Errno::EROFS));
     let batch = BatchReq::default();
     assert_eq!(w.ask(reader, Opcode::MdsBatch, Tag(1), &batch, Bytes::new()), Err(Errno::EROFS));
+    w.check();
+}
+
+/// A lock that comes before its object would keep others from making it.
+#[test]
+fn nobody_locks_what_is_not_there() {
+    let mut w = World::new();
+    let hostile = w.connect();
+    let lock = |w: &mut World, at: usize, resource: Resource, policy: Policy, mode: LockMode| {
+        let (mode, cookie) = (mode as i32, w.cookie(at));
+        let request = EnqueueReq { resource, mode, cookie, policy: Some(policy), ..EnqueueReq::default() };
+        w.call::<EnqueueRep>(at, Opcode::LdlmEnqueue, &request).map(|reply| reply.grant.is_some())
+    };
+    let next = w.new_fid(0);
+    let bits = Policy::Bits(u64::from(u32::MAX));
+    assert_eq!(lock(&mut w, hostile, Resource::inode(next), bits, LockMode::Ex), Err(Errno::ESTALE));
+    let record = Policy::Flock(Flock { owner: 1, end: u64::MAX, ..Flock::default() });
+    let file = Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(next) };
+    assert_eq!(lock(&mut w, hostile, file, record, LockMode::Pw), Err(Errno::ESTALE));
+    assert_eq!(lock(&mut w, hostile, file, record, LockMode::Nl), Ok(false), "there is nothing to give back");
+    let own = w.new_fid(hostile);
+    assert_eq!(lock(&mut w, hostile, Resource::inode(own), bits, LockMode::Ex), Ok(true), "its own are its affair");
+    let made = w.mknod(Fid::ROOT, "file");
+    assert_eq!(lock(&mut w, hostile, Resource { fid: made, ..file }, record, LockMode::Pw), Ok(true));
     w.check();
 }
 

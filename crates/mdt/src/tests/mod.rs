@@ -1,6 +1,7 @@
 //! Stories: a metadata target over a store in memory, and clients that speak to it in frames.
 
 mod batch;
+mod chains;
 mod data;
 mod hostile;
 mod names;

@@ -345,6 +345,26 @@ fn a_listing_that_lacks_names_shows_the_others_and_then_fails() {
     }
 }
 
+/// A count that would fall below nothing is wrong, and that is said.
+#[test]
+fn counts_that_are_too_small_are_told_of() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(dir, "file");
+    w.sync();
+    w.edit_inode(dir, |inode| inode.dir.entries = 0);
+    w.edit_inode(file, |inode| inode.nlink = 0);
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    w.log.clear();
+    w.unlink(dir, "file").unwrap();
+    assert_eq!(w.lookup(dir, "file"), None);
+    for what in ["counts fewer names than it has", "has a name and counts none"] {
+        assert!(w.log.iter().any(|line| line.contains(what)), "{what}: {:?}", w.log);
+    }
+}
+
 #[test]
 fn a_directory_that_lost_all_its_names_is_neither_empty_nor_removed() {
     let mut w = World::new();

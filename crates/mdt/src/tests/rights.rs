@@ -4,7 +4,7 @@ use super::*;
 use crate::acl;
 use proto::msg::valid;
 
-fn chmod(w: &mut World, fid: Fid, mode: u32) {
+pub(super) fn chmod(w: &mut World, fid: Fid, mode: u32) {
     w.setattr_as(cred(0), SetattrOp { fid, valid: valid::MODE, mode, ..SetattrOp::default() }).unwrap();
 }
 

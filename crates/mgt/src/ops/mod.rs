@@ -2,5 +2,6 @@
 
 pub mod config;
 pub mod param;
+pub mod pool;
 pub mod register;
 pub mod sequence;

@@ -46,6 +46,12 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     Ok(Reply::new(&RegisterRep { config_version, ..RegisterRep::default() }))
 }
 
+/// Whether this is a target that is in the table.
+pub fn is_known(table: &Table, req: &RegisterReq) -> bool {
+    let name = req.target.parse::<TargetName>();
+    name.is_ok_and(|name| table.get(&name.fsname).is_some_and(|fs| fs.targets.contains_key(&req.target)))
+}
+
 /// Raises the version of a configuration that was just changed, and has everybody told once that is durable. A last step.
 pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
     let fs = mgt.table.entry(fsname.to_owned()).or_default();

@@ -2,7 +2,7 @@
 
 mod world;
 
-use proto::msg::RegisterReq;
+use proto::msg::{Pool, RegisterReq, SetPoolKind};
 use proto::{Errno, Fid, Opcode};
 
 use crate::ops::sequence::WIDTH;
@@ -53,6 +53,18 @@ fn a_restart_and_a_new_address_are_told_and_no_change_is_not() {
     assert_eq!(world.told(other), []);
     let entry = &world.config(client, "fs").unwrap().targets[0];
     assert_eq!((entry.instance, entry.nids[0].as_str()), (2, "unix:/run/mdt"));
+}
+
+/// A target that starts again takes no more room than it had.
+#[test]
+fn a_known_target_registers_on_a_full_disk_and_a_new_one_does_not() {
+    let mut world = World::new();
+    let server = world.node();
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.disk_is_full();
+    assert_eq!(world.register(server, &target("fs-MDT0000", 1, 2)), Ok(2));
+    let refused = world.register(server, &target("fs-OST0000", 2, 1)).unwrap_err();
+    assert_eq!(refused, (Errno::ENOSPC, String::new()));
 }
 
 #[test]
@@ -219,4 +231,42 @@ fn an_older_copy_that_is_accepted_gives_no_sequence_that_may_have_been_given() {
     world.crash();
     let next = world.sequences(server, "fs-MDT0000").unwrap();
     assert!(next.start >= first.end + 64 * WIDTH, "{next:?}");
+}
+
+#[test]
+fn pools_are_made_changed_and_removed_and_survive_a_crash() {
+    use SetPoolKind::{Add, Destroy, New, Remove};
+    let mut world = World::new();
+    let (server, client) = (world.node(), world.node());
+    for index in 0..3 {
+        world.register(server, &target(&format!("fs-OST000{index}"), 1 + index, 1)).unwrap();
+    }
+    world.config(client, "fs").unwrap();
+    world.set_pool(server, New, "fast", &[]).unwrap();
+    world.set_pool(server, Add, "fast", &[2, 0]).unwrap();
+    assert_eq!(world.told(client), [("fs".to_owned(), 4), ("fs".to_owned(), 5)]);
+    let fast = Pool { name: "fast".into(), osts: vec![0, 2] };
+    assert_eq!(world.config(client, "fs").unwrap().pools, std::slice::from_ref(&fast));
+
+    let mut refused = |kind, pool: &str, osts: &[u32], expected, why: &str| {
+        let (errno, reason) = world.set_pool(server, kind, pool, osts).unwrap_err();
+        assert!(errno == expected && reason.contains(why), "{errno} {reason}");
+    };
+    refused(New, "fast", &[], Errno::EEXIST, "exists already");
+    refused(New, "sixteen_letters_", &[], Errno::EINVAL, "1 to 15 letters");
+    refused(New, "a.b", &[], Errno::EINVAL, "1 to 15 letters");
+    refused(New, "none", &[], Errno::EINVAL, "none of: none");
+    refused(Add, "slow", &[1], Errno::ENOENT, "no pool 'fs.slow'");
+    refused(Add, "fast", &[1, 7], Errno::ENOENT, "no fs-OST0007");
+    refused(Add, "fast", &[1, 2], Errno::EEXIST, "fs-OST0002 is in pool 'fs.fast' already");
+    refused(Add, "fast", &[], Errno::EINVAL, "name 1 to");
+    refused(Remove, "fast", &[0, 1], Errno::ENOENT, "fs-OST0001 is not in pool");
+    refused(Destroy, "fast", &[], Errno::ENOTEMPTY, "remove them first");
+
+    world.crash();
+    assert_eq!(world.config(client, "fs").unwrap().pools, [fast], "nothing of what was refused");
+    world.set_pool(server, Remove, "fast", &[0, 2]).unwrap();
+    world.set_pool(server, Destroy, "fast", &[]).unwrap();
+    world.crash();
+    assert!(world.config(client, "fs").unwrap().pools.is_empty());
 }

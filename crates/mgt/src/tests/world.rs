@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use prost::Message;
-use proto::msg::{Config, ConfigGetReq, Param, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq};
+use proto::msg::{
+    Config, ConfigGetReq, Param, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq, SetPoolKind,
+    SetPoolRep, SetPoolReq,
+};
 use proto::{ClientUuid, Errno, Frame, Nid, Opcode};
 use rpc::Link;
 use rpc::client::{Import, ImportEffect, ImportEvent, Outgoing, RequestId};
@@ -87,6 +90,17 @@ impl World {
             }
         }
         self.start();
+    }
+
+    /// Nothing is left but what is kept for removals.
+    pub fn disk_is_full(&mut self) {
+        self.tell(Event::Space(store::Space {
+            total: 2 << 20,
+            free: 0,
+            reserve: 1 << 20,
+            at_once: 1 << 20,
+            records: 0,
+        }));
     }
 
     fn tell(&mut self, event: Event) {
@@ -268,6 +282,20 @@ impl World {
         let param = Param { path: path.into(), value: value.unwrap_or_default().into() };
         let req = SetParamReq { fsname: fsname.into(), param: Some(param), delete: value.is_none() };
         self.call(node, Opcode::MgsSetParam, &req).map(drop)
+    }
+
+    pub fn set_pool(
+        &mut self,
+        node: usize,
+        kind: SetPoolKind,
+        pool: &str,
+        osts: &[u32],
+    ) -> Result<(), (Errno, String)> {
+        let req = SetPoolReq { fsname: "fs".into(), kind: kind as i32, pool: pool.into(), osts: osts.to_vec() };
+        let request = self.send(node, Opcode::MgsSetPool, &req);
+        let frame = self.answer(node, request);
+        let reason = frame.decode::<SetPoolRep>().unwrap_or_default().reason;
+        Errno::from_status(frame.header.status).map_err(|errno| (errno, reason))
     }
 
     pub fn sequences(&mut self, node: usize, target: &str) -> Result<SeqRangeRep, Errno> {

@@ -347,7 +347,7 @@ impl World {
                 self.conns.insert(conn.0, number);
                 client.link = Some((link, conn));
                 client.import.handle(now, ImportEvent::Dialled(link));
-                self.tell(Event::Accepted { conn, peer: Peer::default() });
+                self.tell(Event::Accepted { conn, peer: Peer { ours: true, ..Peer::default() } });
             }
             ImportEffect::Send { frame, .. } => {
                 if let Some((_, conn)) = client.link {

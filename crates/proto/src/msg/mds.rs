@@ -159,6 +159,9 @@ pub struct Layout {
     /// file is used twice, so that a stripe may stay on its target.
     #[prost(uint32, tag = "90")]
     pub first_object: u32,
+    /// The pool from which the targets are drawn, or were when the file was made; empty: any may be used. Since version 0.2.0.
+    #[prost(string, tag = "110")]
+    pub pool: String,
 }
 
 /// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.

@@ -1,6 +1,6 @@
 //! Configuration.
 
-use prost::Message;
+use prost::{Enumeration, Message};
 
 /// Body of `MgsRegister`, from a target when it starts.
 #[derive(Clone, PartialEq, Message)]
@@ -88,6 +88,73 @@ pub struct Config {
     /// The file system.
     #[prost(string, tag = "4")]
     pub fsname: String,
+    /// Pools, by name. Since version 0.2.0.
+    #[prost(message, repeated, tag = "110")]
+    pub pools: Vec<Pool>,
+}
+
+/// A pool: object targets under a name, for layouts to draw from.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Pool {
+    /// Its name: 1 to 15 letters, digits, `_` and `-`.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Indexes of its targets, ascending.
+    #[prost(uint32, repeated, tag = "2")]
+    pub osts: Vec<u32>,
+}
+
+impl Pool {
+    /// Longest name, in bytes.
+    pub const NAME_MAX: usize = 15;
+    /// Names that `lfs setstripe -p` understands otherwise.
+    pub const RESERVED: [&str; 3] = ["none", "inherit", "ignore"];
+
+    /// Whether a pool can have this name.
+    pub fn name_is_valid(name: &str) -> bool {
+        (1..=Pool::NAME_MAX).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+            && !Pool::RESERVED.contains(&name)
+    }
+}
+
+/// What [`SetPoolReq`] does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Enumeration)]
+#[repr(i32)]
+pub enum SetPoolKind {
+    /// Makes an empty pool. `EEXIST`: there is one of this name.
+    New = 0,
+    /// Adds targets. `ENOENT`: no such pool or target; `EEXIST`: one is in the pool already.
+    Add = 1,
+    /// Takes targets out. `ENOENT`: no such pool, or one is not in it.
+    Remove = 2,
+    /// Removes an empty pool. `ENOENT`: no such pool; `ENOTEMPTY`: it has targets.
+    Destroy = 3,
+}
+
+/// Body of `MgsSetPool`. All of it is done, or nothing; durable before it is answered. Since version 0.2.0.
+#[derive(Clone, PartialEq, Message)]
+pub struct SetPoolReq {
+    /// The file system.
+    #[prost(string, tag = "1")]
+    pub fsname: String,
+    /// What to do.
+    #[prost(enumeration = "SetPoolKind", tag = "2")]
+    pub kind: i32,
+    /// The pool's name.
+    #[prost(string, tag = "3")]
+    pub pool: String,
+    /// Indexes of the targets to add or to take out.
+    #[prost(uint32, repeated, tag = "4")]
+    pub osts: Vec<u32>,
+}
+
+/// Body of the reply to `MgsSetPool`.
+#[derive(Clone, PartialEq, Message)]
+pub struct SetPoolRep {
+    /// Why it was refused.
+    #[prost(string, tag = "1")]
+    pub reason: String,
 }
 
 /// Body of `MgsSetParam`. `EINVAL` if no server and no client has a parameter of that name which can be set, unless it is removed.

@@ -65,6 +65,10 @@ fn cred(n: u32) -> Cred {
     Cred { uid: n, gid: n + 1, groups: vec![n + 2, n + 3], umask: n + 4, capabilities: big(u64::from(n) + 5) }
 }
 
+fn pool() -> Pool {
+    Pool { name: "pool".into(), osts: vec![1, 300] }
+}
+
 fn layout(n: u32) -> Layout {
     Layout {
         stripe_size: n,
@@ -74,6 +78,7 @@ fn layout(n: u32) -> Layout {
         want_count: -1,
         want_first: -(n as i32),
         first_object: n + 7,
+        pool: "pool".into(),
     }
 }
 
@@ -420,7 +425,16 @@ samples! {
         targets: vec![target_entry(), TargetEntry { target: "other".into(), ..target_entry() }],
         params: vec![param(), Param { path: "other".into(), ..param() }],
         fsname: "fsname".into(),
+        pools: vec![pool(), Pool { name: "other".into(), ..pool() }],
     };
+    "Pool" = pool();
+    "SetPoolReq" = SetPoolReq {
+        fsname: "fsname".into(),
+        kind: SetPoolKind::Remove as i32,
+        pool: "pool".into(),
+        osts: vec![1, 300],
+    };
+    "SetPoolRep" = SetPoolRep { reason: "reason".into() };
     "SetParamReq" = SetParamReq { fsname: "fsname".into(), param: Some(param()), delete: true };
     "SeqRangeReq" = SeqRangeReq { target: "target".into() };
     "SeqRangeRep" = SeqRangeRep { start: big(1), end: big(2) };

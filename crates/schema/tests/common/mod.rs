@@ -8,7 +8,7 @@ pub mod mutate;
 
 use core::fmt::Debug;
 use proto::Bytes;
-use proto::msg::{Config, Layout, Param, TargetEntry};
+use proto::msg::{Config, Layout, Param, Pool, TargetEntry};
 use proto::{ClientUuid, Fid, StripeIndex};
 use schema::inode::{DirState, InodeXattr};
 use schema::links::Link;
@@ -54,6 +54,7 @@ fn layout() -> Layout {
         want_count: -5,
         want_first: -6,
         first_object: 7,
+        pool: "pool".into(),
     }
 }
 
@@ -120,6 +121,7 @@ fn config() -> Config {
         targets: vec![TargetEntry { target: "target".into(), nids: vec!["nid".into()], instance: big(2) }],
         params: vec![Param { path: "path".into(), value: "value".into() }],
         fsname: "fsname".into(),
+        pools: vec![Pool { name: "pool".into(), osts: vec![1, 300] }],
     }
 }
 
@@ -143,6 +145,9 @@ pub fn for_each(v: &mut impl Visitor) {
             params: vec!["a.b=1".into(), "c.*.d=2".into()],
             versions_epoch: 7,
             name_key: bytes("name key"),
+            open_key: bytes("open key"),
+            open_key_epoch: 9,
+            second_key: bytes("second key"),
             newer_count: big(8),
         },
     );
@@ -181,6 +186,7 @@ pub fn for_each(v: &mut impl Visitor) {
     );
     v.record("SeqGrant", big(1), SeqGrant { client: bytes("sixteen bytes..."), high: 2, recent: big(3) });
     v.part("SeqRange", seq_range(1));
+    v.record("Moving", fid(1), Moving {});
     v.record("MdtState", (), MdtState { next_region: big(1), sequences: vec![seq_range(2), seq_range(4)] });
 
     v.record(
@@ -216,4 +222,5 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });
     v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2) });
     v.record("MgtState", (), MgtState { next_sequence: big(1) });
+    v.record("PoolRec", ("fs".to_owned(), "pool".to_owned()), PoolRec { osts: vec![1, 300] });
 }

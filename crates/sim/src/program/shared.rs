@@ -236,7 +236,9 @@ impl Record {
 
 /// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: what others
 /// looked at from its begin to the crash proves nothing. (What others *changed* on top of it was answered only when both
-/// were durable; but the object that a name led to can be changed whatever became of the name.)
+/// were durable; but the object that a name led to can be changed whatever became of the name.) And the kernel
+/// keeps names and attributes until the call that changes them returns: what other processes look at through it
+/// meanwhile may be older than what other clients see.
 fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
     let mut zones: Vec<(usize, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {

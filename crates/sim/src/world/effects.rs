@@ -118,6 +118,7 @@ impl World {
             Happening::Start { server } => self.start(server),
             Happening::Kill { server } => self.kill(server),
             Happening::Fault(fault) => self.strike(fault),
+            Happening::Lie => self.lie(),
         }
     }
 
@@ -125,13 +126,14 @@ impl World {
         match node {
             Node::Server(server) => self.servers[server].machine.is_some() && self.servers[server].life == life,
             Node::Client(client) => self.mounts[client].machine.is_some(),
+            Node::Liar => self.liar.as_ref().is_some_and(|liar| liar.works),
         }
     }
 
     pub(super) fn life_of(&self, node: Node) -> u32 {
         match node {
             Node::Server(server) => self.servers[server].life,
-            Node::Client(_) => 0,
+            Node::Client(_) | Node::Liar => 0,
         }
     }
 
@@ -193,8 +195,10 @@ impl World {
                         machine.handle(now, Event::Space(space));
                     }
                 }
+                self.limit_liar(server);
             }
             Node::Client(client) => self.tell_wall_clock(client),
+            Node::Liar => {}
         }
         self.after(Duration::from_secs(1), Happening::Second { node, life });
         self.pump(node);
@@ -223,6 +227,7 @@ impl World {
                     machine.handle(now, capi::Event::Tick);
                 }
             }
+            Node::Liar => {}
         }
         self.trace.note(self.now, &[13, serial], || format!("{node:?} tick"));
         self.pump(node);
@@ -256,6 +261,7 @@ impl World {
                     (own.timer, own.timer_serial) = (deadline, serial);
                 }
             }
+            Node::Liar => {}
         }
     }
 
@@ -312,8 +318,9 @@ impl World {
             }
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
-                // No world puts an older copy back: whoever suspects one is wrong.
-                if line.contains("older copy") {
+                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
+                self.judge_eviction(server, &line);
+                if line.contains("older copy") && !line.contains("liar (") {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
                 if level == LogLevel::Error {
@@ -411,7 +418,7 @@ impl World {
 
     // --- the network ---
 
-    fn dial(&mut self, node: Node, number: u64, nids: &[proto::Nid]) {
+    pub(super) fn dial(&mut self, node: Node, number: u64, nids: &[proto::Nid]) {
         let life = self.life_of(node);
         let delay = self.plan.network.draw(&mut self.rng);
         let target = nids
@@ -443,7 +450,7 @@ impl World {
         self.trace
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
         let from = self.net.get(conn).ends[0].node;
-        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true };
+        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true, ours: from != Node::Liar };
         let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });
@@ -471,6 +478,7 @@ impl World {
                 self.pump(end.node);
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
+            Node::Liar => self.liar_dialled(end.number),
         }
     }
 
@@ -487,10 +495,11 @@ impl World {
             Node::Client(client) => {
                 self.reach_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
             }
+            Node::Liar => self.liar_closed(number),
         }
     }
 
-    fn send(&mut self, node: Node, number: u64, frame: Frame) {
+    pub(super) fn send(&mut self, node: Node, number: u64, frame: Frame) {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
         if matches!(self.canary, Canary::Swallow | Canary::KeepObjects) && self.swallow(conn, side, &frame) {
@@ -521,7 +530,8 @@ impl World {
         self.trace.note(self.now, &[21, conn as u64, side as u64, frame_word(&frame)], || {
             format!("{from:?} -> {:?} ({conn}): {}", end.node, frame_line(&frame))
         });
-        if let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
+        let lied = from == Node::Liar || end.node == Node::Liar;
+        if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
         match end.node {
@@ -536,6 +546,7 @@ impl World {
             Node::Client(client) => {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
             }
+            Node::Liar => self.liar_hears(end.number, &frame),
         }
     }
 
@@ -560,6 +571,7 @@ impl World {
                 self.pump(end.node);
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
+            Node::Liar => self.liar_closed(end.number),
         }
     }
 

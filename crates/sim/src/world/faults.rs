@@ -174,6 +174,7 @@ impl World {
     /// Lets faults fall from now on.
     pub fn faults_on(&mut self) {
         self.faults.on = true;
+        self.liar_begins();
         self.plan_crash();
         self.plan_death();
     }
@@ -181,6 +182,7 @@ impl World {
     /// No faults any more. Servers that are down come back.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
+        self.liar_ends();
     }
 
     fn plan_crash(&mut self) {
@@ -324,7 +326,7 @@ impl World {
     }
 
     /// All connections of a node that is gone break.
-    fn disconnect(&mut self, node: Node) {
+    pub(super) fn disconnect(&mut self, node: Node) {
         for (conn, side) in self.net.of(node) {
             self.net.closed(conn, side);
             self.break_end(conn, 1 - side);

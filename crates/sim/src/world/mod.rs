@@ -10,6 +10,7 @@
 
 mod effects;
 pub mod faults;
+pub mod liar;
 pub mod mount;
 pub mod net;
 pub mod pause;
@@ -88,6 +89,8 @@ enum Happening {
     Start { server: usize },
     /// A fault.
     Fault(faults::Fault),
+    /// The liar's time has come.
+    Lie,
 }
 
 struct Entry {
@@ -164,6 +167,8 @@ pub struct World {
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
+    /// A client that lies, if there is one.
+    pub liar: Option<liar::Liar>,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
     clocks: pause::Clocks,
@@ -183,8 +188,9 @@ impl World {
         };
         let mut names = vec![name(TargetKind::Mgt, 0), name(TargetKind::Mdt, 0)];
         names.extend((0..plan.osts).map(|index| name(TargetKind::Ost, index)));
-        let servers =
+        let servers: Vec<Server> =
             names.into_iter().enumerate().map(|(position, name)| Server::new(name, &plan, position as u64)).collect();
+        let liar = liar::Liar::of(&plan, &servers);
         World {
             now: Instant::ZERO,
             sched: Sched::new(),
@@ -196,6 +202,7 @@ impl World {
             crashes: Vec::new(),
             trap: None,
             canary: Canary::None,
+            liar,
             queue: BinaryHeap::new(),
             order: 0,
             clocks: pause::Clocks::default(),
@@ -357,6 +364,7 @@ impl World {
                 let found = match node {
                     Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
+                    Node::Liar => None,
                 };
                 // Words with one blank between, and one behind the last: so a number is not taken for its beginning.
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
@@ -413,6 +421,7 @@ impl World {
             .enumerate()
             .filter(|(_, mount)| mount.machine.is_none() && !mount.unmounted)
             .map(|(client, _)| format!("client {client}"))
+            .chain(self.liar.iter().map(|_| liar::NAME.to_owned()))
             .collect();
         let knows = |server: &Server| {
             let machine = server.machine.iter();

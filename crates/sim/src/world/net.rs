@@ -15,6 +15,8 @@ pub enum Node {
     Server(usize),
     /// A client.
     Client(usize),
+    /// The client that lies.
+    Liar,
 }
 
 /// One end of a connection.

@@ -116,8 +116,8 @@ impl Server {
 
     /// Starts its machine.
     pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
-        let deaths = plan.profile == crate::plan::Profile::Clients;
-        let everybody_lives = plan.profile < crate::plan::Profile::Clients;
+        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar;
+        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar;
         let usual = Options::default();
         let options = Options {
             name: Some(self.name.clone()),

@@ -1,11 +1,12 @@
 //! Stories of a recovery as an administrator sees it, shortens it and ends it.
 
+use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{ConnectRep, RegisterRep};
+use proto::msg::{ConnectRep, EnqueueReq, LockMode, Policy, RegisterRep, bits};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind};
 
-use super::ledger::Ledger;
+use super::ledger::{Ask, Ledger};
 use super::story::{Story, engine, ledger, options};
 use crate::{Event, Options, Service};
 
@@ -210,6 +211,24 @@ fn imperative_recovery_makes_the_window_shorter() {
     assert_eq!(s.set("ir_factor", "x"), Err(Errno::EINVAL));
 }
 
+/// That its disk is full is no word against a target.
+#[test]
+fn a_full_mgs_is_asked_again_and_stops_nobody() {
+    let mgs = vec![Nid::Unix("mgs".into())];
+    let mut s = Story::start(Ledger::default(), engine(TargetKind::Mdt, |h| h.registered = true), options());
+    s.connect(1, 1);
+    let mut s = s.restart(Ledger::default(), Options { mgs, ..options() });
+    let conn = s.take_connect();
+    let register = s.reply(conn.0);
+    s.say(conn, &register, -Errno::ENOSPC.raw(), Handle(5), bytes::Bytes::new());
+    s.pass(10_100);
+    let again = s.reply(conn.0);
+    assert_eq!(again.header.opcode, Opcode::MgsRegister as u16);
+    assert!(stdx::marks::count("target.mgs_is_full") > 0);
+    s.say(conn, &again, 0, Handle(5), prost::Message::encode_to_vec(&RegisterRep::default()).into());
+    assert_eq!(s.reply(conn.0).header.opcode, Opcode::MgsConfigGet as u16, "it goes on");
+}
+
 /// The window may be changed while it is open.
 #[test]
 fn the_window_is_as_long_as_it_was_said_last() {
@@ -326,4 +345,38 @@ fn a_client_that_is_refused_again_and_again_is_told_of_once() {
     s.connect(60, 2);
     let lines = told(&s);
     assert!(lines.len() == 3 && lines[2].contains("refused 25 times"), "{lines:?}");
+}
+
+/// A client that recovers gives no lock back before the recovery is over; who asks for one then would have it evicted.
+#[test]
+fn nobody_asks_for_new_locks_while_others_replay_theirs() {
+    let mut s = restarted(options());
+    let (honest, liar) = (s.connect(1, 1), s.connect(2, 2));
+    for (conn, export) in [(1, honest), (2, liar)] {
+        s.ping(conn, export, flags::REQ_REPLAY_DONE);
+    }
+    let lock = |mode: LockMode, granted_handle, glimpse| EnqueueReq {
+        resource: Ask::resource(5),
+        mode: mode as i32,
+        cookie: 1,
+        policy: Some(Policy::Bits(bits::UPDATE)),
+        granted_handle,
+        glimpse,
+        ..EnqueueReq::default()
+    };
+    let send = |s: &mut Story<Ledger>, conn, export, lock: EnqueueReq| {
+        s.sent.clear();
+        let header = s.header(conn, export, Opcode::LdlmEnqueue, 0);
+        let header = Header { flags: flags::REPLAY, ..header };
+        s.frame(conn, Frame { header, body: lock.encode_to_vec().into(), ..Frame::default() });
+        let called_back = s.sent.iter().any(|(_, frame)| frame.header.opcode == Opcode::LdlmBlCallback as u16);
+        let status = s.sent.iter().find(|(_, frame)| frame.header.xid == header.xid).map(|(_, f)| f.header.status);
+        (status, called_back)
+    };
+    assert_eq!(send(&mut s, 1, honest, lock(LockMode::Pr, 77, false)), (Some(0), false));
+    let refused = (Some(-Errno::EPROTO.raw()), false);
+    assert_eq!(send(&mut s, 2, liar, lock(LockMode::Ex, 0, false)), refused);
+    assert_eq!(send(&mut s, 2, liar, lock(LockMode::Ex, 3, true)), refused);
+    assert_eq!(send(&mut s, 2, liar, lock(LockMode::Ex, 3, false)), (Some(-Errno::ESTALE.raw()), false));
+    assert!(stdx::marks::count("target.no_lock_replay") > 0);
 }

@@ -40,6 +40,8 @@ pub struct Story<S: Service> {
     pub stopped: Option<String>,
     pub serving: bool,
     pub xid: u64,
+    /// Who connects from now on.
+    pub peer: crate::Peer,
 }
 
 pub fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> MemEngine {
@@ -94,6 +96,7 @@ impl<S: Service> Story<S> {
             stopped: None,
             serving: false,
             xid: 100,
+            peer: crate::Peer { ours: true, ..crate::Peer::default() },
         };
         story.drain();
         story
@@ -160,7 +163,7 @@ impl<S: Service> Story<S> {
     }
 
     fn connect_to(&mut self, conn: u64, client: u128, lightweight: bool, features: u64, export: Handle) {
-        self.event(Event::Accepted { conn: ConnId(conn), peer: crate::Peer::default() });
+        self.event(Event::Accepted { conn: ConnId(conn), peer: self.peer.clone() });
         let target = self.t.name().to_string();
         let body = ConnectReq {
             client_uuid: client.to_be_bytes().to_vec().into(),
@@ -639,6 +642,29 @@ fn a_server_among_clients_needs_no_recovery_but_durability() {
     assert!(s.restart(Ledger::default(), options()).t.is_serving(), "nobody is waited for");
 }
 
+/// A server may remove every file's objects, so a client is not believed that it is one.
+#[test]
+fn a_stranger_is_no_server_whatever_it_says() {
+    let mut s = ledger();
+    s.peer = crate::Peer { address: "10.0.0.7:999".into(), ..crate::Peer::default() };
+    let refused = s.connect_as(1, 1, true);
+    assert_eq!(refused.header.status, -Errno::EACCES.raw());
+    let reason = refused.decode::<ConnectRep>().unwrap().reason;
+    assert!(reason.ends_with("addresses that metadata targets registered, not from 10.0.0.7:999"), "{reason}");
+    assert_eq!(s.connect_as(2, 2, false).header.status, 0, "as a client it is welcome");
+
+    let registered = |target: &str, nid: &str| TargetEntry {
+        target: target.into(),
+        nids: vec![nid.into()],
+        ..TargetEntry::default()
+    };
+    s.t.m.config.targets = vec![registered("fs-OST0003", "10.0.0.7:7"), registered("fs-MDT0001", "10.0.0.70:7")];
+    assert_eq!(s.connect_as(3, 1, true).header.status, -Errno::EACCES.raw());
+    s.t.m.config.targets.push(registered("fs-MDT0002", "10.0.0.7:7"));
+    assert_eq!(s.connect_as(4, 1, true).header.status, 0, "a metadata target listens there");
+    assert!(stdx::marks::count("target.no_server") > 0);
+}
+
 #[test]
 fn the_reply_of_an_open_is_the_same_however_often_it_is_asked_for() {
     let mut s = ledger();
@@ -781,6 +807,7 @@ fn a_new_target_registers_before_it_serves_and_follows_the_configuration() {
         params: [("at_min", "9"), ("obdfilter.*.recovery_time_soft", "11")]
             .map(|(path, value)| Param { path: path.into(), value: value.into() })
             .into(),
+        ..Config::default()
     };
     s.say(conn, &get, 0, Handle(5), config.encode_to_vec().into());
     assert!(s.serving);

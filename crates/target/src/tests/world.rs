@@ -690,7 +690,7 @@ impl World {
                     let conn = ConnId(self.next_conn);
                     self.next_conn += 1;
                     self.conns.insert(conn, Conn { client: i, link, up: true, to_server: now, to_client: now });
-                    self.tell_server(Event::Accepted { conn, peer: Peer::default() });
+                    self.tell_server(Event::Accepted { conn, peer: Peer { ours: true, ..Peer::default() } });
                     self.clients[i].import.handle(now, ImportEvent::Dialled(link));
                 } else {
                     self.clients[i].import.handle(now, ImportEvent::DialFailed(link, "down".into()));

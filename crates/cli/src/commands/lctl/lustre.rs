@@ -49,7 +49,6 @@ pub const VERBS: &[&str] = &[
     "opt_*",
     "pcc_*",
     "peer_list",
-    "pool_*",
     "print_interfaces",
     "probe",
     "readonly",

@@ -15,13 +15,13 @@ use crate::misuse::misuse;
 use crate::output::say;
 
 /// The MGSes that are served on this node.
-fn mgs_here() -> anyhow::Result<Vec<Nid>> {
+pub fn mgs_here() -> anyhow::Result<Vec<Nid>> {
     let processes = status::processes();
     let devices = processes.iter().flat_map(|process| &process.description.devices);
     let places: Vec<Nid> =
         devices.filter(|device| device.kind == "mgs").filter_map(|device| device.place.parse().ok()).collect();
     if places.is_empty() {
-        bail!("no MGS is served on this node; persistent parameters are there");
+        bail!("no MGS is served on this node; persistent parameters and pools are there");
     }
     Ok(places)
 }

@@ -9,10 +9,10 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use fuse::ioctl::{self, Verb};
 use prost::Message;
-use proto::msg::Layout;
+use proto::msg::{Layout, Pool};
 
 use super::space::spaces;
-use super::{ask, explain};
+use super::{ask, explain, pools};
 use crate::output::{parse_size, say};
 
 /// Most stripes of a file.
@@ -35,6 +35,9 @@ pub struct Shape {
     /// Exactly these targets, in this order: 0,2 or 1-3
     #[arg(short = 'o', long = "ost", value_name = "LIST")]
     list: Option<String>,
+    /// Only targets of this pool; 'none' is all targets
+    #[arg(short = 'p', long = "pool", value_name = "POOL")]
+    pool: Option<String>,
 }
 
 /// What `lfs setstripe` takes.
@@ -43,7 +46,7 @@ pub struct Set {
     #[command(flatten)]
     shape: Shape,
     /// Delete the layout of a directory: its new files get the usual one
-    #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list"])]
+    #[arg(short = 'd', long = "delete", conflicts_with_all = ["count", "size", "index", "list", "pool"])]
     delete: bool,
     /// Directories, files without data, or new files
     #[arg(required = true)]
@@ -86,7 +89,18 @@ impl Shape {
                 bail!("-i {} is not the first target of the list", self.index);
             }
         }
-        Ok(Layout { stripe_size, want_count: self.count, want_first: self.index, osts, ..Layout::default() })
+        let pool = self.pool.as_deref().map(parse_pool).transpose()?.unwrap_or_default();
+        Ok(Layout { stripe_size, want_count: self.count, want_first: self.index, osts, pool, ..Layout::default() })
+    }
+}
+
+/// `fast`, `demo.fast`; of no pool: `none`.
+fn parse_pool(text: &str) -> anyhow::Result<String> {
+    let pool = text.split_once('.').map_or(text, |(_, pool)| pool);
+    match pool {
+        "" | "none" => Ok(String::new()),
+        pool if Pool::name_is_valid(pool) => Ok(pool.to_owned()),
+        pool => bail!("'{pool}' cannot be the name of a pool: 1 to {} letters, digits, '_' and '-'", Pool::NAME_MAX),
     }
 }
 
@@ -120,7 +134,11 @@ fn set_one(path: &Path, layout: &Layout, delete: bool) -> anyhow::Result<()> {
     if new {
         fs::File::create_new(path).with_context(|| format!("cannot create '{shown}'"))?;
     }
-    let result = ioctl::ask(path, Verb::SetLayout, &ioctl::wish(layout)).map_err(|error| refused(path, layout, &error));
+    let (verb, wish) = match layout.pool.is_empty() {
+        true => (Verb::SetLayout, ioctl::wish(layout)),
+        false => (Verb::SetLayoutInPool, ioctl::wish_in_pool(layout)),
+    };
+    let result = ioctl::ask(path, verb, &wish).map_err(|error| refused(path, layout, &error));
     if result.is_err() && new {
         // It was made for this.
         let _ = fs::remove_file(path);
@@ -133,6 +151,22 @@ pub fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error
     let shown = path.display();
     let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
     match error.raw_os_error() {
+        // EINVAL
+        Some(22) if !layout.pool.is_empty() => {
+            let pool = &layout.pool;
+            let members = match pools::members_on(path, pool) {
+                Ok(members) => members,
+                Err(error) => return error.context(format!("'{shown}'")),
+            };
+            if members.is_empty() {
+                return anyhow!("'{shown}': pool '{pool}' has no OSTs; add some with: lctl pool_add");
+            }
+            let is_out = |ost: &&u32| !members.iter().any(|name| name.ends_with(&format!("-OST{ost:04x}")));
+            match named.iter().find(is_out) {
+                Some(ost) => anyhow!("'{shown}': OST{ost:04x} is not in pool '{pool}'; see: lfs pool_list"),
+                None => explain(path, error),
+            }
+        }
         // EINVAL, ENXIO
         Some(22 | 6) if !named.is_empty() => {
             let known: Vec<String> = spaces(path).into_iter().flatten().map(|target| target.name).collect();
@@ -149,7 +183,7 @@ pub fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error
         // EEXIST
         Some(17) => anyhow!("'{shown}' has data already: a layout can be set only before the first write"),
         // EOPNOTSUPP
-        Some(95) => anyhow!("'{shown}': its server is of an older version and knows no lists of targets"),
+        Some(95) => anyhow!("'{shown}': its server is of an older version and knows no lists of targets or no pools"),
         _ => explain(path, error),
     }
 }
@@ -195,6 +229,9 @@ struct Only {
     /// Only the first target
     #[arg(short = 'i', long = "stripe-index")]
     index: bool,
+    /// Only the pool
+    #[arg(short = 'p', long = "pool")]
+    pool: bool,
     /// Only the metadata target
     #[arg(short = 'm', long = "mdt-index")]
     mdt: bool,
@@ -204,13 +241,18 @@ struct Only {
 }
 
 /// A file's layout, or that of a directory for new files, with what it means where nothing was set.
-struct Shown {
+pub(super) struct Shown {
     path: PathBuf,
     layout: Layout,
     directory: bool,
 }
 
 impl Shown {
+    /// One whose path does not matter.
+    pub(super) fn new(layout: Layout, directory: bool) -> Shown {
+        Shown { path: PathBuf::new(), layout, directory }
+    }
+
     fn of(path: &Path, directory: bool) -> anyhow::Result<Shown> {
         let bytes = ask(path, Verb::GetLayout, &[])?;
         let layout =
@@ -218,7 +260,11 @@ impl Shown {
         Ok(Shown { path: path.to_owned(), layout, directory })
     }
 
-    fn count(&self) -> i32 {
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn count(&self) -> i32 {
         match (self.directory, self.layout.want_count) {
             (true, 0) => 1,
             (true, count) => count,
@@ -226,11 +272,11 @@ impl Shown {
         }
     }
 
-    fn size(&self) -> u32 {
+    pub(super) fn size(&self) -> u32 {
         if self.layout.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { self.layout.stripe_size }
     }
 
-    fn first(&self) -> i32 {
+    pub(super) fn first(&self) -> i32 {
         match self.directory {
             // In one that was never set, 0 means any.
             true if self.layout.generation == 0 => -1,
@@ -253,6 +299,7 @@ impl Shown {
             () if only.count => Some(self.count().to_string()),
             () if only.size => Some(self.size().to_string()),
             () if only.index => Some(self.first().to_string()),
+            () if only.pool => Some(self.layout.pool.clone()),
             // There is one metadata target.
             () if only.mdt => Some("0".to_owned()),
             () if only.generation => Some(self.layout.generation.to_string()),
@@ -264,7 +311,7 @@ impl Shown {
         serde_json::json!({
             "path": self.path.display().to_string(), "stripe_count": self.count(), "stripe_size": self.size(),
             "stripe_offset": self.first(), "resident": self.layout.resident, "generation": self.layout.generation,
-            "osts": self.layout.osts,
+            "osts": self.layout.osts, "pool": self.layout.pool,
         })
     }
 
@@ -273,7 +320,9 @@ impl Shown {
         say!("{}", self.path.display());
         if self.directory {
             let (count, size, first) = (self.count(), self.size(), self.first());
-            say!("stripe_count:  {count} stripe_size:   {size} pattern:       raid0 stripe_offset: {first}");
+            let pool = &self.layout.pool;
+            let pool = if pool.is_empty() { String::new() } else { format!(" pool:          {pool}") };
+            say!("stripe_count:  {count} stripe_size:   {size} pattern:       raid0 stripe_offset: {first}{pool}");
             if !self.layout.osts.is_empty() {
                 say!("osts:          {}", joined(&self.layout.osts));
             }
@@ -289,6 +338,9 @@ impl Shown {
             field(get, "lmm_pattern", self.pattern());
             field(get, "lmm_layout_gen", self.layout.generation);
             field(get, "lmm_stripe_offset", self.first());
+            if !self.layout.pool.is_empty() {
+                field(get, "lmm_pool", &self.layout.pool);
+            }
         }
         self.print_objects(get)?;
         say!();

@@ -1,7 +1,9 @@
 //! `lfs`: what is known of files and targets. Verbs on a path ask the mount that the path lies in.
 
+pub mod find;
 mod layout;
 mod migrate;
+mod pools;
 mod space;
 
 use std::ffi::OsString;
@@ -37,6 +39,9 @@ pub enum Command {
         /// Targets that are away, too; they are always told of
         #[arg(short, long)]
         verbose: bool,
+        /// Of the object targets only those of this pool: POOL or FSNAME.POOL
+        #[arg(short = 'p', long, value_name = "POOL")]
+        pool: Option<String>,
         /// Any path on the mount; all mounts if none is given
         path: Option<PathBuf>,
     },
@@ -60,6 +65,14 @@ pub enum Command {
     Setstripe(layout::Set),
     /// The layout of files, and of a directory's new files; example: lfs getstripe /mnt/file
     Getstripe(layout::Get),
+    /// The pools of a file system, or the object targets of a pool; example: lfs pool_list demo.fast
+    #[command(name = "pool_list")]
+    PoolList {
+        /// A path on the mount, FSNAME or FSNAME.POOL
+        what: String,
+    },
+    /// Names with certain attributes and layouts, in no order; all tests must hold; example: lfs find /mnt -type f --ost 1 ! -mtime -30
+    Find(find::Find),
     /// Move the data of files to other object targets, also while they are used; example: lfs migrate -o 1-3 /mnt/file
     Migrate(migrate::Migrate),
     /// Metadata targets of a mount
@@ -84,11 +97,10 @@ pub enum Command {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 35] = [
+const LACKING: [&str; 33] = [
     "changelog",
     "changelog_clear",
     "data_version",
-    "find",
     "flushctx",
     "getdirstripe",
     "getname",
@@ -110,7 +122,6 @@ const LACKING: [&str; 35] = [
     "mkdir",
     "mv",
     "pcc",
-    "pool_list",
     "project",
     "quota",
     "quotacheck",
@@ -125,9 +136,10 @@ const LACKING: [&str; 35] = [
 /// Runs a verb.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Df { human, inodes, path, .. } => {
-            return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }));
+        Command::Df { human, inodes, pool, path, .. } => {
+            return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }, pool.as_deref()));
         }
+        Command::PoolList { what } => pools::list(&what)?,
         Command::PathToFid { paths } => {
             for path in &paths {
                 let fid = String::from_utf8_lossy(&ask(path, Verb::PathToFid, &[])?).into_owned();
@@ -151,6 +163,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Setstripe(wish) => layout::set(&wish)?,
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
         Command::Migrate(wish) => return migrate::run(&wish),
+        Command::Find(find) => return find::run(&find),
         Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
         Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
         Command::Check { what, path } => {

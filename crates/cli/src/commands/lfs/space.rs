@@ -1,14 +1,16 @@
 //! `lfs df`: the space of each target.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use fuse::ioctl::Verb;
 
-use super::ask;
+use super::{ask, pools};
 use crate::output::{human, say};
 
-/// What is known of a target's space: total, free and available bytes, objects, free objects; or an error number.
+/// What is known of a target's space: total, free and available bytes, objects, free objects, the number of its disk (0: a disk of its
+/// own, or a mount of an earlier version that does not say); or an error number.
 pub struct TargetSpace {
     /// Its name.
     pub name: String,
@@ -97,26 +99,29 @@ fn mount_point(path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// `lfs df`. Gives whether all was well.
-pub fn df(path: &Path, shape: Shape) -> anyhow::Result<bool> {
-    let targets = spaces(path)?;
+pub fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool> {
+    let mut targets = spaces(path)?;
+    if let Some(pool) = pool {
+        let members = pools::members_on(path, pool)?;
+        targets.retain(|target| !target.is_ost() || members.contains(&target.name));
+    }
     let place = mount_point(path)?.display().to_string();
     let head = shape.head();
     say!("{:<24}{:>14}{:>14}{:>14} {:>5} Mounted on", "UUID", head[0], head[1], head[2], head[3]);
-    let mut sum = [0u64; 3];
+    let mut sum = Sum::default();
     for target in targets {
         let Ok(figures) = &target.figures else {
             say!("{:<24}{:>14}", format!("{}_UUID", target.name), ": inactive device");
             continue;
         };
-        let [total, free, available, files, files_free] = figures[..] else { continue };
+        let [total, free, available, files, files_free, ref disk @ ..] = figures[..] else { continue };
         let row = match shape.inodes {
             true => [files, files - files_free.min(files), files_free],
             false => [total, total - free.min(total), available],
         };
         if target.is_ost() != shape.inodes {
-            for (sum, value) in sum.iter_mut().zip(row) {
-                *sum += value;
-            }
+            let disk = if shape.inodes { 0 } else { disk.first().copied().unwrap_or(0) };
+            sum.add(disk, row);
         }
         let tag = match target.name.parse::<proto::TargetName>() {
             Ok(name) => format!("{place}[{}:{}]", if target.is_ost() { "OST" } else { "MDT" }, name.index),
@@ -125,13 +130,53 @@ pub fn df(path: &Path, shape: Shape) -> anyhow::Result<bool> {
         shape.print(&format!("{}_UUID", target.name), row, &tag);
     }
     say!();
-    shape.print("filesystem_summary:", sum, &place);
+    shape.print("filesystem_summary:", sum.all(), &place);
     Ok(true)
+}
+
+/// The summary of several targets: all, used, left. A disk that several of them share is counted once, as `df` does.
+#[derive(Default)]
+struct Sum {
+    own: [u64; 3],
+    /// Of each disk, with what its targets have promised to clients in place of what is left.
+    disks: BTreeMap<u64, [u64; 3]>,
+}
+
+impl Sum {
+    fn add(&mut self, disk: u64, [all, used, left]: [u64; 3]) {
+        if disk == 0 {
+            self.own = [self.own[0] + all, self.own[1] + used, self.own[2] + left];
+            return;
+        }
+        let promised = all.saturating_sub(used).saturating_sub(left);
+        let [known_all, known_used, known_promised] = self.disks.entry(disk).or_default();
+        *known_all = all.max(*known_all);
+        *known_used = used.max(*known_used);
+        *known_promised += promised;
+    }
+
+    fn all(mut self) -> [u64; 3] {
+        for [all, used, promised] in std::mem::take(&mut self.disks).into_values() {
+            self.add(0, [all, used, all.saturating_sub(used).saturating_sub(promised)]);
+        }
+        self.own
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_that_targets_share_is_counted_once() {
+        let mut sum = Sum::default();
+        sum.add(7, [1000, 400, 550]);
+        sum.add(7, [1000, 400, 580]);
+        sum.add(8, [1000, 100, 900]);
+        sum.add(0, [10, 5, 4]);
+        sum.add(0, [10, 5, 4]);
+        assert_eq!(sum.all(), [2020, 510, 530 + 900 + 8]);
+    }
 
     #[test]
     fn numbers_for_people_have_units_and_their_head() {

@@ -1,0 +1,131 @@
+//! A name that the walk has met, and what can be learned of it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use fuse::ioctl::{self, Verb};
+use prost::Message;
+use proto::msg::Layout;
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
+use rustix::io::Errno;
+
+use super::condition::{Attributes, Facts, Trouble, shown};
+use crate::commands::lfs::layout::Shown;
+
+/// See the module.
+pub struct Candidate<'a> {
+    /// The directory that `place` is looked up in.
+    pub at: BorrowedFd<'a>,
+    /// Its name there.
+    pub place: &'a OsStr,
+    /// How `--name` sees it.
+    pub name: &'a [u8],
+    /// Its path as it is printed.
+    pub path: &'a [u8],
+    pub depth: usize,
+    /// What the directory said, if it said so.
+    pub kind: Option<FileType>,
+    /// Attributes that the client has will do, even if they are old.
+    pub lazy: bool,
+    pub attributes: Option<Attributes>,
+    pub shown: Option<Shown>,
+}
+
+impl Candidate<'_> {
+    /// The FID of a file or directory, as text; nothing for what cannot be opened to be asked.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub fn fid(&mut self) -> Result<Option<String>, Trouble> {
+        match self.kind()? {
+            FileType::RegularFile | FileType::Directory => {
+                let text = ioctl::ask_at(self.at, self.place, Verb::PathToFid, &[]).map_err(of_layout)?;
+                Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Facts for Candidate<'_> {
+    fn name(&self) -> &[u8] {
+        self.name
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn kind(&mut self) -> Result<FileType, Trouble> {
+        match self.kind {
+            Some(kind) => Ok(kind),
+            None => self.attributes().map(|attributes| attributes.kind),
+        }
+    }
+
+    fn attributes(&mut self) -> Result<&Attributes, Trouble> {
+        if self.attributes.is_none() {
+            let found = stat(self.at, self.place, self.lazy, AtFlags::SYMLINK_NOFOLLOW).map_err(of_name)?;
+            self.kind = Some(found.kind);
+            self.attributes = Some(found);
+        }
+        self.attributes.as_ref().ok_or(Trouble::Gone)
+    }
+
+    fn layout(&mut self) -> Result<&Shown, Trouble> {
+        if self.shown.is_none() {
+            let kind = self.kind()?;
+            let bytes = ioctl::ask_at(self.at, self.place, Verb::GetLayout, &[]).map_err(of_layout)?;
+            let layout = Layout::decode(&bytes[..]).map_err(|error| Trouble::Failed(io::Error::other(error)))?;
+            self.shown = Some(shown(layout, kind));
+        }
+        self.shown.as_ref().ok_or(Trouble::Gone)
+    }
+}
+
+/// Asks the kernel for the attributes of a name.
+///
+/// # Errors
+/// As statx(2).
+pub fn stat(at: BorrowedFd<'_>, place: &OsStr, lazy: bool, flags: AtFlags) -> Result<Attributes, Errno> {
+    let sync = if lazy { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    rustix::fs::statx(at, place.as_bytes(), flags | sync, wanted).map(|found| attributes(&found))
+}
+
+fn attributes(found: &Statx) -> Attributes {
+    let moment = |time: &StatxTimestamp| (time.tv_sec, time.tv_nsec);
+    Attributes {
+        kind: FileType::from_raw_mode(found.stx_mode.into()),
+        mode: found.stx_mode.into(),
+        links: found.stx_nlink,
+        uid: found.stx_uid,
+        gid: found.stx_gid,
+        size: found.stx_size,
+        blocks: found.stx_blocks,
+        access: moment(&found.stx_atime),
+        change: moment(&found.stx_ctime),
+        modification: moment(&found.stx_mtime),
+        birth: (found.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| moment(&found.stx_btime)),
+    }
+}
+
+/// What an error about a name in a directory that was just listed means. `ESTALE`: removed while it was looked up.
+pub fn of_name(error: Errno) -> Trouble {
+    match error {
+        Errno::NOENT | Errno::STALE => Trouble::Gone,
+        error => Trouble::Failed(error.into()),
+    }
+}
+
+/// The same of what only a mount of ours answers. `ELOOP`: it became a symbolic link meanwhile.
+fn of_layout(error: io::Error) -> Trouble {
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOTTY | Errno::OPNOTSUPP) => Trouble::Foreign,
+        Some(Errno::LOOP) => Trouble::Gone,
+        Some(error) => of_name(error),
+        None => Trouble::Failed(error),
+    }
+}

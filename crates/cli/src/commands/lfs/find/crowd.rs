@@ -1,0 +1,171 @@
+//! Threads that share work which finds more work, as a walk through directories does.
+//!
+//! Each thread has a stack of its own and takes what it pushed last, so a walk goes deep first and its stacks stay small. Only when
+//! others are idle does it give something away, and then the oldest, behind which the most is to be found. So the shared queue
+//! never holds more than there are threads.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+/// What the threads share.
+pub struct Crowd<W> {
+    shared: Mutex<VecDeque<W>>,
+    wake: Condvar,
+    threads: usize,
+    /// Threads that wait for work, less what lies in the queue for them.
+    hungry: AtomicUsize,
+    idle: AtomicUsize,
+    ended: AtomicBool,
+}
+
+/// One thread's work.
+pub struct Stack<'a, W> {
+    crowd: &'a Crowd<W>,
+    own: VecDeque<W>,
+}
+
+impl<W: Send> Crowd<W> {
+    /// Does `work` and all that it leads to, with so many threads. `worker` makes what each thread needs, `act` does one piece
+    /// and pushes what it finds, `rest` is called when a thread has nothing to do.
+    pub fn run<S>(
+        threads: usize,
+        work: impl IntoIterator<Item = W>,
+        worker: impl Fn() -> S + Sync,
+        act: impl Fn(&mut S, &mut Stack<'_, W>, W) + Sync,
+        rest: impl Fn(&mut S, &Stack<'_, W>) + Sync,
+    ) {
+        let threads = threads.max(1);
+        let crowd = Crowd {
+            shared: Mutex::new(work.into_iter().collect()),
+            wake: Condvar::new(),
+            threads,
+            hungry: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let mut state = worker();
+                    let mut stack = Stack { crowd: &crowd, own: VecDeque::new() };
+                    loop {
+                        while let Some(work) = stack.own.pop_back() {
+                            if crowd.ended.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            stack.share();
+                            act(&mut state, &mut stack, work);
+                        }
+                        rest(&mut state, &stack);
+                        match crowd.next() {
+                            Some(work) => stack.own.push_back(work),
+                            None => break,
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    /// Work from the queue, once there is some; nothing when all threads ask for it and there is none.
+    fn next(&self) -> Option<W> {
+        let mut shared = self.shared.lock();
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        loop {
+            if self.ended.load(Ordering::Relaxed) {
+                return None;
+            }
+            if let Some(work) = shared.pop_front() {
+                self.idle.fetch_sub(1, Ordering::Relaxed);
+                self.count_hungry(shared.len());
+                return Some(work);
+            }
+            if self.idle.load(Ordering::Relaxed) == self.threads {
+                self.ended.store(true, Ordering::Relaxed);
+                self.wake.notify_all();
+                return None;
+            }
+            self.count_hungry(0);
+            self.wake.wait(&mut shared);
+        }
+    }
+
+    fn count_hungry(&self, waiting: usize) {
+        self.hungry.store(self.idle.load(Ordering::Relaxed).saturating_sub(waiting), Ordering::Relaxed);
+    }
+}
+
+impl<W> Stack<'_, W> {
+    /// More work.
+    pub fn push(&mut self, work: W) {
+        self.own.push_back(work);
+        self.share();
+    }
+
+    /// Ends the work of all.
+    pub fn end(&self) {
+        let _shared = self.crowd.shared.lock();
+        self.crowd.ended.store(true, Ordering::Relaxed);
+        self.crowd.wake.notify_all();
+    }
+
+    /// Gives the oldest work away if somebody waits for it.
+    fn share(&mut self) {
+        if self.crowd.hungry.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut shared = self.crowd.shared.lock();
+        let idle = self.crowd.idle.load(Ordering::Relaxed);
+        while shared.len() < idle {
+            let Some(work) = self.own.pop_front() else { break };
+            shared.push_back(work);
+            self.crowd.wake.notify_one();
+        }
+        self.crowd.hungry.store(idle.saturating_sub(shared.len()), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces that a walk over a tree of numbers sees: each number has so many smaller ones below it.
+    fn count(threads: usize, roots: &[u32], stop_after: usize) -> (usize, usize) {
+        let (seen, rests) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Crowd::run(
+            threads,
+            roots.iter().copied(),
+            || (),
+            |(), stack, number| {
+                if seen.fetch_add(1, Ordering::Relaxed) + 1 == stop_after {
+                    stack.end();
+                }
+                (0..number).for_each(|below| stack.push(below));
+            },
+            |(), _| {
+                rests.fetch_add(1, Ordering::Relaxed);
+            },
+        );
+        (seen.into_inner(), rests.into_inner())
+    }
+
+    #[test]
+    fn all_work_is_done_once_by_any_number_of_threads() {
+        for threads in [1, 2, 7, 16] {
+            // A number n stands for 2^n pieces.
+            assert_eq!(count(threads, &[12, 3, 0], usize::MAX).0, 4096 + 8 + 1, "{threads}");
+            let (seen, rests) = count(threads, &[], usize::MAX);
+            assert_eq!((seen, rests), (0, threads));
+        }
+    }
+
+    #[test]
+    fn it_ends_early_when_that_is_asked_for() {
+        for threads in [1, 4] {
+            let (seen, _) = count(threads, &[16], 10);
+            assert!((10..65536).contains(&seen), "{seen}");
+        }
+    }
+}

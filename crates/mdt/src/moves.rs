@@ -1,0 +1,243 @@
+//! Which resident files may have objects on object targets.
+//!
+//! A client copies the data of a resident file to objects before the inode says that it lies there. If the client dies and
+//! nothing durable says that there may be objects, they stay for ever. So a move begins, that is, its lock is answered, only when
+//! a range of FIDs that has the file is durably noted as [`Moving`]. Files that grow are often made one after another, so
+//! one answer in a thousand waits for a group. The inode itself is marked (`leaving`) soon after, without anybody waiting.
+//!
+//! ```text
+//! lock for moving 5       range 0 to 1023 noted in group 7; answered when 7 is durable
+//! lock for moving 6       answered at once
+//! 5 and 6 are marked      in group 8
+//! crash: 8 is lost        at the next start the range is in doubt: 5, 6 and all other resident files of it may have objects
+//! after the recovery      all resident files of the range are marked; then the note goes
+//! ```
+//!
+//! Without a crash the note goes when nobody has moved a file of the range for a minute: marks that were made since are in
+//! earlier groups than its removal, or in the same.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use crate::{Mdt, tree};
+use proto::Fid;
+use proto::msg::bits;
+use schema::{Inode, Moving, Oi, Record};
+use store::KeyRange;
+use target::{Cx, Stop, Task};
+
+/// Ranges that are remembered; moves of files in further ones wait for the mark of the file itself.
+const RANGES_MAX: usize = 1 << 16;
+/// A range in which nothing moved for so long is forgotten.
+const IDLE: Duration = Duration::from_secs(60);
+/// Ranges that are forgotten in one step.
+const FORGET_STEP: usize = 4096;
+/// Files that are looked at in one step, when a range is resolved.
+const STEP: usize = 256;
+
+/// The ranges that the store has notes of, by their first FID.
+#[derive(Default, Debug)]
+pub struct Moves {
+    ranges: BTreeMap<Fid, Range>,
+    /// The last durable group.
+    durable: u64,
+    /// Ranges in which nothing moves are looked for.
+    watching: bool,
+}
+
+#[derive(Default, Debug)]
+struct Range {
+    /// The group of the note.
+    group: u64,
+    /// Something was moved since the last look.
+    used: bool,
+    /// Files that are about to be marked.
+    marking: u32,
+    /// A crash may have lost marks of its files.
+    in_doubt: bool,
+}
+
+/// Marks a file as about to move.
+struct Mark(Fid);
+/// Marks the resident files of a range, from this one on.
+struct Resolve(Fid);
+/// Forgets ranges in which nothing moves.
+struct Forget;
+
+impl Moves {
+    /// The store is durable up to this group.
+    pub fn durable(&mut self, group: u64) {
+        self.durable = self.durable.max(group);
+    }
+
+    /// Whether a file may have objects: it lies there, is about to, or was when a crash came.
+    pub fn may_have_objects(&self, inode: &Inode) -> bool {
+        let in_doubt = || self.ranges.get(&Moving::range_of(inode.fid)).is_some_and(|range| range.in_doubt);
+        inode.is_file() && (!inode.is_resident() || inode.leaving || in_doubt())
+    }
+}
+
+/// Takes the notes of an earlier run from the store: all are in doubt.
+pub fn start(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
+    let found = cx.scan::<Moving>(&Moving::all(), RANGES_MAX)?;
+    let doubt = |(fid, _)| (fid, Range { in_doubt: true, ..Range::default() });
+    mdt.moves.ranges = found.into_iter().map(doubt).collect();
+    Ok(())
+}
+
+/// Recovery is over: nobody will say any more that he moves a file.
+pub fn recovered(mdt: &Mdt, cx: &mut Cx<'_>) {
+    for (range, _) in mdt.moves.ranges.iter().filter(|(_, range)| range.in_doubt) {
+        cx.spawn(Task::new("moves", Resolve(*range)));
+    }
+}
+
+/// A client was granted the lock for moving a file: its answer leaves when a crash cannot make us forget that. The last step
+/// of an attempt.
+pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
+    let marked = node.inode.leaving && !mdt.lacks_osts(&node.inode);
+    let range = Moving::range_of(node.fid());
+    if !mdt.moves.ranges.contains_key(&range) {
+        if marked {
+            return;
+        }
+        // A note makes no change of this request: nothing of it is replayed.
+        cx.changes_nothing();
+        if mdt.moves.ranges.len() >= RANGES_MAX {
+            mark(mdt, cx, &mut node);
+            cx.hold_until_durable();
+            return;
+        }
+        cx.put(&range, &Moving {});
+        mdt.moves.ranges.insert(range, Range { group: cx.group(), ..Range::default() });
+    }
+    let durable = mdt.moves.durable;
+    if let Some(range) = mdt.moves.ranges.get_mut(&range) {
+        range.used = true;
+        if range.group > durable {
+            stdx::mark!("move_waits_for_its_note");
+            cx.hold_until_durable();
+        }
+    }
+    if !marked {
+        mark_later(mdt, cx, node.fid());
+    }
+    watch(mdt, cx);
+}
+
+/// A client that came back goes on with a move: the mark may have been lost.
+pub fn goes_on(mdt: &mut Mdt, cx: &mut Cx<'_>, node: &tree::Node) {
+    if node.inode.is_resident() && (!node.inode.leaving || mdt.lacks_osts(&node.inode)) {
+        mark_later(mdt, cx, node.fid());
+    }
+}
+
+fn mark_later(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) {
+    if let Some(range) = mdt.moves.ranges.get_mut(&Moving::range_of(fid)) {
+        range.marking += 1;
+    }
+    cx.spawn(Task::new("leaving", Mark(fid)));
+}
+
+/// A file that was made when no object target was known is also told where to go. No new version: this is not replayed, so
+/// no client's change may hang on it.
+fn mark(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut tree::Node) {
+    node.inode.leaving = true;
+    if mdt.lacks_osts(&node.inode) {
+        mdt.choose_osts(&mut node.inode);
+    }
+    cx.put(&node.ino, &node.inode);
+}
+
+fn watch(mdt: &mut Mdt, cx: &mut Cx<'_>) {
+    if !mdt.moves.watching {
+        mdt.moves.watching = true;
+        cx.spawn_after(IDLE, Task::new("moves", Forget));
+    }
+}
+
+/// One attempt of a task, if it is one of these.
+pub fn run(mdt: &mut Mdt, cx: &mut Cx<'_>, task: &Task) -> Option<Result<(), Stop>> {
+    if let Some(Mark(fid)) = task.get() {
+        return Some(mark_now(mdt, cx, *fid));
+    }
+    if let Some(Resolve(from)) = task.get() {
+        return Some(resolve(mdt, cx, *from));
+    }
+    task.get::<Forget>().map(|Forget| {
+        forget(mdt, cx);
+        Ok(())
+    })
+}
+
+fn mark_now(mdt: &mut Mdt, cx: &mut Cx<'_>, fid: Fid) -> Result<(), Stop> {
+    if let Some(mut node) = tree::find(cx, fid)?.filter(|node| node.inode.is_resident()) {
+        mark(mdt, cx, &mut node);
+    }
+    if let Some(range) = mdt.moves.ranges.get_mut(&Moving::range_of(fid)) {
+        range.marking = range.marking.saturating_sub(1);
+    }
+    Ok(())
+}
+
+/// One step: a record that cannot be read leaves the range in doubt.
+fn resolve(mdt: &mut Mdt, cx: &mut Cx<'_>, from: Fid) -> Result<(), Stop> {
+    let range = Moving::range_of(from);
+    let keys = KeyRange::new(Oi::key(&from), Oi::key(&Moving::last_of(range)).successor());
+    let found = cx.scan::<Oi>(&keys, STEP)?;
+    let (mut unmarked, mut waits) = (Vec::new(), false);
+    for (_, oi) in &found {
+        match unmarked_file(mdt, cx, oi.ino) {
+            Ok(node) => unmarked.extend(node),
+            Err(Stop::Wait) => waits = true,
+            Err(stop) => return Err(stop),
+        }
+    }
+    if waits {
+        return Err(Stop::Wait);
+    }
+    for node in &mut unmarked {
+        stdx::mark!("move_in_doubt");
+        mark(mdt, cx, node);
+    }
+    match found.last() {
+        Some((last, _)) if found.len() == STEP && *last < Moving::last_of(range) => {
+            cx.spawn(Task::new("moves", Resolve(Fid::new(last.seq, last.oid + 1))));
+        }
+        _ => {
+            if let Some(range) = mdt.moves.ranges.get_mut(&range) {
+                range.in_doubt = false;
+            }
+            watch(mdt, cx);
+        }
+    }
+    Ok(())
+}
+
+/// A resident file without a mark. Clients that hold its layout without targets give that back.
+fn unmarked_file(mdt: &Mdt, cx: &mut Cx<'_>, ino: u64) -> Result<Option<tree::Node>, Stop> {
+    let Some(inode) = cx.get::<Inode>(&ino)?.filter(|inode| inode.is_resident() && !inode.leaving) else {
+        return Ok(None);
+    };
+    if mdt.lacks_osts(&inode) {
+        tree::revoke(cx, &[(inode.fid, bits::UPDATE | bits::LAYOUT)])?;
+    }
+    Ok(Some(tree::Node { ino, inode }))
+}
+
+fn forget(mdt: &mut Mdt, cx: &mut Cx<'_>) {
+    let mut gone = 0;
+    mdt.moves.ranges.retain(|fid, range| {
+        let used = core::mem::take(&mut range.used);
+        let stays = used || range.marking > 0 || range.in_doubt || gone == FORGET_STEP;
+        if !stays {
+            gone += 1;
+            cx.delete::<Moving>(fid);
+        }
+        stays
+    });
+    mdt.moves.watching = false;
+    if !mdt.moves.ranges.is_empty() {
+        watch(mdt, cx);
+    }
+}

@@ -1,0 +1,479 @@
+//! A client that lies: it speaks the protocol by hand, says what never was, and keeps no rule.
+//!
+//! It forges handles, transnos, sequences of FIDs and answers to glimpses, replays what it never did, takes locks on the others' files
+//! and gives none back, asks for too much of everything, says that it is a server, and goes without a word. What it does not do is what
+//! every client has the right to do, as root: remove or write the others' files, or keep a record lock on them.
+//!
+//! What must hold all the same is what holds for all others: their programs see what they would see without it, no target stops,
+//! nobody but the liar is evicted ([`World::judge_eviction`]), and what targets hold for it stays within its limits
+//! ([`World::judge_liar`]).
+
+use core::time::Duration;
+
+use proto::connect::{PROTOCOL_VERSION, features};
+use proto::frame::flags;
+use proto::msg::{
+    CancelReq, Close, CloseReq, ConnectReq, CreateOp, Cred, DestroyReq, EnqueueReq, Extent, Flock, GlReply, LockMode,
+    Lvb, ObjectId, OpenOp, Policy, ReaddirReq, Reint, ReintReq, ReplayLocksReq, Resource, ResourceKind, SeqAllocRep,
+    StrayObjects, WriteReq,
+};
+use proto::{Bytes, Fid, Frame, Handle, Header, Opcode, Tag, TargetKind, Transno, Xid};
+use stdx::Rng;
+
+use super::net::Node;
+use super::{Happening, World};
+use crate::plan::Plan;
+
+/// How it calls itself.
+pub const NAME: &str = "liar";
+/// The liar as a node.
+pub const NODE: Node = Node::Liar;
+/// Locks that a target may hold in all while the liar works: its limit, twice, and room for the others.
+const LOCKS_MAX: u64 = 20_000;
+/// Locks of the liar's limit, in MiB.
+const LOCK_LIMIT_MB: &str = "1";
+/// Names that it makes.
+const NAMES_MAX: u64 = 40;
+
+/// What it has at one target.
+#[derive(Debug)]
+struct Session {
+    server: usize,
+    uuid: u128,
+    /// Its number of the connection that it has, or waits for.
+    number: u64,
+    up: bool,
+    conn_cnt: u32,
+    export: Handle,
+    xid: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Liar {
+    rng: Rng,
+    sessions: Vec<Session>,
+    numbers: u64,
+    /// It goes on.
+    pub(super) works: bool,
+    /// Sequences that it was granted, and FIDs that it has used.
+    sequence: Option<u64>,
+    used: u32,
+    names: u64,
+    cookies: u64,
+    /// The last transno that it heard of.
+    transno: u64,
+    /// Handles of any kind that it heard of.
+    handles: Vec<u64>,
+    /// Frames that it has sent.
+    pub(super) sent: u64,
+}
+
+fn root() -> Cred {
+    Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0, capabilities: u64::MAX }
+}
+
+impl Liar {
+    pub(super) fn of(plan: &Plan, servers: &[super::server::Server]) -> Option<Liar> {
+        let mut rng = Rng::new(plan.seed ^ 0x11a2_11a2);
+        let targets = servers.iter().enumerate().filter(|(_, server)| server.name.kind != TargetKind::Mgt);
+        // Two sessions at each target, for more locks and more claims.
+        let sessions = targets.flat_map(|(server, _)| [server; 2]).map(|server| Session {
+            server,
+            uuid: u128::from(rng.u64()) << 64 | u128::from(rng.u64()),
+            number: 0,
+            up: false,
+            conn_cnt: 0,
+            export: Handle(0),
+            xid: 1,
+        });
+        let sessions = sessions.collect();
+        plan.liar.then(|| Liar {
+            rng,
+            sessions,
+            numbers: 0,
+            works: false,
+            sequence: None,
+            used: 0,
+            names: 0,
+            cookies: 0,
+            transno: 0,
+            handles: Vec::new(),
+            sent: 0,
+        })
+    }
+
+    /// A number that is nothing, something, or too much.
+    fn number(&mut self) -> u64 {
+        match self.rng.below(6) {
+            0 => 0,
+            1 => u64::MAX - self.rng.below(3),
+            2 => 1 << self.rng.below(64),
+            3 => self.rng.u64(),
+            4 => self.transno.saturating_add(self.rng.below(1000)),
+            _ => self.rng.below(100),
+        }
+    }
+
+    /// A handle that it was given, one beside it, or any.
+    fn handle(&mut self) -> u64 {
+        let known = self.rng.pick(&self.handles).copied().unwrap_or(0);
+        match self.rng.below(3) {
+            0 => known,
+            1 => known.wrapping_add(self.rng.below(9)).wrapping_sub(4),
+            _ => self.number(),
+        }
+    }
+
+    /// The FID of a file of the others, as like as not.
+    fn other_fid(&mut self) -> Fid {
+        match self.rng.below(8) {
+            0 => Fid::ROOT,
+            1 => Fid::new(self.number(), self.number() as u32),
+            _ => Fid::new(Fid::SEQ_FIRST + self.rng.below(8), 1 + self.rng.below(40) as u32),
+        }
+    }
+
+    fn own_fid(&mut self) -> Fid {
+        self.used += u32::from(self.rng.chance(4, 5));
+        Fid::new(self.sequence.unwrap_or(Fid::SEQ_FIRST), self.used)
+    }
+
+    fn cookie(&mut self) -> u64 {
+        self.cookies += u64::from(self.rng.chance(9, 10));
+        self.cookies + 1
+    }
+
+    fn lock(&mut self, at_mdt: bool) -> EnqueueReq {
+        let modes = [LockMode::Ex, LockMode::Pw, LockMode::Pr, LockMode::Cr, LockMode::Nl, LockMode::Unset];
+        let mode = self.rng.pick(&modes).copied().unwrap_or(LockMode::Ex);
+        let (start, end) = (self.number(), self.number());
+        let (resource, policy) = match self.rng.below(10) {
+            // Its own files only: a record lock is never called back.
+            0 => {
+                let fid = self.own_fid();
+                let flock = Flock { owner: self.number(), start, end, is_flock: start % 2 == 0, ..Flock::default() };
+                (Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(fid) }, Policy::Flock(flock))
+            }
+            _ if at_mdt => (Resource::inode(self.other_fid()), Policy::Bits(self.number())),
+            _ => {
+                let all = if self.rng.chance(1, 2) { Extent::ALL } else { Extent { start, end } };
+                (Resource::object(self.other_fid(), self.rng.below(3) as u32), Policy::Extent(all))
+            }
+        };
+        EnqueueReq {
+            resource,
+            mode: mode as i32,
+            cookie: self.cookie(),
+            policy: Some(policy),
+            no_wait: self.rng.chance(1, 2),
+            glimpse: self.rng.chance(1, 10),
+            ..EnqueueReq::default()
+        }
+    }
+
+    /// An open that it never made, or was never allowed to make; it cuts nothing.
+    fn open(&mut self) -> Reint {
+        let fid = self.other_fid();
+        let old_handle = self.handle();
+        Reint::Open(OpenOp {
+            fid,
+            flags: self.rng.below(3) as u32,
+            opened_fid: Some(fid),
+            old_handle,
+            ..OpenOp::default()
+        })
+    }
+
+    fn create(&mut self) -> Reint {
+        let fid = if self.rng.chance(3, 4) { self.own_fid() } else { self.other_fid() };
+        self.names = (self.names + 1) % NAMES_MAX;
+        let name = Bytes::from(format!("{NAME}-{}", self.names));
+        let mode = 0o100_644;
+        Reint::Create(CreateOp { parent: Fid::ROOT, name, fid, mode, ..CreateOp::default() })
+    }
+
+    /// The next lie to a target.
+    fn lie(&mut self, at_mdt: bool) -> (Opcode, Vec<u8>) {
+        use prost::Message;
+        let reint = |op| ReintReq { cred: Some(root()), now_ns: 1, want: None, op: Some(op) }.encode_to_vec();
+        match self.rng.below(14) {
+            0..3 => (Opcode::LdlmEnqueue, self.lock(at_mdt).encode_to_vec()),
+            3 if at_mdt => (Opcode::SeqAlloc, Vec::new()),
+            3 => {
+                let object = ObjectId { fid: self.other_fid(), stripe: self.number() as u32 };
+                // Beyond what a file can be: it would be the end of the others' bytes otherwise.
+                let (offset, lock) = (u64::MAX - self.rng.below(1 << 20), self.handle());
+                (Opcode::ObjWrite, WriteReq { object, offset, lock, ..WriteReq::default() }.encode_to_vec())
+            }
+            4 | 5 if at_mdt => (Opcode::MdsReint, reint(self.open())),
+            6 | 7 if at_mdt => (Opcode::MdsReint, reint(self.create())),
+            4..8 => {
+                let objects = vec![ObjectId { fid: self.other_fid(), stripe: 0 }; self.rng.below(9) as usize];
+                let seq = self.other_fid().seq;
+                let strays = Some(StrayObjects { seq, first: 0, last: u32::MAX, keep: Vec::new() });
+                (Opcode::ObjDestroy, DestroyReq { objects, strays }.encode_to_vec())
+            }
+            8 => {
+                let count = self.rng.below(300);
+                let close = |liar: &mut Liar| Close { fid: liar.other_fid(), handle: liar.handle(), atime_ns: 0 };
+                let closes = (0..count).map(|_| close(self)).collect();
+                (Opcode::MdsClose, CloseReq { closes }.encode_to_vec())
+            }
+            9 => {
+                let handles = (0..self.rng.below(100)).map(|_| self.handle()).collect();
+                let waiting_cookies = (0..self.rng.below(10)).map(|_| self.cookie()).collect();
+                (Opcode::LdlmCancel, CancelReq { handles, waiting_cookies }.encode_to_vec())
+            }
+            10 => {
+                let (size, serial) = (self.number(), self.number());
+                let lvb = Some(Lvb { size, mtime_ns: i64::MAX, ctime_ns: i64::MAX, ..Lvb::default() });
+                (Opcode::LdlmGlReply, GlReply { handle: self.handle(), lvb, serial, mode: 1 }.encode_to_vec())
+            }
+            11 => {
+                // Locks of its own sequence: whom to believe of two that replay one lock cannot be known.
+                let mut locks = Vec::new();
+                for _ in 0..self.rng.below(200) {
+                    let fid = self.own_fid();
+                    let mut lock = self.lock(at_mdt);
+                    (lock.resource.fid, lock.granted_handle) = (fid, 1 + self.handle() / 2);
+                    ReplayLocksReq::push(&mut locks, &lock);
+                }
+                (Opcode::LdlmReplay, ReplayLocksReq { locks: locks.into() }.encode_to_vec())
+            }
+            12 => {
+                let (after, max_bytes) = (self.number(), self.number() as u32);
+                let request = ReaddirReq {
+                    fid: self.other_fid(),
+                    after,
+                    max_bytes,
+                    plus: self.rng.chance(1, 2),
+                    cred: self.rng.chance(1, 2).then(root),
+                    ..ReaddirReq::default()
+                };
+                (Opcode::MdsReaddir, request.encode_to_vec())
+            }
+            _ => {
+                let opcodes =
+                    [Opcode::Ping, Opcode::MdsGetattr, Opcode::ObjGetattr, Opcode::MdsFid2path, Opcode::MgsSeqRange];
+                let opcode = self.rng.pick(&opcodes).copied().unwrap_or(Opcode::Ping);
+                let mut body = vec![0; self.rng.below(64) as usize];
+                self.rng.fill(&mut body);
+                (opcode, body)
+            }
+        }
+    }
+
+    /// A header that lies, more often than not.
+    fn header(&mut self, at: usize, opcode: Opcode) -> Header {
+        let tag = match opcode {
+            Opcode::MdsReint => Tag(1 + self.rng.below(4) as u16),
+            Opcode::MdsClose => Tag(2),
+            _ => Tag(0),
+        };
+        let session = &mut self.sessions[at];
+        session.xid += 1;
+        let (conn_cnt, export, xid) = (session.conn_cnt, session.export, Xid(session.xid));
+        let mut header =
+            Header { opcode: opcode as u16, conn_cnt, export, xid, tag, timeout_ms: 10_000, ..Header::default() };
+        match self.rng.below(10) {
+            0..3 => {
+                header.flags |= flags::REPLAY;
+                header.transno = Transno(self.number());
+                header.last_committed = Transno(if self.rng.chance(1, 2) { 0 } else { self.number() });
+            }
+            3 => header.flags = 1 << self.rng.below(12),
+            4 => header.tag = Tag(self.number() as u16),
+            5 if self.rng.chance(1, 4) => header.export = Handle(self.handle()),
+            6 if self.rng.chance(1, 10) => header.last_xid = Xid(self.number()),
+            7 if self.rng.chance(1, 4) => header.xid = Xid(self.number()),
+            8 if self.rng.chance(1, 2) => header.flags |= flags::REQ_REPLAY_DONE,
+            9 if self.rng.chance(1, 2) => header.flags |= flags::LOCK_REPLAY_DONE,
+            _ => {}
+        }
+        header
+    }
+}
+
+impl World {
+    /// The liar does something, and will again soon.
+    pub(super) fn lie(&mut self) {
+        let Some(mut liar) = self.liar.take_if(|liar| liar.works) else { return };
+        let at = liar.rng.below(liar.sessions.len() as u64) as usize;
+        if !liar.sessions[at].up {
+            self.liar_dials(&mut liar, at);
+        } else {
+            let burst = if liar.rng.chance(1, 20) { 200 } else { 1 + liar.rng.below(8) };
+            for _ in 0..burst {
+                let at_mdt = self.servers[liar.sessions[at].server].name.kind == TargetKind::Mdt;
+                let (opcode, body) = liar.lie(at_mdt);
+                let header = liar.header(at, opcode);
+                liar.sent += 1;
+                self.send(NODE, liar.sessions[at].number, Frame { header, body: body.into(), bulk: Bytes::new() });
+            }
+            if liar.rng.chance(1, 40) {
+                self.liar_connects(&mut liar, at);
+            }
+        }
+        let pause = Duration::from_micros(liar.rng.range(100, 60_000));
+        self.liar = Some(liar);
+        self.after(pause, Happening::Lie);
+    }
+
+    fn liar_dials(&mut self, liar: &mut Liar, at: usize) {
+        liar.numbers += 1;
+        liar.sessions[at].number = liar.numbers;
+        let nid = self.servers[liar.sessions[at].server].nid.clone();
+        self.dial(NODE, liar.numbers, &[nid]);
+    }
+
+    fn liar_connects(&mut self, liar: &mut Liar, at: usize) {
+        let target = self.servers[liar.sessions[at].server].name.to_string();
+        let session = &mut liar.sessions[at];
+        session.conn_cnt = session.conn_cnt.wrapping_add(1);
+        session.xid += 1;
+        let request = ConnectReq {
+            client_uuid: Bytes::copy_from_slice(&session.uuid.to_be_bytes()),
+            target,
+            version: PROTOCOL_VERSION,
+            brw_size: 1 << 20,
+            features: if liar.rng.chance(1, 2) { features::SUPPORTED & !features::PINGLESS } else { 0 },
+            lightweight: liar.rng.chance(1, 10),
+            description: NAME.to_owned(),
+            grant: if liar.rng.chance(1, 4) { u64::MAX } else { 0 },
+            ..ConnectReq::default()
+        };
+        let header = Header {
+            opcode: Opcode::Connect as u16,
+            flags: flags::CONNECT_INITIAL,
+            conn_cnt: session.conn_cnt,
+            export: session.export,
+            xid: Xid(session.xid),
+            ..Header::default()
+        };
+        self.send(NODE, session.number, Frame::new(header, &request, Bytes::new()));
+    }
+
+    /// A connection that the liar wanted is there.
+    pub(super) fn liar_dialled(&mut self, number: u64) {
+        let Some(mut liar) = self.liar.take() else { return };
+        if let Some(at) = liar.sessions.iter().position(|session| session.number == number) {
+            liar.sessions[at].up = true;
+            self.liar_connects(&mut liar, at);
+        }
+        self.liar = Some(liar);
+    }
+
+    /// A connection of the liar is gone.
+    pub(super) fn liar_closed(&mut self, number: u64) {
+        let sessions = self.liar.iter_mut().flat_map(|liar| &mut liar.sessions);
+        sessions.filter(|session| session.number == number).for_each(|session| session.up = false);
+    }
+
+    /// The liar hears something. It answers no callback; but it remembers what can be used for other lies.
+    pub(super) fn liar_hears(&mut self, number: u64, frame: &Frame) {
+        let Some(liar) = &mut self.liar else { return };
+        let Some(session) = liar.sessions.iter_mut().find(|session| session.number == number) else { return };
+        let header = frame.header;
+        if !header.has(flags::REPLY) {
+            if let Ok(callback) = frame.decode::<proto::msg::BlCallback>() {
+                liar.handles.push(callback.handle);
+            }
+        } else if header.opcode == Opcode::Connect as u16 {
+            if header.status == 0 {
+                session.export = header.export;
+            }
+        } else {
+            liar.transno = liar.transno.max(header.transno.0).max(header.last_committed.0);
+            match Opcode::from_raw(header.opcode) {
+                Some(Opcode::SeqAlloc) if header.status == 0 => {
+                    if let Ok(granted) = frame.decode::<SeqAllocRep>() {
+                        (liar.sequence, liar.used) = (Some(granted.seq), 0);
+                    }
+                }
+                Some(Opcode::MdsReint) => {
+                    liar.handles.extend(frame.decode::<proto::msg::ObjectRep>().map(|reply| reply.handle));
+                }
+                Some(Opcode::LdlmEnqueue) => {
+                    let reply = frame.decode::<proto::msg::EnqueueRep>();
+                    liar.handles.extend(reply.ok().and_then(|reply| reply.grant).map(|grant| grant.handle));
+                }
+                _ => {}
+            }
+        }
+        let surplus = liar.handles.len().saturating_sub(200);
+        liar.handles.drain(..surplus);
+    }
+
+    /// The liar begins.
+    pub(super) fn liar_begins(&mut self) {
+        if let Some(liar) = &mut self.liar {
+            liar.works = true;
+            self.after(Duration::ZERO, Happening::Lie);
+        }
+    }
+
+    /// The liar goes, without a word.
+    pub(super) fn liar_ends(&mut self) {
+        if let Some(liar) = &mut self.liar {
+            liar.works = false;
+            liar.sessions.iter_mut().for_each(|session| session.up = false);
+            self.disconnect(NODE);
+        }
+    }
+
+    /// What a server must be told so that the liar can come to its limits.
+    pub(super) fn limit_liar(&mut self, server: usize) {
+        let now = self.time_of(Node::Server(server));
+        if self.liar.is_some()
+            && let Some(machine) = &mut self.servers[server].machine
+        {
+            for leaf in ["lock_limit_mb", "lock_reclaim_threshold_mb"] {
+                let _ = machine.set_param(now, &format!("ldlm.namespaces.*.{leaf}"), LOCK_LIMIT_MB);
+            }
+        }
+    }
+
+    /// Nobody but the liar, and who has died or left, is evicted. (Who has built on what was lost with a client that died may be. So may who
+    /// does not give a lock back in time because what it covers has to go to a target that recovers: the liar keeps that waiting.)
+    pub(super) fn judge_eviction(&mut self, server: usize, line: &str) {
+        let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
+        let is_there = whom.and_then(|client| self.mounts.get(client)).is_some_and(|mount| !mount.leaving);
+        let held_up = line.contains("did not give back its lock") && self.another_recovers(server);
+        if self.liar.is_some()
+            && is_there
+            && !held_up
+            && self.faults.counts.deaths == 0
+            && self.faults.counts.power == 0
+        {
+            self.fail(format!("beside a liar target {} {line}", self.servers[server].name));
+        }
+    }
+
+    /// Whether another target than this one recovers.
+    fn another_recovers(&self, server: usize) -> bool {
+        let others = self.servers.iter().enumerate().filter(|(other, _)| *other != server);
+        let machines = others.filter_map(|(_, other)| other.machine.as_ref());
+        let statuses = machines.flat_map(|machine| machine.get_params("*.*.recovery_status"));
+        statuses.into_iter().any(|(_, status)| status.contains("status: RECOVERING"))
+    }
+
+    /// What targets hold for all clients is within their limits.
+    pub fn judge_liar(&mut self) {
+        if self.liar.is_none() {
+            return;
+        }
+        let mut wrong = None;
+        for server in &self.servers {
+            let counts = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
+            for (name, count) in counts {
+                if count.parse::<u64>().is_ok_and(|count| count > LOCKS_MAX) {
+                    wrong = Some(format!("beside a liar {name} is {count}"));
+                }
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+}

@@ -15,6 +15,7 @@ use crate::process;
 #[derive(Debug)]
 pub struct Story {
     name: String,
+    number: u32,
     folder: PathBuf,
     start: Instant,
     done: mpsc::Sender<()>,
@@ -49,7 +50,7 @@ impl Story {
                 }
             }
         });
-        Story { name: name.to_owned(), folder, start: Instant::now(), done }
+        Story { name: name.to_owned(), number, folder, start: Instant::now(), done }
     }
 
     /// Its folder; gone afterwards, kept if it failed.
@@ -59,7 +60,7 @@ impl Story {
 
     /// A name for a file system, different from those of other stories.
     pub fn fsname(&self) -> String {
-        format!("t{:05x}{:02x}", std::process::id() & 0xf_ffff, COUNT.load(Ordering::Relaxed) & 0xff)
+        format!("t{:05x}{:02x}", std::process::id() & 0xf_ffff, self.number & 0xff)
     }
 
     /// A line that is seen although the test passes.

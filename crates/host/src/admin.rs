@@ -201,7 +201,7 @@ pub fn serve(role: &str, answer: impl Fn(Request) -> Response + Send + Sync + 's
     let mut sockets = AdminSocket { paths: Vec::new() };
     let own = rustix::process::geteuid();
     let admits = move |uid: rustix::process::Uid| uid.is_root() || uid == own;
-    sockets.paths.push(listen(&folder.join(&name), CONVERSATIONS, admits, answer.clone())?);
+    sockets.paths.push(listen(&folder.join(&name), 0o600, CONVERSATIONS, admits, answer.clone())?);
     if own.is_root() {
         match serve_anybody(Path::new(PUBLIC), &name, answer) {
             Ok(path) => sockets.paths.push(path),
@@ -229,9 +229,7 @@ fn serve_anybody(folder: &Path, name: &str, answer: Arc<Answer>) -> io::Result<P
         std::thread::sleep(PUBLIC_PAUSE);
         response
     };
-    let path = listen(&folder.join(name), PUBLIC_CONVERSATIONS, |_| true, Arc::new(answer))?;
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
-    Ok(path)
+    listen(&folder.join(name), 0o666, PUBLIC_CONVERSATIONS, |_| true, Arc::new(answer))
 }
 
 /// Answers a user who has no rights here: what the process is and its parameters, but nothing about single clients, and no
@@ -283,12 +281,18 @@ const PUBLIC_PAUSE: Duration = Duration::from_millis(10);
 /// Listens at a path, and answers those who are admitted.
 fn listen(
     path: &Path,
+    mode: u32,
     conversations: usize,
     admits: impl Fn(rustix::process::Uid) -> bool + Send + Sync + 'static,
     answer: Arc<Answer>,
 ) -> io::Result<PathBuf> {
-    let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path)?;
+    use std::os::unix::fs::PermissionsExt;
+    // It gets its name when it listens: who looks for processes removes a socket that refuses connections.
+    let early = path.with_extension("new");
+    let _ = std::fs::remove_file(&early);
+    let listener = UnixListener::bind(&early)?;
+    std::fs::set_permissions(&early, PermissionsExt::from_mode(mode))?;
+    std::fs::rename(&early, path)?;
     let open = Arc::new(());
     let talk = Arc::new(move |stream: &UnixStream| -> io::Result<()> {
         let uid = rustix::net::sockopt::socket_peercred(stream)?.uid;
@@ -460,6 +464,31 @@ mod tests {
         assert_eq!(refusal(&Request::GetParam { pattern: long }), Errno::E2BIG.raw());
         let short = Request::GetParam { pattern: "*".repeat(PATTERN_MAX) };
         assert_eq!(parse(&serde_json::to_string(&short).unwrap()), Ok(short));
+    }
+
+    #[test]
+    fn who_looks_for_processes_takes_no_socket_from_one_that_starts() {
+        let folder = std::env::temp_dir().join(format!("adamant-admin-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let looking = {
+            let (folder, over) = (folder.clone(), over.clone());
+            std::thread::spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    sockets_in(&folder);
+                }
+            })
+        };
+        let silent: Arc<Answer> = Arc::new(|_| Response::Failed(Errno::EIO.raw(), String::new()));
+        for number in 0..500 {
+            let path = folder.join(format!("one-{number}.sock"));
+            listen(&path, 0o600, 1, |_| false, silent.clone()).unwrap();
+            assert!(path.exists(), "socket {number}");
+            std::fs::remove_file(path).unwrap();
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        looking.join().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["check", "servers", &mount]).ok();
     assert!(text.contains(&format!("{ost1} active.")), "{text}");
     lfs(&["check", "nonsense", &mount]).refused_with(&["nonsense", "servers"]);
-    for verb in [&["migrate", &mount][..], &["find", &mount, "--projid", "1"]] {
+    for verb in [&["quota", &mount][..], &["find", &mount, "--projid", "1"]] {
         let outcome = lfs(verb);
         assert!(outcome.code == Some(2) && outcome.stderr.contains("not in this version"), "{outcome}");
     }

@@ -43,7 +43,7 @@ pub enum Verb {
     Identity = 6,
     /// Makes everything of the mount durable.
     Sync = 7,
-    /// The data moves to other objects. In: as [`Verb::SetLayout`].
+    /// The data moves to other objects. In: as [`Verb::SetLayoutInPool`].
     Migrate = 8,
     /// In: a pool's name, filled up with NUL to 16 bytes; then as for `SetLayout`.
     SetLayoutInPool = 110,
@@ -87,7 +87,7 @@ pub fn parse_request(mut block: &[u8]) -> Option<(Verb, &[u8])> {
     Some((verb, block.get(..length)?))
 }
 
-/// The input of [`Verb::SetLayout`] and [`Verb::Migrate`].
+/// The input of [`Verb::SetLayout`].
 pub fn wish(layout: &Layout) -> Vec<u8> {
     let mut input = Vec::with_capacity(12 + 4 * layout.osts.len());
     input.put_u32_le(layout.stripe_size);
@@ -110,10 +110,10 @@ pub fn parse_wish(mut input: &[u8]) -> Option<Layout> {
     Some(Layout { stripe_size, want_count, want_first, osts, ..Layout::default() })
 }
 
-/// Bytes of a pool's name in [`Verb::SetLayoutInPool`].
+/// Bytes of a pool's name in a wish.
 const POOL_BYTES: usize = Pool::NAME_MAX + 1;
 
-/// The input of [`Verb::SetLayoutInPool`].
+/// The input of [`Verb::SetLayoutInPool`] and [`Verb::Migrate`].
 pub fn wish_in_pool(layout: &Layout) -> Vec<u8> {
     let mut input: Vec<u8> = layout.pool.bytes().take(POOL_BYTES).collect();
     input.resize(POOL_BYTES, 0);

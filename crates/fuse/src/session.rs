@@ -404,7 +404,9 @@ impl Adapter {
             }
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
             Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
-            Verb::Migrate => ioctl::parse_wish(input).map(|wish| Call::Migrate { ino, wish }).ok_or_else(refused),
+            Verb::Migrate => {
+                ioctl::parse_wish_in_pool(input).map(|wish| Call::Migrate { ino, wish }).ok_or_else(refused)
+            }
             Verb::SetLayoutInPool => {
                 ioctl::parse_wish_in_pool(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused)
             }

@@ -10,7 +10,7 @@ use crate::ops::Change;
 use crate::tree::{self, Node};
 use crate::{Mdt, layouts, tasks};
 use proto::connect::features;
-use proto::msg::{Layout, LockMode, ObjectRep, Policy, Resource, SetlayoutKind, SetlayoutOp, bits};
+use proto::msg::{Layout, LockMode, ObjectRep, Policy, Pool, Resource, SetlayoutKind, SetlayoutOp, bits};
 use proto::{ClientUuid, Errno, Operation};
 use schema::{DestroyLog, ObjectsKey, SmallData};
 use target::{Cx, Reply, ShareKey, Stop, format_features};
@@ -194,20 +194,29 @@ fn check_copy(cx: &Cx<'_>, change: &Change, node: &Node, wanted: &Layout) -> Res
     Ok(())
 }
 
-/// Other objects for a file. What the wish leaves open is as it was. `first`: what was chosen the first time, in a replay.
+/// Other objects for a file. What the wish leaves open is as it was; a file leaves its pool for [`Pool::NONE`], and for a target that
+/// is not in it. `first`: what was chosen the first time, in a replay.
 ///
-/// Errors: `ENXIO` if a target that was asked for takes no objects now, `ENOSPC` if there is none that does.
+/// Errors: `ENXIO` if a target that was asked for takes no objects now, `ENOSPC` if there is none that does, `EINVAL` as
+/// [`layouts::check_pool`] gives it.
 fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option<Layout>) -> Result<Layout, Errno> {
     let ours = node.inode.layout.clone().unwrap_or_default();
-    let mut wish = layouts::checked_default(wanted, &mdt.osts)?;
+    let anywhere = wanted.pool == Pool::NONE;
+    let wanted = Layout { pool: if anywhere { String::new() } else { wanted.pool.clone() }, ..wanted.clone() };
+    let mut wish = layouts::checked_default(&wanted, &mdt.osts)?;
     if wish.stripe_size == 0 {
         wish.stripe_size = ours.stripe_size;
     }
     if wish.want_count == 0 {
         wish.want_count = ours.osts.len().max(1) as i32;
     }
-    if wish.pool.is_empty() {
-        wish.pool = ours.pool.clone();
+    // When it was done the first time, the pool was there.
+    if !replayed {
+        layouts::check_pool(&wish, &mdt.osts)?;
+    }
+    if wish.pool.is_empty() && !anywhere {
+        let stays = Layout { pool: ours.pool, ..wish.clone() };
+        wish = if layouts::check_pool(&stays, &mdt.osts).is_ok() { stays } else { wish };
     }
     let named = wish.osts.iter().copied().chain(u32::try_from(wish.want_first));
     if !replayed && !named.into_iter().all(|index| mdt.osts.takes_objects(index)) {

@@ -238,6 +238,11 @@ fn data_comes_only_under_a_lock_that_is_held() {
 
 /// The target starts again and knows so many object targets.
 pub(super) fn knows_osts(w: &mut World, count: u32) {
+    knows_osts_and_pools(w, count, &[]);
+}
+
+/// As [`knows_osts`], and these pools.
+fn knows_osts_and_pools(w: &mut World, count: u32, pools: &[(&str, &[u32])]) {
     w.sync();
     let config = Config {
         version: 1,
@@ -245,6 +250,7 @@ pub(super) fn knows_osts(w: &mut World, count: u32) {
         targets: (0..count)
             .map(|i| TargetEntry { target: format!("fs-OST{i:04x}"), ..TargetEntry::default() })
             .collect(),
+        pools: pools.iter().map(|&(name, osts)| Pool { name: name.into(), osts: osts.to_vec() }).collect(),
         ..Config::default()
     };
     let mut batch = store::Batch::new();
@@ -324,6 +330,31 @@ fn a_file_leaves_under_its_own_lock_and_remembers_where_to() {
     w.unlink(dir, "never").unwrap();
     assert_eq!(w.records::<schema::DestroyLog>(), 2);
     assert_eq!(w.getattr(never), Err(Errno::ESTALE));
+}
+
+#[test]
+fn the_wish_of_a_move_says_which_pool_the_file_is_in() {
+    let mut w = World::new();
+    knows_osts_and_pools(&mut w, 3, &[("fast", &[0, 1]), ("empty", &[])]);
+    let file = w.mknod(Fid::ROOT, "file");
+    let mut generation = w.getattr(file).unwrap().layout.unwrap().generation;
+    let mut moved = |pool: &str, osts: &[u32]| {
+        let wish =
+            Layout { want_first: -1, generation, pool: pool.to_owned(), osts: osts.to_vec(), ..Layout::default() };
+        let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None };
+        let layout = w.reint(Reint::Setlayout(op))?.attr.unwrap().layout.unwrap();
+        generation = layout.generation;
+        Ok((layout.osts, layout.pool))
+    };
+    let is_in = |pool: &str, ost: u32| Ok((vec![ost], pool.to_owned()));
+    assert_eq!(moved("fast", &[0]), is_in("fast", 0));
+    assert_eq!(moved("", &[1]), is_in("fast", 1), "it stays in its pool");
+    for (pool, osts) in [("slow", &[][..]), ("empty", &[]), ("fast", &[2])] {
+        assert_eq!(moved(pool, osts), Err(Errno::EINVAL), "{pool}");
+    }
+    assert_eq!(moved("", &[2]), is_in("", 2), "the target is not in the pool");
+    assert_eq!(moved("fast", &[0]), is_in("fast", 0));
+    assert_eq!(moved("none", &[0]), is_in("", 0));
 }
 
 /// The target crashes, `at` comes back and nobody else.

@@ -107,8 +107,10 @@ pub struct Pool {
 impl Pool {
     /// Longest name, in bytes.
     pub const NAME_MAX: usize = 15;
+    /// In a wish where the data of a file shall go: all targets, whatever pool the file was in.
+    pub const NONE: &str = "none";
     /// Names that `lfs setstripe -p` understands otherwise.
-    pub const RESERVED: [&str; 3] = ["none", "inherit", "ignore"];
+    pub const RESERVED: [&str; 3] = [Pool::NONE, "inherit", "ignore"];
 
     /// Whether a pool can have this name.
     pub fn name_is_valid(name: &str) -> bool {

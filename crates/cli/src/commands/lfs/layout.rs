@@ -55,18 +55,19 @@ pub struct Set {
 
 /// `lfs setstripe`.
 pub fn set(wish: &Set) -> anyhow::Result<()> {
-    let layout = wanted(wish)?;
+    let layout = wish.shape.layout()?;
     for path in &wish.paths {
         set_one(path, &layout, wish.delete)?;
     }
     Ok(())
 }
 
-fn wanted(wish: &Set) -> anyhow::Result<Layout> {
-    wish.shape.layout()
-}
-
 impl Shape {
+    /// Whether the data shall go to all targets, whatever its pool is.
+    pub fn leaves_pool(&self) -> bool {
+        self.pool.as_deref().is_some_and(|pool| parse_pool(pool).is_ok_and(|name| name.is_empty()))
+    }
+
     /// The wish of the options.
     pub fn layout(&self) -> anyhow::Result<Layout> {
         if !self.size.is_multiple_of(65536) {
@@ -98,7 +99,7 @@ impl Shape {
 fn parse_pool(text: &str) -> anyhow::Result<String> {
     let pool = text.split_once('.').map_or(text, |(_, pool)| pool);
     match pool {
-        "" | "none" => Ok(String::new()),
+        "" | Pool::NONE => Ok(String::new()),
         pool if Pool::name_is_valid(pool) => Ok(pool.to_owned()),
         pool => bail!("'{pool}' cannot be the name of a pool: 1 to {} letters, digits, '_' and '-'", Pool::NAME_MAX),
     }
@@ -152,7 +153,7 @@ pub fn refused(path: &Path, layout: &Layout, error: &io::Error) -> anyhow::Error
     let named: Vec<u32> = layout.osts.iter().copied().chain(u32::try_from(layout.want_first)).collect();
     match error.raw_os_error() {
         // EINVAL
-        Some(22) if !layout.pool.is_empty() => {
+        Some(22) if !layout.pool.is_empty() && layout.pool != Pool::NONE => {
             let pool = &layout.pool;
             let members = match pools::members_on(path, pool) {
                 Ok(members) => members,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::anyhow;
 use clap::Args;
 use fuse::ioctl::{self, Verb};
-use proto::msg::Layout;
+use proto::msg::{Layout, Pool};
 
 use super::layout::{Shape, refused};
 use crate::output::say;
@@ -36,7 +36,10 @@ pub struct Migrate {
 
 /// `lfs migrate`. A file that fails does not keep the others from it.
 pub fn run(wish: &Migrate) -> anyhow::Result<ExitCode> {
-    let layout = wish.shape.layout()?;
+    let mut layout = wish.shape.layout()?;
+    if wish.shape.leaves_pool() {
+        Pool::NONE.clone_into(&mut layout.pool);
+    }
     let names: Box<dyn Iterator<Item = io::Result<PathBuf>> + Send> = if wish.files.is_empty() {
         let end = if wish.null { 0 } else { b'\n' };
         let lines = BufReader::new(io::stdin()).split(end);
@@ -77,7 +80,7 @@ fn next<T>(all: &Mutex<Box<dyn Iterator<Item = T> + Send>>) -> Option<T> {
 
 fn move_one(path: &Path, layout: &Layout) -> anyhow::Result<()> {
     let shown = path.display();
-    ioctl::ask(path, Verb::Migrate, &ioctl::wish(layout)).map(drop).map_err(|error| match error.raw_os_error() {
+    ioctl::ask(path, Verb::Migrate, &ioctl::wish_in_pool(layout)).map(drop).map_err(|error| match error.raw_os_error() {
         // EBUSY
         Some(16) => anyhow!("'{shown}' was written all the time, or is being moved already; try again"),
         // EINVAL

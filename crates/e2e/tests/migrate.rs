@@ -1,0 +1,185 @@
+//! `lfs migrate`: an object target is emptied while programs work, and what becomes of a move whose mount dies.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Process, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use e2e::command::shell;
+use e2e::faults::wait_for;
+use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, needs_root, trees};
+
+fn lfs(words: &[&str]) -> Outcome {
+    adamant(["lfs"]).args(words).run()
+}
+
+fn osts(file: &Path) -> (Vec<u64>, String) {
+    let json = lfs(&["getstripe", "--json", file.to_str().unwrap()]).ok();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let osts = value["osts"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).collect();
+    (osts, value["pool"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Data files of an object target, and the bytes that are in them.
+fn objects(cluster: &Cluster, ost: u32) -> (usize, u64) {
+    fn below(folder: &Path) -> (usize, u64) {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let sums = entries.map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => below(&entry.path()),
+            Ok(metadata) => (1, metadata.len()),
+            Err(_) => (0, 0),
+        });
+        sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+    below(&cluster.place(Which::Ost(ost)).join("objects"))
+}
+
+/// A file of one stripe on the first target.
+fn on_the_first(file: &Path, content: &[u8]) {
+    lfs(&["setstripe", "-i", "0", file.to_str().unwrap()]).ok();
+    fs::write(file, content).unwrap();
+}
+
+/// Lines that carry their number are appended to `file`, until `end`; how many.
+fn append(file: &Path, end: &AtomicBool) -> u32 {
+    let mut out = fs::File::options().append(true).open(file).unwrap();
+    let mut lines = 0;
+    while !end.load(Ordering::Relaxed) {
+        writeln!(out, "{lines:7}").unwrap();
+        lines += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    lines
+}
+
+#[test]
+fn an_object_target_is_emptied_while_programs_write() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs migrate: drain an OST", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape { osts: 3, ..Shape::mounts(2) });
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let top = mount.to_str().unwrap();
+    let content = |number: u64| trees::bytes(number, 100_000 + 3000 * number as usize);
+    let files: Vec<PathBuf> = (0..40).map(|number| PathBuf::from(format!("f {number}"))).collect();
+    for (name, number) in files.iter().zip(0..) {
+        on_the_first(&mount.join(name), &content(number));
+    }
+    let wide = mount.join("wide");
+    lfs(&["setstripe", "-c", "2", "-o", "0,1", "-S", "64k", wide.to_str().unwrap()]).ok();
+    fs::write(&wide, trees::bytes(77, 20 << 20)).unwrap();
+    let before = fs::metadata(&wide).unwrap().modified().unwrap();
+    on_the_first(&mount.join("log"), &[]);
+    fs::write(mount.join("small"), "small").unwrap();
+
+    let ost = cluster.target_name(Which::Ost(0));
+    let end = AtomicBool::new(false);
+    let lines = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| append(&other.join("log"), &end));
+        let reader = scope.spawn(|| {
+            let mut rounds = 0;
+            while !end.load(Ordering::Relaxed) {
+                for (name, number) in files.iter().zip(0..) {
+                    assert!(fs::read(other.join(name)).unwrap() == content(number), "{}", name.display());
+                }
+                rounds += 1;
+            }
+            rounds
+        });
+        let no_more = format!("osp.{ost}-osc-MDT*.max_create_count=0");
+        adamant(["lctl", "set_param", "-P", &no_more]).ok();
+        let usable = format!("lod.{}-MDT0000-mdtlov.usable_obd", cluster.fsname);
+        wait_for("no new files lie there", || !cluster.parameter(&usable).contains(&ost));
+        let program = binary().display().to_string();
+        let drain = format!("'{program}' lfs find '{top}' --type f --ost 0 -print0 | '{program}' lfs migrate -0 -v");
+        // A file that was written all the time is tried again.
+        wait_for("the target has no files", || {
+            shell(&drain).run();
+            lfs(&["find", top, "--type", "f", "--ost", "0"]).ok().is_empty()
+        });
+        end.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+        writer.join().unwrap()
+    });
+    wait_for("the target has no objects", || objects(&cluster, 0) == (0, 0));
+
+    // What is on disk is the same as what is in memory.
+    cluster.kill9(Which::Mdt);
+    cluster.restart(Which::Mdt);
+    let expected: String = (0..lines).map(|line| format!("{line:7}\n")).collect();
+    for root in [&mount, &other] {
+        assert_eq!(fs::read_to_string(root.join("log")).unwrap(), expected);
+        for (name, number) in files.iter().zip(0..) {
+            assert!(fs::read(root.join(name)).unwrap() == content(number), "{}", name.display());
+        }
+        assert!(fs::read(root.join("wide")).unwrap() == trees::bytes(77, 20 << 20));
+        assert_eq!(fs::metadata(root.join("wide")).unwrap().modified().unwrap(), before);
+    }
+    let json = lfs(&["getstripe", "--json", wide.to_str().unwrap()]).ok();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&value["stripe_count"], &value["stripe_size"]), (&2.into(), &65536.into()), "{json}");
+
+    // What cannot be is said.
+    let name = |file: &str| mount.join(file).display().to_string();
+    lfs(&["migrate", "-i", "0", &name("wide")]).refused_with(&["wide", "OST0000 takes no new objects"]);
+    lfs(&["migrate", "-o", "9", &name("wide")]).refused_with(&["no OST0009"]);
+    lfs(&["migrate", "-p", "slow", &name("wide")]).refused_with(&["no pool", "slow"]);
+    lfs(&["migrate", top]).refused_with(&["is not a file"]);
+    lfs(&["migrate", &name("nothing"), &name("f 1")]).refused_with(&["nothing"]);
+    fs::set_permissions(&mount, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    adamant(["lfs", "migrate", &name("wide")]).by_user(1234, 1234).run().refused_with(&["wide", "not permitted"]);
+
+    // By pool.
+    let pool = format!("{}.fast", cluster.fsname);
+    adamant(["lctl", "pool_new", &pool]).ok();
+    adamant(["lctl", "pool_add", &pool, "1"]).ok();
+    lfs(&["migrate", "-p", "fast", "-c", "1", &name("wide")]).ok();
+    assert_eq!(osts(&wide), (vec![1], "fast".to_owned()));
+    lfs(&["migrate", "-p", "none", "-i", "2", &name("wide")]).ok();
+    assert_eq!(osts(&wide), (vec![2], String::new()));
+    assert!(fs::read(other.join("wide")).unwrap() == trees::bytes(77, 20 << 20));
+}
+
+#[test]
+fn a_move_that_is_not_completed_leaves_the_file_and_no_objects() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("lfs migrate: cut short", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    let content = trees::bytes(5, 200 << 20);
+    let file = cluster.mount(0).join("file");
+    on_the_first(&file, &content);
+    shell(&format!("sync '{}'", file.display())).ok();
+    let mut copying = |cluster: &Cluster| {
+        let mut program = Process::new(binary());
+        program.args(["lfs", "migrate", "-i", "1"]).arg(&file).stderr(Stdio::null());
+        let program = program.spawn().unwrap();
+        wait_for("some of it is copied", || objects(cluster, 1).1 > 1 << 20);
+        program
+    };
+
+    // Ctrl-C.
+    let mut program = copying(&cluster);
+    let pid = rustix::process::Pid::from_child(&program);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(!program.wait().unwrap().success());
+    wait_for("the copy is removed", || objects(&cluster, 1) == (0, 0));
+    assert_eq!(osts(&file).0, [0]);
+
+    // The mount dies.
+    let mut program = copying(&cluster);
+    cluster.kill9_mount(0);
+    program.wait().unwrap();
+    let log = cluster.server_log(Which::Mdt);
+    let uuid = log.split_once("/mnt0 (").and_then(|(_, rest)| rest.split(')').next()).unwrap();
+    let everywhere = format!("*.{}-*.evict_client={uuid}", cluster.fsname);
+    adamant(["lctl", "set_param", &everywhere]).ok();
+    let there = cluster.mount(1).join("file");
+    assert!(fs::read(&there).unwrap() == content);
+    assert_eq!(osts(&there).0, [0]);
+    wait_for("the copy is removed", || objects(&cluster, 1) == (0, 0));
+}

@@ -77,6 +77,44 @@ fn what_a_crash_undid_is_forgotten_by_those_who_saw_it() {
     assert!(c.nodes[b].invalidations.iter().any(told), "the kernel of {} was not told: {:?}", seen.ino, c.log);
 }
 
+/// Files grow, and are moved, while their object target is away: who wants to look at them meanwhile can, and nobody is evicted.
+#[test]
+fn a_file_that_cannot_leave_does_not_keep_others_waiting() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (small, fh) = c.create(a, 1, "small").unwrap();
+    c.write(a, fh, 0, &[1; 1000]).unwrap();
+    let (large, other) = c.create(a, 1, "large").unwrap();
+    c.write(a, other, 0, &[3; 200_000]).unwrap();
+    for fh in [fh, other] {
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    }
+    let ost = c.server("fs-OST0000");
+    c.kill(ost);
+    let write =
+        Call::Write { fh, ino: 0, offset: 0, data: vec![2; 200_000].into(), write_back: false, kill_priv: false };
+    let grows = c.send(a, write);
+    c.pass(Duration::from_secs(2));
+    let begin = c.now;
+    assert_eq!(c.lookup(b, 1, "small").unwrap().size, 1000);
+    let fh_of_b = c.open(b, small.ino, 0).unwrap();
+    assert_eq!(c.read(b, fh_of_b, 990, 100).unwrap()[..], [1; 10]);
+    assert!(c.now.since(begin) < Duration::from_secs(10), "after {:?}", c.now.since(begin));
+    assert!(stdx::marks::count("leave_makes_way") > 0);
+    // Whatever the lock timeouts are, nobody is evicted in an hour.
+    for _ in 0..60 {
+        c.pass(Duration::from_secs(60));
+        assert_eq!(c.lookup(b, 1, "small").unwrap().size, 1000);
+    }
+    assert!(!c.answered(a, grows));
+    c.start(ost);
+    assert_eq!(c.answer(a, grows), Ok(Answer::Written(200_000)));
+    assert_eq!(c.read(b, fh_of_b, 199_999, 10).unwrap()[..], [2]);
+    assert_eq!(c.getattr(b, large.ino).map(|stat| stat.size), Ok(200_000));
+    let evictions = c.log.iter().filter(|line| line.contains("evicts client")).count();
+    assert_eq!(evictions, 0, "{:?}", c.log);
+}
+
 /// The metadata target starts again before it has heard of the first object target, and the management target is away.
 #[test]
 fn a_file_that_knows_no_object_target_waits_for_one() {

@@ -13,6 +13,9 @@
 //! after the recovery      all resident files of the range are marked; then the note goes
 //! ```
 //!
+//! So does the answer for a file that was given another layout (`lfs setstripe`, `lfs migrate`) since the last group: the objects
+//! would be looked for where the old one says.
+//!
 //! Without a crash the note goes when nobody has moved a file of the range for a minute: marks that were made since are in
 //! earlier groups than its removal, or in the same.
 
@@ -111,6 +114,10 @@ pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
         cx.put(&range, &Moving {});
         mdt.moves.ranges.insert(range, Range { group: cx.group(), ..Range::default() });
     }
+    if layout_may_be_lost(cx, &node.inode) {
+        stdx::mark!("move_waits_for_its_layout");
+        cx.hold_until_durable();
+    }
     let durable = mdt.moves.durable;
     if let Some(range) = mdt.moves.ranges.get_mut(&range) {
         range.used = true;
@@ -123,6 +130,13 @@ pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
         mark_later(mdt, cx, node.fid());
     }
     watch(mdt, cx);
+}
+
+/// Whether a crash could give the file back the layout that it had before: then nobody would know of objects that are where the
+/// present one says.
+fn layout_may_be_lost(cx: &Cx<'_>, inode: &Inode) -> bool {
+    let was_changed = inode.layout.as_ref().is_some_and(|layout| layout.generation > 0);
+    was_changed && tree::version_of(inode) > cx.last_committed().0
 }
 
 /// A client that came back goes on with a move: the mark may have been lost.

@@ -9,6 +9,9 @@
 //! Setlayout Leave                  the metadata target drops its copy in the same group as the new layout
 //! ```
 //!
+//! Who wants the file meanwhile waits for the end, but not for object targets that are away: then the metadata target's lock goes
+//! back, what is in flight is waited for, and the move begins again. Otherwise this client would be evicted for their absence.
+//!
 //! A crash before the last step leaves the file resident and some bytes in objects that nobody looks at; the next attempt
 //! empties them.
 
@@ -24,11 +27,13 @@ use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_
 use super::striping::Striping;
 use super::{Task, access, flush, layout, read, step, steps};
 use crate::behind;
-use crate::cx::{Cx, Run, Stop};
+use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
-use crate::op::WaitKey;
+use crate::op::{Memo, WaitKey};
 use crate::world::World;
 
+/// How long others wait for the end of a move when all object targets seem to be there.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether the metadata target knows object targets.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -101,6 +106,7 @@ pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if let Some(file) = file_mut(cx.w, ino) {
         file.leave_asked = false;
         file.leaving = false;
+        file.makes_way = false;
         file.leave_error = match result {
             Err(Stop::Errno(errno)) => Some(errno),
             _ => None,
@@ -120,6 +126,9 @@ pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 
 fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
+    if cx.memo(steps::LEAVE_AWAY).is_some() {
+        anew(cx)?;
+    }
     pause(cx)?;
     access::load(cx, ino)?;
     behind::settled(cx, ino)?;
@@ -164,8 +173,64 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
     let lvb = file(cx.w, ino).map(|f| f.home.lvb()).unwrap_or_default();
     let content = read::whole(cx, ino, lvb.size)?;
-    copy(cx, ino, &layout, &content, &lvb)?;
-    switch(cx, ino, &layout, &lvb)
+    match copy(cx, ino, &layout, &content, &lvb) {
+        Err(Stop::Wait) if file(cx.w, ino).is_some_and(|f| f.makes_way) => make_way(cx, ino),
+        Err(Stop::Wait) => Err(cx.wait(node_key(ino))),
+        copied => {
+            copied?;
+            switch(cx, ino, &layout, &lvb)
+        }
+    }
+}
+
+/// The lock of a file that leaves is called back: an end of this attempt to give it back.
+pub(super) fn wanted(cx: &mut Cx<'_>, ino: u64) -> Stop {
+    let since = Instant(cx.memo(steps::LEAVE_WANTED).unwrap_or(cx.now().0));
+    cx.set_memo(steps::LEAVE_WANTED, since.0);
+    let until = since + PATIENCE;
+    if is_reachable(cx.w, ino) && cx.now() < until {
+        // It is looked again soon: a target may go away meanwhile.
+        let next = until.min(cx.now() + AGAIN);
+        cx.w.set_timer(next);
+        let _ = cx.wait(WaitKey::Timer);
+    } else if let Some(file) = file_mut(cx.w, ino)
+        && !core::mem::replace(&mut file.makes_way, true)
+    {
+        cx.w.wake(node_key(ino));
+    }
+    cx.wait(node_key(ino))
+}
+
+/// Whether requests pass to all targets that have objects of the file.
+pub(super) fn is_reachable(w: &World, ino: u64) -> bool {
+    let is_full = |dest| w.imports.get(dest).is_some_and(|target| target.is_full());
+    file(w, ino).is_some_and(|file| file.objects.iter().all(|object| is_full(object.dest)))
+}
+
+/// Lets others have the file, and begins again when what was sent is answered: until then nothing else may be written there.
+fn make_way(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    stdx::mark!("leave_makes_way");
+    cx.set_memo(steps::LEAVE_AWAY, 1);
+    cx.unlock(steps::LEAVE_LOCK);
+    access::end_turn(cx, ino);
+    if let Some(file) = file_mut(cx.w, ino) {
+        file.leaving = false;
+        file.makes_way = false;
+    }
+    cx.w.wake(node_key(ino));
+    Err(Stop::Wait)
+}
+
+/// Forgets an attempt that made way, once everything that it sent is answered.
+fn anew(cx: &mut Cx<'_>) -> Run<()> {
+    if cx.op.steps().iter().any(|(_, memo)| matches!(memo, Memo::Sent(_))) {
+        return Err(Stop::Wait);
+    }
+    crate::locks::unlock_all(cx);
+    let of_attempt = |memo: &Memo| matches!(memo, Memo::Reply(_) | Memo::Failed(_) | Memo::Number(_));
+    let done: Vec<Step> = cx.op.steps().iter().filter(|(_, memo)| of_attempt(memo)).map(|(step, _)| *step).collect();
+    done.into_iter().for_each(|step| cx.forget(step));
+    Ok(())
 }
 
 /// The file has no objects to go to: it was made when its metadata target had not heard of any object target. If this client

@@ -13,6 +13,7 @@
 //! eviction, gives the copy up as well: until the swap the file is what it was.
 
 use core::ops::Range;
+use core::time::Duration;
 use proto::connect::{BRW_SIZE_MAX, features};
 use proto::msg::{
     Extent, Layout, LockMode, Lvb, ObjectId, ObjectRep, Policy, ReadReq, Reint, ReintReq, Resource, SetlayoutKind,
@@ -23,16 +24,18 @@ use std::sync::Arc;
 
 use super::state::{ALL, Key, ensure, file, file_mut, node_key};
 use super::striping::{Piece, Striping};
-use super::{access, flush, layout, step, steps};
+use super::{access, flush, layout, leave, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
-use crate::op::Memo;
+use crate::op::{Memo, WaitKey};
 
 /// How often a file is copied that is written meanwhile.
 const TRIES_MAX: u64 = 5;
 /// Bytes that are copied at a time.
 const WINDOW: u64 = 4 << 20;
+/// How often it is looked whether others want the file.
+const LOOK: Duration = Duration::from_secs(1);
 /// The step that says that all writes of a window were sent.
 const SENT: u64 = u32::MAX as u64;
 
@@ -366,8 +369,24 @@ fn times(cx: &Cx<'_>, ino: u64) -> Lvb {
     })
 }
 
-/// From here on nobody else uses the data of the file, on this client neither; and the copy is what it is.
+/// From here on nobody else uses the data of the file, on this client neither; and the copy is what it is. Who wants the layout does
+/// not wait for object targets that are away: then this attempt ends.
 fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
+    let waits = alone_now(cx, ino, copy);
+    let Some(Memo::Lock { dest, cookie }) = cx.op.memo(steps::MIGRATE_LOCK) else { return waits };
+    let wanted = cx.w.imports.get(*dest).is_some_and(|mdt| mdt.locks.is_wanted(*cookie));
+    if waits != Err(Stop::Wait) {
+        return waits;
+    }
+    if wanted && !leave::is_reachable(cx.w, ino) {
+        stdx::mark!("migration_makes_way");
+        return Err(Errno::ESTALE.into());
+    }
+    cx.w.set_timer(cx.now() + LOOK);
+    Err(cx.wait(WaitKey::Timer))
+}
+
+fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::LAYOUT);

@@ -124,6 +124,8 @@ mod steps {
     pub const LEAVE_WRITE: Step = kind(22);
     pub const LEAVE_SET: Step = kind(23);
     pub const LEAVE_AGAIN: Step = kind(39);
+    pub const LEAVE_AWAY: Step = kind(70);
+    pub const LEAVE_WANTED: Step = kind(71);
     pub const SETTLE: Step = kind(40);
     pub const SETTLE_RECALL: Step = kind(41);
     pub const SETTLE_RECALL_END: Step = kind(44);

@@ -25,7 +25,7 @@ use super::flush::Round;
 use super::state::{
     ALL, HOME, KernelCall, Key, Object, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
 };
-use super::{access, flush, layout, step, steps};
+use super::{access, flush, layout, leave, step, steps};
 use crate::api::{Effect, Invalidation};
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
@@ -97,7 +97,7 @@ pub(super) fn flush_for_lock(cx: &mut Cx<'_>, dest: Dest, lock: &HeldLock) -> Ru
     let range = lock_range(lock);
     if !idle {
         if now.leaving && key == HOME {
-            return Err(cx.wait(node_key(ino)));
+            return Err(leave::wanted(cx, ino));
         }
         let bytes = now.file_range(key, &range);
         let pages = now.kernel_pages;

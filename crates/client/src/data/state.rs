@@ -255,6 +255,8 @@ pub struct NodeData {
     pub(super) exclusive: Option<OpId>,
     /// The data is being copied to its objects, under an EX lock.
     pub(super) leaving: bool,
+    /// Somebody else wants the file, and its objects cannot be written now: the move begins again later.
+    pub(super) makes_way: bool,
     /// [`super::Task::Leave`] runs.
     pub(super) leave_asked: bool,
     /// Why the last attempt to leave failed.
@@ -287,6 +289,7 @@ impl NodeData {
             read_ahead: Vec::new(),
             exclusive: None,
             leaving: false,
+            makes_way: false,
             leave_asked: false,
             leave_error: None,
             kernel_pages: false,

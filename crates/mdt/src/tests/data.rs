@@ -398,6 +398,17 @@ fn a_move_begins_when_a_crash_cannot_forget_it() {
         let reply = w.wait(mover, xid).expect("it is durable");
         assert_eq!((reply.header.status, reply.header.transno), (0, Transno(0)), "nothing to replay");
     }
+    // So does one that was just given another layout: the crash could give it back the old one.
+    w.commits = false;
+    let wish = Layout { stripe_size: 1 << 16, want_first: -1, ..Layout::default() };
+    let op = SetlayoutOp { fid: files[4], kind: SetlayoutKind::Set as i32, layout: Some(wish), lvb: None };
+    w.reint(Reint::Setlayout(op)).unwrap();
+    let xid = send(&mut w, files[4]);
+    assert!(w.wait(mover, xid).is_none());
+    w.write_groups();
+    w.settle();
+    w.write_groups();
+    assert_eq!(w.wait(mover, xid).expect("it is durable").header.status, 0);
     // The others do not wait, and their marks are lost in the crash, with their client.
     w.commits = false;
     for &file in &files[2..4] {

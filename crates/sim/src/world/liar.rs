@@ -434,28 +434,13 @@ impl World {
         }
     }
 
-    /// Nobody but the liar, and who has died or left, is evicted. (Who has built on what was lost with a client that died may be. So may who
-    /// does not give a lock back in time because what it covers has to go to a target that recovers: the liar keeps that waiting.)
+    /// Nobody but the liar, and who has died or left, is evicted. (Who has built on what was lost with a client that died may be.)
     pub(super) fn judge_eviction(&mut self, server: usize, line: &str) {
         let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
         let is_there = whom.and_then(|client| self.mounts.get(client)).is_some_and(|mount| !mount.leaving);
-        let held_up = line.contains("did not give back its lock") && self.another_recovers(server);
-        if self.liar.is_some()
-            && is_there
-            && !held_up
-            && self.faults.counts.deaths == 0
-            && self.faults.counts.power == 0
-        {
+        if self.liar.is_some() && is_there && self.faults.counts.deaths == 0 && self.faults.counts.power == 0 {
             self.fail(format!("beside a liar target {} {line}", self.servers[server].name));
         }
-    }
-
-    /// Whether another target than this one recovers.
-    fn another_recovers(&self, server: usize) -> bool {
-        let others = self.servers.iter().enumerate().filter(|(other, _)| *other != server);
-        let machines = others.filter_map(|(_, other)| other.machine.as_ref());
-        let statuses = machines.flat_map(|machine| machine.get_params("*.*.recovery_status"));
-        statuses.into_iter().any(|(_, status)| status.contains("status: RECOVERING"))
     }
 
     /// What targets hold for all clients is within their limits.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name, wish};
+use proto::msg::Layout;
 use proto::{Errno, Opcode};
 
 #[test]
@@ -75,6 +76,62 @@ fn what_a_crash_undid_is_forgotten_by_those_who_saw_it() {
     assert_eq!(c.getattr(b, dir_of_b).unwrap().nlink, 2);
     let told = |what: &Invalidation| matches!(what, Invalidation::Entry { name: gone, .. } if gone == &name("gone"));
     assert!(c.nodes[b].invalidations.iter().any(told), "the kernel of {} was not told: {:?}", seen.ino, c.log);
+}
+
+#[test]
+fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let data = vec![7; 200_000];
+    let on = |c: &mut Cluster, text: &str, osts: &[u32]| {
+        let (stat, fh) = c.create(a, 1, text).unwrap();
+        let list = Layout { osts: osts.to_vec(), stripe_size: 64 << 10, want_first: -1, ..Layout::default() };
+        c.call(a, Call::SetLayout { ino: stat.ino, wish: list }).unwrap();
+        (stat.ino, fh)
+    };
+    let files = [on(&mut c, "lost", &[0]), on(&mut c, "striped", &[1, 0]), on(&mut c, "kept", &[1])];
+    for (_, fh) in files {
+        c.write(a, fh, 0, &data).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    }
+    let (_, grows) = on(&mut c, "small", &[0]);
+    c.write(a, grows, 0, &[1; 100]).unwrap();
+    c.call(a, Call::Fsync { fh: grows, data_only: false }).unwrap();
+
+    let ost = c.replace("fs-OST0000");
+    c.pass(Duration::from_secs(300));
+    c.start(ost);
+    c.pass(Duration::from_secs(30));
+    for at in [a, b] {
+        for text in ["lost", "striped"] {
+            let found = c.lookup(at, 1, text).unwrap_or_else(|errno| panic!("{text} is still there: {errno}"));
+            assert_eq!(c.getattr(at, found.ino).map(|stat| stat.size), Err(Errno::EIO), "{text}");
+        }
+        assert_eq!(c.lookup(at, 1, "kept").unwrap().size, 200_000);
+        assert_eq!(c.lookup(at, 1, "small").unwrap().size, 100);
+    }
+    assert_eq!(c.read(a, files[0].1, 0, 10), Err(Errno::EIO));
+    assert_eq!(c.read(a, files[2].1, 199_999, 10).unwrap()[..], [7]);
+    // Small files grow to it, new ones lie there, and go through restarts.
+    for round in 0..2 {
+        let (_, new) = on(&mut c, &format!("new{round}"), &[0, 1]);
+        for fh in [grows, new] {
+            c.write(a, fh, 0, &data).unwrap();
+            c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+            assert_eq!(c.read(a, fh, 0, 300_000).unwrap()[..], data);
+        }
+        let fh = c.lookup(b, 1, "small").and_then(|stat| c.open(b, stat.ino, 0)).unwrap();
+        assert_eq!(c.read(b, fh, 0, 300_000).unwrap()[..], data);
+        ["fs-MDT0000", "fs-OST0000", "MGS"].into_iter().for_each(|name| c.restart(name));
+        c.pass(Duration::from_secs(30));
+    }
+    // What was lost can be removed, and its name be used again.
+    for text in ["lost", "striped"] {
+        c.unlink(b, 1, text).unwrap();
+        let (_, fh) = c.create(b, 1, text).unwrap();
+        assert_eq!(c.write(b, fh, 0, &data), Ok(200_000));
+        assert_eq!(c.read(b, fh, 0, 300_000).unwrap()[..], data);
+    }
 }
 
 /// Files grow, and are moved, while their object target is away: who wants to look at them meanwhile can, and nobody is evicted.

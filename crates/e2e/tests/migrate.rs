@@ -1,4 +1,4 @@
-//! `lfs migrate`: an object target is emptied while programs work, and what becomes of a move whose mount dies.
+//! Object targets are emptied (`lfs migrate`) while programs work, and replaced when they are lost (`mkfs --replace`).
 
 use std::fs;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use e2e::command::shell;
 use e2e::faults::wait_for;
-use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, needs_root, trees};
+use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, command, needs_root, trees};
 
 fn lfs(words: &[&str]) -> Outcome {
     adamant(["lfs"]).args(words).run()
@@ -144,6 +144,70 @@ fn an_object_target_is_emptied_while_programs_write() {
 }
 
 #[test]
+fn an_object_target_whose_disk_is_lost_is_replaced() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("mkfs --replace", Duration::from_secs(90));
+    let mut cluster = Cluster::start(&story, Shape::mounts(2));
+    let (mount, other) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    let content = trees::bytes(5, 300_000);
+    fs::create_dir(mount.join("d")).unwrap();
+    on_the_first(&mount.join("d/lost"), &content);
+    on_the_first(&mount.join("d/small"), b"small");
+    let kept = mount.join("d/kept");
+    lfs(&["setstripe", "-i", "1", kept.to_str().unwrap()]).ok();
+    fs::write(&kept, &content).unwrap();
+    adamant(["sync"]).arg(&mount).ok();
+
+    let name = cluster.target_name(Which::Ost(0));
+    let place = cluster.place(Which::Ost(0)).to_path_buf();
+    let fsname = cluster.fsname.clone();
+    let make = |mgs: &str, more: &[&str]| {
+        let words = ["mkfs", "--fsname", &fsname, "--ost", "--index", "0", "--mgsnode", mgs];
+        adamant(words).args(more).arg(&place).run()
+    };
+    let mgs = cluster.nid(Which::Mgt).to_owned();
+    cluster.kill9(Which::Ost(0));
+    fs::remove_dir_all(&place).unwrap();
+    make(&mgs, &[]).ok();
+    cluster.restart_fails(Which::Ost(0), &[]).refused_with(&["in use by another target", "--replace"]);
+    make(&mgs, &["--reformat", "--replace"]).ok();
+    cluster.restart(Which::Ost(0));
+    wait_for("its place is taken", || {
+        cluster.server_log(Which::Mgt).contains(&format!("'{name}' takes the place of the target that was at"))
+    });
+
+    for root in [&mount, &other] {
+        let folder = root.join("d");
+        wait_for("what was lost is an error", || {
+            fs::read(folder.join("lost")).is_err_and(|error| error.raw_os_error() == Some(5))
+        });
+        assert!(fs::read(folder.join("kept")).unwrap() == content);
+        assert_eq!(fs::read(folder.join("small")).unwrap(), b"small");
+        let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["kept", "lost", "small"]);
+    }
+    // Small files grow to it, and new ones lie there.
+    fs::write(other.join("d/small"), &content).unwrap();
+    let probe = mount.join("probe").display().to_string();
+    wait_for("it takes new objects", || lfs(&["setstripe", "-i", "0", &probe]).code == Some(0));
+    on_the_first(&other.join("d/new"), &content);
+    // The files that lay there are found, and removed.
+    let gone = lfs(&["find", mount.join("d").to_str().unwrap(), "--type", "f", "--ost", "0"]).ok();
+    assert!(gone.contains("d/lost"), "{gone}");
+    command("rm").arg(mount.join("d/lost")).ok();
+    on_the_first(&mount.join("d/lost"), &content);
+    cluster.kill9_servers();
+    cluster.start_all();
+    for file in ["kept", "small", "new", "lost"] {
+        assert!(fs::read(mount.join("d").join(file)).unwrap() == content, "{file}");
+    }
+    adamant(["mkfs", "--mdt", "--replace", "--mgsnode", &mgs]).arg(place.join("x")).run().refused_with(&["--ost"]);
+}
+
+#[test]
 fn a_move_that_is_not_completed_leaves_the_file_and_no_objects() {
     if !needs_root() {
         return;
@@ -154,7 +218,7 @@ fn a_move_that_is_not_completed_leaves_the_file_and_no_objects() {
     let file = cluster.mount(0).join("file");
     on_the_first(&file, &content);
     shell(&format!("sync '{}'", file.display())).ok();
-    let mut copying = |cluster: &Cluster| {
+    let copying = |cluster: &Cluster| {
         let mut program = Process::new(binary());
         program.args(["lfs", "migrate", "-i", "1"]).arg(&file).stderr(Stdio::null());
         let program = program.spawn().unwrap();

@@ -47,6 +47,9 @@ pub enum Verb {
     Migrate = 8,
     /// In: a pool's name, filled up with NUL to 16 bytes; then as for `SetLayout`.
     SetLayoutInPool = 110,
+    /// The layout of a file of the same mount that cannot be opened, for the superuser. In: its inode number, u64. Out: as for
+    /// `GetLayout`.
+    LayoutOf = 112,
     /// In: nothing, or the name of a pool. Out: the names of all pools, or runs of indexes of that one's object targets (`0-3`),
     /// one a line; `ENOENT` if there is no such pool.
     Pools = 111,
@@ -56,10 +59,22 @@ impl Verb {
     /// The verb of a number.
     pub fn from_raw(raw: u8) -> Option<Verb> {
         use Verb::{
-            FidToPath, GetLayout, Identity, Migrate, PathToFid, Pools, SetLayout, SetLayoutInPool, Sync, TargetSpace,
+            FidToPath, GetLayout, Identity, LayoutOf, Migrate, PathToFid, Pools, SetLayout, SetLayoutInPool, Sync,
+            TargetSpace,
         };
-        let all =
-            [PathToFid, FidToPath, GetLayout, SetLayout, TargetSpace, Identity, Sync, Migrate, SetLayoutInPool, Pools];
+        let all = [
+            PathToFid,
+            FidToPath,
+            GetLayout,
+            SetLayout,
+            TargetSpace,
+            Identity,
+            Sync,
+            Migrate,
+            SetLayoutInPool,
+            LayoutOf,
+            Pools,
+        ];
         all.into_iter().find(|verb| *verb as u8 == raw)
     }
 }
@@ -161,7 +176,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// # Errors
 /// The path's, `ENOTTY` if it is not on an Adamant mount, or what the verb gives.
 pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
-    ask_opened(rustix::fs::open(path, OPEN, Mode::empty())?.as_fd(), verb, input)
+    ask_fd(rustix::fs::open(path, OPEN, Mode::empty())?.as_fd(), verb, input)
 }
 
 /// The same of a name in a directory that is open. A symbolic link is not followed.
@@ -170,10 +185,14 @@ pub fn ask(path: &Path, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
 /// As [`ask`].
 pub fn ask_at(directory: BorrowedFd<'_>, name: &OsStr, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
     let file = rustix::fs::openat(directory, name, OPEN | OFlags::NOFOLLOW, Mode::empty())?;
-    ask_opened(file.as_fd(), verb, input)
+    ask_fd(file.as_fd(), verb, input)
 }
 
-fn ask_opened(file: BorrowedFd<'_>, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
+/// The same of what is open.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_fd(file: BorrowedFd<'_>, verb: Verb, input: &[u8]) -> io::Result<Vec<u8>> {
     let mut block = request(verb, input)?;
     #[allow(unsafe_code)]
     // SAFETY: the opcode carries the direction and the size of the block that the updater points to.

@@ -326,7 +326,7 @@ impl Adapter {
                 Err(errno) => incoming.into_reply().error(errno),
             },
             Operation::Ioctl { command, input, .. } if *command == ioctl::COMMAND => {
-                match self.plan_ioctl(self.node(request.node), input) {
+                match self.plan_ioctl(self.node(request.node), request.uid == 0, input) {
                     Ok(call) => self.submit(incoming, call, |reply, outcome| {
                         let bytes = outcome.map(|answer| ioctl_bytes(&answer));
                         reply.ioctl(0, &ioctl::answer(bytes.as_deref().map_err(|error| *error)));
@@ -392,7 +392,7 @@ impl Adapter {
     }
 
     /// The call that an ioctl asks for, or what is answered without one.
-    fn plan_ioctl(&self, ino: u64, block: &[u8]) -> Result<Call, Vec<u8>> {
+    fn plan_ioctl(&self, ino: u64, by_root: bool, block: &[u8]) -> Result<Call, Vec<u8>> {
         let refused = || ioctl::answer(Err(Errno::EINVAL));
         let (verb, input) = ioctl::parse_request(block).ok_or_else(refused)?;
         match verb {
@@ -403,6 +403,11 @@ impl Adapter {
                 fid.map(|fid| Call::FidToPath { fid }).ok_or_else(refused)
             }
             Verb::GetLayout => Ok(Call::GetLayout { ino }),
+            Verb::LayoutOf if !by_root => Err(ioctl::answer(Err(Errno::EPERM))),
+            Verb::LayoutOf => {
+                let number = input.try_into().map(u64::from_le_bytes).map_err(|_| refused())?;
+                Ok(Call::GetLayout { ino: number })
+            }
             Verb::SetLayout => ioctl::parse_wish(input).map(|wish| Call::SetLayout { ino, wish }).ok_or_else(refused),
             Verb::Migrate => {
                 ioctl::parse_wish_in_pool(input).map(|wish| Call::Migrate { ino, wish }).ok_or_else(refused)

@@ -61,6 +61,8 @@ pub struct NewTarget {
     pub params: Vec<String>,
     /// A metadata target whose names are hashed without a key, as versions before 0.2.0 do it.
     pub plain_names: bool,
+    /// An object target that takes the place of one whose store is lost.
+    pub replaces: bool,
 }
 
 /// The folder of data files in an object target's directory.
@@ -152,6 +154,7 @@ fn write_first_records(engine: &dyn Engine, new: &NewTarget) -> Result<(), Strin
         wall_ns: clock::wall_ns(),
         params: new.params.clone(),
         name_key: (new.name.kind == TargetKind::Mdt && !new.plain_names).then(|| clock::uuid().0.to_be_bytes()),
+        replaces: new.replaces,
     };
     let batch = match new.name.kind {
         TargetKind::Mgt | TargetKind::Ost => target::format(&format),
@@ -493,6 +496,7 @@ fn open(place: &Place, options: &ServeOptions, scratch: &mut Vec<PathBuf>) -> Re
                 reformat: false,
                 params: Vec::new(),
                 plain_names: false,
+                replaces: false,
             };
             write_first_records(&engine, &new)?;
             let failed =
@@ -855,7 +859,14 @@ mod tests {
         let mut threads = Vec::new();
         for (position, engine) in engines.iter().enumerate() {
             let name: TargetName = format!("fs{position}-MDT0000").parse().unwrap();
-            let new = NewTarget { name, mgs: Vec::new(), reformat: false, plain_names: false, params: Vec::new() };
+            let new = NewTarget {
+                name,
+                mgs: Vec::new(),
+                reformat: false,
+                plain_names: false,
+                replaces: false,
+                params: Vec::new(),
+            };
             write_first_records(engine, &new).unwrap();
             let header = header_of(engine, "mem:").unwrap();
             let target = opened(header, Arc::new(engine.clone()), None, "mem:").unwrap();

@@ -30,9 +30,9 @@ pub fn of_new_file(default: Option<&Layout>, osts: &Osts, fid: Fid, resident: bo
     let stripe_size = if default.stripe_size == 0 { STRIPE_SIZE_DEFAULT } else { default.stripe_size };
     // Without object targets the data can only stay here.
     let pool = if osts.members(&default.pool).is_some() { default.pool } else { String::new() };
-    let layout = |osts: Vec<u32>, pool| {
-        let resident = resident || osts.is_empty();
-        Layout { stripe_size, resident, osts, pool, ..Layout::default() }
+    let layout = |chosen: Vec<u32>, pool| {
+        let resident = resident || chosen.is_empty();
+        Layout { stripe_size, resident, osts: chosen, pool, first_object: osts.first_object, ..Layout::default() }
     };
     if !default.osts.is_empty() {
         return layout(default.osts, pool);

@@ -99,6 +99,7 @@ pub fn recovered(mdt: &Mdt, cx: &mut Cx<'_>) {
 /// of an attempt.
 pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
     let marked = node.inode.leaving && !mdt.lacks_osts(&node.inode);
+    number(mdt, cx, &mut node);
     let range = Moving::range_of(node.fid());
     if !mdt.moves.ranges.contains_key(&range) {
         if marked {
@@ -130,6 +131,22 @@ pub fn begin(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: tree::Node) {
         mark_later(mdt, cx, node.fid());
     }
     watch(mdt, cx);
+}
+
+/// An object target was replaced since the file was made: its objects are new.
+fn number(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut tree::Node) {
+    let first = mdt.osts.first_object;
+    let Some(layout) = node.inode.layout.as_mut().filter(|layout| layout.first_object < first) else { return };
+    // What there may be of an earlier attempt is looked for under the old numbers.
+    if node.inode.leaving {
+        return;
+    }
+    stdx::mark!("objects_numbered_anew");
+    cx.changes_nothing();
+    layout.first_object = first;
+    layout.generation += 1;
+    cx.put(&node.ino, &node.inode);
+    cx.hold_until_durable();
 }
 
 /// Whether a crash could give the file back the layout that it had before: then nobody would know of objects that are where the

@@ -99,12 +99,14 @@ pub struct Osts {
     pub qos_threshold_rr: u8,
     /// `lod.*.qos_prio_free`: how much free space counts against an even spread, in percent.
     pub qos_prio_free: u8,
+    /// Number of the first object of a new file ([`proto::msg::Layout::first_number`]).
+    pub first_object: u32,
 }
 
 impl Default for Osts {
     fn default() -> Osts {
         let (everywhere, pools) = (Usable::default(), BTreeMap::new());
-        Osts { all: Vec::new(), everywhere, pools, qos_threshold_rr: 17, qos_prio_free: 91 }
+        Osts { all: Vec::new(), everywhere, pools, qos_threshold_rr: 17, qos_prio_free: 91, first_object: 0 }
     }
 }
 

@@ -24,7 +24,8 @@ use crate::osts::ASK_EVERY;
 use crate::{Mdt, layouts, moves, params, tree};
 use bytes::Bytes;
 use core::time::Duration;
-use proto::msg::{DestroyRep, DestroyReq, ObjSetattrReq, ObjectId, StatfsRep, StatfsReq, StrayObjects};
+use proto::connect::features;
+use proto::msg::{DestroyRep, DestroyReq, Layout, ObjSetattrReq, ObjectId, StatfsRep, StatfsReq, StrayObjects};
 use proto::{ClientUuid, Errno, Fid, Opcode, TargetIndex, TargetKind, TargetName, Transno};
 use schema::{DestroyLog, Inode, MdtState, ObjectsKey, Oi, Orphan, Record, SeqGrant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -115,11 +116,23 @@ struct AskSpace(u32);
 
 impl Mdt {
     /// Takes the object targets and their pools from the configuration, with the persistent parameters of those that are new.
-    pub(crate) fn learn_osts(&mut self, cx: &Cx<'_>) {
+    pub(crate) fn learn_osts(&mut self, cx: &mut Cx<'_>) {
         for index in self.osts.configure(&layouts::osts_of(cx.config())) {
             params::of_new_ost(self, cx, index);
         }
         self.osts.set_pools(&cx.config().pools);
+        self.number_objects(cx);
+    }
+
+    /// An object target was replaced: numbers of new objects tell them from those that the lost one had. Not before all clients
+    /// know of numbers.
+    fn number_objects(&mut self, cx: &mut Cx<'_>) {
+        let first = Layout::first_number(cx.config().replaced);
+        let known = cx.header().incompat & format_features::LAYOUT_SWAP != 0;
+        if first > self.osts.first_object && (known || cx.all_clients_have(features::LAYOUT_SWAP)) {
+            cx.set_incompat(format_features::LAYOUT_SWAP);
+            self.osts.first_object = first;
+        }
     }
 }
 
@@ -132,6 +145,7 @@ pub fn watch_osts(mdt: &mut Mdt, cx: &mut Cx<'_>) {
 }
 
 fn ask_spaces(mdt: &mut Mdt, cx: &mut Cx<'_>) {
+    mdt.number_objects(cx);
     for index in mdt.osts.ask() {
         cx.spawn(Task::new("space", AskSpace(index)));
     }

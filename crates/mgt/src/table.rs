@@ -47,7 +47,7 @@ pub struct FileSystem {
 impl Default for FileSystem {
     fn default() -> FileSystem {
         FileSystem {
-            record: FsRec { config_version: 0, next_sequence: Fid::SEQ_FIRST },
+            record: FsRec { next_sequence: Fid::SEQ_FIRST, ..FsRec::default() },
             targets: BTreeMap::new(),
             params: BTreeMap::new(),
             pools: BTreeMap::new(),
@@ -71,6 +71,7 @@ impl FileSystem {
             params: self.params.iter().map(param).collect(),
             fsname: fsname.to_owned(),
             pools: self.pools.iter().map(pool).collect(),
+            replaced: self.record.replaced,
         }
     }
 

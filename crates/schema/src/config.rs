@@ -19,6 +19,9 @@ pub struct TargetRec {
     /// Which start that was, as the target said it; 0: it did not.
     #[prost(uint64, tag = "85")]
     pub start: u64,
+    /// It took the place of a lost one: how many object targets of the file system had been replaced then, itself included.
+    #[prost(uint32, tag = "140")]
+    pub replaced: u32,
 }
 
 impl Record for TargetRec {
@@ -125,6 +128,9 @@ pub struct FsRec {
     /// First FID sequence that was not given to a metadata target of this file system.
     #[prost(uint64, tag = "2")]
     pub next_sequence: u64,
+    /// How many object targets were replaced.
+    #[prost(uint32, tag = "140")]
+    pub replaced: u32,
 }
 
 impl Record for FsRec {

@@ -65,6 +65,13 @@ pub struct Header {
     /// administrator accepts it. 0: nothing is known against it.
     #[prost(uint64, tag = "85")]
     pub newer_count: u64,
+    /// Object targets: made to take the place of one whose store is lost.
+    #[prost(bool, tag = "140")]
+    pub replaces: bool,
+    /// The answer to that: how many object targets of the file system had been replaced then, this one included. Objects with lower
+    /// numbers ([`proto::msg::Layout::first_number`]) were on the lost one.
+    #[prost(uint32, tag = "141")]
+    pub replaced: u32,
 }
 
 impl Record for Header {

@@ -130,7 +130,7 @@ fn the_records_have_these_bytes_for_ever() {
     golden((), OstState { next_file: 9, ..OstState::default() }, "21", "0809");
     golden(
         "adamant-OST0001".to_owned(),
-        TargetRec { uuid: Bytes::from_static(&[1; 2]), nids: vec!["a".into()], instance: 3, start: 0 },
+        TargetRec { uuid: Bytes::from_static(&[1; 2]), nids: vec!["a".into()], instance: 3, ..TargetRec::default() },
         "306164616d616e742d4f535430303031",
         "0a0201011201611803",
     );
@@ -140,7 +140,7 @@ fn the_records_have_these_bytes_for_ever() {
         "316673006d64742e2a2e646f6d5f73747269706573697a65",
         "0a0130",
     );
-    golden("fs".to_owned(), FsRec { config_version: 2, next_sequence: 3 }, "326673", "08021003");
+    golden("fs".to_owned(), FsRec { config_version: 2, next_sequence: 3, ..FsRec::default() }, "326673", "08021003");
     golden((), MgtState { next_sequence: 3 }, "33", "0803");
 }
 

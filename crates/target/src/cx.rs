@@ -87,6 +87,12 @@ impl Cx<'_> {
         self.m.exports.of_client(uuid).is_some()
     }
 
+    /// Whether another peer than the sender is connected under this name.
+    pub fn is_connected(&self, description: &str) -> bool {
+        let sender = proto::Handle(self.op.export.0);
+        self.m.exports.iter().any(|e| e.handle != sender && e.link.is_some() && e.description == description)
+    }
+
     /// Whether every client that has an export, connected or not, knows this feature of the protocol.
     pub fn all_clients_have(&self, feature: u64) -> bool {
         self.m.exports.iter().all(|export| export.lightweight || export.features & feature == feature)

@@ -139,6 +139,8 @@ pub struct Format {
     /// Of a metadata target: the key of its file system's hash of names, drawn at random; none for a file system that
     /// older versions can serve.
     pub name_key: Option<[u8; 16]>,
+    /// An object target that takes the place of one whose store is lost.
+    pub replaces: bool,
 }
 
 /// The records that every new store begins with; a kind of target adds its own. Commit them, sealed with
@@ -166,6 +168,8 @@ pub fn format(format: &Format) -> Batch {
         open_key_epoch: 0,
         second_key: Bytes::new(),
         newer_count: 0,
+        replaces: format.replaces,
+        replaced: 0,
     };
     let mut batch = Batch::new();
     batch.put(Header::key(&()), header.encode_record());

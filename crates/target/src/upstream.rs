@@ -315,6 +315,8 @@ impl Machine {
             instance: self.header.mount_count,
             first: !self.header.registered,
             start: self.start_id(),
+            replace: self.header.replaces && self.header.replaced == 0,
+            replaced: self.header.replaced,
         };
         let out = Outgoing { timeout: Some(Duration::from_secs(30)), ..Outgoing::new(Opcode::MgsRegister, &body) };
         self.submit_upstream(index, out, For::Register);
@@ -382,6 +384,11 @@ impl<S: Service> Target<S> {
                 false => reason,
             });
             return;
+        }
+        let RegisterRep { replaced, .. } = frame.decode().unwrap_or_default();
+        if self.m.header.replaces && replaced > self.m.header.replaced {
+            self.m.header.replaced = replaced;
+            self.m.header_dirty();
         }
         self.m.upstreams.registered = true;
         self.m.set_window_times();

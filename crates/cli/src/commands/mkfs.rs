@@ -42,6 +42,9 @@ pub struct Arguments {
     /// Destroy the target that the directory holds. Other files stay, and do not keep it from being made
     #[arg(long)]
     pub reformat: bool,
+    /// With --ost: takes the place of a lost target of that index. What the lost one had is gone: files that lay on it are errors
+    #[arg(long)]
+    pub replace: bool,
     /// A directory, which is made if there is none; otherwise it must be empty
     #[arg(value_name = "TARGET")]
     pub target: String,
@@ -59,6 +62,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     if !arguments.mgs && arguments.mgsnode.is_empty() {
         misuse!("a metadata or object target must know its MGS; give --mgsnode HOST:PORT");
+    }
+    if arguments.replace && (arguments.mgs || !arguments.ost) {
+        misuse!("only an object target can be replaced (--ost); put a copy of the store of another one back");
     }
     if arguments.index > 0xffff {
         misuse!("index {} is too large; at most 65535", arguments.index);
@@ -82,6 +88,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             reformat: arguments.reformat,
             params: arguments.params.clone(),
             plain_names: arguments.plain_names,
+            replaces: arguments.replace,
         };
         server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
         say!("{name} made in {}", directory.display());

@@ -175,8 +175,14 @@ impl Plan {
             if !target.there {
                 let mgs = if target.kind == TargetKind::Mgt { vec![] } else { vec![self.home.listen()] };
                 let place = Place::Directory(self.home.dir().join(&target.folder));
-                let new =
-                    NewTarget { name: name.clone(), mgs, reformat: false, params: Vec::new(), plain_names: false };
+                let new = NewTarget {
+                    name: name.clone(),
+                    mgs,
+                    reformat: false,
+                    params: Vec::new(),
+                    plain_names: false,
+                    replaces: false,
+                };
                 server::format(&place, &new).map_err(anyhow::Error::msg)?;
                 made.push(name.to_string());
             }

@@ -85,6 +85,8 @@ pub(crate) mod step {
     pub const MODE: Step = 19;
     /// A file that has set-id bits is cut by its open.
     pub const SET_ID: Step = 24;
+    /// The kernel drops pages of a file whose size is lost.
+    pub const SIZE_LOST: Step = 30;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
     /// Directories and objects that a request is about to change, up to three.
@@ -316,21 +318,19 @@ pub(crate) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     Ok(compose(node, attr, data, node.certain_attr().is_some()))
 }
 
-/// [`stat`] for who looked a name up. If the object targets cannot say how large the file is because a record there is lost, a name
-/// that the kernel does not know yet is found all the same, with nothing to be kept: it can be removed, and who asks for the size is
-/// answered the error. (Of a file that the kernel knows, it may have pages beyond a size that is made up.)
+/// [`stat`] for who looked a name up. If the object targets cannot say how large the file is because a record there is lost, the name
+/// is found all the same, with nothing to be kept: it can be removed, and who asks for the size is answered the error. Pages that
+/// the kernel has beyond the size that is made up go first.
 pub(crate) fn stat_of_name(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     let found = stat(cx, ino);
     if found != Err(Stop::Errno(Errno::EIO)) {
         return found;
     }
-    match cx.w.nodes.get(ino) {
-        Some(node) if node.lookups == 0 && node.is_regular() => match &node.attr {
-            Some(attr) => Ok(compose(node, attr, None, false)),
-            None => found,
-        },
-        _ => found,
+    if cx.w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
+        cx.invalidate_kernel(step::SIZE_LOST, ino, 0, u64::MAX)?;
     }
+    let Some(node) = cx.w.nodes.get(ino).filter(|node| node.is_regular()) else { return found };
+    node.attr.as_ref().map_or(found, |attr| Ok(compose(node, attr, None, false)))
 }
 
 /// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are

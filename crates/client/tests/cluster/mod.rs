@@ -180,19 +180,7 @@ impl Cluster {
 
     /// A target that was formatted and never started.
     pub fn add_server(&mut self, name: &str) -> usize {
-        let engine = MemEngine::new();
-        let mgs: Vec<Nid> = vec!["unix:MGS".parse().unwrap()];
-        let format = Format {
-            name: name.parse().unwrap(),
-            uuid: self.servers.len() as u128 + 1,
-            mgs,
-            version: "test".into(),
-            wall_ns: 1,
-            params: Vec::new(),
-            name_key: name.contains("MDT").then_some([7; 16]),
-        };
-        let batch = if name.contains("MDT") { mdt::format(&format, (0, 0)) } else { target::format(&format) };
-        engine.commit(1, &batch.seal(&schema::formats())).unwrap();
+        let engine = self.new_store(name, false);
         self.servers.push(Server {
             name: name.to_owned(),
             nid: format!("unix:{name}").parse().unwrap(),
@@ -204,6 +192,33 @@ impl Cluster {
             serving: false,
         });
         self.servers.len() - 1
+    }
+
+    /// The store of a target is lost, and a new one takes its place. It is not started.
+    pub fn replace(&mut self, name: &str) -> usize {
+        let at = self.server(name);
+        self.kill(at);
+        self.servers[at].engine = self.new_store(name, true);
+        self.servers[at].data = MemData::new();
+        at
+    }
+
+    fn new_store(&mut self, name: &str, replaces: bool) -> MemEngine {
+        let engine = MemEngine::new();
+        let mgs: Vec<Nid> = vec!["unix:MGS".parse().unwrap()];
+        let format = Format {
+            name: name.parse().unwrap(),
+            uuid: u128::from(self.rng.u64()),
+            mgs,
+            version: "test".into(),
+            wall_ns: 1,
+            params: Vec::new(),
+            name_key: name.contains("MDT").then_some([7; 16]),
+            replaces,
+        };
+        let batch = if name.contains("MDT") { mdt::format(&format, (0, 0)) } else { target::format(&format) };
+        engine.commit(1, &batch.seal(&schema::formats())).unwrap();
+        engine
     }
 
     pub fn server(&self, name: &str) -> usize {

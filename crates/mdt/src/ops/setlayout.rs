@@ -110,7 +110,7 @@ fn set(
     let choose = || layouts::of_new_file(Some(&default), &mdt.osts, inode.fid, true);
     let mut layout = first.map_or_else(choose, |first| Layout { resident: true, ..first });
     layout.generation = generation + 1;
-    layout.first_object = tree::objects_of(inode).first;
+    layout.first_object = layout.first_object.max(tree::objects_of(inode).first);
     inode.layout = Some(layout);
     Ok(())
 }
@@ -245,7 +245,7 @@ fn grow_elsewhere(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -
         doomed = Some(tree::objects_of(&node.inode));
         numbered(cx, node, &layout);
     } else {
-        layout.first_object = tree::objects_of(&node.inode).first;
+        layout.first_object = tree::objects_of(&node.inode).first.max(mdt.osts.first_object);
     }
     node.inode.layout = Some(layout);
     node.inode.leaving = false;

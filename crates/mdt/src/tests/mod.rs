@@ -88,6 +88,7 @@ impl World {
             wall_ns: 1,
             params: Vec::new(),
             name_key: None,
+            replaces: false,
         };
         let mut batch = format(&made, (0, 0));
         let header = TargetHeader {

@@ -5,7 +5,7 @@
 //! The first target of a file system makes the file system known, whichever kind it is. The answer comes when the table is
 //! durable. A refusal comes with a sentence for the person who started the target.
 
-use proto::msg::{RegisterRep, RegisterReq};
+use proto::msg::{Layout, RegisterRep, RegisterReq};
 use proto::{Errno, Nid, TargetKind, TargetName};
 use schema::{FsRec, TargetRec};
 use target::{Cx, LogLevel, Reply, Request, Stop};
@@ -21,7 +21,8 @@ const INDEX_MAX: u32 = 0xffff;
 /// One attempt.
 pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: RegisterReq = request.decode()?;
-    let fsname = match check(&mgt.table, &req) {
+    let is_connected = cx.is_connected(&req.target);
+    let fsname = match check(&mgt.table, &req, is_connected) {
         Ok(name) => name.fsname,
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
@@ -34,16 +35,31 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     cx.hold_until_durable();
     let fs = mgt.table.get(&fsname);
     let version = fs.map_or(0, |fs| fs.record.config_version);
-    let record = TargetRec { uuid: req.target_uuid, nids: req.nids, instance: req.instance, start: req.start };
-    if fs.and_then(|fs| fs.targets.get(&req.target)) == Some(&record) {
-        return Ok(Reply::new(&RegisterRep { config_version: version, ..RegisterRep::default() }));
+    let known = fs.and_then(|fs| fs.targets.get(&req.target));
+    // A configuration that was made anew counts from what targets know.
+    let count = fs.map_or(0, |fs| fs.record.replaced).max(req.replaced);
+    let again = known.is_some_and(|known| known.uuid == req.target_uuid);
+    let (replaced, count) = match known {
+        Some(known) if again => (known.replaced.max(req.replaced), count),
+        _ if req.replace && req.replaced == 0 => (count + 1, count + 1),
+        _ => (req.replaced, count),
+    };
+    let record =
+        TargetRec { uuid: req.target_uuid, nids: req.nids, instance: req.instance, start: req.start, replaced };
+    if known == Some(&record) {
+        return Ok(Reply::new(&RegisterRep { config_version: version, replaced, ..RegisterRep::default() }));
+    }
+    if let Some(lost) = known.filter(|_| !again) {
+        let line = format!("'{}' takes the place of the target that was at {}", req.target, lost.nids.join(","));
+        cx.log(LogLevel::Warn, line);
     }
 
     cx.put(&req.target, &record);
     let fs = mgt.table.entry(fsname.clone()).or_default();
+    fs.record.replaced = count;
     fs.targets.insert(req.target, record);
     let config_version = changed(mgt, cx, &fsname);
-    Ok(Reply::new(&RegisterRep { config_version, ..RegisterRep::default() }))
+    Ok(Reply::new(&RegisterRep { config_version, replaced, ..RegisterRep::default() }))
 }
 
 /// Whether this is a target that is in the table.
@@ -69,12 +85,13 @@ pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
 /// |---|---|
 /// | no name, identity or address that could be one | `EINVAL` |
 /// | the table is full | `ENOSPC` |
-/// | name known, another store | `EADDRINUSE` |
+/// | name known, another store, which it does not replace or whose target is connected | `EADDRINUSE` |
+/// | name known, an object target that takes the place of a lost one | yes |
 /// | name known, same store, but started less often, or as often and it is another start | `ESTALE`: an older copy |
 /// | name known, same store | yes |
 /// | name unknown, first registration | yes |
 /// | name unknown, but it says that it has registered before | `ENOENT`: wrong MGS, or one that was made anew |
-fn check(table: &Table, req: &RegisterReq) -> Result<TargetName, (Errno, String)> {
+fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetName, (Errno, String)> {
     let invalid = |reason: String| Err((Errno::EINVAL, reason));
     let name: TargetName = match req.target.parse() {
         Ok(name) => name,
@@ -87,6 +104,9 @@ fn check(table: &Table, req: &RegisterReq) -> Result<TargetName, (Errno, String)
     };
     if name.kind == TargetKind::Mgt || name.index.0 > INDEX_MAX || name.to_string() != req.target {
         return invalid(format!("a target named '{}' cannot be registered", printable(&req.target)));
+    }
+    if req.replace && name.kind != TargetKind::Ost {
+        return invalid(format!("'{name}' cannot be replaced, only object targets can: put a copy of its store back"));
     }
     if req.target_uuid.len() != UUID_LEN {
         return invalid(format!("the store of '{name}' has no identity; make the target again with 'adamant mkfs'"));
@@ -108,15 +128,31 @@ fn check(table: &Table, req: &RegisterReq) -> Result<TargetName, (Errno, String)
             ),
         )),
         Some(known) if known.uuid == req.target_uuid => Ok(name),
-        Some(known) => Err((
-            Errno::EADDRINUSE,
+        Some(known) if !req.replace || is_connected => {
+            let (index, fsname, nids) = (name.index.0, &name.fsname, known.nids.join(","));
+            let what_to_do = match (name.kind, req.replace) {
+                (_, true) => "which is running: stop that one first",
+                (TargetKind::Ost, false) => {
+                    "; give this one a free index with 'adamant mkfs --index N', or, if the other is lost, make it with --replace"
+                }
+                _ => "; give this one a free index with 'adamant mkfs --index N'",
+            };
+            let separator = if req.replace { ", " } else { "" };
+            Err((
+                Errno::EADDRINUSE,
+                format!(
+                    "index {index} of file system '{fsname}' is in use by another target at {nids}{separator}{what_to_do}"
+                ),
+            ))
+        }
+        _ if req.replace && fs.record.replaced.max(req.replaced) >= Layout::REPLACED_MAX => Err((
+            Errno::ENOSPC,
             format!(
-                "index {} of file system '{}' is in use by another target at {}; give this one a free index with 'adamant mkfs --index N'",
-                name.index.0,
-                name.fsname,
-                known.nids.join(",")
+                "{} object targets of file system '{}' were replaced; no more can be",
+                fs.record.replaced, name.fsname
             ),
         )),
+        Some(_) => Ok(name),
         None if !req.first => {
             let serves = table.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let serves = if serves.is_empty() { "no file system yet".to_owned() } else { serves };

@@ -15,7 +15,7 @@ fn target(name: &str, store: u8, instance: u64) -> RegisterReq {
         nids: vec![format!("127.0.0.1:{}", 7000 + u16::from(store))],
         instance,
         first: instance == 1,
-        start: 0,
+        ..RegisterReq::default()
     }
 }
 
@@ -99,6 +99,46 @@ fn wrong_registrations_are_refused_with_a_sentence() {
     assert_eq!(world.register(server, &req).unwrap_err().0, Errno::EINVAL);
     assert_eq!(world.config(server, "fs").unwrap().version, 1, "nothing was changed");
     assert_eq!(world.config(server, "no such name"), Err(Errno::EINVAL));
+}
+
+#[test]
+fn an_object_target_takes_the_place_of_a_lost_one() {
+    let mut world = World::new();
+    let (server, lost, new) = (world.node(), world.node_named("fs-OST0000"), world.node_named("fs-OST0000"));
+    world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
+    world.register(lost, &target("fs-OST0000", 2, 1)).unwrap();
+    let replaces = RegisterReq { replace: true, ..target("fs-OST0000", 3, 1) };
+    let (errno, reason) = world.register(new, &target("fs-OST0000", 3, 1)).unwrap_err();
+    assert!(errno == Errno::EADDRINUSE && reason.contains("--replace"), "{reason}");
+    let (errno, reason) = world.register(new, &replaces).unwrap_err();
+    assert!(errno == Errno::EADDRINUSE && reason.contains("stop that one first"), "{reason}");
+    world.cut(lost);
+    assert_eq!(world.config(server, "fs").unwrap().replaced, 0);
+    assert_eq!(world.registered(new, &replaces), 1);
+    assert_eq!(world.registered(new, &replaces), 1, "the answer was lost");
+    let config = world.config(server, "fs").unwrap();
+    assert_eq!((config.replaced, &config.targets[1].nids[0][..]), (1, "127.0.0.1:7003"));
+    // The lost one was found again.
+    assert_eq!(world.register(server, &target("fs-OST0000", 2, 2)).unwrap_err().0, Errno::EADDRINUSE);
+    // The next one, and one that the MGS does not know any more.
+    assert_eq!(world.registered(server, &RegisterReq { replace: true, ..target("fs-OST0007", 4, 1) }), 2);
+    world.cut(new);
+    let second = RegisterReq { replace: true, ..target("fs-OST0000", 5, 1) };
+    assert_eq!(world.registered(server, &second), 3);
+    assert_eq!(world.registered(server, &RegisterReq { replaced: 3, ..target("fs-OST0000", 5, 2) }), 3);
+
+    // A configuration that is made anew goes on from what the targets know.
+    let mut world = World::new();
+    let server = world.node();
+    world.registered(server, &RegisterReq { replaced: 3, ..target("fs-OST0000", 5, 1) });
+    world.registered(server, &target("fs-OST0001", 6, 1));
+    assert_eq!(world.config(server, "fs").unwrap().replaced, 3);
+    let most = RegisterReq { replaced: 255, ..target("fs-OST0002", 7, 1) };
+    assert_eq!(world.registered(server, &most), 255);
+    let more = RegisterReq { replace: true, ..target("fs-OST0001", 8, 1) };
+    assert_eq!(world.register(server, &more).unwrap_err().0, Errno::ENOSPC);
+    let metadata = RegisterReq { replace: true, ..target("fs-MDT0000", 9, 1) };
+    assert_eq!(world.register(server, &metadata).unwrap_err().0, Errno::EINVAL);
 }
 
 #[test]

@@ -50,6 +50,7 @@ impl World {
             wall_ns: 1,
             params: vec![],
             name_key: None,
+            replaces: false,
         };
         engine.commit(1, &target::format(&format).seal(&schema::formats())).unwrap();
         let mut world = World {
@@ -111,11 +112,16 @@ impl World {
 
     /// A target or a client: all are lightweight here.
     pub fn node(&mut self) -> usize {
+        self.node_named("")
+    }
+
+    pub fn node_named(&mut self, description: &str) -> usize {
         let number = self.nodes.len();
         let nid: Nid = "unix:mgs".parse().unwrap();
         let uuid = ClientUuid(100 + number as u128);
         let mut config = rpc::client::Config::new(uuid, "MGS".into(), vec![nid], number as u64);
         config.lightweight = true;
+        config.description = description.to_owned();
         let import = Import::new(config, self.now);
         self.nodes.push(Node { import, link: None, replies: BTreeMap::new(), notices: vec![], full: false });
         self.until(|world| world.nodes[number].full);
@@ -271,6 +277,22 @@ impl World {
         let frame = self.answer(node, id);
         let rep: RegisterRep = frame.decode().unwrap();
         Errno::from_status(frame.header.status).map(|()| rep.config_version).map_err(|errno| (errno, rep.reason))
+    }
+
+    /// The connection of a node ends, and it does not come back.
+    pub fn cut(&mut self, node: usize) {
+        let (_, conn) = self.nodes[node].link.take().unwrap();
+        self.conns.remove(&conn.0);
+        self.tell(Event::Closed { conn });
+    }
+
+    /// What the target is told of replacements.
+    pub fn registered(&mut self, node: usize, req: &RegisterReq) -> u32 {
+        let id = self.send(node, Opcode::MgsRegister, req);
+        let frame = self.answer(node, id);
+        let rep: RegisterRep = frame.decode().unwrap();
+        assert_eq!((frame.header.status, rep.reason.as_str()), (0, ""));
+        rep.replaced
     }
 
     pub fn config(&mut self, node: usize, fsname: &str) -> Result<Config, Errno> {

@@ -15,7 +15,7 @@ pub mod statfs;
 pub mod sync;
 pub mod write;
 
-use proto::msg::{Extent, LockMode, Lvb, ObjectId, ObjectStateRep, Policy, Resource};
+use proto::msg::{Extent, Layout, LockMode, Lvb, ObjectId, ObjectStateRep, Policy, Resource};
 use proto::{Errno, StripeIndex};
 use schema::{Object, ObjectKey, OstState, Written};
 use target::{Cx, DataOp, DataResult, LogLevel, Reply, Request, Stop};
@@ -126,11 +126,21 @@ pub fn times(cx: &Cx<'_>, lvb: Option<Lvb>) -> Lvb {
     })
 }
 
-/// The record of an object; `None` if it was never written. `EIO` if it was, and the record is lost: then neither its size nor its
-/// bytes are known, and to take it for empty would make zeros of them.
+/// The record of an object; `None` if it was never written. `EIO` if it was, or may have been, and the record is lost: then neither
+/// its size nor its bytes are known, and to take it for empty would make zeros of them.
 pub fn object(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Option<Object>, Stop> {
     if let Some(object) = cx.get::<Object>(key)? {
         return Ok(Some(object));
+    }
+    if key.stripe.0 < Layout::first_number(cx.header().replaced) {
+        stdx::mark!("object_of_lost_target");
+        let line = format!(
+            "object {} stripe {}: what it held was lost with the target that this one replaces: remove the file, or put a copy in \
+             its place",
+            key.fid, key.stripe
+        );
+        cx.log(LogLevel::Error, line);
+        return Err(Errno::EIO.into());
     }
     let Some(Written { file, .. }) = cx.get::<Written>(key)?.filter(|mark| ost.files.is_current(mark)) else {
         return Ok(None);

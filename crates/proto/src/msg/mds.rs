@@ -155,13 +155,25 @@ pub struct Layout {
     /// Directory default: first target; -1 means any.
     #[prost(sint32, tag = "6")]
     pub want_first: i32,
-    /// Number of the object of the first stripe; the others follow. 0 until the file was copied to other objects: no number of a
-    /// file is used twice, so that a stripe may stay on its target.
+    /// Number of the object of the first stripe; the others follow. [`Layout::first_number`] until the file was copied to other
+    /// objects: no number of a file is used twice, so that a stripe may stay on its target.
     #[prost(uint32, tag = "90")]
     pub first_object: u32,
     /// The pool from which the targets are drawn, or were when the file was made; empty: any may be used. Since version 0.2.0.
     #[prost(string, tag = "110")]
     pub pool: String,
+}
+
+impl Layout {
+    /// Bits of an object's number that count the objects of a file; those above say when they were chosen.
+    const NUMBER_BITS: u32 = 24;
+    /// How many object targets of a file system can be replaced.
+    pub const REPLACED_MAX: u32 = (1 << (32 - Layout::NUMBER_BITS)) - 1;
+
+    /// The least number of objects that are chosen when so many object targets of the file system have been replaced.
+    pub const fn first_number(replaced: u32) -> u32 {
+        if replaced > Layout::REPLACED_MAX { u32::MAX } else { replaced << Layout::NUMBER_BITS }
+    }
 }
 
 /// Locks that a reply should bring, granted only as far as they do not conflict. A cookie of 0 asks for none.

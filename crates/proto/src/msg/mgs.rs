@@ -24,6 +24,12 @@ pub struct RegisterReq {
     /// said. Since version 0.2.0.
     #[prost(uint64, tag = "85")]
     pub start: u64,
+    /// An object target that takes the place of one whose store is lost (`mkfs --replace`). Since version 0.2.0.
+    #[prost(bool, tag = "140")]
+    pub replace: bool,
+    /// What an earlier answer said in [`RegisterRep::replaced`]. Since version 0.2.0.
+    #[prost(uint32, tag = "141")]
+    pub replaced: u32,
 }
 
 /// Body of the reply to `MgsRegister`; also a sentence for a person if it was refused.
@@ -38,6 +44,10 @@ pub struct RegisterRep {
     /// Refused because the store is an older copy (`ESTALE`): the count of starts that the MGS knows. Otherwise 0.
     #[prost(uint64, tag = "85")]
     pub known_instance: u64,
+    /// Of a target that took the place of a lost one: how many object targets of the file system had been replaced then, itself
+    /// included; otherwise 0. Since version 0.2.0.
+    #[prost(uint32, tag = "140")]
+    pub replaced: u32,
 }
 
 /// Body of `MgsConfigGet`. Whoever asked is told of changes by `MgsConfigChanged` while the connection lasts.
@@ -91,6 +101,9 @@ pub struct Config {
     /// Pools, by name. Since version 0.2.0.
     #[prost(message, repeated, tag = "110")]
     pub pools: Vec<Pool>,
+    /// How many object targets were replaced since the file system was made; see [`super::Layout::first_number`]. Since version 0.2.0.
+    #[prost(uint32, tag = "140")]
+    pub replaced: u32,
 }
 
 /// A pool: object targets under a name, for layouts to draw from.

@@ -415,8 +415,10 @@ samples! {
         instance: big(1),
         first: true,
         start: big(2),
+        replace: true,
+        replaced: 300,
     };
-    "RegisterRep" = RegisterRep { config_version: big(1), reason: "reason".into(), known_instance: big(2) };
+    "RegisterRep" = RegisterRep { config_version: big(1), reason: "reason".into(), known_instance: big(2), replaced: 300 };
     "ConfigGetReq" = ConfigGetReq { fsname: "fsname".into() };
     "TargetEntry" = target_entry();
     "Param" = param();
@@ -426,6 +428,7 @@ samples! {
         params: vec![param(), Param { path: "other".into(), ..param() }],
         fsname: "fsname".into(),
         pools: vec![pool(), Pool { name: "other".into(), ..pool() }],
+        replaced: 300,
     };
     "Pool" = pool();
     "SetPoolReq" = SetPoolReq {

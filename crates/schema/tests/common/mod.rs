@@ -122,6 +122,7 @@ fn config() -> Config {
         params: vec![Param { path: "path".into(), value: "value".into() }],
         fsname: "fsname".into(),
         pools: vec![Pool { name: "pool".into(), osts: vec![1, 300] }],
+        replaced: 3,
     }
 }
 
@@ -149,6 +150,8 @@ pub fn for_each(v: &mut impl Visitor) {
             open_key_epoch: 9,
             second_key: bytes("second key"),
             newer_count: big(8),
+            replaces: true,
+            replaced: 10,
         },
     );
     v.record("Progress", (), Progress { last_transno: big(1), last_generation: 2 });
@@ -217,10 +220,16 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record(
         "TargetRec",
         "fs-OST0001".to_owned(),
-        TargetRec { uuid: bytes("uuid"), nids: vec!["nid a".into(), "nid b".into()], instance: big(1), start: big(2) },
+        TargetRec {
+            uuid: bytes("uuid"),
+            nids: vec!["nid a".into(), "nid b".into()],
+            instance: big(1),
+            start: big(2),
+            replaced: 3,
+        },
     );
     v.record("ParamRec", ("fs".to_owned(), "path".to_owned()), ParamRec { value: "value".into() });
-    v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2) });
+    v.record("FsRec", "fs".to_owned(), FsRec { config_version: big(1), next_sequence: big(2), replaced: 3 });
     v.record("MgtState", (), MgtState { next_sequence: big(1) });
     v.record("PoolRec", ("fs".to_owned(), "pool".to_owned()), PoolRec { osts: vec![1, 300] });
 }

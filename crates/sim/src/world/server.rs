@@ -89,6 +89,7 @@ impl Server {
             // Every other file system is one that older versions can serve.
             name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
                 .then_some(u128::from(plan.seed).to_be_bytes()),
+            replaces: false,
         };
         let batch = match name.kind {
             TargetKind::Mgt | TargetKind::Ost => target::format(&format),

@@ -54,6 +54,7 @@ pub fn engine(kind: TargetKind, change: impl FnOnce(&mut schema::Header)) -> Mem
         wall_ns: 0,
         params: vec![],
         name_key: None,
+        replaces: false,
     };
     let mut batch = crate::format(&format);
     let mut header = schema::Header {

@@ -143,6 +143,7 @@ impl World {
             wall_ns: 0,
             params: vec![],
             name_key: None,
+            replaces: false,
         };
         let mut batch = crate::format(&format);
         let header = schema::Header {

@@ -25,6 +25,8 @@ pub struct Candidate<'a> {
     /// Its path as it is printed.
     pub path: &'a [u8],
     pub depth: usize,
+    /// Its inode number, as the directory said it; 0: it was not listed.
+    pub number: u64,
     /// What the directory said, if it said so.
     pub kind: Option<FileType>,
     /// Attributes that the client has will do, even if they are old.
@@ -45,6 +47,20 @@ impl Candidate<'_> {
                 Ok(Some(String::from_utf8_lossy(&text).into_owned()))
             }
             _ => Ok(None),
+        }
+    }
+}
+
+impl Candidate<'_> {
+    /// A file whose data is lost cannot be opened, but its directory can be.
+    fn layout_bytes(&self) -> io::Result<Vec<u8>> {
+        let answer = ioctl::ask_at(self.at, self.place, Verb::GetLayout, &[]);
+        let is_lost = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::IO) && self.number != 0;
+        match answer {
+            Err(error) if is_lost(&error) => {
+                ioctl::ask_fd(self.at, Verb::LayoutOf, &self.number.to_le_bytes()).map_err(|_| error)
+            }
+            answer => answer,
         }
     }
 }
@@ -77,7 +93,7 @@ impl Facts for Candidate<'_> {
     fn layout(&mut self) -> Result<&Shown, Trouble> {
         if self.shown.is_none() {
             let kind = self.kind()?;
-            let bytes = ioctl::ask_at(self.at, self.place, Verb::GetLayout, &[]).map_err(of_layout)?;
+            let bytes = self.layout_bytes().map_err(of_layout)?;
             let layout = Layout::decode(&bytes[..]).map_err(|error| Trouble::Failed(io::Error::other(error)))?;
             self.shown = Some(shown(layout, kind));
         }

@@ -60,7 +60,14 @@ enum Work {
     /// The rest of a listing.
     Read(Arc<Directory>),
     /// A piece of one.
-    Names(Arc<Directory>, Vec<(CString, Option<FileType>)>),
+    Names(Arc<Directory>, Vec<Listed>),
+}
+
+/// A name in a listing.
+struct Listed {
+    name: CString,
+    number: u64,
+    kind: Option<FileType>,
 }
 
 struct Walk<'a, V> {
@@ -106,8 +113,8 @@ impl<V: Visit> Walk<'_, V> {
                 Err(error) => self.trouble(&directory.path, of_name(error)),
             },
             Work::Names(directory, names) => {
-                for (name, kind) in names {
-                    self.name(out, stack, &directory, &name, kind);
+                for listed in &names {
+                    self.name(out, stack, &directory, listed);
                 }
             }
         }
@@ -134,6 +141,7 @@ impl<V: Visit> Walk<'_, V> {
             name: name.unwrap_or(b"/"),
             path: bytes,
             depth: 0,
+            number: 0,
             kind: Some(kind),
             lazy,
             attributes: Some(attributes),
@@ -150,14 +158,8 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    fn name(
-        &self,
-        out: &mut Vec<u8>,
-        stack: &mut Stack<'_, Work>,
-        directory: &Directory,
-        name: &CString,
-        kind: Option<FileType>,
-    ) {
+    fn name(&self, out: &mut Vec<u8>, stack: &mut Stack<'_, Work>, directory: &Directory, listed: &Listed) {
+        let Listed { name, number, kind } = listed;
         let mut path = Vec::with_capacity(directory.path.len() + 1 + name.as_bytes().len());
         path.extend_from_slice(&directory.path);
         if !path.ends_with(b"/") {
@@ -171,7 +173,8 @@ impl<V: Visit> Walk<'_, V> {
             name: name.as_bytes(),
             path: &path,
             depth,
-            kind,
+            number: *number,
+            kind: *kind,
             lazy: self.visit.lazy(),
             attributes: None,
             shown: None,
@@ -215,7 +218,7 @@ fn open(path: &[u8], found: bool) -> Result<OwnedFd, Errno> {
 }
 
 /// The next piece of a listing; empty at its end.
-fn read(directory: &Directory) -> Result<Vec<(CString, Option<FileType>)>, Errno> {
+fn read(directory: &Directory) -> Result<Vec<Listed>, Errno> {
     let mut buffer = [MaybeUninit::uninit(); PIECE];
     loop {
         let mut names = Vec::new();
@@ -226,7 +229,7 @@ fn read(directory: &Directory) -> Result<Vec<(CString, Option<FileType>)>, Errno
             met = true;
             if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 let kind = Some(entry.file_type()).filter(|kind| *kind != FileType::Unknown);
-                names.push((entry.file_name().to_owned(), kind));
+                names.push(Listed { name: entry.file_name().to_owned(), number: entry.ino(), kind });
             }
             if listing.is_buffer_empty() {
                 break;

@@ -8,6 +8,7 @@ use client::api::{Answer, Call, Event, FileHandle, SetStat};
 use cluster::{Cluster, wish};
 use proto::msg::Layout;
 use proto::{Bytes, Errno, Opcode};
+use stdx::{Rng, marks};
 
 const LENGTH: usize = 300_000;
 
@@ -88,6 +89,7 @@ fn a_file_moves_and_everybody_goes_on_with_it() {
     c.close(a, fh).unwrap();
     c.close(b, other).unwrap();
     assert_eq!(objects(&mut c), [0, 0, 0]);
+    assert!(marks::count("layout_asked_for") > 0 && marks::count("locked_after_a_swap") > 0);
 }
 
 #[test]
@@ -148,6 +150,7 @@ fn what_is_written_meanwhile_is_not_lost() {
         assert_eq!(read(&mut c, b, other), expected, "elsewhere: {elsewhere}");
         assert_eq!(objects(&mut c), [0, 0, 1], "the first copy is gone");
     }
+    assert_eq!((marks::count("written_while_migrated"), marks::count("migrated_again")), (2, 2));
 }
 
 #[test]
@@ -263,4 +266,57 @@ fn bad_wishes_are_refused() {
     assert_eq!(c.call(a, migrate(ino, &[2])), Err(Errno::ENOSPC));
     assert_eq!(objects(&mut c), [1, 1, 0]);
     assert_eq!(read(&mut c, a, fh), content(1));
+}
+
+/// Whoever asks at any moment of a move gets the size of the whole file.
+#[test]
+fn a_stat_beside_a_move_sees_one_layout() {
+    for seed in cluster::seeds(0, 300) {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(3);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, _) = striped(&mut c, a);
+        c.lookup(b, 1, "f").unwrap();
+        let moved = c.send_quietly(a, cluster::cred(0), migrate(ino, &[2, 0]));
+        while !c.answered(a, moved) {
+            let asked = c.send_quietly(b, cluster::cred(0), Call::Getattr { ino, fh: None });
+            while !c.answered(b, asked) {
+                c.one_step(&mut rng);
+            }
+            let Ok(Answer::Attr(stat)) = c.answer(b, asked) else { panic!("seed {seed}") };
+            assert_eq!(stat.size, LENGTH as u64, "seed {seed}");
+        }
+        assert_eq!(c.answer(a, moved), Ok(Answer::Done), "seed {seed}");
+    }
+}
+
+/// Two clients move one file, and an object target goes away: nobody is evicted for that.
+#[test]
+fn moves_that_cannot_go_on_make_way() {
+    for seed in cluster::seeds(0, 200) {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(3);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, fh) = striped(&mut c, a);
+        c.lookup(b, 1, "f").unwrap();
+        let moves: Vec<_> = [(a, 2), (b, 1)]
+            .into_iter()
+            .map(|(at, ost)| (at, c.send_quietly(at, cluster::cred(0), migrate(ino, &[ost]))))
+            .collect();
+        for _ in 0..rng.below(250) {
+            c.one_step(&mut rng);
+        }
+        let ost = c.server("fs-OST0000");
+        c.kill(ost);
+        c.pass(Duration::from_secs(300));
+        c.start(ost);
+        for (at, moved) in moves {
+            let done = c.answer(at, moved);
+            assert!(matches!(done, Ok(Answer::Done) | Err(Errno::EBUSY)), "seed {seed}: {done:?}");
+        }
+        assert!(!c.log.iter().any(|line| line.contains("evicts client")), "seed {seed}: {:?}", c.log);
+        assert_eq!(read(&mut c, a, fh), content(1), "seed {seed}");
+        assert_eq!(objects(&mut c).iter().sum::<usize>(), layout(&mut c, a, ino).osts.len(), "seed {seed}");
+    }
+    assert!(marks::count("migration_makes_way") > 0);
 }

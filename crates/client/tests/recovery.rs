@@ -125,6 +125,8 @@ fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
         ["fs-MDT0000", "fs-OST0000", "MGS"].into_iter().for_each(|name| c.restart(name));
         c.pass(Duration::from_secs(30));
     }
+    assert!(stdx::marks::count("object_of_lost_target") > 0);
+    assert!(stdx::marks::count("objects_numbered_anew") > 0);
     // What was lost can be removed, and its name be used again.
     for text in ["lost", "striped"] {
         c.unlink(b, 1, text).unwrap();

@@ -17,6 +17,7 @@ const GOLDEN: &str = include_str!("golden/messages.txt");
 
 /// The sources of the messages: what is declared there is what must be covered.
 const SOURCES: &[&str] = &[
+    include_str!("../src/msg/layout.rs"),
     include_str!("../src/msg/lock.rs"),
     include_str!("../src/msg/mds.rs"),
     include_str!("../src/msg/mgs.rs"),
@@ -258,6 +259,7 @@ fn numbers_that_peers_compare_are_these_for_ever() {
         ("connect", include_str!("../src/connect.rs")),
         ("lock", include_str!("../src/msg/lock.rs")),
         ("mds", include_str!("../src/msg/mds.rs")),
+        ("layout", include_str!("../src/msg/layout.rs")),
         ("obj", include_str!("../src/msg/obj.rs")),
     ] {
         listed += &format!("# {name}\n{}", numbers(source));

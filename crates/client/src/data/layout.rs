@@ -77,7 +77,6 @@ pub(super) fn unchanged<T>(cx: &mut Cx<'_>, ino: u64, at: Step, look: impl Fn(&m
         if now == seen {
             return Ok(found);
         }
-        stdx::mark!("stat_met_a_swap");
         cx.set_memo(at, now);
     }
 }

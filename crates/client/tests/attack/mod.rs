@@ -570,6 +570,8 @@ impl Values<'_> {
                 instance: self.n(),
                 first: self.bool(),
                 start: self.n(),
+                replace: self.bool(),
+                replaced: self.n() as u32,
             }
             .encode_to_vec(),
             Opcode::MgsSetParam if self.bool() => SetParamReq {
@@ -588,6 +590,8 @@ impl Values<'_> {
                 instance: self.n(),
                 first: self.bool(),
                 start: self.n(),
+                replace: self.bool(),
+                replaced: self.n() as u32,
             }
             .encode_to_vec(),
             Opcode::MgsConfigGet => ConfigGetReq { fsname: self.text() }.encode_to_vec(),

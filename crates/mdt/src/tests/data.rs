@@ -357,6 +357,21 @@ fn the_wish_of_a_move_says_which_pool_the_file_is_in() {
     assert_eq!(moved("none", &[0]), is_in("", 0));
 }
 
+#[test]
+fn no_file_moves_while_a_client_is_there_that_could_not_find_it() {
+    let mut w = World::new();
+    knows_osts_and_pools(&mut w, 3, &[]);
+    let file = w.mknod(Fid::ROOT, "file");
+    let generation = w.getattr(file).unwrap().layout.unwrap().generation;
+    let older = w.connect();
+    w.clients[older].features &= !proto::connect::features::LAYOUT_SWAP;
+    w.reconnect(older);
+    let wish = Layout { want_first: -1, generation, osts: vec![2], ..Layout::default() };
+    let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None };
+    assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::EOPNOTSUPP));
+    assert!(stdx::marks::count("client_too_old_to_migrate") > 0);
+}
+
 /// The target crashes, `at` comes back and nobody else.
 fn only_this_one_comes_back(w: &mut World, at: usize) {
     w.commits = true;
@@ -405,6 +420,7 @@ fn a_move_begins_when_a_crash_cannot_forget_it() {
     w.reint(Reint::Setlayout(op)).unwrap();
     let xid = send(&mut w, files[4]);
     assert!(w.wait(mover, xid).is_none());
+    assert!(stdx::marks::count("move_waits_for_its_layout") > 0);
     w.write_groups();
     w.settle();
     w.write_groups();

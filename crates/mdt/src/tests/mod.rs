@@ -51,6 +51,8 @@ pub struct Client {
     pub seen_committed: u64,
     /// Says that it only reads.
     pub read_only: bool,
+    /// Of the protocol, those that it knows.
+    pub features: u64,
     cookie: u64,
 }
 
@@ -241,6 +243,7 @@ impl World {
             seen_committed: 0,
             kept: Vec::new(),
             read_only: false,
+            features: proto::connect::features::SUPPORTED,
             cookie: 1,
         });
         self.reconnect(at);
@@ -262,7 +265,7 @@ impl World {
         let request = ConnectReq {
             client_uuid: Bytes::copy_from_slice(&client.uuid.to_be_bytes()),
             target: "fs-MDT0000".into(),
-            features: proto::connect::features::SUPPORTED,
+            features: client.features,
             version: proto::connect::PROTOCOL_VERSION,
             brw_size: proto::connect::BRW_SIZE_MAX,
             description: format!("client {at}"),

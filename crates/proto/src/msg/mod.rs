@@ -4,12 +4,14 @@
 //! default. Names of directory entries, symbolic links and extended attributes are bytes, not text. Sizes and offsets
 //! are bytes; times are nanoseconds since 1970 as the client's clock had them (`*_ns`).
 
+mod layout;
 mod lock;
 mod mds;
 mod mgs;
 mod obj;
 mod session;
 
+pub use layout::*;
 pub use lock::*;
 pub use mds::*;
 pub use mgs::*;

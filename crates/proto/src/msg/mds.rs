@@ -221,7 +221,7 @@ pub struct ObjectRep {
     /// not written of its data needs no writing, and the client's locks on it went with it.
     #[prost(bool, tag = "9")]
     pub destroyed: bool,
-    /// [`SetlayoutKind::Copy`]: the layout of the copy.
+    /// [`super::SetlayoutKind::Copy`]: the layout of the copy.
     #[prost(message, optional, tag = "90")]
     pub copy: Option<Layout>,
 }

@@ -141,8 +141,49 @@ pub enum Effect {
     MountFailed { reason: String },
     /// See [`Event::Unmount`]. An error if not everything could be written back.
     Unmounted { result: Result<(), Errno> },
+    /// How the job of a process is found out is set otherwise from here on.
+    Jobs(JobIds),
     /// A line for the log.
     Log(LogLevel, String),
+}
+
+/// How the job of a process is found out (`jobid_var`, `jobid_name`), as in Lustre.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobIds {
+    /// `disable`: there are none. `procname_uid`: program and user. `nodelocal`: as `name` says. Otherwise the environment variable
+    /// of the process that has it; as `name` says if there is none.
+    pub var: String,
+    /// With `%e` program, `%u` user, `%g` group, `%p` process, `%h` host, `%H` host without domain, `%j` the job by `var`.
+    pub name: String,
+}
+
+impl JobIds {
+    /// No jobs.
+    pub const DISABLED: &str = "disable";
+    /// Most bytes of a variable's name.
+    const VAR_MAX: usize = 63;
+
+    /// Whether processes have jobs.
+    pub fn is_on(&self) -> bool {
+        self.var != JobIds::DISABLED
+    }
+
+    /// Whether a variable can have this name.
+    pub fn var_is_valid(var: &str) -> bool {
+        (1..=JobIds::VAR_MAX).contains(&var.len())
+            && var.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    }
+
+    /// Whether jobs can be named so.
+    pub fn name_is_valid(name: &str) -> bool {
+        (1..=proto::msg::JOB_MAX).contains(&name.len()) && !name.contains(char::is_control)
+    }
+}
+
+impl Default for JobIds {
+    fn default() -> JobIds {
+        JobIds { var: JobIds::DISABLED.to_owned(), name: "%e.%u".to_owned() }
+    }
 }
 
 /// How much a log line matters.

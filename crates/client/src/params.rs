@@ -8,7 +8,7 @@ use std::fmt::Write;
 use stdx::tally::count_line;
 use stdx::{Instant, wildcard};
 
-use crate::api::NODE_BYTES;
+use crate::api::{Effect, JobIds, NODE_BYTES};
 use crate::data;
 use crate::imports::{Dest, lru_size};
 use crate::world::World;
@@ -140,6 +140,8 @@ fn all(w: &World) -> Vec<(String, String)> {
         list.push((format!("lov.{fs}.pools.{pool}"), members));
     }
     list.extend(w.options.timeouts.params());
+    list.push(("jobid_name".to_owned(), w.jobs.name.clone()));
+    list.push(("jobid_var".to_owned(), w.jobs.var.clone()));
     for target in w.imports.iter() {
         let kind = match target.dest {
             Dest::Mgs => "mgc",
@@ -217,6 +219,20 @@ fn set_one(w: &mut World, name: &str, value: &str) -> Result<(), Errno> {
             }
         }
         return result;
+    }
+    if let "jobid_name" | "jobid_var" = name {
+        let (mut jobs, value) = (w.jobs.clone(), value.trim());
+        let (field, fits) = match name {
+            "jobid_var" => (&mut jobs.var, JobIds::var_is_valid(value)),
+            _ => (&mut jobs.name, JobIds::name_is_valid(value)),
+        };
+        if !fits {
+            return Err(Errno::EINVAL);
+        }
+        value.clone_into(field);
+        w.jobs = jobs.clone();
+        w.effect(Effect::Jobs(jobs));
+        return Ok(());
     }
     if let Some(dest) = import_of(w, name) {
         return set_import(w, dest, last, value);

@@ -181,6 +181,8 @@ pub struct World {
     pub config_params: Vec<Param>,
     /// The pools of the configuration, with the indexes of their object targets, by name.
     pub pools: BTreeMap<String, Vec<u32>>,
+    /// How jobs of processes are found out.
+    pub jobs: crate::api::JobIds,
     /// Directories with many names.
     pub(crate) crowded: VecDeque<u64>,
     /// No new calls.
@@ -246,6 +248,7 @@ impl World {
             config_version: 0,
             config_params: Vec::new(),
             pools: BTreeMap::new(),
+            jobs: crate::api::JobIds::default(),
             crowded: VecDeque::new(),
             unmounting: false,
             changes_lost: false,

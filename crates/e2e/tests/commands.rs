@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
+use e2e::command::shell;
 use e2e::faults::wait_for;
 use e2e::{Cluster, Outcome, SbinLink, Shape, Story, Which, adamant, binary, command, needs_root, skip, trees};
 
@@ -281,6 +282,60 @@ fn lfs_sets_and_shows_layouts() {
         assert_eq!(number("-c", &new), "2");
     }
     lctl(&["activate", &cluster.target_name(Which::Ost(1))]).ok();
+}
+
+/// What programs with a variable in their environment do is counted for its value, on metadata and object targets.
+#[test]
+fn jobs_are_told_apart() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("job_stats", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::mounts(2));
+    let stats = |which| {
+        let kind = if which == Which::Mdt { "mdt" } else { "obdfilter" };
+        cluster.parameter(&format!("{kind}.{}.job_stats", cluster.target_name(which)))
+    };
+    let of_job = |text: &str, job: &str, what: &str| -> Option<u64> {
+        let (_, rest) = text.split_once(&format!("- job_id:          {job}\n"))?;
+        let (_, rest) = rest.split_once(&format!("  {what}:"))?;
+        rest.split("sum:").next()?.split("samples:").nth(1)?.split(',').next()?.trim().parse().ok()
+    };
+    let write = |at: usize, job: &str, name: &str| {
+        let place = cluster.mount(at).join(name);
+        let line = format!(
+            "mkdir '{0}' && lfs() {{ '{1}' lfs \"$@\"; }}; lfs setstripe -i 0 '{0}/f' && dd if=/dev/zero of='{0}/f' bs=64k count=10 conv=fsync",
+            place.display(),
+            binary().display()
+        );
+        shell(&line).env("MY_JOB", job).run().ok();
+    };
+    write(0, "one", "before");
+    assert_eq!(stats(Which::Mdt), "job_stats:", "they are off");
+    lctl(&["set_param", "jobid_var=no blanks"]).refused();
+    lctl(&["set_param", "-P", "jobid_var=MY_JOB"]).ok();
+    wait_for("clients follow", || {
+        lctl(&["get_param", "-n", "jobid_var"]).ok().lines().filter(|line| *line == "MY_JOB").count() >= 2
+    });
+    write(0, "one", "a");
+    write(1, "one", "b");
+    write(1, "two", "c");
+    command("stat").arg(cluster.mount(0).join("c/f")).env("MY_JOB", "bad name: x").ok();
+    command("touch").arg(cluster.mount(0).join("c/g")).run().ok();
+    adamant(["sync"]).arg(cluster.mount(0)).ok();
+    let (mdt, ost) = (stats(Which::Mdt), stats(Which::Ost(0)));
+    for (job, times) in [("one", 2), ("two", 1)] {
+        assert_eq!(of_job(&mdt, job, "mkdir"), Some(times), "{mdt}");
+        assert!(of_job(&ost, job, "write_bytes").is_some_and(|samples| samples >= times), "{ost}");
+    }
+    assert!(mdt.contains("bad?name??x") && mdt.contains("touch.0"), "{mdt}");
+    let name = format!("mdt.{}.job_stats", cluster.target_name(Which::Mdt));
+    lctl(&["set_param", &format!("{name}=two")]).ok();
+    assert_eq!(of_job(&stats(Which::Mdt), "two", "mkdir"), None);
+    assert_eq!(of_job(&stats(Which::Mdt), "one", "mkdir"), Some(2));
+    lctl(&["set_param", &format!("{name}=two")]).refused();
+    lctl(&["set_param", &format!("{name}=clear")]).ok();
+    assert!(!stats(Which::Mdt).contains("job_id: "));
 }
 
 /// Files of a pool lie on its targets only; pools can be changed while clients work, and outlast their MGS.

@@ -11,6 +11,7 @@
 mod convert;
 mod interrupts;
 pub mod ioctl;
+mod job;
 mod mount;
 mod process;
 mod session;

@@ -18,6 +18,7 @@ use rustix::mount::MountFlags;
 
 use crate::Call;
 use crate::interrupts::Interrupts;
+use crate::job::Jobs;
 use crate::session::Adapter;
 
 /// Threads that take requests from the kernel.
@@ -229,7 +230,7 @@ impl Connected {
             })
         };
         let interrupts = Interrupts::watch(client.clone()).map_err(failed)?;
-        let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts });
+        let adapter = Arc::new(Adapter { client: client.clone(), identity, root, interrupts, jobs: Jobs::default() });
         let place = Mountpoint {
             directory: &directory,
             source: &settings.source,

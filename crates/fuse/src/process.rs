@@ -12,10 +12,10 @@ const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 pub fn cred(request: &fusewire::Request<'_>, umask: u32) -> Cred {
     let (uid, gid) = (request.uid, request.gid);
     if uid == 0 {
-        return Cred { uid, gid, groups: Vec::new(), umask, capabilities: ALL_CAPABILITIES };
+        return Cred { uid, gid, umask, capabilities: ALL_CAPABILITIES, ..Cred::default() };
     }
     let (groups, capabilities) = status(request.pid).unwrap_or_default();
-    Cred { uid, gid, groups, umask, capabilities }
+    Cred { uid, gid, groups, umask, capabilities, job: String::new() }
 }
 
 /// Supplementary groups and effective capabilities of a thread.

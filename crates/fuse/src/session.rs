@@ -7,12 +7,14 @@ use client::api::{Answer, CallId, FileHandle as Fh, RecordLock, RecordLockKind, 
 use fusewire::abi::open;
 use fusewire::{Attend, Entry, FileLock, Handler, Incoming, Listing, Operation, Reply, Request, SetAttr, Space};
 use host::client::{Attention, Caller, Mount};
+use proto::msg::Cred;
 use proto::{Errno, Fid};
 
 use crate::Call;
 use crate::convert::{attributes, entry, set_time, user_device, validity};
 use crate::interrupts::Interrupts;
 use crate::ioctl::{self, Verb};
+use crate::job::Jobs;
 use crate::process;
 
 /// About what the kernel's buffer for directory entries holds.
@@ -25,6 +27,7 @@ pub(crate) struct Adapter {
     /// The node that the kernel calls the root.
     pub(crate) root: u64,
     pub(crate) interrupts: Interrupts,
+    pub(crate) jobs: Jobs,
 }
 
 type Outcome = Result<Answer, Errno>;
@@ -314,7 +317,7 @@ impl Adapter {
             Operation::Setlk { fh, owner, lock, flock, wait } => {
                 let (lock, wait) = (record_lock(lock), *wait && lock.kind != libc::F_UNLCK);
                 let call = Call::Setlk { fh: Fh(*fh), owner: *owner, lock, wait, flock: *flock };
-                let (caller, cred) = (caller(request), process::cred(request, 0));
+                let (caller, cred) = (caller(request), self.cred(request, 0));
                 let (caller, reply) = (Caller { interruptible: wait, ..caller }, incoming.into_reply());
                 self.client.submit_for(caller, cred, call, Box::new(move |outcome| reply_empty(reply, outcome)));
             }
@@ -340,9 +343,18 @@ impl Adapter {
         }
     }
 
+    /// On whose behalf.
+    fn cred(&self, request: &Request<'_>, umask: u32) -> Cred {
+        let cred = process::cred(request, umask);
+        match self.client.jobs() {
+            None => cred,
+            Some(by) => Cred { job: self.jobs.of(&by, request), ..cred },
+        }
+    }
+
     fn submit(&self, incoming: Incoming<'_>, call: Call, answer: impl FnOnce(Reply, Outcome) + Send + 'static) {
         let request = incoming.request();
-        let (caller, cred) = (caller(request), process::cred(request, 0));
+        let (caller, cred) = (caller(request), self.cred(request, 0));
         let reply = incoming.into_reply();
         self.client.submit_for(caller, cred, call, Box::new(move |outcome| answer(reply, outcome)));
     }
@@ -350,13 +362,13 @@ impl Adapter {
     fn forget(&self, request: &Request<'_>, nodes: &[(u64, u64)]) {
         for (ino, count) in nodes {
             let call = Call::Forget { ino: *ino, count: *count };
-            self.client.submit(process::cred(request, 0), call, Box::new(|_| ()));
+            self.client.submit(self.cred(request, 0), call, Box::new(|_| ()));
         }
     }
 
     fn list_with_attributes(&self, incoming: Incoming<'_>, call: Call) {
         let client = self.client.clone();
-        let cred = process::cred(incoming.request(), 0);
+        let cred = self.cred(incoming.request(), 0);
         let size = match &incoming.request().operation {
             Operation::Readdir { size, .. } => *size,
             _ => 0,
@@ -469,7 +481,7 @@ impl Handler for Adapter {
         match self.plan(request) {
             Plan::Call { umask, call, answer } => {
                 let (caller, closes) = (caller(request), matches!(call, Call::Flush { .. }));
-                let (cred, reply) = (process::cred(request, umask), incoming.into_reply());
+                let (cred, reply) = (self.cred(request, umask), incoming.into_reply());
                 let done = Box::new(move |outcome| answer(reply, outcome));
                 let waits = self.client.submit_for(caller, cred, call, done);
                 if waits && closes {

@@ -16,13 +16,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, KernelNode, LogLevel, Options};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, JobIds, KernelNode, LogLevel, Options};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
 use rustix::event::epoll;
@@ -83,6 +83,9 @@ struct Shared {
     /// Token, directory, name.
     forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
     let_go: OnceLock<Crew<Vec<KernelNode>>>,
+    /// How jobs of processes are found out; none are while they are off.
+    jobs: RwLock<Option<Arc<JobIds>>>,
+    has_jobs: AtomicBool,
     /// See [`Shared::look_sockets`].
     pause: AtomicU32,
     /// Calls answered, for statistics.
@@ -234,6 +237,8 @@ impl Mount {
             forget_inode: OnceLock::new(),
             forget_entry: OnceLock::new(),
             let_go: OnceLock::new(),
+            jobs: RwLock::default(),
+            has_jobs: AtomicBool::new(false),
             pause: AtomicU32::new(0),
             answered: AtomicU64::new(0),
         });
@@ -282,6 +287,13 @@ impl Mount {
                 Phase::Unmounting | Phase::Gone => return Err("it was ended before it was mounted".to_owned()),
             }
         }
+    }
+
+    /// How the jobs of processes are to be found out; `None`: not at all.
+    pub fn jobs(&self) -> Option<Arc<JobIds>> {
+        let shared = &self.shared;
+        let settings = || shared.jobs.read().clone();
+        shared.has_jobs.load(Ordering::Acquire).then(settings).flatten()
     }
 
     /// Makes a call; `completion` runs when it is done, perhaps before this returns, perhaps on another thread. Whoever
@@ -721,6 +733,11 @@ impl Shared {
                     .err()
                     .map(|errno| format!("not everything that programs wrote could be written back: {errno}"));
                 self.settle(state, Phase::Gone);
+            }
+            Effect::Jobs(jobs) => {
+                let jobs = jobs.is_on().then(|| Arc::new(jobs));
+                self.has_jobs.store(jobs.is_some(), Ordering::Release);
+                *self.jobs.write() = jobs;
             }
             Effect::Log(LogLevel::Error, line) => tracing::error!("{line}"),
             Effect::Log(LogLevel::Warn, line) => tracing::warn!("{line}"),

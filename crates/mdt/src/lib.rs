@@ -130,7 +130,7 @@ impl Mdt {
     }
 
     fn reint(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-        let reint: ReintReq = request.decode()?;
+        let reint: ReintReq = cx.body(request)?;
         let change = Change::new(&reint);
         match reint.op.as_ref().ok_or(Errno::EPROTO)? {
             Reint::Setattr(op) => ops::setattr::setattr(self, cx, &change, op),
@@ -166,23 +166,53 @@ impl Service for Mdt {
             Opcode::MdsReint => self.reint(cx, request),
             Opcode::MdsBatch => ops::batch::batch(self, cx, request),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
-            Opcode::MdsLookup => ops::lookup::lookup(self, cx, &request.decode()?),
-            Opcode::MdsGetattr => ops::getattr::getattr(cx, &request.decode()?),
-            Opcode::MdsReaddir => ops::readdir::readdir(self, cx, &request.decode()?),
-            Opcode::MdsGetxattr => ops::xattr::getxattr(cx, &request.decode()?),
+            Opcode::MdsLookup => {
+                let body = cx.body(request)?;
+                ops::lookup::lookup(self, cx, &body)
+            }
+            Opcode::MdsGetattr => {
+                let body = cx.body(request)?;
+                ops::getattr::getattr(cx, &body)
+            }
+            Opcode::MdsReaddir => {
+                let body = cx.body(request)?;
+                ops::readdir::readdir(self, cx, &body)
+            }
+            Opcode::MdsGetxattr => {
+                let body = cx.body(request)?;
+                ops::xattr::getxattr(cx, &body)
+            }
             Opcode::MdsStatfs => ops::statfs::statfs(self, cx),
             Opcode::MdsSync => ops::sync::sync(cx),
-            Opcode::MdsFid2path => ops::fid2path::fid2path(cx, &request.decode()?),
+            Opcode::MdsFid2path => {
+                let body = cx.body(request)?;
+                ops::fid2path::fid2path(cx, &body)
+            }
             Opcode::SeqAlloc => ops::seq_alloc::seq_alloc(self, cx),
             Opcode::LdlmEnqueue => ops::lock::enqueue(self, cx, &request.decode()?),
             Opcode::LdlmReplay => ops::lock::replay(self, cx, &request.decode()?),
-            Opcode::ObjRead => ops::data::read(cx, &request.decode()?),
-            Opcode::ObjWrite => ops::data::write(self, cx, &request.decode()?, request.bulk()),
-            Opcode::ObjPunch => ops::data::punch(self, cx, &request.decode()?),
+            Opcode::ObjRead => {
+                let body = cx.body(request)?;
+                ops::data::read(cx, &body)
+            }
+            Opcode::ObjWrite => {
+                let body = cx.body(request)?;
+                ops::data::write(self, cx, &body, request.bulk())
+            }
+            Opcode::ObjPunch => {
+                let body = cx.body(request)?;
+                ops::data::punch(self, cx, &body)
+            }
             Opcode::ObjSetattr => ops::data::setattr(self, cx, &request.decode()?),
             Opcode::ObjGetattr => ops::data::getattr(cx, &request.decode()?),
-            Opcode::ObjSeek => ops::data::seek(cx, &request.decode()?),
-            Opcode::ObjSync => ops::data::sync(cx, &request.decode()?),
+            Opcode::ObjSeek => {
+                let body = cx.body(request)?;
+                ops::data::seek(cx, &body)
+            }
+            Opcode::ObjSync => {
+                let body = cx.body(request)?;
+                ops::data::sync(cx, &body)
+            }
             _ => Err(Errno::EOPNOTSUPP.into()),
         }?;
         cx.count_plain(request, &reply);

@@ -91,6 +91,16 @@ impl<K: Sampled> Tallies<K> {
         &mut self.0[at].1
     }
 
+    /// A line of YAML about one thing, also if it never occurred.
+    pub fn yaml(&self, what: K) -> String {
+        let at = self.0.binary_search_by_key(&what, |(known, _)| *known);
+        let Tally { samples, min, max, sum, square_sum } = at.map_or_else(|_| Tally::default(), |at| self.0[at].1);
+        let (name, unit) = (format!("{}:", what.name()), what.unit());
+        format!(
+            "  {name:<16} {{ samples: {samples:>11}, unit: {unit:>5}, min: {min:>7}, max: {max:>7}, sum: {sum:>15}, sumsq: {square_sum:>18} }}\n"
+        )
+    }
+
     /// A line for each, in their order.
     pub fn lines(&self) -> String {
         self.0.iter().map(|(what, tally)| tally.line(what.name(), what.unit())).collect()

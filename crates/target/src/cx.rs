@@ -7,6 +7,7 @@ use bytes::Bytes;
 use dlm::ExportId;
 use dlm::server::{Enqueued, Glimpsed, Revoked};
 use proto::frame::flags;
+use proto::msg::OfJob;
 use proto::msg::{
     Config, EnqueueRep, EnqueueReq, LockGrant, LockMode, Lvb, Policy, ReplayFailure, ReplayLocksRep, ReplayLocksReq,
     Resource,
@@ -21,6 +22,7 @@ use crate::api::{DataOp, DataResult, DataSpace, LogLevel};
 use crate::machine::Machine;
 use crate::op::{Op, Replay};
 use crate::service::{Reply, Request, ShareKey, Stop, Task};
+use crate::stats::Count;
 
 /// Bit of a version that says which object it is of; transnos never have it.
 pub const IDENTITY: u64 = 1 << 63;
@@ -315,14 +317,40 @@ impl Cx<'_> {
 
     // --- statistics ---
 
+    /// The body of a request; what it does counts for the job that it names.
+    ///
+    /// # Errors
+    /// As [`Request::decode`].
+    pub fn body<M: OfJob + Default>(&mut self, request: &Request) -> Result<M, Stop> {
+        let body: M = request.decode()?;
+        self.of_job(body.job());
+        Ok(body)
+    }
+
+    /// The operations that are counted from here on are those of this job; an empty name is none.
+    pub fn of_job(&mut self, job: &str) {
+        let out = &mut self.m.out;
+        out.job = (!job.is_empty()).then(|| {
+            out.jobs.iter().position(|known| known == job).unwrap_or_else(|| {
+                out.jobs.push(job.to_owned());
+                out.jobs.len() - 1
+            })
+        });
+    }
+
     /// The request is an operation of this kind; it counts when the attempt is accepted, unless it is a replay.
     pub fn count(&mut self, operation: Operation) {
-        self.m.out.counted.push((operation, None));
+        self.counted(operation, None);
+    }
+
+    fn counted(&mut self, operation: Operation, bytes: Option<u64>) {
+        let job = self.m.out.job;
+        self.m.out.counted.push(Count { operation, bytes, job });
     }
 
     /// The same, with the bytes that it moves: `operation` is one of bytes.
     pub fn count_bytes(&mut self, operation: Operation, bytes: u64) {
-        self.m.out.counted.push((operation, Some(bytes)));
+        self.counted(operation, Some(bytes));
     }
 
     /// Counts a request whose opcode says what it is: attributes, space, and all that is done with data.

@@ -243,7 +243,8 @@ impl<S: Service> Target<S> {
         let (mut hold, mut hold_for) = (self.m.out.hold, self.m.out.hold_for);
         if matches!(work, Work::Request(_)) && op.replay == Replay::No {
             let took = now.since(op.started);
-            self.m.stats.count_operations(handle, &self.m.out.counted, took);
+            let out = &self.m.out;
+            self.m.stats.count_operations(handle, (&out.counted, &out.jobs), took, self.m.wall_ns);
         }
         let frame = match &work {
             Work::Request(request) => {

@@ -22,6 +22,7 @@ mod cx;
 mod execute;
 mod faults;
 pub mod grants;
+mod jobs;
 mod machine;
 mod old_store;
 mod op;

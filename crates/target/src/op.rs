@@ -213,6 +213,9 @@ pub(crate) struct Out {
     pub(crate) notices: Vec<(ExportId, proto::Opcode, bytes::Bytes)>,
     pub(crate) evicted: Vec<(ExportId, String)>,
     pub(crate) counted: Counted,
+    /// Jobs that were named, and which of them the next operation counts for.
+    pub(crate) jobs: Vec<String>,
+    pub(crate) job: Option<usize>,
 }
 
 impl Out {
@@ -243,6 +246,8 @@ impl Out {
         self.notices.clear();
         self.evicted.clear();
         self.counted.clear();
+        self.jobs.clear();
+        self.job = None;
     }
 }
 

@@ -83,6 +83,10 @@ impl Machine {
                 all.push((format!("{at}.reply_data"), text));
             }
         }
+        if kind != TargetKind::Mgt {
+            let seconds = self.stats.jobs.cleanup_interval().as_secs();
+            all.push((format!("{base}.job_cleanup_interval"), seconds.to_string()));
+        }
         if kind == TargetKind::Mdt {
             let head = tally::head(self.wall_ns, self.stats.operations_since_ns);
             all.push((format!("{base}.md_stats"), head + &self.stats.operations()));
@@ -167,6 +171,12 @@ impl<S: Service> Target<S> {
     pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
         let mut all = self.m.own_params(self.service.kind());
         all.extend(self.service.params(&self.m.name.to_string()));
+        // It can be long.
+        let kind = self.service.kind();
+        let job_stats = format!("{}.{}.job_stats", kind_word(kind), self.m.name);
+        if kind != TargetKind::Mgt && wildcard::matches(pattern, &job_stats) {
+            all.push((job_stats, self.m.stats.jobs.text(kind, self.m.wall_ns)));
+        }
         all.retain(|(path, _)| wildcard::matches(pattern, path));
         all.sort();
         all
@@ -253,6 +263,18 @@ impl<S: Service> Target<S> {
             },
             "recovery_time_soft" => seconds(value).map(|time| m.options.recovery_soft = time),
             "recovery_time_hard" => seconds(value).map(|time| m.options.recovery_hard = time),
+            "job_cleanup_interval" if kind != TargetKind::Mgt => match number::<u64>(value) {
+                Ok(seconds @ 0..=86400) => {
+                    m.stats.jobs.set_cleanup_interval(Duration::from_secs(seconds));
+                    Ok(())
+                }
+                Ok(_) => Err(Errno::ERANGE),
+                Err(errno) => Err(errno),
+            },
+            "job_stats" if kind != TargetKind::Mgt => match m.stats.jobs.forget(value.trim()) {
+                true => Ok(()),
+                false => Err(Errno::ENXIO),
+            },
             "commit_on_sharing" => match value.trim() {
                 on @ ("0" | "1") => {
                     m.sharing.off = on == "0";

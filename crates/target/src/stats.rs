@@ -9,10 +9,22 @@ use std::collections::BTreeMap;
 
 use proto::{Handle, Opcode, Operation};
 use stdx::Map;
+
+use crate::jobs::Jobs;
 use stdx::tally::{Tallies, Tally, count_line};
 
-/// Operations that a request was, and how many bytes it moved where that is what is counted.
-pub(crate) type Counted = Vec<(Operation, Option<u64>)>;
+/// An operation that a request was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub(crate) operation: Operation,
+    /// How many bytes it moved, where that is what is counted.
+    pub(crate) bytes: Option<u64>,
+    /// For which of the request's jobs.
+    pub(crate) job: Option<usize>,
+}
+
+/// All of a request.
+pub(crate) type Counted = Vec<Count>;
 
 /// A target's figures.
 #[derive(Debug, Default)]
@@ -21,6 +33,7 @@ pub(crate) struct Stats {
     operations: Tallies<Operation>,
     /// Those of each client that has done something.
     clients: Map<Handle, Tallies<Operation>>,
+    pub(crate) jobs: Jobs,
     pub(crate) reconstructed: u64,
     pub(crate) answered_again: u64,
     /// When counting began, by the wall clock; 0: not known yet.
@@ -43,16 +56,23 @@ impl Stats {
         self.by_opcode.entry(opcode).or_default().add_time(took);
     }
 
-    /// What it was. Several operations in one request share its time.
-    pub(crate) fn count_operations(&mut self, client: Handle, counted: &Counted, took: Duration) {
+    /// What it was, and of which jobs, by the wall clock. Several operations in one request share its time.
+    pub(crate) fn count_operations(
+        &mut self,
+        client: Handle,
+        (counted, jobs): (&Counted, &[String]),
+        took: Duration,
+        now_ns: i64,
+    ) {
         if counted.is_empty() {
             return;
         }
-        let timed = counted.iter().filter(|(_, bytes)| bytes.is_none()).count();
+        let timed = counted.iter().filter(|count| count.bytes.is_none()).count();
         let share = took.checked_div(u32::try_from(timed).unwrap_or(u32::MAX)).unwrap_or_default();
         let of_client = self.clients.entry(client).or_default();
-        for &(operation, bytes) in counted {
-            for tallies in [&mut self.operations, &mut *of_client] {
+        for &Count { operation, bytes, job } in counted {
+            let of_job = job.and_then(|job| jobs.get(job)).map(|job| self.jobs.of(job, now_ns));
+            for tallies in [&mut self.operations, &mut *of_client].into_iter().chain(of_job) {
                 match bytes {
                     Some(bytes) => tallies.of(operation).add(bytes),
                     None => tallies.of(operation).add_time(share),

@@ -118,6 +118,7 @@ impl Native {
             groups: groups.into_iter().map(rustix::fs::Gid::as_raw).collect(),
             umask: 0o022,
             capabilities: if uid.is_root() { ALL_CAPABILITIES } else { 0 },
+            job: String::new(),
         };
         Native { client, cred, known: HashMap::from([(ROOT.to_vec(), ROOT_INO)]) }
     }

@@ -186,6 +186,7 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
             grant_used,
             sync: false,
             want_grant: want_grant(cx.w, dest),
+            job: super::job(cx, ino),
         };
         let bulk = data.clone();
         let _ = cx.start_rpc(steps::WRITE, dest, Opcode::ObjWrite, |_, _| (request, bulk));
@@ -629,7 +630,7 @@ pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     }
     let (mut waiting, mut failed) = (false, None);
     for (key, dest, object) in asked {
-        let request = ObjSyncReq { objects: vec![object] };
+        let request = ObjSyncReq { objects: vec![object], job: super::job(cx, ino) };
         let last = match cx.start_rpc(step(steps::SYNC, key), dest, Opcode::ObjSync, |_, _| (request, Bytes::new())) {
             None => {
                 waiting = true;

@@ -293,6 +293,7 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
             grant_used: 0,
             sync: true,
             want_grant: 0,
+            job: super::job(cx, ino),
         };
         match cx.start_rpc(step(steps::LEAVE_WRITE, number), dest, Opcode::ObjWrite, |_, _| (request, bulk)) {
             None => waiting = true,
@@ -318,6 +319,7 @@ fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
         }
         let lock = object.covering(LockMode::Pw, &ALL).map_or(0, |lock| lock.handle);
         let (uid, gid) = super::owner(cx.w, ino);
+        let job = super::job(cx, ino);
         cx.rpc(at, dest, Opcode::ObjPunch, || {
             let request = PunchReq {
                 object: id,
@@ -329,11 +331,13 @@ fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
                 lock,
                 uid,
                 gid,
+                job,
             };
             (request, Bytes::new())
         })?;
         let at = step(steps::LEAVE_SYNC, u64::from(key));
-        cx.rpc(at, dest, Opcode::ObjSync, || (ObjSyncReq { objects: vec![id] }, Bytes::new()))?;
+        let job = super::job(cx, ino);
+        cx.rpc(at, dest, Opcode::ObjSync, || (ObjSyncReq { objects: vec![id], job }, Bytes::new()))?;
         edit(cx.w, ino, key, |object| {
             object.size = 0;
             object.blocks = 0;

@@ -298,7 +298,8 @@ fn read_window(cx: &mut Cx<'_>, ino: u64, window: &Range<u64>) -> Run<()> {
         let Some(object) = file(cx.w, ino).and_then(|f| f.object(run.stripe)) else { return Err(Errno::ESTALE.into()) };
         let (dest, object) = (object.dest, object.id());
         let lock = handle(cx, dest, cx.memo(step(steps::MIGRATE_COOKIE, u64::from(run.stripe))))?;
-        let request = ReadReq { object, offset: run.object_offset, length: run.length as u32, lock };
+        let request =
+            ReadReq { object, offset: run.object_offset, length: run.length as u32, lock, job: super::job(cx, ino) };
         let _ = cx.start_rpc(at, dest, Opcode::ObjRead, |_, _| (request, Bytes::new()));
         if !cx.began(at) {
             return Err(Stop::Wait);
@@ -349,6 +350,7 @@ fn write_window(cx: &mut Cx<'_>, ino: u64, copy: &Layout, window: &Range<u64>, l
                 grant_used: 0,
                 sync: true,
                 want_grant: 0,
+                job: super::job(cx, ino),
             };
             let _ = cx.start_rpc(at, dest, Opcode::ObjWrite, |_, _| (request, bulk));
             if !cx.began(at) {

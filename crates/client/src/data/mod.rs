@@ -185,6 +185,22 @@ fn owner(w: &World, ino: u64) -> (u32, u32) {
     attr.map_or((u32::MAX, u32::MAX), |attr| (attr.uid, attr.gid))
 }
 
+/// The job on whose behalf the data of a file is read or written: that of the program that asked for it, or of the last one that did.
+fn job(cx: &Cx<'_>, ino: u64) -> String {
+    match &cx.cred().job {
+        none if none.is_empty() => state::file(cx.w, ino).map_or_else(String::new, |file| file.job.clone()),
+        job => job.clone(),
+    }
+}
+
+/// A program uses the data of a file.
+fn note_job(cx: &mut Cx<'_>, ino: u64) {
+    let job = &cx.op.cred.job;
+    if let Some(file) = state::file_mut(cx.w, ino).filter(|file| !job.is_empty() && file.job != *job) {
+        file.job.clone_from(job);
+    }
+}
+
 /// Size and times as the data has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataStat {
@@ -216,6 +232,7 @@ pub struct IoFlags {
 
 /// Reads at most `length` bytes.
 pub fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32, flags: IoFlags) -> Run<Bytes> {
+    note_job(cx, ino);
     let result = read::read(cx, fh, ino, offset, length, flags);
     if through_pages(cx.w, fh) {
         let range = offset..offset.saturating_add(u64::from(length));
@@ -226,6 +243,7 @@ pub fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32,
 
 /// Writes; the bytes written.
 pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
+    note_job(cx, ino);
     let result = match cx.memo(steps::PAST_PAGES) {
         Some(written) => Ok(written as u32),
         None => write::write(cx, ino, at, data, flags),

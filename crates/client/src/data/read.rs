@@ -113,13 +113,14 @@ fn send(cx: &mut Cx<'_>, ino: u64, key: Key, gap: Range<u64>) {
     let max = u64::from(cx.w.imports.get(dest).map_or(proto::connect::BRW_SIZE_MAX, |t| t.brw_size).max(4096));
     let op = cx.op.id;
     cx.w.data.mark_op(op, ino);
+    let job = super::job(cx, ino);
     let mut at = gap.start;
     while at < gap.end {
         let end = gap.end.min((at / max + 1) * max);
         let number = cx.memo(steps::FETCHES).unwrap_or(0);
         cx.set_memo(steps::FETCHES, number + 1);
         let at_step = step(steps::FETCH, number);
-        let request = ReadReq { object: id, offset: at, length: (end - at) as u32, lock: handle };
+        let request = ReadReq { object: id, offset: at, length: (end - at) as u32, lock: handle, job: job.clone() };
         let _ = cx.start_rpc(at_step, dest, Opcode::ObjRead, |_, _| (request, Bytes::new()));
         edit(cx.w, ino, key, |object| {
             object.fetches.push(Fetch { owner: op, step: at_step, range: at..end, voids: Default::default() });

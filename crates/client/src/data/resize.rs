@@ -125,6 +125,7 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
         lock: object.covering(LockMode::Pw, range).map_or(0, |lock| lock.handle),
         uid,
         gid,
+        job: super::job(cx, ino),
     };
     let _ = cx.start_rpc(step(steps::CUT_SENT, u64::from(key)), dest, Opcode::ObjPunch, |_, _| (request, Bytes::new()));
 }
@@ -296,7 +297,7 @@ pub(super) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Ru
             // Nothing but hole from here on.
             hole.then_some(from)
         } else {
-            let request = SeekReq { object: object.id(), offset: from, hole };
+            let request = SeekReq { object: object.id(), offset: from, hole, job: super::job(cx, ino) };
             let dest = object.dest;
             let at = step(steps::SEEK, object.number());
             match cx.start_rpc(at, dest, Opcode::ObjSeek, |_, _| (request, Bytes::new())) {

@@ -255,6 +255,8 @@ pub struct NodeData {
     pub(super) exclusive: Option<OpId>,
     /// The data is being copied to its objects, under an EX lock.
     pub(super) leaving: bool,
+    /// The job of the program that used the data last.
+    pub(super) job: String,
     /// Somebody else wants the file, and its objects cannot be written now: the move begins again later.
     pub(super) makes_way: bool,
     /// [`super::Task::Leave`] runs.
@@ -289,6 +291,7 @@ impl NodeData {
             read_ahead: Vec::new(),
             exclusive: None,
             leaving: false,
+            job: String::new(),
             makes_way: false,
             leave_asked: false,
             leave_error: None,

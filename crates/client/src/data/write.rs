@@ -206,6 +206,7 @@ fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
         grant_used: flush::use_spare_grant(cx.w, part.dest, part.data.len() as u64),
         sync: flags.sync,
         want_grant: flush::want_grant(cx.w, part.dest),
+        job: super::job(cx, ino),
     };
     cx.set_memo(step(steps::THROUGH_GRANT, number), request.grant_used);
     let bulk = part.data.clone();

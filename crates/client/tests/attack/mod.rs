@@ -227,6 +227,7 @@ impl Values<'_> {
             groups: (0..v.usually(&[0, 1, 20], 70_000)).map(|i| i * 7).collect(),
             umask: v.u(),
             capabilities: v.n(),
+            job: v.text(),
         })
     }
 
@@ -399,10 +400,14 @@ impl Values<'_> {
     /// A request of this kind.
     pub fn body(&mut self, opcode: Opcode) -> Vec<u8> {
         match opcode {
-            Opcode::ObjRead => {
-                ReadReq { object: self.object(), offset: self.n(), length: self.u(), lock: self.handle() }
-                    .encode_to_vec()
+            Opcode::ObjRead => ReadReq {
+                object: self.object(),
+                offset: self.n(),
+                length: self.u(),
+                lock: self.handle(),
+                job: self.text(),
             }
+            .encode_to_vec(),
             Opcode::ObjWrite => WriteReq {
                 object: self.object(),
                 offset: if self.bool() { self.rng.below(200_000) } else { self.n() },
@@ -413,6 +418,7 @@ impl Values<'_> {
                 grant_used: self.n(),
                 sync: self.bool(),
                 want_grant: self.n(),
+                job: self.text(),
             }
             .encode_to_vec(),
             Opcode::ObjGetattr => ObjGetattrReq { object: self.object() }.encode_to_vec(),
@@ -440,12 +446,15 @@ impl Values<'_> {
                 lock: if self.rng.chance(2, 3) { 0 } else { self.handle() },
                 uid: self.u(),
                 gid: self.u(),
+                job: self.text(),
             }
             .encode_to_vec(),
-            Opcode::ObjSeek => SeekReq { object: self.object(), offset: self.n(), hole: self.bool() }.encode_to_vec(),
+            Opcode::ObjSeek => {
+                SeekReq { object: self.object(), offset: self.n(), hole: self.bool(), job: self.text() }.encode_to_vec()
+            }
             Opcode::ObjSync => {
                 let count = self.usually(&[0, 1, 3], 5000);
-                ObjSyncReq { objects: (0..count).map(|_| self.object()).collect() }.encode_to_vec()
+                ObjSyncReq { objects: (0..count).map(|_| self.object()).collect(), job: self.text() }.encode_to_vec()
             }
             Opcode::MdsBatch => {
                 let mut changes = Vec::new();

@@ -123,7 +123,7 @@ pub struct Cluster {
 }
 
 pub fn cred(uid: u32) -> Cred {
-    Cred { uid, gid: uid, groups: Vec::new(), umask: 0o022, capabilities: if uid == 0 { u64::MAX } else { 0 } }
+    Cred { uid, gid: uid, umask: 0o022, capabilities: if uid == 0 { u64::MAX } else { 0 }, ..Cred::default() }
 }
 
 /// Seeds of a random test. Built with `SEED=n` it runs that one, with `SEEDS=n` so many from `first`.
@@ -759,6 +759,7 @@ impl Cluster {
             Effect::MountWaits { on } => self.nodes[at].waits = on,
             Effect::MountFailed { reason } => self.nodes[at].failed = Some(reason),
             Effect::Unmounted { result } => (self.nodes[at].unmounted, self.nodes[at].lost) = (true, result.err()),
+            Effect::Jobs(_) => {}
             Effect::Log(level, line) => self.log.push(format!("client {at} {level:?}: {line}")),
         }
     }

@@ -12,6 +12,7 @@ use crate::ops::unlink::Removed;
 use crate::ops::{Change, create, setattr, unlink};
 use crate::tree::{self, Dir, Node};
 use crate::{Mdt, grants, layouts};
+use proto::msg::OfJob;
 use proto::msg::{
     BATCH_MAX, BatchRep, BatchReq, BatchResult, Layout, LockMode, Reint, ReintReq, Resource, WantLocks, bits, valid,
 };
@@ -63,7 +64,9 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
     }
     // What another client's changes have to do with it is settled by the leases.
     cx.forget_versions();
-    for did in done.iter().flatten() {
+    for (did, change) in done.iter().zip(&changes) {
+        let Ok(did) = did else { continue };
+        cx.of_job(change.job());
         match did {
             Done::Made(made, statistic) => {
                 mdt.made(made);
@@ -89,6 +92,7 @@ pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply,
             },
         });
     }
+    cx.of_job("");
     cx.count(Operation::Batch);
     let room = mdt.promise(cx, cx.export(), changes.len());
     Ok(Reply::new(&BatchRep { results, room }).with_record(failed))

@@ -14,7 +14,7 @@ pub(super) fn write(w: &mut World, at: usize, fid: Fid, offset: u64, data: &[u8]
 }
 
 fn read(w: &mut World, at: usize, fid: Fid, offset: u64, length: u32) -> Result<Bytes, Errno> {
-    let request = ReadReq { object: ObjectId { fid, stripe: 0 }, offset, length, lock: 0 };
+    let request = ReadReq { object: ObjectId { fid, stripe: 0 }, offset, length, ..ReadReq::default() };
     w.ask(at, Opcode::ObjRead, Tag(0), &request, Bytes::new()).map(|frame| frame.bulk)
 }
 

@@ -74,7 +74,7 @@ pub struct World {
 }
 
 pub fn cred(uid: u32) -> Cred {
-    Cred { uid, gid: uid, groups: Vec::new(), umask: 0o022, capabilities: 0 }
+    Cred { uid, gid: uid, umask: 0o022, ..Cred::default() }
 }
 
 impl World {

@@ -15,7 +15,7 @@ use crate::attrs::take_times;
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-    let req: PunchReq = request.decode()?;
+    let req: PunchReq = cx.body(request)?;
     let key = key_of(&req.object)?;
     let kind = PunchKind::try_from(req.kind).map_err(|_| Errno::EOPNOTSUPP)?;
     if kind != PunchKind::Truncate && req.length == 0 {

@@ -13,7 +13,7 @@ use crate::attrs::lvb;
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-    let req: ReadReq = request.decode()?;
+    let req: ReadReq = cx.body(request)?;
     let key = key_of(&req.object)?;
     if req.length > BRW_SIZE_MAX {
         return Err(Errno::EINVAL.into());

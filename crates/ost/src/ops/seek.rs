@@ -9,7 +9,7 @@ use crate::Ost;
 
 /// One attempt.
 pub fn attempt(ost: &Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-    let req: SeekReq = request.decode()?;
+    let req: SeekReq = cx.body(request)?;
     let key = key_of(&req.object)?;
     cx.revoke(resource(&key), LockMode::Pr, Policy::Extent(Extent { start: req.offset, end: u64::MAX }))?;
     let object = object(ost, cx, &key)?.filter(|o| req.offset < o.size).ok_or(Errno::ENXIO)?;

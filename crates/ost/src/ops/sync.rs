@@ -8,7 +8,7 @@ use target::{Cx, Reply, Request, Stop};
 
 /// One attempt.
 pub fn attempt(cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-    let _: ObjSyncReq = request.decode()?;
+    let _: ObjSyncReq = cx.body(request)?;
     cx.hold_until_durable();
     Ok(Reply::empty())
 }

@@ -17,7 +17,7 @@ use crate::attrs::{lvb, take_times};
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
-    let req: WriteReq = request.decode()?;
+    let req: WriteReq = cx.body(request)?;
     let key = key_of(&req.object)?;
     let bytes = request.bulk().clone();
     if bytes.len() > BRW_SIZE_MAX as usize {

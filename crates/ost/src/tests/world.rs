@@ -449,6 +449,7 @@ impl World {
             grant_used: 0,
             sync: false,
             want_grant: 0,
+            job: String::new(),
         }
     }
 
@@ -472,7 +473,7 @@ impl World {
     }
 
     pub fn read(&mut self, client: usize, oid: u32, offset: u64, length: u32) -> Result<Bytes, Errno> {
-        let req = ReadReq { object: object(oid), offset, length, lock: self.lock_on(client, oid) };
+        let req = ReadReq { object: object(oid), offset, length, lock: self.lock_on(client, oid), job: String::new() };
         self.call(client, Opcode::ObjRead, &req).map(|frame| frame.bulk)
     }
 
@@ -495,6 +496,7 @@ impl World {
             lock: self.lock_on(client, oid),
             uid: 10,
             gid: 20,
+            job: String::new(),
         };
         let frame = self.call(client, Opcode::ObjPunch, &req)?;
         Ok(frame.decode::<ObjectStateRep>().unwrap().lvb.unwrap())
@@ -505,7 +507,8 @@ impl World {
     }
 
     pub fn seek(&mut self, client: usize, oid: u32, offset: u64, hole: bool) -> Result<u64, Errno> {
-        let frame = self.call(client, Opcode::ObjSeek, &SeekReq { object: object(oid), offset, hole })?;
+        let frame =
+            self.call(client, Opcode::ObjSeek, &SeekReq { object: object(oid), offset, hole, job: String::new() })?;
         Ok(frame.decode::<SeekRep>().unwrap().offset)
     }
 
@@ -515,7 +518,7 @@ impl World {
     }
 
     pub fn sync(&mut self, client: usize) {
-        self.call(client, Opcode::ObjSync, &ObjSyncReq { objects: vec![] }).unwrap();
+        self.call(client, Opcode::ObjSync, &ObjSyncReq { objects: vec![], job: String::new() }).unwrap();
     }
 
     pub fn destroy(&mut self, mdt: usize, oids: &[u32]) -> Result<(), Errno> {

@@ -25,6 +25,9 @@ pub struct Cred {
     /// Effective capabilities in Linux's numbers; uid 0 has them all in this version.
     #[prost(uint64, tag = "5")]
     pub capabilities: u64,
+    /// The job that the process belongs to, for statistics; at most [`super::JOB_MAX`] bytes count. Empty: none. Since version 0.2.0.
+    #[prost(string, tag = "115")]
+    pub job: String,
 }
 
 /// Set-group-id.

@@ -4,6 +4,7 @@
 //! default. Names of directory entries, symbolic links and extended attributes are bytes, not text. Sizes and offsets
 //! are bytes; times are nanoseconds since 1970 as the client's clock had them (`*_ns`).
 
+mod job;
 mod layout;
 mod lock;
 mod mds;
@@ -11,6 +12,7 @@ mod mgs;
 mod obj;
 mod session;
 
+pub use job::*;
 pub use layout::*;
 pub use lock::*;
 pub use mds::*;

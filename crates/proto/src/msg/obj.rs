@@ -31,6 +31,9 @@ pub struct ReadReq {
     /// The lock that covers it; 0 if none: the server then takes one for the length of the request.
     #[prost(uint64, tag = "4")]
     pub lock: u64,
+    /// As [`super::Cred::job`]. Since version 0.2.0.
+    #[prost(string, tag = "115")]
+    pub job: String,
 }
 
 /// Body of the reply to `ObjRead`. The bulk holds the data, shorter than asked for at the end of the object; an object
@@ -74,6 +77,9 @@ pub struct WriteReq {
     /// How much grant the client would like to hold, in bytes, because it has so much to write; 0 asks for nothing.
     #[prost(uint64, tag = "9")]
     pub want_grant: u64,
+    /// As [`super::Cred::job`]. Since version 0.2.0.
+    #[prost(string, tag = "115")]
+    pub job: String,
 }
 
 /// Body of the reply to `ObjWrite`, `ObjPunch`, `ObjSetattr`, `ObjGetattr`.
@@ -156,6 +162,9 @@ pub struct PunchReq {
     /// Its group.
     #[prost(uint32, tag = "9")]
     pub gid: u32,
+    /// As [`super::Cred::job`]. Since version 0.2.0.
+    #[prost(string, tag = "115")]
+    pub job: String,
 }
 
 /// Body of `ObjSeek`.
@@ -170,6 +179,9 @@ pub struct SeekReq {
     /// `SEEK_HOLE`; otherwise `SEEK_DATA`.
     #[prost(bool, tag = "3")]
     pub hole: bool,
+    /// As [`super::Cred::job`]. Since version 0.2.0.
+    #[prost(string, tag = "115")]
+    pub job: String,
 }
 
 /// Body of the reply to `ObjSeek`; `ENXIO` if there is none.
@@ -186,6 +198,9 @@ pub struct ObjSyncReq {
     /// The objects.
     #[prost(message, repeated, tag = "1")]
     pub objects: Vec<ObjectId>,
+    /// As [`super::Cred::job`]. Since version 0.2.0.
+    #[prost(string, tag = "115")]
+    pub job: String,
 }
 
 /// Body of `ObjDestroy`, from a metadata target. Answered when it is durable; an object that is not there is no error.

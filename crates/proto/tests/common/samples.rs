@@ -62,7 +62,14 @@ fn grant(n: u32, policy: Policy) -> LockGrant {
 }
 
 fn cred(n: u32) -> Cred {
-    Cred { uid: n, gid: n + 1, groups: vec![n + 2, n + 3], umask: n + 4, capabilities: big(u64::from(n) + 5) }
+    Cred {
+        uid: n,
+        gid: n + 1,
+        groups: vec![n + 2, n + 3],
+        umask: n + 4,
+        capabilities: big(u64::from(n) + 5),
+        job: "job".into(),
+    }
 }
 
 fn pool() -> Pool {
@@ -443,7 +450,7 @@ samples! {
     "SeqRangeRep" = SeqRangeRep { start: big(1), end: big(2) };
 
     "ObjectId" = object(1);
-    "ReadReq" = ReadReq { object: object(1), offset: big(5), length: 6, lock: big(7) };
+    "ReadReq" = ReadReq { object: object(1), offset: big(5), length: 6, lock: big(7), job: "job".into() };
     "ReadRep" = ReadRep { lvb: Some(lvb(1)) };
     "WriteReq" = WriteReq {
         object: object(1),
@@ -454,8 +461,8 @@ samples! {
         gid: 13,
         grant_used: big(14),
         sync: true,
-        want_grant: big(15),
-    };
+        want_grant: big(15), job: "job".into(),
+};
     "ObjectStateRep" = ObjectStateRep { lvb: Some(lvb(1)), grant: big(6) };
     "ObjGetattrReq" = ObjGetattrReq { object: object(1) };
     "ObjSetattrReq" = ObjSetattrReq { object: object(1), lvb: Some(lvb(5)), uid: 10, gid: 11 };
@@ -468,11 +475,11 @@ samples! {
         lvb: Some(lvb(7)),
         lock: big(12),
         uid: 13,
-        gid: 14,
-    };
-    "SeekReq" = SeekReq { object: object(1), offset: big(5), hole: true };
+        gid: 14, job: "job".into(),
+};
+    "SeekReq" = SeekReq { object: object(1), offset: big(5), hole: true, job: "job".into() };
     "SeekRep" = SeekRep { offset: big(1) };
-    "ObjSyncReq" = ObjSyncReq { objects: vec![object(1), object(5)] };
+    "ObjSyncReq" = ObjSyncReq { objects: vec![object(1), object(5)], job: "job".into() };
     "DestroyReq" = DestroyReq {
         objects: vec![object(1), object(5)],
         strays: Some(StrayObjects { seq: big(9), first: 10, last: 11, keep: vec![12, 13] }),

@@ -400,6 +400,7 @@ impl World {
                 self.mounts[client].unmounted = true;
                 self.sched.left(client);
             }
+            capi::Effect::Jobs(_) => {}
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
             }

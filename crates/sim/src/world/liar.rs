@@ -70,7 +70,7 @@ pub struct Liar {
 }
 
 fn root() -> Cred {
-    Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0, capabilities: u64::MAX }
+    Cred { capabilities: u64::MAX, ..Cred::default() }
 }
 
 impl Liar {

@@ -76,7 +76,7 @@ const NAMES: &[(&str, &str)] = &[
     (
         "",
         "debug debug_mb debug_path devices dump_on_eviction dump_on_timeout dynamic_nids enable_health_write \
-         jobid_name jobid_this_session jobid_var lbug_on_eviction max_dirty_mb memused memused_max nis \
+         jobid_this_session lbug_on_eviction max_dirty_mb memused memused_max nis \
          panic_on_lbug peers pinger stats subsystem_debug",
     ),
     (
@@ -127,7 +127,7 @@ const NAMES: &[(&str, &str)] = &[
          enable_remote_dir enable_remote_dir_gid enable_remote_rename enable_remote_subdir_mount \
          enable_rename_trylock enable_resource_id_check enable_striped_dir evict_tgt_nids export filesfree \
          filestotal fstype hash hsm hsm_control identity_acquire_expire identity_expire identity_flush \
-         identity_info identity_int_expire identity_upcall job_cleanup_interval job_stats job_xattr kbytesavail \
+         identity_info identity_int_expire identity_upcall job_xattr kbytesavail \
          kbytesfree kbytestotal ldlm_stats local_recovery migrate_hsm_allowed no_create nosquash_nids readonly \
          rename_stats root_squash sec_level site_stats sync_count sync_lock_cancel tot_dirty tot_granted \
          tot_pending",
@@ -138,8 +138,8 @@ const NAMES: &[(&str, &str)] = &[
         "obdfilter",
         "access_log_mask access_log_size atime_diff blocksize brw_size checksum_dump checksum_t10pi_enforce \
          checksum_type client_cache_count client_cache_seconds enable_resource_id_check export fmd_max_age \
-         fmd_max_num fstype grant_check_threshold grant_compat_disable grant_precreate hash job_cleanup_interval \
-         job_stats last_id ldlm_stats lfsck_layout lfsck_speed_limit lfsck_verify_pfid local_recovery nid_stats \
+         fmd_max_num fstype grant_check_threshold grant_compat_disable grant_precreate hash \
+         last_id ldlm_stats lfsck_layout lfsck_speed_limit lfsck_verify_pfid local_recovery nid_stats \
          no_create no_precreate precreate_batch read_cache_enable readcache_max_filesize seqs_allocated \
          soft_sync_limit sync_journal sync_on_lock_cancel tot_dirty tot_pending writethrough_cache_enable",
     ),
@@ -193,7 +193,9 @@ mod tests {
 
     #[test]
     fn what_lustre_has_is_told_from_a_slip() {
-        for known in ["jobid_var", "mdd.demo-MDT0000.changelog_size", "nodemap.active", "osc.*.max_pages_per_rpc"] {
+        for known in
+            ["jobid_this_session", "mdd.demo-MDT0000.changelog_size", "nodemap.active", "osc.*.max_pages_per_rpc"]
+        {
             assert!(has_param(known), "{known}");
         }
         for known in ["osd-ldiskfs.demo-MDT0000.oi_scrub", "mdt.*.exports.*.ldlm_stats", "mdt/*/hsm_control"] {

@@ -1,0 +1,206 @@
+//! Statistics of jobs: what the processes that belong to one have asked of this target, whichever client they ran on.
+//!
+//! A client names the job with each request. The table is bounded: of the jobs that did nothing for [`Jobs::cleanup_interval`] it forgets
+//! what they did, and of those that did something the one that has been idle for longest, when there are too many.
+
+use core::fmt::Write;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use proto::msg::JOB_MAX;
+use proto::{Operation, TargetKind};
+use stdx::tally::Tallies;
+
+/// Jobs that are remembered, of about a kilobyte each.
+const JOBS_MAX: usize = 4096;
+/// Jobs that are idle for so long are forgotten, if nothing else is set.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
+
+/// What Lustre's tools expect of each job, in their order.
+const OF_MDT: [Operation; 17] = [
+    Operation::Open,
+    Operation::Close,
+    Operation::Mknod,
+    Operation::Link,
+    Operation::Unlink,
+    Operation::Mkdir,
+    Operation::Rmdir,
+    Operation::Rename,
+    Operation::Getattr,
+    Operation::Setattr,
+    Operation::Getxattr,
+    Operation::Setxattr,
+    Operation::Statfs,
+    Operation::Sync,
+    Operation::ReadBytes,
+    Operation::WriteBytes,
+    Operation::Punch,
+];
+/// The same of an object target.
+const OF_OST: [Operation; 9] = [
+    Operation::ReadBytes,
+    Operation::WriteBytes,
+    Operation::Read,
+    Operation::Write,
+    Operation::Getattr,
+    Operation::Setattr,
+    Operation::Punch,
+    Operation::Seek,
+    Operation::Sync,
+];
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    by_name: BTreeMap<String, Job>,
+    /// By the number of their last use, the idlest first.
+    by_use: BTreeMap<u64, String>,
+    uses: u64,
+    cleanup_interval: Duration,
+}
+
+#[derive(Debug)]
+struct Job {
+    operations: Tallies<Operation>,
+    used: u64,
+    since_ns: i64,
+    last_ns: i64,
+}
+
+impl Default for Jobs {
+    fn default() -> Jobs {
+        let (by_name, by_use) = (BTreeMap::new(), BTreeMap::new());
+        Jobs { by_name, by_use, uses: 0, cleanup_interval: CLEANUP_INTERVAL }
+    }
+}
+
+impl Jobs {
+    /// The tallies of a job that does something now, by the wall clock.
+    pub(crate) fn of(&mut self, name: &str, now_ns: i64) -> &mut Tallies<Operation> {
+        let name = shown(name);
+        self.forget_idle(now_ns);
+        self.uses += 1;
+        let before = self.by_name.get(&name).map(|job| job.used);
+        if let Some(before) = before {
+            self.by_use.remove(&before);
+        } else if self.by_name.len() >= JOBS_MAX
+            && let Some((_, idlest)) = self.by_use.pop_first()
+        {
+            self.by_name.remove(&idlest);
+        }
+        self.by_use.insert(self.uses, name.clone());
+        let new = || Job { operations: Tallies::default(), used: 0, since_ns: now_ns, last_ns: now_ns };
+        let job = self.by_name.entry(name).or_insert_with(new);
+        (job.used, job.last_ns) = (self.uses, now_ns);
+        &mut job.operations
+    }
+
+    fn forget_idle(&mut self, now_ns: i64) {
+        let interval = i64::try_from(self.cleanup_interval.as_nanos()).unwrap_or(i64::MAX);
+        if interval == 0 {
+            return;
+        }
+        while let Some(first) = self.by_use.first_entry() {
+            let is_idle = |job: &Job| now_ns.saturating_sub(job.last_ns) > interval;
+            if self.by_name.get(first.get()).is_some_and(|job| !is_idle(job)) {
+                return;
+            }
+            self.by_name.remove(&first.remove());
+        }
+    }
+
+    /// After how long an idle job is forgotten; 0: never for that.
+    pub(crate) fn cleanup_interval(&self) -> Duration {
+        self.cleanup_interval
+    }
+
+    /// Sets that.
+    pub(crate) fn set_cleanup_interval(&mut self, interval: Duration) {
+        self.cleanup_interval = interval;
+    }
+
+    /// Forgets one job, or all (`clear`). Whether there was one.
+    pub(crate) fn forget(&mut self, name: &str) -> bool {
+        if name == "clear" {
+            self.by_name.clear();
+            self.by_use.clear();
+            return true;
+        }
+        let Some(job) = self.by_name.remove(name) else { return false };
+        self.by_use.remove(&job.used).is_some()
+    }
+
+    /// As YAML, as Lustre prints it.
+    pub(crate) fn text(&self, kind: TargetKind, now_ns: i64) -> String {
+        let operations: &[Operation] = if kind == TargetKind::Ost { &OF_OST } else { &OF_MDT };
+        let mut text = "job_stats:\n".to_owned();
+        let time = |ns: i64| format!("{}.{:09} secs.nsecs", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+        for (name, job) in &self.by_name {
+            // A string takes all that is written to it.
+            let _ = writeln!(text, "- {:<16} {name}", "job_id:");
+            for (what, ns) in
+                [("snapshot_time:", now_ns), ("start_time:", job.since_ns), ("elapsed_time:", now_ns - job.since_ns)]
+            {
+                let _ = writeln!(text, "  {what:<16} {}", time(ns));
+            }
+            for operation in operations {
+                text.push_str(&job.operations.yaml(*operation));
+            }
+        }
+        text
+    }
+}
+
+/// A name as it is kept: what could break a line of YAML is a `?`.
+fn shown(name: &str) -> String {
+    let end = (0..=name.len().min(JOB_MAX)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+    let fit = |c: char| if c.is_alphanumeric() || "._-/@%+=#~".contains(c) { c } else { '?' };
+    name[..end].chars().map(fit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_job_is_told_of_as_lustre_does() {
+        let mut jobs = Jobs::default();
+        jobs.of("dd.0", 2 * SECOND).of(Operation::WriteBytes).add(4096);
+        jobs.of("dd.0", 3 * SECOND).of(Operation::WriteBytes).add(100);
+        jobs.of("a: b\nc", 3 * SECOND).of(Operation::Punch).add(1);
+        let text = jobs.text(TargetKind::Ost, 5 * SECOND + 5);
+        let head = "job_stats:\n- job_id:          a??b?c\n";
+        assert!(text.starts_with(head), "{text}");
+        let of_dd = "- job_id:          dd.0\n  snapshot_time:   5.000000005 secs.nsecs\n  start_time:      2.000000000 secs.nsecs\n  \
+                     elapsed_time:    3.000000005 secs.nsecs\n  read_bytes:      { samples:           0, unit: bytes, min:       0, \
+                     max:       0, sum:               0, sumsq:                  0 }\n  write_bytes:     { samples:           2, unit: \
+                     bytes, min:     100, max:    4096, sum:            4196, sumsq:           16787216 }\n";
+        assert!(text.contains(of_dd), "{text}");
+        assert!(jobs.text(TargetKind::Mdt, 0).contains("  mkdir:           { samples:           0, unit: usecs,"));
+    }
+
+    #[test]
+    fn idle_jobs_and_too_many_are_forgotten() {
+        let mut jobs = Jobs::default();
+        for number in 0..JOBS_MAX as i64 {
+            jobs.of(&format!("job{number}"), number);
+        }
+        jobs.of("job0", 9000);
+        jobs.of("one more", 9001);
+        assert_eq!((jobs.by_name.len(), jobs.by_use.len()), (JOBS_MAX, JOBS_MAX));
+        assert!(jobs.by_name.contains_key("job0") && !jobs.by_name.contains_key("job1"), "the idlest went");
+        assert!(jobs.forget("job2") && !jobs.forget("job2"));
+        jobs.of("later", 700 * SECOND);
+        assert_eq!(jobs.by_name.keys().collect::<Vec<_>>(), ["later"]);
+        jobs.set_cleanup_interval(Duration::ZERO);
+        jobs.of("much later", 7000 * SECOND);
+        assert_eq!((jobs.by_name.len(), jobs.by_use.len()), (2, 2));
+        assert!(jobs.forget("clear"));
+        assert_eq!((jobs.by_name.len(), jobs.by_use.len()), (0, 0));
+        let long = "x".repeat(JOB_MAX - 1) + "ä";
+        jobs.of(&long, 0);
+        assert_eq!(jobs.by_name.keys().map(String::len).collect::<Vec<_>>(), [JOB_MAX - 1], "cut between characters");
+    }
+}

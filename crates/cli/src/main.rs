@@ -118,6 +118,9 @@ fn main() -> ExitCode {
         .and_then(|path| std::path::Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned()))
         .unwrap_or_default();
     let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = list_commands(&called_as, &words) {
+        return code;
+    }
     let result = match called_as.as_str() {
         "lfs" => lfs::run(parse::<Lfs>(lfs::find::plain(words, 1)).command),
         "lctl" => lctl::run(parse::<Lctl>(words).arguments),
@@ -145,6 +148,22 @@ fn main() -> ExitCode {
             ExitCode::from(if error.is::<misuse::Misuse>() { 2 } else { 1 })
         }
     }
+}
+
+/// `lfs --list-commands`, `lctl --list-commands`: the verbs, one a line.
+fn list_commands(called_as: &str, words: &[OsString]) -> Option<ExitCode> {
+    let own = matches!(called_as, "lfs" | "lctl");
+    let name = if own { called_as } else { words.get(1)?.to_str()? };
+    if words.get(if own { 1 } else { 2 })? != "--list-commands" {
+        return None;
+    }
+    let command = match name {
+        "lfs" => Lfs::command(),
+        "lctl" => Lctl::command(),
+        _ => return None,
+    };
+    command.get_subcommands().filter(|verb| !verb.is_hide_set()).for_each(|verb| output::say!("{}", verb.get_name()));
+    Some(ExitCode::from(u8::from(output::is_lost())))
 }
 
 /// The words of a command line.

@@ -312,10 +312,12 @@ fn jobs_are_told_apart() {
     };
     write(0, "one", "before");
     assert_eq!(stats(Which::Mdt), "job_stats:", "they are off");
-    lctl(&["set_param", "jobid_var=no blanks"]).refused();
-    lctl(&["set_param", "-P", "jobid_var=MY_JOB"]).ok();
+    // Of these mounts alone.
+    let on_mount = |at: usize, words: &[&str]| adamant(["lctl", "--device"]).arg(cluster.mount(at)).args(words).run();
+    on_mount(0, &["set_param", "jobid_var=no blanks"]).refused_with(&["jobid_var", "Invalid argument"]);
+    lctl(&["conf_param", &format!("{}.sys.jobid_var=MY_JOB", cluster.fsname)]).ok();
     wait_for("clients follow", || {
-        lctl(&["get_param", "-n", "jobid_var"]).ok().lines().filter(|line| *line == "MY_JOB").count() >= 2
+        (0..2).all(|at| on_mount(at, &["get_param", "-n", "jobid_var"]).stdout.trim_end() == "MY_JOB")
     });
     write(0, "one", "a");
     write(1, "one", "b");

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use e2e::command::shell;
 use e2e::faults::wait_for;
+use rustix::process::Signal;
+
 use e2e::{Cluster, Outcome, Shape, Story, Which, adamant, binary, command, needs_root, trees};
 
 fn lfs(words: &[&str]) -> Outcome {
@@ -226,11 +228,14 @@ fn a_move_that_is_not_completed_leaves_the_file_and_no_objects() {
         program
     };
 
-    // Ctrl-C.
+    // Ctrl-C, while a target does not answer either.
     let mut program = copying(&cluster);
-    let pid = rustix::process::Pid::from_child(&program);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let server = rustix::process::Pid::from_raw(cluster.server_pid(Which::Ost(1)) as i32).unwrap();
+    let signal = |pid, signal| rustix::process::kill_process(pid, signal).unwrap();
+    signal(server, Signal::STOP);
+    signal(rustix::process::Pid::from_child(&program), Signal::INT);
     assert!(!program.wait().unwrap().success());
+    signal(server, Signal::CONT);
     wait_for("the copy is removed", || objects(&cluster, 1) == (0, 0));
     assert_eq!(osts(&file).0, [0]);
 

@@ -18,6 +18,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     if !path_is_valid(&param.path) {
         return Err(Errno::EINVAL.into());
     }
+    let fs = mgt.table.get(&req.fsname).ok_or(Errno::ENOENT)?;
     // A longer one, which an older version took, matches nothing; it can only be removed.
     if !req.delete && param.path.len() > wildcard::PATTERN_MAX {
         return Err(Errno::ENAMETOOLONG.into());
@@ -29,7 +30,6 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     if !req.delete && params::named(&param.path) != Named::Settable {
         return Err(Errno::EINVAL.into());
     }
-    let fs = mgt.table.get(&req.fsname).ok_or(Errno::ENOENT)?;
     let old = fs.params.get(&param.path);
     if req.delete && old.is_none() {
         return Err(Errno::ENOENT.into());

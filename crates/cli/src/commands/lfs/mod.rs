@@ -6,6 +6,7 @@ mod migrate;
 mod pools;
 mod space;
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub enum Command {
         /// Of the object targets only those of this pool: POOL or FSNAME.POOL
         #[arg(short = 'p', long, value_name = "POOL")]
         pool: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
         /// Any path on the mount; all mounts if none is given
         path: Option<PathBuf>,
     },
@@ -77,11 +81,17 @@ pub enum Command {
     Migrate(migrate::Migrate),
     /// Metadata targets of a mount
     Mdts {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
         /// Any path on it; all mounts if none is given
         path: Option<PathBuf>,
     },
     /// Object targets of a mount
     Osts {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
         /// Any path on it; all mounts if none is given
         path: Option<PathBuf>,
     },
@@ -97,7 +107,7 @@ pub enum Command {
 }
 
 /// Lustre's verbs that this version lacks.
-const LACKING: [&str; 33] = [
+const LACKING: [&str; 32] = [
     "changelog",
     "changelog_clear",
     "data_version",
@@ -117,7 +127,6 @@ const LACKING: [&str; 33] = [
     "hsm_set",
     "hsm_state",
     "ladvise",
-    "list_commands",
     "mirror",
     "mkdir",
     "mv",
@@ -136,6 +145,9 @@ const LACKING: [&str; 33] = [
 /// Runs a verb.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Df { json: true, pool, path, .. } => {
+            return each_json(path.as_deref(), |mount| space::json(mount, pool.as_deref(), None));
+        }
         Command::Df { human, inodes, pool, path, .. } => {
             return each(path.as_deref(), |mount| space::df(mount, Shape { human, inodes }, pool.as_deref()));
         }
@@ -164,8 +176,14 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Getstripe(get) => return Ok(if layout::get(&get)? { ExitCode::SUCCESS } else { ExitCode::from(1) }),
         Command::Migrate(wish) => return migrate::run(&wish),
         Command::Find(find) => return find::run(&find),
-        Command::Mdts { path } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
-        Command::Osts { path } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
+        Command::Mdts { json: true, path } => {
+            return each_json(path.as_deref(), |mount| space::json(mount, None, Some("MDT")));
+        }
+        Command::Mdts { path, .. } => return each(path.as_deref(), |mount| list_targets(mount, "MDT")),
+        Command::Osts { json: true, path } => {
+            return each_json(path.as_deref(), |mount| space::json(mount, None, Some("OST")));
+        }
+        Command::Osts { path, .. } => return each(path.as_deref(), |mount| list_targets(mount, "OST")),
         Command::Check { what, path } => {
             let wanted = match what.as_str() {
                 "servers" | "all" => "",
@@ -211,6 +229,20 @@ fn mounts_of(path: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
         bail!("no Adamant file system is mounted here; mount one with: adamant up");
     }
     Ok(found)
+}
+
+/// Prints what there is to say of each mount that [`each`] would take, as one array.
+fn each_json(
+    path: Option<&Path>,
+    describe: impl Fn(&Path) -> anyhow::Result<serde_json::Value>,
+) -> anyhow::Result<ExitCode> {
+    let described = RefCell::new(Vec::new());
+    let code = each(path, |mount| {
+        described.borrow_mut().push(describe(mount)?);
+        Ok(true)
+    })?;
+    say!("{}", serde_json::Value::from(described.into_inner()));
+    Ok(code)
 }
 
 /// Does something with the mount of a path or, without one, with each that is here: one that fails does not keep the others from it.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use fuse::ioctl::Verb;
+use serde_json::{Value, json};
 
 use super::{ask, pools};
 use crate::output::{human, say};
@@ -132,6 +133,34 @@ pub fn df(path: &Path, shape: Shape, pool: Option<&str>) -> anyhow::Result<bool>
     say!();
     shape.print("filesystem_summary:", sum.all(), &place);
     Ok(true)
+}
+
+/// What `--json` says of a mount: of the targets of a pool, or of one kind (`MDT`, `OST`).
+pub fn json(path: &Path, pool: Option<&str>, kind: Option<&str>) -> anyhow::Result<Value> {
+    let mut targets = spaces(path)?;
+    if let Some(pool) = pool {
+        let members = pools::members_on(path, pool)?;
+        targets.retain(|target| !target.is_ost() || members.contains(&target.name));
+    }
+    targets.retain(|target| kind.is_none_or(|kind| target.name.contains(&format!("-{kind}"))));
+    let described: Vec<Value> = targets
+        .iter()
+        .map(|target| {
+            let name = target.name.parse::<proto::TargetName>();
+            let mut value = json!({
+                "name": target.name,
+                "kind": if target.is_ost() { "OST" } else { "MDT" },
+                "index": name.map_or(0, |name| name.index.0),
+                "active": target.figures.is_ok(),
+            });
+            if let Ok([total, free, available, files, files_free, ..]) = target.figures.as_deref() {
+                value["bytes"] = json!({ "total": total, "used": total - free.min(total), "available": available });
+                value["inodes"] = json!({ "total": files, "used": files - files_free.min(files), "free": files_free });
+            }
+            value
+        })
+        .collect();
+    Ok(json!({ "mount": mount_point(path)?, "targets": described }))
 }
 
 /// The summary of several targets: all, used, left. A disk that several of them share is counted once, as `df` does.

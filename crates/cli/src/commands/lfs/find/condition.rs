@@ -117,6 +117,7 @@ pub enum Test {
     StripeCount(Range),
     StripeSize(Range),
     Pattern(Pattern),
+    Pool(String),
 }
 
 /// What a test must know.
@@ -134,7 +135,9 @@ impl Test {
     fn cost(&self) -> Cost {
         match self {
             Test::Name(_) | Test::DepthAtLeast(_) | Test::Kind(_) | Test::Mdt(_) => Cost::Entry,
-            Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) => Cost::Layout,
+            Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) | Test::Pool(_) => {
+                Cost::Layout
+            }
             _ => Cost::Attributes,
         }
     }
@@ -156,11 +159,13 @@ impl Test {
             Test::Permissions(permissions) => permissions.hold(facts.attributes()?.mode),
             // There is one metadata target.
             Test::Mdt(targets) => targets.contains(&0),
-            Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) => match facts.kind()? {
-                FileType::RegularFile => self.holds_of_file(facts.layout()?),
-                FileType::Directory => self.holds_of_directory(facts)?,
-                _ => false,
-            },
+            Test::Osts(_) | Test::StripeCount(_) | Test::StripeSize(_) | Test::Pattern(_) | Test::Pool(_) => {
+                match facts.kind()? {
+                    FileType::RegularFile => self.holds_of_file(facts.layout()?),
+                    FileType::Directory => self.holds_of_directory(facts)?,
+                    _ => false,
+                }
+            }
         })
     }
 
@@ -172,6 +177,7 @@ impl Test {
             Test::Pattern(pattern) => *pattern == if resident { Pattern::Mdt } else { Pattern::Raid0 },
             Test::StripeCount(range) => range.holds_size(shown.count().try_into().unwrap_or(0)),
             Test::StripeSize(range) => range.holds_size(shown.size().into()),
+            Test::Pool(pool) => shown.layout().pool == *pool,
             _ => false,
         }
     }
@@ -183,6 +189,7 @@ impl Test {
                 u64::try_from(facts.layout()?.count()).is_ok_and(|count| range.holds_size(count))
             }
             Test::StripeSize(range) => range.holds_size(facts.layout()?.size().into()),
+            Test::Pool(pool) => facts.layout()?.layout().pool == *pool,
             _ => false,
         })
     }
@@ -281,7 +288,10 @@ mod tests {
     }
 
     fn file() -> Known {
-        known(FileType::RegularFile, Layout { osts: vec![1, 3], stripe_size: 1 << 20, ..Layout::default() })
+        known(
+            FileType::RegularFile,
+            Layout { osts: vec![1, 3], stripe_size: 1 << 20, pool: "fast".into(), ..Layout::default() },
+        )
     }
 
     #[track_caller]
@@ -324,6 +334,8 @@ mod tests {
             (Test::StripeCount(Range::plain("2").unwrap()), true),
             (Test::StripeSize(size("1M")), true),
             (Test::StripeSize(size("+1M")), false),
+            (Test::Pool("fast".into()), true),
+            (Test::Pool("slow".into()), false),
             (Test::Pattern(Pattern::Raid0), true),
             (Test::Pattern(Pattern::Released), false),
         ] {

@@ -39,7 +39,7 @@ const fn word(
 }
 
 /// The tests.
-const TESTS: [Word; 29] = [
+const TESTS: [Word; 30] = [
     word("name", &[], Some('n'), "PATTERN", "The name matches a pattern of the shell"),
     word("type", &[], Some('t'), "KIND", "The kind: b, c, d, f, l, p or s"),
     word("size", &[], Some('s'), "[+-]N[bkMGTPE]", "The size; bytes without a unit"),
@@ -72,6 +72,7 @@ const TESTS: [Word; 29] = [
     word("stripe-count", &[], Some('c'), "[+-]N", "Stripes of a file, or of a directory's new files"),
     word("stripe-size", &[], Some('S'), "[+-]N[kMG]", "Bytes in a stripe of a file, or of a directory's new files"),
     word("layout", &[], Some('L'), "KIND", "The kind of the layout: mdt, raid0 or released"),
+    word("pool", &[], None, "POOL", "The pool of a file, or of a directory's new files: POOL or FSNAME.POOL"),
     word("maxdepth", &[], Some('D'), "N", "No more than N levels below the paths"),
     word(
         "printf",
@@ -93,7 +94,7 @@ const TESTS: [Word; 29] = [
 const SETTINGS: [&str; 3] = ["maxdepth", "printf", "threads"];
 
 /// Options of Lustre that this version lacks.
-const LACKING: [(&str, Option<char>); 26] = [
+const LACKING: [(&str, Option<char>); 25] = [
     ("attrs", None),
     ("component-count", None),
     ("comp-count", None),
@@ -113,7 +114,6 @@ const LACKING: [(&str, Option<char>); 26] = [
     ("mirror-count", Some('N')),
     ("mirror-state", None),
     ("nlink", None),
-    ("pool", None),
     ("project", None),
     ("projid", None),
     ("skip", None),
@@ -299,6 +299,7 @@ fn test(name: &str, value: &OsStr) -> Result<Test, String> {
         "stripe-index" => targets(text, "OST").map(Test::Osts),
         "stripe-count" => Range::plain(text).map(Test::StripeCount),
         "stripe-size" => Range::size(text, 1).map(Test::StripeSize),
+        "pool" => Ok(Test::Pool(text.split_once('.').map_or(text, |(_, pool)| pool).to_owned())),
         _ => match text {
             "mdt" => Ok(Test::Pattern(Pattern::Mdt)),
             "raid0" => Ok(Test::Pattern(Pattern::Raid0)),

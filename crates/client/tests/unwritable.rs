@@ -80,11 +80,12 @@ fn a_lock_that_is_called_back_goes_in_time_and_only_its_unwritable_bytes_are_los
     assert!(c.now.since(before) < Duration::from_secs(5), "nobody waits for a full disk");
     assert_eq!(marks::count("write_back_gives_up"), 1);
     assert_eq!(
-        errors(&c, "8192 bytes of '/f' between 0 and the end are lost (its lock was called back)"),
+        errors(&c, "are lost (its lock was called back: No space left on device): 1048576..1056768"),
         1,
         "{:?}",
         c.log
     );
+    assert_eq!(errors(&c, "8192 bytes of '/f' [0x"), 1, "{:?}", c.log);
     assert_eq!(flush(&mut c, a, fh), Err(Errno::ENOSPC));
     assert!(!c.log.iter().any(|line| line.contains("evict")), "{:?}", c.log);
 }

@@ -231,6 +231,18 @@ pub(super) fn subtract(a: &Range<u64>, b: &Range<u64>) -> SmallVec<[Range<u64>; 
     [left, right].into_iter().filter(|r| !r.is_empty()).collect()
 }
 
+/// Ranges in order, those that touch made one.
+fn joined(parts: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => joined.push(part),
+        }
+    }
+    joined
+}
+
 /// What the data cache knows of a file; `Node::data`.
 #[derive(Debug)]
 pub struct NodeData {
@@ -349,6 +361,14 @@ impl NodeData {
         }
         let end = if range.end == u64::MAX { u64::MAX } else { self.striping.file_size(key, range.end) };
         self.striping.file_offset(key, range.start)..end
+    }
+
+    /// Where ranges of an object, in order, lie in the file.
+    pub(super) fn file_parts(&self, key: Key, parts: &[Range<u64>]) -> Vec<Range<u64>> {
+        if key == HOME {
+            return joined(parts.iter().cloned());
+        }
+        joined(parts.iter().flat_map(|part| self.striping.file_parts(key, part)))
     }
 
     /// How far the file reaches as far as one object knows.

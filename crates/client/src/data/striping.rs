@@ -86,6 +86,22 @@ impl Striping {
         }
     }
 
+    /// Where a range of an object lies in the file, in order.
+    pub fn file_parts(&self, stripe: u32, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+        let this = *self;
+        let end = range.end;
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let room = if this.count == 1 { end - at } else { this.stripe_size - at % this.stripe_size };
+            let (start, length) = (this.file_offset(stripe, at), room.min(end - at));
+            at += length;
+            Some(start..start.saturating_add(length))
+        })
+    }
+
     /// How far the file reaches if this object has `object_size` bytes.
     pub fn file_size(&self, stripe: u32, object_size: u64) -> u64 {
         if object_size == 0 { 0 } else { self.file_offset(stripe, object_size - 1).saturating_add(1) }

@@ -176,6 +176,27 @@ fn a_nearly_full_target_that_restarts_takes_what_it_had_promised() {
 }
 
 #[test]
+fn what_was_written_before_a_restart_is_written_again_when_the_disk_has_space() {
+    let (mut c, a, ino, fh) = with_file();
+    let b = c.mount();
+    let other = c.open(b, ino, 0).unwrap();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    // The target has answered the write, and loses it.
+    assert_eq!(c.read(b, other, MIB, 10).unwrap()[..], [2; 10]);
+    c.set_capacity("fs-OST0000", 0);
+    c.restart("fs-OST0000");
+    c.pass(Duration::from_secs(5));
+    assert!(marks::count("target.replay_waits_for_space") > 0);
+    c.set_capacity("fs-OST0000", 100 * MIB);
+    c.pass(Duration::from_secs(5));
+    fsync(&mut c, a, fh).unwrap();
+    let ino = c.lookup(b, 1, "f").unwrap().ino;
+    let other = c.open(b, ino, 0).unwrap();
+    assert_eq!(c.read(b, other, MIB, 8192).unwrap()[..], [2; 8192]);
+    assert!(!c.log.iter().any(|line| line.contains("evicts") || line.contains("are lost")), "{:?}", c.log);
+}
+
+#[test]
 fn the_end_of_a_mount_gives_up_after_a_while_and_says_so() {
     let (mut c, a, _, fh) = with_file();
     c.write(a, fh, MIB, &[2; 8192]).unwrap();

@@ -19,7 +19,7 @@ use dlm::client::HeldLock;
 
 use super::pages::{Counts, Evicted, Pages};
 use super::read_ahead::ReadAhead;
-use super::striping::Striping;
+use super::striping::{self, Striping};
 use crate::cx::Step;
 use crate::imports::Dest;
 use crate::op::{OpId, WaitKey};
@@ -231,18 +231,6 @@ pub(super) fn subtract(a: &Range<u64>, b: &Range<u64>) -> SmallVec<[Range<u64>; 
     [left, right].into_iter().filter(|r| !r.is_empty()).collect()
 }
 
-/// Ranges in order, those that touch made one.
-fn joined(parts: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    for part in parts {
-        match joined.last_mut() {
-            Some(last) if last.end == part.start => last.end = part.end,
-            _ => joined.push(part),
-        }
-    }
-    joined
-}
-
 /// What the data cache knows of a file; `Node::data`.
 #[derive(Debug)]
 pub struct NodeData {
@@ -365,10 +353,8 @@ impl NodeData {
 
     /// Where ranges of an object, in order, lie in the file.
     pub(super) fn file_parts(&self, key: Key, parts: &[Range<u64>]) -> Vec<Range<u64>> {
-        if key == HOME {
-            return joined(parts.iter().cloned());
-        }
-        joined(parts.iter().flat_map(|part| self.striping.file_parts(key, part)))
+        let striping = if key == HOME { Striping::WHOLE } else { self.striping };
+        striping::joined(parts.iter().flat_map(|part| striping.file_parts(key, part)))
     }
 
     /// How far the file reaches as far as one object knows.

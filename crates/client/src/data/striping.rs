@@ -125,10 +125,31 @@ impl Striping {
     }
 }
 
+/// Ranges in order, those that touch made one.
+pub fn joined(parts: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => joined.push(part),
+        }
+    }
+    joined
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use stdx::Rng;
+
+    #[test]
+    fn ranges_of_an_object_lie_in_the_rows_of_its_stripe() {
+        let striping = Striping::new(4, 3);
+        let parts: Vec<Range<u64>> = striping.file_parts(1, &(2..9)).collect();
+        assert_eq!(parts, [6..8, 16..20, 28..29]);
+        assert_eq!(Striping::WHOLE.file_parts(0, &(2..9)).collect::<Vec<_>>(), [Range { start: 2, end: 9 }]);
+        assert_eq!(joined([1..3, 3..5, 7..8].into_iter()), [1..5, 7..8]);
+    }
 
     #[test]
     fn every_byte_goes_there_and_back() {

@@ -80,11 +80,12 @@ fn a_lock_that_is_called_back_goes_in_time_and_only_its_unwritable_bytes_are_los
     assert!(c.now.since(before) < Duration::from_secs(5), "nobody waits for a full disk");
     assert_eq!(marks::count("write_back_gives_up"), 1);
     assert_eq!(
-        errors(&c, "8192 bytes of '/f' between 0 and the end are lost (its lock was called back)"),
+        errors(&c, "are lost (its lock was called back: No space left on device): 1048576..1056768"),
         1,
         "{:?}",
         c.log
     );
+    assert_eq!(errors(&c, "8192 bytes of '/f' [0x"), 1, "{:?}", c.log);
     assert_eq!(flush(&mut c, a, fh), Err(Errno::ENOSPC));
     assert!(!c.log.iter().any(|line| line.contains("evict")), "{:?}", c.log);
 }
@@ -172,6 +173,27 @@ fn a_nearly_full_target_that_restarts_takes_what_it_had_promised() {
     let _ = flush(&mut c, b, other);
     fsync(&mut c, a, fh).unwrap();
     assert_eq!(c.read(a, fh, MIB, 10).unwrap()[..], [2; 10]);
+}
+
+#[test]
+fn what_was_written_before_a_restart_is_written_again_when_the_disk_has_space() {
+    let (mut c, a, ino, fh) = with_file();
+    let b = c.mount();
+    let other = c.open(b, ino, 0).unwrap();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    // The target has answered the write, and loses it.
+    assert_eq!(c.read(b, other, MIB, 10).unwrap()[..], [2; 10]);
+    c.set_capacity("fs-OST0000", 0);
+    c.restart("fs-OST0000");
+    c.pass(Duration::from_secs(5));
+    assert!(marks::count("target.replay_waits_for_space") > 0);
+    c.set_capacity("fs-OST0000", 100 * MIB);
+    c.pass(Duration::from_secs(5));
+    fsync(&mut c, a, fh).unwrap();
+    let ino = c.lookup(b, 1, "f").unwrap().ino;
+    let other = c.open(b, ino, 0).unwrap();
+    assert_eq!(c.read(b, other, MIB, 8192).unwrap()[..], [2; 8192]);
+    assert!(!c.log.iter().any(|line| line.contains("evicts") || line.contains("are lost")), "{:?}", c.log);
 }
 
 #[test]

@@ -24,7 +24,7 @@ const OWN_ATTEMPT: AttemptId = AttemptId(0);
 const DIRTY_FILES_MAX: usize = 4096;
 
 /// A group that found the medium full is tried again after that.
-const FULL_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
 
 /// What happens when a group is durable.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use store::{Room, RoomFor};
 
 use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
 use crate::boot::Stage;
+use crate::commit::FULL_RETRY;
 use crate::commit::Then;
 use crate::cx::Cx;
 use crate::machine::{Machine, Target, Timer};
@@ -110,9 +111,10 @@ impl<S: Service> Target<S> {
         match self.m.view.room(records, bytes, RoomFor::Change { promised }) {
             Room::Yes => Gate::Open,
             Room::AfterCommit => Gate::Later,
-            // What was answered before the restart had its room then: it must not be refused now.
-            Room::No if op.replay != Replay::No || self.service.may_use_reserve(request) => {
-                let bytes = if op.replay == Replay::No { bytes } else { CHANGE_BYTES };
+            // What was answered before the restart must not be refused now, however full the disk has become: at worst the
+            // group waits for space.
+            Room::No if op.replay != Replay::No => Gate::Open,
+            Room::No if self.service.may_use_reserve(request) => {
                 match self.m.view.room(records, bytes, RoomFor::Removal) {
                     Room::Yes if self.m.view.over_limit() => Gate::Later,
                     Room::Yes => Gate::Open,
@@ -456,10 +458,26 @@ impl Machine {
         }
         let Some((op, index)) = self.data.remove(&id) else { return };
         if let Some(waiting) = self.ops.get_mut(&op) {
+            let patience_ends = waiting.started + self.options.recovery_hard;
+            let is_lost = matches!(waiting.replay, Replay::Fresh(_)) && result == DataResult::Failed(Errno::ENOSPC);
+            if is_lost && self.now < patience_ends {
+                // It was answered before the restart: it waits for space.
+                stdx::mark!("target.replay_waits_for_space");
+                self.add_timer(self.now + FULL_RETRY, Timer::Data { op, index });
+                return;
+            }
             if let Some((_, slot)) = waiting.memo().data.get_mut(index) {
                 *slot = Some(result);
             }
             self.ready.push_back(op);
+        }
+    }
+
+    /// A data operation of a replay that found a full disk is tried again.
+    pub(crate) fn data_again(&mut self, op: u64, index: usize) {
+        let asked = self.ops.get_mut(&op).and_then(|waiting| waiting.memo().data.get_mut(index));
+        if let Some(data) = asked.map(|(data, _)| data.clone()) {
+            self.start_data(op, index, data);
         }
     }
 

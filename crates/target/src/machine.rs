@@ -44,6 +44,8 @@ pub(crate) enum Timer {
     Spawn(Task),
     /// Try this group again.
     Commit(u64),
+    /// Try this data operation of a replay again.
+    Data { op: u64, index: usize },
     /// Register with the MGS again.
     Register,
     /// A site of fault injection holds this.
@@ -459,6 +461,7 @@ impl<S: Service> Target<S> {
                 Timer::Wake(op) => self.m.ready.push_back(op),
                 Timer::Spawn(task) => self.m.tasks.push_back(task),
                 Timer::Commit(group) => self.m.view.commit_again(group),
+                Timer::Data { op, index } => self.m.data_again(op, index),
                 Timer::Register => self.m.register_again(),
                 Timer::Held(held) => self.held(*held),
             }

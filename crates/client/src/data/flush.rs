@@ -30,6 +30,8 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// An fsync looks at most so often whether a small file can be written where it moves to.
 const MOVES_MAX: u64 = 2;
+/// Lost ranges that a line of the log lists one by one.
+const PARTS_SHOWN: usize = 64;
 /// At the end of a mount, what cannot be written is tried for so long.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
@@ -245,7 +247,7 @@ fn done(
             if *errno == Errno::ESTALE && w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
                 removed(w, ino, bytes);
             } else {
-                gave_up(w, ino, key, &range, bytes, *errno, "its lock is gone");
+                gave_up(w, ino, key, &[range], *errno, "its lock is gone");
             }
         }
     }
@@ -301,26 +303,39 @@ pub(super) fn cannot_write(w: &mut World, ino: u64, dest: Dest, errno: Errno) {
 
 /// Dirty bytes of an object are lost: programs that have the file open are told, and the log. Nobody misses those of a file
 /// that is removed.
-pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, range: &Range<u64>, bytes: u64, errno: Errno, why: &str) {
+pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
+    let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
     if bytes == 0 || w.nodes.get(ino).is_none_or(|node| node.destroyed) {
         return;
     }
     stdx::mark!("write_back_gives_up");
     w.data.troubles.given_up += bytes;
-    let part = file(w, ino).map_or_else(|| range.clone(), |file| file.file_range(key, range));
-    let path = w.nodes.path(ino);
-    let end = if part.end == u64::MAX { "the end".to_owned() } else { part.end.to_string() };
-    w.log_error(format!("{bytes} bytes of '{path}' between {} and {end} are lost ({why}): {errno}", part.start));
+    if let Some(file) = file(w, ino) {
+        let (fid, parts) = (file.fid, show_parts(&file.file_parts(key, parts)));
+        let path = w.nodes.path(ino);
+        w.log_error(format!("{bytes} bytes of '{path}' {fid} are lost ({why}: {errno}): {parts}"));
+    }
     failed(w, ino, errno);
+}
+
+/// Ranges of a file for the log: `0..4096, 8192..8200`.
+fn show_parts(parts: &[Range<u64>]) -> String {
+    let shown = parts.iter().take(PARTS_SHOWN).map(|part| format!("{}..{}", part.start, part.end));
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if let (Some(next), Some(last)) = (parts.get(PARTS_SHOWN), parts.last()) {
+        let more = parts.len() - PARTS_SHOWN;
+        text.push_str(&format!(", and {more} more within {}..{}", next.start, last.end));
+    }
+    text
 }
 
 /// Gives up what is dirty in a range of an object.
 pub(super) fn give_up(w: &mut World, ino: u64, key: Key, range: &Range<u64>, errno: Errno, why: &str) {
-    let bytes = edit(w, ino, key, |object| {
+    let parts = edit(w, ino, key, |object| {
         object.size_exact = false;
         object.pages.give_up(range)
     });
-    gave_up(w, ino, key, range, bytes.unwrap_or(0), errno, why);
+    gave_up(w, ino, key, &parts.unwrap_or_default(), errno, why);
 }
 
 /// A request for the target to commit is over.

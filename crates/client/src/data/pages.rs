@@ -420,13 +420,20 @@ impl Pages {
         })
     }
 
-    /// Forgets the dirty bytes in `range` that are in no request. Gives their number.
-    pub fn give_up(&mut self, range: &Range<u64>) -> u64 {
+    /// Forgets the dirty bytes in `range` that are in no request. Gives where they were, in order.
+    pub fn give_up(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let dirty: Vec<Range<u64>> = self.dirty_parts(range).collect();
         for part in &dirty {
             self.cut(part);
         }
-        dirty.iter().map(|part| part.end - part.start).sum()
+        dirty
+    }
+
+    /// Where bytes are dirty or in a request in flight, in order.
+    pub fn unwritten_parts(&self) -> Vec<Range<u64>> {
+        let unwritten = |segment: &Segment| matches!(segment.state, State::Dirty | State::Writing(_));
+        let parts = self.covered(&(0..u64::MAX)).filter(|(.., segment)| unwritten(segment));
+        parts.map(|(part, ..)| part).collect()
     }
 
     /// Request `id` failed for good: its bytes are lost. Gives its range.

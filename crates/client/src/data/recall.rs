@@ -270,14 +270,16 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
     if !object.locks.iter().any(|held| held.cookie == lock.cookie) {
         return;
     }
-    let before = if idle { 0 } else { unwritten_of(object) };
+    let before = if idle { Vec::new() } else { object.pages.unwritten_parts() };
     let bytes = now.file_range(key, &range);
     let kernel = now.kernel_pages && !idle;
     forget_lock(w, ino, key, lock);
-    let left = file(w, ino).and_then(|f| f.object(key)).map_or(0, unwritten_of);
-    if !idle && left < before {
-        flush::gave_up(w, ino, key, &range, before - left, Errno::EIO, "its lock was lost");
-    }
+    let left = file(w, ino).and_then(|f| f.object(key)).map(|object| object.pages.unwritten_parts());
+    let gone = left
+        .unwrap_or_default()
+        .iter()
+        .fold(before, |gone, left| gone.iter().flat_map(|part| subtract(part, left)).collect());
+    flush::gave_up(w, ino, key, &gone, Errno::EIO, "its lock was lost");
     if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
         let length = match (kernel, bytes.end) {
             (false, _) => 0,

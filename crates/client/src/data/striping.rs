@@ -86,6 +86,22 @@ impl Striping {
         }
     }
 
+    /// Where a range of an object lies in the file, in order.
+    pub fn file_parts(&self, stripe: u32, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+        let this = *self;
+        let end = range.end;
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let room = if this.count == 1 { end - at } else { this.stripe_size - at % this.stripe_size };
+            let (start, length) = (this.file_offset(stripe, at), room.min(end - at));
+            at += length;
+            Some(start..start.saturating_add(length))
+        })
+    }
+
     /// How far the file reaches if this object has `object_size` bytes.
     pub fn file_size(&self, stripe: u32, object_size: u64) -> u64 {
         if object_size == 0 { 0 } else { self.file_offset(stripe, object_size - 1).saturating_add(1) }
@@ -109,10 +125,31 @@ impl Striping {
     }
 }
 
+/// Ranges in order, those that touch made one.
+pub fn joined(parts: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => joined.push(part),
+        }
+    }
+    joined
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use stdx::Rng;
+
+    #[test]
+    fn ranges_of_an_object_lie_in_the_rows_of_its_stripe() {
+        let striping = Striping::new(4, 3);
+        let parts: Vec<Range<u64>> = striping.file_parts(1, &(2..9)).collect();
+        assert_eq!(parts, [6..8, 16..20, 28..29]);
+        assert_eq!(Striping::WHOLE.file_parts(0, &(2..9)).collect::<Vec<_>>(), [Range { start: 2, end: 9 }]);
+        assert_eq!(joined([1..3, 3..5, 7..8].into_iter()), [1..5, 7..8]);
+    }
 
     #[test]
     fn every_byte_goes_there_and_back() {

@@ -899,3 +899,28 @@ fn a_target_stops_in_time_though_its_mgs_does_not_answer() {
     s.event(Event::Closed { conn });
     assert_eq!(s.stopped.as_deref(), Some(""), "one that has gone needs no good-bye");
 }
+
+/// What was answered before a restart is done again however full the disk has become meanwhile; what is new is refused.
+#[test]
+fn a_replay_is_not_refused_by_a_full_disk() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.pass(2_000);
+    s.by_hand = true;
+    s.append(1, export, 5);
+    let transno = s.reply(1).header.transno;
+    let mut s = s.restart(Ledger::default(), options());
+    let export = s.connect(1, 1);
+    s.event(Event::Space(Space { total: 1 << 30, free: 0, reserve: 0, at_once: 0, records: 1 }));
+    let body = Ask { kind: APPEND, key: 5, client: 1, n: 100, handle: 0 }.bytes();
+    let header = Header { flags: flags::REPLAY, transno, ..s.header(1, export, Opcode::MdsReint, 1) };
+    s.frame(1, Frame { header, body, bulk: Bytes::new() });
+    assert_eq!(s.reply(1).header.status, 0);
+    for flag in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
+        let header = s.header(1, export, Opcode::Ping, 0);
+        s.frame(1, Frame { header: Header { flags: flag, ..header }, ..Frame::default() });
+        assert_eq!(s.reply(1).header.status, 0);
+    }
+    s.append(1, export, 5);
+    assert_eq!(s.reply(1).header.status, -Errno::ENOSPC.raw());
+}

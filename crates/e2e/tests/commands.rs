@@ -319,6 +319,12 @@ fn jobs_are_told_apart() {
     wait_for("clients follow", || {
         (0..2).all(|at| on_mount(at, &["get_param", "-n", "jobid_var"]).stdout.trim_end() == "MY_JOB")
     });
+    // A program that is begun closes files that were inherited, while nobody can look at its environment.
+    let held = fs::File::create(cluster.mount(0).join("held")).unwrap();
+    for _ in 0..20 {
+        command("true").env("MY_JOB", "closes").within(Duration::from_secs(10)).ok();
+    }
+    drop(held);
     write(0, "one", "a");
     write(1, "one", "b");
     write(1, "two", "c");

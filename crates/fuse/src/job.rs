@@ -1,51 +1,117 @@
 //! The jobs that calling processes belong to (`jobid_var`), from `/proc`.
+//!
+//! The environment of a process can be read only while it neither runs execve(2) nor holds its memory map for itself; and both may
+//! wait for an answer of ours (a file that is closed by execve, a page of a mapping). So a thread of its own reads it, and nobody
+//! waits for that thread for long: a process whose environment is not known in time is named as `jobid_name` says, for now.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use client::api::JobIds;
 use fusewire::Request;
+use parking_lot::{Condvar, Mutex};
 use proto::msg::JOB_MAX;
 
 /// How long a process is taken to belong to a job that it was found to belong to.
-const LASTS: Duration = Duration::from_secs(1);
+const LASTS: Duration = Duration::from_secs(2);
 /// Processes that are remembered.
 const PROCESSES_MAX: usize = 4096;
+/// How long a call waits for the environment of its process.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Processes that wait to be looked at.
+const WAITING_MAX: usize = 64;
 
 /// What was found out about processes.
+pub struct Jobs {
+    shared: Arc<Shared>,
+    /// For the thread that reads environments, once there is one.
+    reader: Mutex<Option<SyncSender<Asked>>>,
+}
+
+/// A process to be looked at, and how.
+type Asked = (Process, Arc<JobIds>);
+
 #[derive(Default)]
-pub struct Jobs(Mutex<HashMap<u32, Known>>);
+struct Shared {
+    known: Mutex<HashMap<u32, Known>>,
+    /// An environment was read.
+    found: Condvar,
+}
 
 struct Known {
     job: String,
     at: Instant,
     by: Arc<JobIds>,
+    /// What the process is called until its environment is read.
+    for_now: bool,
+}
+
+impl Default for Jobs {
+    fn default() -> Jobs {
+        Jobs { shared: Arc::default(), reader: Mutex::new(None) }
+    }
 }
 
 impl Jobs {
     /// The job of the calling process. What the kernel does by itself belongs to none.
     pub fn of(&self, by: &Arc<JobIds>, request: &Request<'_>) -> String {
-        if request.pid == 0 {
-            return String::new();
+        match request.pid {
+            0 => String::new(),
+            pid => self.of_process(by, Process { pid, uid: request.uid, gid: request.gid }),
         }
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+
+    fn of_process(&self, by: &Arc<JobIds>, process: Process) -> String {
         let now = Instant::now();
-        if let Some(known) = known.get(&request.pid)
+        if let Some(known) = self.shared.known.lock().get(&process.pid)
             && now.duration_since(known.at) < LASTS
             && Arc::ptr_eq(&known.by, by)
         {
             return known.job.clone();
         }
+        let job = without_environment(by, &process);
+        let asks = reads_environment(by) && self.ask(process, by);
+        let mut known = self.shared.known.lock();
         if known.len() >= PROCESSES_MAX {
             known.clear();
         }
-        let job = find(by, &Process { pid: request.pid, uid: request.uid, gid: request.gid });
-        known.insert(request.pid, Known { job: job.clone(), at: now, by: by.clone() });
-        job
+        known.insert(process.pid, Known { job: job.clone(), at: now, by: by.clone(), for_now: asks });
+        let until = now + PATIENCE;
+        loop {
+            let found = known.get(&process.pid).map(|found| (found.for_now, found.job.clone()));
+            match found {
+                Some((false, job)) => return job,
+                Some(_) if !self.shared.found.wait_until(&mut known, until).timed_out() => {}
+                _ => return job,
+            }
+        }
+    }
+
+    /// Has the environment read. False: too many wait for that.
+    fn ask(&self, process: Process, by: &Arc<JobIds>) -> bool {
+        let mut reader = self.reader.lock();
+        if reader.is_none() {
+            let (asks, asked) = sync_channel(WAITING_MAX);
+            let shared = self.shared.clone();
+            let spawned = std::thread::Builder::new().name("jobs".to_owned()).spawn(move || read(&shared, &asked));
+            *reader = spawned.is_ok().then_some(asks);
+        }
+        reader.as_ref().is_some_and(|reader| reader.try_send((process, by.clone())).is_ok())
     }
 }
 
+/// Reads environments, until nobody asks any more.
+fn read(shared: &Shared, asked: &Receiver<Asked>) {
+    while let Ok((process, by)) = asked.recv() {
+        let job = find(&by, &process);
+        shared.known.lock().insert(process.pid, Known { job, at: Instant::now(), by, for_now: false });
+        shared.found.notify_all();
+    }
+}
+
+#[derive(Clone, Copy)]
 struct Process {
     pid: u32,
     uid: u32,
@@ -66,22 +132,30 @@ impl Process {
     }
 }
 
-fn find(by: &JobIds, process: &Process) -> String {
-    let job = match &by.var[..] {
+fn reads_environment(by: &JobIds) -> bool {
+    !matches!(&by.var[..], JobIds::DISABLED | "procname_uid" | "nodelocal")
+}
+
+/// As [`find`], for a process that lacks the variable.
+fn without_environment(by: &JobIds, process: &Process) -> String {
+    cut(match &by.var[..] {
         JobIds::DISABLED => String::new(),
         "procname_uid" => expand("%e.%u", "", process),
-        "nodelocal" => expand(&by.name, "", process),
-        variable => {
-            let job = process.variable(variable);
-            let whole = || expand(&by.name, "", process);
-            match job {
-                // Only a name that has it shows more than the job itself.
-                Some(job) if by.name.contains("%j") => expand(&by.name, &job, process),
-                Some(job) => job,
-                None => whole(),
-            }
-        }
-    };
+        _ => expand(&by.name, "", process),
+    })
+}
+
+fn find(by: &JobIds, process: &Process) -> String {
+    let variable = reads_environment(by).then(|| process.variable(&by.var)).flatten();
+    match variable {
+        None => without_environment(by, process),
+        // Only a name that has it shows more than the job itself.
+        Some(job) if by.name.contains("%j") => cut(expand(&by.name, &job, process)),
+        Some(job) => cut(job),
+    }
+}
+
+fn cut(job: String) -> String {
     let end = (0..=job.len().min(JOB_MAX)).rev().find(|at| job.is_char_boundary(*at)).unwrap_or(0);
     job[..end].to_owned()
 }
@@ -119,6 +193,26 @@ mod tests {
         JobIds { var: var.to_owned(), name: name.to_owned() }
     }
 
+    /// A process whose environment cannot be read now: nobody waits for it, nor for those behind it.
+    #[test]
+    fn an_environment_that_takes_long_keeps_nobody_waiting() {
+        let jobs = Jobs::default();
+        let (asks, asked) = sync_channel(WAITING_MAX);
+        *jobs.reader.lock() = Some(asks);
+        let by = Arc::new(ids("MY_JOB", "%p"));
+        let start = Instant::now();
+        for pid in 1..=2 * WAITING_MAX as u32 {
+            assert_eq!(jobs.of_process(&by, Process { pid, uid: 7, gid: 8 }), pid.to_string());
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+        // It is known for a while, even so; what is read later takes its place.
+        let (first, _) = asked.recv().unwrap();
+        assert_eq!(first.pid, 1);
+        let late = Known { job: "late".to_owned(), at: Instant::now(), by: by.clone(), for_now: false };
+        jobs.shared.known.lock().insert(1, late);
+        assert_eq!(jobs.of_process(&by, first), "late");
+    }
+
     #[test]
     fn a_process_belongs_to_the_job_that_its_environment_or_its_name_says() {
         let mut child = std::process::Command::new("sleep").arg("60").env("MY_JOB", "1234.batch").spawn().unwrap();
@@ -138,6 +232,14 @@ mod tests {
             ("nodelocal", "0123456789012345678901234567890123456789", "0123456789012345678901234567890".to_owned()),
         ] {
             assert_eq!(find(&ids(var, name), &sleep), job, "{var} {name}");
+            let (jobs, by) = (Jobs::default(), Arc::new(ids(var, name)));
+            let found = || jobs.of_process(&by, sleep) == job;
+            let start = Instant::now();
+            // On a busy machine its environment may be read a little later.
+            while !found() {
+                assert!(start.elapsed() < Duration::from_secs(20), "{var} {name}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         child.kill().unwrap();
         child.wait().unwrap();

@@ -246,7 +246,7 @@ impl<S: Service> Target<S> {
         if matches!(work, Work::Request(_)) && op.replay == Replay::No {
             let took = now.since(op.started);
             let out = &self.m.out;
-            self.m.stats.count_operations(handle, (&out.counted, &out.jobs), took, self.m.wall_ns);
+            self.m.stats.count_operations(handle, (&out.counted, &out.jobs), took, (now, self.m.wall_ns));
         }
         let frame = match &work {
             Work::Request(request) => {

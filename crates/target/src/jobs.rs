@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use proto::msg::JOB_MAX;
 use proto::{Operation, TargetKind};
+use stdx::Instant;
 use stdx::tally::Tallies;
 
 /// Jobs that are remembered, of about a kilobyte each.
@@ -16,10 +17,9 @@ const JOBS_MAX: usize = 4096;
 /// Jobs that are idle for so long are forgotten, if nothing else is set.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What Lustre's tools expect of each job, in their order.
-const OF_MDT: [Operation; 17] = [
+/// What is told of each job, in Lustre's order.
+const OF_MDT: [Operation; 15] = [
     Operation::Open,
-    Operation::Close,
     Operation::Mknod,
     Operation::Link,
     Operation::Unlink,
@@ -30,20 +30,17 @@ const OF_MDT: [Operation; 17] = [
     Operation::Setattr,
     Operation::Getxattr,
     Operation::Setxattr,
-    Operation::Statfs,
     Operation::Sync,
     Operation::ReadBytes,
     Operation::WriteBytes,
     Operation::Punch,
 ];
 /// The same of an object target.
-const OF_OST: [Operation; 9] = [
+const OF_OST: [Operation; 7] = [
     Operation::ReadBytes,
     Operation::WriteBytes,
     Operation::Read,
     Operation::Write,
-    Operation::Getattr,
-    Operation::Setattr,
     Operation::Punch,
     Operation::Seek,
     Operation::Sync,
@@ -64,7 +61,7 @@ struct Job {
     operations: Tallies<Operation>,
     used: u64,
     since_ns: i64,
-    last_ns: i64,
+    last: Instant,
 }
 
 impl Default for Jobs {
@@ -75,10 +72,10 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// The tallies of a job that does something now, by the wall clock.
-    pub(crate) fn of(&mut self, name: &str, now_ns: i64) -> &mut Tallies<Operation> {
+    /// The tallies of a job that does something now.
+    pub(crate) fn of(&mut self, name: &str, now: Instant, wall_ns: i64) -> &mut Tallies<Operation> {
         let name = shown(name);
-        self.forget_idle(now_ns);
+        self.forget_idle(now);
         self.uses += 1;
         let before = self.by_name.get(&name).map(|job| job.used);
         if let Some(before) = before {
@@ -89,23 +86,24 @@ impl Jobs {
             self.by_name.remove(&idlest);
         }
         self.by_use.insert(self.uses, name.clone());
-        let new = || Job { operations: Tallies::default(), used: 0, since_ns: now_ns, last_ns: now_ns };
+        let new = || Job { operations: Tallies::default(), used: 0, since_ns: wall_ns, last: now };
         let job = self.by_name.entry(name).or_insert_with(new);
-        (job.used, job.last_ns) = (self.uses, now_ns);
+        (job.used, job.last) = (self.uses, now);
         &mut job.operations
     }
 
-    fn forget_idle(&mut self, now_ns: i64) {
-        let interval = i64::try_from(self.cleanup_interval.as_nanos()).unwrap_or(i64::MAX);
-        if interval == 0 {
-            return;
-        }
-        while let Some(first) = self.by_use.first_entry() {
-            let is_idle = |job: &Job| now_ns.saturating_sub(job.last_ns) > interval;
-            if self.by_name.get(first.get()).is_some_and(|job| !is_idle(job)) {
+    fn is_idle(&self, job: &Job, now: Instant) -> bool {
+        !self.cleanup_interval.is_zero() && now.since(job.last) > self.cleanup_interval
+    }
+
+    fn forget_idle(&mut self, now: Instant) {
+        while let Some((_, first)) = self.by_use.first_key_value() {
+            if self.by_name.get(first).is_some_and(|job| !self.is_idle(job, now)) {
                 return;
             }
-            self.by_name.remove(&first.remove());
+            if let Some((_, first)) = self.by_use.pop_first() {
+                self.by_name.remove(&first);
+            }
         }
     }
 
@@ -131,15 +129,15 @@ impl Jobs {
     }
 
     /// As YAML, as Lustre prints it.
-    pub(crate) fn text(&self, kind: TargetKind, now_ns: i64) -> String {
+    pub(crate) fn text(&self, kind: TargetKind, now: Instant, wall_ns: i64) -> String {
         let operations: &[Operation] = if kind == TargetKind::Ost { &OF_OST } else { &OF_MDT };
         let mut text = "job_stats:\n".to_owned();
         let time = |ns: i64| format!("{}.{:09} secs.nsecs", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-        for (name, job) in &self.by_name {
+        for (name, job) in self.by_name.iter().filter(|(_, job)| !self.is_idle(job, now)) {
             // A string takes all that is written to it.
             let _ = writeln!(text, "- {:<16} {name}", "job_id:");
             for (what, ns) in
-                [("snapshot_time:", now_ns), ("start_time:", job.since_ns), ("elapsed_time:", now_ns - job.since_ns)]
+                [("snapshot_time:", wall_ns), ("start_time:", job.since_ns), ("elapsed_time:", wall_ns - job.since_ns)]
             {
                 let _ = writeln!(text, "  {what:<16} {}", time(ns));
             }
@@ -164,13 +162,17 @@ mod tests {
 
     const SECOND: i64 = 1_000_000_000;
 
+    fn at(ns: i64) -> Instant {
+        Instant(ns as u64)
+    }
+
     #[test]
     fn a_job_is_told_of_as_lustre_does() {
         let mut jobs = Jobs::default();
-        jobs.of("dd.0", 2 * SECOND).of(Operation::WriteBytes).add(4096);
-        jobs.of("dd.0", 3 * SECOND).of(Operation::WriteBytes).add(100);
-        jobs.of("a: b\nc", 3 * SECOND).of(Operation::Punch).add(1);
-        let text = jobs.text(TargetKind::Ost, 5 * SECOND + 5);
+        jobs.of("dd.0", at(2 * SECOND), 2 * SECOND).of(Operation::WriteBytes).add(4096);
+        jobs.of("dd.0", at(3 * SECOND), 3 * SECOND).of(Operation::WriteBytes).add(100);
+        jobs.of("a: b\nc", at(3 * SECOND), 3 * SECOND).of(Operation::Punch).add(1);
+        let text = jobs.text(TargetKind::Ost, at(5 * SECOND), 5 * SECOND + 5);
         let head = "job_stats:\n- job_id:          a??b?c\n";
         assert!(text.starts_with(head), "{text}");
         let of_dd = "- job_id:          dd.0\n  snapshot_time:   5.000000005 secs.nsecs\n  start_time:      2.000000000 secs.nsecs\n  \
@@ -178,29 +180,31 @@ mod tests {
                      max:       0, sum:               0, sumsq:                  0 }\n  write_bytes:     { samples:           2, unit: \
                      bytes, min:     100, max:    4096, sum:            4196, sumsq:           16787216 }\n";
         assert!(text.contains(of_dd), "{text}");
-        assert!(jobs.text(TargetKind::Mdt, 0).contains("  mkdir:           { samples:           0, unit: usecs,"));
+        assert!(
+            jobs.text(TargetKind::Mdt, at(0), 0).contains("  mkdir:           { samples:           0, unit: usecs,")
+        );
     }
 
     #[test]
     fn idle_jobs_and_too_many_are_forgotten() {
         let mut jobs = Jobs::default();
         for number in 0..JOBS_MAX as i64 {
-            jobs.of(&format!("job{number}"), number);
+            jobs.of(&format!("job{number}"), at(number), number);
         }
-        jobs.of("job0", 9000);
-        jobs.of("one more", 9001);
+        jobs.of("job0", at(9000), 9000);
+        jobs.of("one more", at(9001), 9001);
         assert_eq!((jobs.by_name.len(), jobs.by_use.len()), (JOBS_MAX, JOBS_MAX));
         assert!(jobs.by_name.contains_key("job0") && !jobs.by_name.contains_key("job1"), "the idlest went");
         assert!(jobs.forget("job2") && !jobs.forget("job2"));
-        jobs.of("later", 700 * SECOND);
+        jobs.of("later", at(700 * SECOND), 700 * SECOND);
         assert_eq!(jobs.by_name.keys().collect::<Vec<_>>(), ["later"]);
         jobs.set_cleanup_interval(Duration::ZERO);
-        jobs.of("much later", 7000 * SECOND);
+        jobs.of("much later", at(7000 * SECOND), 7000 * SECOND);
         assert_eq!((jobs.by_name.len(), jobs.by_use.len()), (2, 2));
         assert!(jobs.forget("clear"));
         assert_eq!((jobs.by_name.len(), jobs.by_use.len()), (0, 0));
         let long = "x".repeat(JOB_MAX - 1) + "ä";
-        jobs.of(&long, 0);
+        jobs.of(&long, at(0), 0);
         assert_eq!(jobs.by_name.keys().map(String::len).collect::<Vec<_>>(), [JOB_MAX - 1], "cut between characters");
     }
 }

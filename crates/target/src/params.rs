@@ -175,7 +175,7 @@ impl<S: Service> Target<S> {
         let kind = self.service.kind();
         let job_stats = format!("{}.{}.job_stats", kind_word(kind), self.m.name);
         if kind != TargetKind::Mgt && wildcard::matches(pattern, &job_stats) {
-            all.push((job_stats, self.m.stats.jobs.text(kind, self.m.wall_ns)));
+            all.push((job_stats, self.m.stats.jobs.text(kind, self.m.now, self.m.wall_ns)));
         }
         all.retain(|(path, _)| wildcard::matches(pattern, path));
         all.sort();

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use proto::{Handle, Opcode, Operation};
-use stdx::Map;
+use stdx::{Instant, Map};
 
 use crate::jobs::Jobs;
 use stdx::tally::{Tallies, Tally, count_line};
@@ -62,7 +62,7 @@ impl Stats {
         client: Handle,
         (counted, jobs): (&Counted, &[String]),
         took: Duration,
-        now_ns: i64,
+        (now, wall_ns): (Instant, i64),
     ) {
         if counted.is_empty() {
             return;
@@ -71,7 +71,7 @@ impl Stats {
         let share = took.checked_div(u32::try_from(timed).unwrap_or(u32::MAX)).unwrap_or_default();
         let of_client = self.clients.entry(client).or_default();
         for &Count { operation, bytes, job } in counted {
-            let of_job = job.and_then(|job| jobs.get(job)).map(|job| self.jobs.of(job, now_ns));
+            let of_job = job.and_then(|job| jobs.get(job)).map(|job| self.jobs.of(job, now, wall_ns));
             for tallies in [&mut self.operations, &mut *of_client].into_iter().chain(of_job) {
                 match bytes {
                     Some(bytes) => tallies.of(operation).add(bytes),

@@ -13,6 +13,7 @@ use proto::{Bytes, Errno, Opcode, Transno};
 use stdx::Instant;
 
 use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, failed, file, file_mut, into_clock, node_key};
+use super::striping::{Striping, joined};
 use super::{Task, leave, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
@@ -311,7 +312,9 @@ pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], e
     stdx::mark!("write_back_gives_up");
     w.data.troubles.given_up += bytes;
     if let Some(file) = file(w, ino) {
-        let (fid, parts) = (file.fid, show_parts(&file.file_parts(key, parts)));
+        let striping = if key == HOME { Striping::WHOLE } else { file.striping };
+        let parts = joined(parts.iter().flat_map(|part| striping.file_parts(key, part)));
+        let (fid, parts) = (file.fid, show_parts(&parts));
         let path = w.nodes.path(ino);
         w.log_error(format!("{bytes} bytes of '{path}' {fid} are lost ({why}: {errno}): {parts}"));
     }

@@ -19,7 +19,7 @@ use dlm::client::HeldLock;
 
 use super::pages::{Counts, Evicted, Pages};
 use super::read_ahead::ReadAhead;
-use super::striping::{self, Striping};
+use super::striping::Striping;
 use crate::cx::Step;
 use crate::imports::Dest;
 use crate::op::{OpId, WaitKey};
@@ -355,12 +355,6 @@ impl NodeData {
         }
         let end = if range.end == u64::MAX { u64::MAX } else { self.striping.file_size(key, range.end) };
         self.striping.file_offset(key, range.start)..end
-    }
-
-    /// Where ranges of an object, in order, lie in the file.
-    pub(super) fn file_parts(&self, key: Key, parts: &[Range<u64>]) -> Vec<Range<u64>> {
-        let striping = if key == HOME { Striping::WHOLE } else { self.striping };
-        striping::joined(parts.iter().flat_map(|part| striping.file_parts(key, part)))
     }
 
     /// How far the file reaches as far as one object knows.

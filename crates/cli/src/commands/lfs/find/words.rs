@@ -551,7 +551,7 @@ mod tests {
             (&["-type"], "type"),
             (&["-print"], "PATH"),
             (&["/", "-projid", "4"], "lacking projid"),
-            (&["--pool=flash", "/"], "lacking pool"),
+            (&["--skip=flash", "/"], "lacking skip"),
             (&["/", "-N", "+1"], "lacking mirror-count"),
         ] {
             let error = parse(words).unwrap_err();

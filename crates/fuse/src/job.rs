@@ -72,12 +72,16 @@ impl Jobs {
             return known.job.clone();
         }
         let job = without_environment(by, &process);
-        let asks = reads_environment(by) && self.ask(process, by);
+        let for_now = reads_environment(by);
         let mut known = self.shared.known.lock();
         if known.len() >= PROCESSES_MAX {
             known.clear();
         }
-        known.insert(process.pid, Known { job: job.clone(), at: now, by: by.clone(), for_now: asks });
+        known.insert(process.pid, Known { job: job.clone(), at: now, by: by.clone(), for_now });
+        // What the thread finds comes after this.
+        if !for_now || !self.ask(process, by) {
+            return job;
+        }
         let until = now + PATIENCE;
         loop {
             let found = known.get(&process.pid).map(|found| (found.for_now, found.job.clone()));

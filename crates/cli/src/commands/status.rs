@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use host::admin::{self, Description, Request, Response};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::audience;
 use crate::output;
@@ -119,12 +120,33 @@ fn described(socket: PathBuf, answer: io::Result<Response>) -> Option<Process> {
     }
 }
 
+/// How long a server that was just started may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// All processes that run, in the order of their sockets; those that hang are left out, with a warning.
 pub fn processes() -> Vec<Process> {
     let answers = admin::ask_all(&admin::sockets(), &Request::Describe, audience::PATIENCE);
     let mut all: Vec<Process> = answers.filter_map(|(socket, answer)| described(socket, answer)).collect();
     all.sort_by(|a, b| a.socket.cmp(&b.socket));
     all
+}
+
+/// A child of this process, as soon as it says what it is; `None` if it has ended, or says nothing for long.
+pub fn child(pid: u32) -> Option<Process> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = processes().into_iter().find(|process| process.description.pid == pid);
+        if found.is_some() || !is_running(pid) || Instant::now() > until {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether a child of this process has not ended.
+fn is_running(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
 }
 
 /// The process that is meant. Of several mounts one that is up, and the newest: where a mount was taken away and made again, the

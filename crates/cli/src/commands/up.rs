@@ -201,7 +201,7 @@ impl Plan {
         let log = self.home.dir().join("server.log");
         let pid = daemon::start(&words, &log, "")?;
         // A target that is refused by the MGS, perhaps, ends by itself.
-        let process = status::processes().into_iter().find(|process| process.description.pid == pid);
+        let process = status::child(pid);
         let stopped = match &process {
             None => vec!["the server".to_owned()],
             Some(process) => {

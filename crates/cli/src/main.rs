@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::ffi::OsString;
 use std::io::Write;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use commands::{
     bench, down, install, lctl, lfs, lr_reader, many, mdtest, mkfs, mount, serve, sim, status, survey, sync, tune, up,
@@ -108,7 +109,7 @@ fn called<A: Args>(name: &'static str, words: Vec<OsString>) -> A {
 /// Ends a command whose options fit each alone, but not together: the usage, and exit status 2.
 fn misused<A: Args>(name: &'static str, message: &str) -> ! {
     let mut command = A::augment_args(clap::Command::new(name));
-    let error = command.error(clap::error::ErrorKind::ValueValidation, message);
+    let error = command.error(ErrorKind::ValueValidation, message);
     misuse::end(&error, &command.render_usage())
 }
 
@@ -183,6 +184,13 @@ fn parse<P: Parser>(mut words: Vec<OsString>) -> P {
                 Some(inner) => at = inner.clone(),
                 None => break,
             }
+        }
+        if let (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) =
+            (error.kind(), error.get(ContextKind::InvalidArg))
+            && lfs::lacks_option(at.get_name(), option)
+        {
+            eprintln!("{} {option}: not in this version; see limits", at.get_bin_name().unwrap_or(at.get_name()));
+            std::process::exit(2);
         }
         misuse::end(&error, &at.render_usage())
     })

@@ -52,7 +52,12 @@ fn lfs_tells_of_space_and_targets() {
     let text = lfs(&["check", "servers", &mount]).ok();
     assert!(text.contains(&format!("{ost1} active.")), "{text}");
     lfs(&["check", "nonsense", &mount]).refused_with(&["nonsense", "servers"]);
-    for verb in [&["quota", &mount][..], &["find", &mount, "--projid", "1"]] {
+    for verb in [
+        &["quota", &mount][..],
+        &["find", &mount, "--projid", "1"],
+        &["setstripe", "-E", "1G", &mount],
+        &["path2fid", "--parents", &mount],
+    ] {
         let outcome = lfs(verb);
         assert!(outcome.code == Some(2) && outcome.stderr.contains("not in this version"), "{outcome}");
     }

@@ -18,6 +18,7 @@ use proto::msg::SetPoolKind;
 
 use crate::audience::Audience;
 use crate::commands::{lacking, status};
+use crate::misuse::misuse;
 use crate::output::say;
 
 /// Parameters and control of running servers and mounts, by Lustre's words
@@ -273,7 +274,7 @@ fn devices(audience: &mut Audience) -> Vec<Device> {
 
 fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<ExitCode> {
     let Some(wanted) = wanted else {
-        bail!("abort_recovery needs a target; name it with --device, as 'lctl dl' lists it");
+        misuse!("abort_recovery needs a target; name it with --device, as 'lctl dl' lists it");
     };
     let mut audience = audience(host);
     let devices = devices(&mut audience);

@@ -2,6 +2,8 @@
 
 use anyhow::bail;
 
+use crate::misuse::misuse;
+
 /// The setting that takes an object target out or back, for each metadata target that has it. `device`: the name of the
 /// object target, or of the device with which a metadata target talks to it.
 ///
@@ -10,7 +12,7 @@ use anyhow::bail;
 pub fn setting(device: Option<&str>, active: bool) -> anyhow::Result<String> {
     let verb = if active { "activate" } else { "deactivate" };
     let Some(device) = device else {
-        bail!("{verb} needs an object target; example: lctl {verb} demo-OST0001");
+        misuse!("{verb} needs an object target; example: lctl {verb} demo-OST0001");
     };
     let (target, rest) = device.split_once("-osc").unwrap_or((device, ""));
     let is_ost = target.parse::<proto::TargetName>().is_ok_and(|name| name.kind == proto::TargetKind::Ost);

@@ -106,6 +106,112 @@ pub enum Command {
     Other(Vec<OsString>),
 }
 
+/// Lustre's options that this version lacks, of verbs that it has.
+const LACKING_OPTIONS: [(&str, &[&str]); 6] = [
+    ("df", &["-l", "--lazy"]),
+    (
+        "fid2path",
+        &["-0", "-c", "-f", "-n", "--cur", "--link", "--name", "--print-fid", "--print0", "--print-link", "--rec"],
+    ),
+    (
+        "getstripe",
+        &[
+            "-C",
+            "-E",
+            "-F",
+            "-G",
+            "-H",
+            "-I",
+            "-L",
+            "-N",
+            "-z",
+            "--comp-count",
+            "--comp-end",
+            "--comp-flags",
+            "--comp-id",
+            "--comp-start",
+            "--component-count",
+            "--component-end",
+            "--component-flags",
+            "--component-id",
+            "--component-start",
+            "--extension-size",
+            "--fid",
+            "--hex-idx",
+            "--layout",
+            "--mirror-count",
+            "--mirror-id",
+            "--mirror-index",
+            "--no-follow",
+            "--obd",
+        ],
+    ),
+    (
+        "migrate",
+        &[
+            "-D",
+            "-E",
+            "-L",
+            "-W",
+            "-b",
+            "-m",
+            "-n",
+            "-q",
+            "-y",
+            "--bandwidth",
+            "--block",
+            "--comp-end",
+            "--component-end",
+            "--copy",
+            "--directory",
+            "--layout",
+            "--mdt-index",
+            "--non-block",
+            "--non-direct",
+            "--stats",
+            "--stats-interval",
+            "--yaml",
+        ],
+    ),
+    ("path2fid", &["--parents", "-p"]),
+    (
+        "setstripe",
+        &[
+            "-C",
+            "-E",
+            "-I",
+            "-L",
+            "-N",
+            "-T",
+            "-y",
+            "-z",
+            "--comp-add",
+            "--comp-del",
+            "--comp-end",
+            "--comp-flags",
+            "--comp-set",
+            "--component-add",
+            "--component-del",
+            "--component-end",
+            "--component-flags",
+            "--component-set",
+            "--copy",
+            "--extension-size",
+            "--foreign",
+            "--layout",
+            "--mirror-count",
+            "--overstripe-count",
+            "--yaml",
+        ],
+    ),
+];
+
+/// Whether a verb lacks an option that it has in Lustre.
+pub fn lacks_option(verb: &str, option: &str) -> bool {
+    let of_verb = LACKING_OPTIONS.iter().filter(|(known, _)| *known == verb);
+    of_verb.flat_map(|(_, options)| *options).any(|known| *known == option)
+}
+
 /// Lustre's verbs that this version lacks.
 const LACKING: [&str; 32] = [
     "changelog",

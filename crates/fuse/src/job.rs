@@ -221,8 +221,8 @@ mod tests {
     fn a_process_belongs_to_the_job_that_its_environment_or_its_name_says() {
         let mut child = std::process::Command::new("sleep").arg("60").env("MY_JOB", "1234.batch").spawn().unwrap();
         let sleep = Process { pid: child.id(), uid: 7, gid: 8 };
-        // It has its name and its environment when it runs the program.
-        while sleep.program() != "sleep" {
+        // It gets its name before its environment.
+        while sleep.program() != "sleep" || sleep.variable("MY_JOB").is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let pid = child.id();

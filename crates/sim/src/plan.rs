@@ -92,6 +92,17 @@ pub struct NodeFaults {
     pub together_percent: u64,
 }
 
+/// Faults of disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskFaults {
+    /// Mean time until others fill the disk of some object target; `None` is never.
+    pub fill_every: Option<Duration>,
+    /// They free it after at most this long.
+    pub stays_max: Duration,
+    /// They leave at most so many bytes.
+    pub leaves_max: u64,
+}
+
 /// Clients of a run.
 pub const CLIENTS_MAX: usize = 8;
 
@@ -132,6 +143,8 @@ pub struct Plan {
     pub network_faults: NetworkFaults,
     /// Faults of machines.
     pub node_faults: NodeFaults,
+    /// Faults of disks.
+    pub disk_faults: DiskFaults,
     /// Targets: memory for clean records.
     pub cache_limit: usize,
     /// Targets: longest time between a change and the moment its group leaves.
@@ -182,7 +195,7 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::narrow(seed).widened().with_liar()
+        Plan::narrow(seed).widened().with_liar().with_disks()
     }
 
     /// The same as earlier versions drew it: few clients, and servers crash one at a time, wherever they are.
@@ -220,6 +233,7 @@ impl Plan {
             ),
             network_faults: NetworkFaults::default(),
             node_faults: NodeFaults::default(),
+            disk_faults: DiskFaults::default(),
             cache_limit: pick(rng, &[(1, 4 << 10), (1, 64 << 10), (2, 16 << 20)]),
             commit_interval: Duration::from_micros(pick(rng, &[(1, 500), (2, 5_000), (2, 100_000), (3, 1_000_000)])),
             dirty_limit: pick(rng, &[(1, 32 << 10), (3, 16 << 20)]),
@@ -299,6 +313,20 @@ impl Plan {
         self
     }
 
+    /// Disks that fill, with and without all else that goes wrong: in some runs, from a stream of their own.
+    fn with_disks(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0xd15c_d15c);
+        let rng = &mut rng;
+        if rng.chance(1, 4) {
+            self.disk_faults = DiskFaults {
+                fill_every: Some(Duration::from_millis(pick(rng, &[(1, 20), (2, 200), (1, 2_000)]))),
+                stays_max: Duration::from_millis(pick(rng, &[(1, 50), (2, 2_000), (1, 20_000)])),
+                leaves_max: pick(rng, &[(1, 0), (2, 16 << 10), (2, 1 << 20)]),
+            };
+        }
+        self
+    }
+
     /// A small cluster without faults, for stories in which one is planned.
     pub fn still(seed: u64) -> Plan {
         Plan {
@@ -319,6 +347,7 @@ impl Plan {
             think: Span::us(0, 0),
             network_faults: NetworkFaults::default(),
             node_faults: NodeFaults::default(),
+            disk_faults: DiskFaults::default(),
             cache_limit: 16 << 20,
             commit_interval: Duration::from_millis(2),
             dirty_limit: 16 << 20,

@@ -50,6 +50,9 @@ const FAULTS_MAX: Duration = Duration::from_secs(90);
 /// some.
 const HEAL_MAX: Duration = Duration::from_secs(1_200);
 
+/// After this long with space on all disks nothing is left that could not be written.
+const DISKS_SETTLE: Duration = Duration::from_secs(90);
+
 /// Runs a plan.
 pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
     let mut world = World::new(plan.clone(), keep);
@@ -150,6 +153,11 @@ impl<'w> Run<'w> {
     }
 
     fn heal(&mut self) -> Result<(), String> {
+        if self.world.plan.disk_faults.fill_every.is_some() {
+            // Targets learn of their space in their own time, and clients try again after a pause: then all is written.
+            let limit = self.world.now + DISKS_SETTLE;
+            self.world.run(limit, |_| false)?;
+        }
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "not everything ends after the last fault", |world| {
             world.sched.is_idle() && world.all_serve()
@@ -216,7 +224,7 @@ impl<'w> Run<'w> {
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
         for group in &self.groups {
-            let verdict = group.check(first_death, &self.world.crashes)?;
+            let verdict = group.check(first_death, &self.world.sched.losses(), &self.world.crashes)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);
         }
         Ok(())
@@ -242,12 +250,17 @@ async fn check_record(
     if !history.base_durable {
         return Ok(None);
     }
+    let lost = record.lost(sched);
     let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
     dead.extend(*record.doubtful.borrow());
     dead.sort_unstable();
     dead.dedup();
     if dead.is_empty() {
-        return verify::tree(kernel, &record.base, history.state(history.steps.len()), verify::FULL).await;
+        let mut end = history.state(history.steps.len()).clone();
+        for (id, parts) in &lost {
+            end.lose(*id, parts);
+        }
+        return verify::tree(kernel, &record.base, &end, verify::FULL, &|id| history.contents(id)).await;
     }
     let ((candidates, all), what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")
@@ -267,7 +280,10 @@ async fn check_record(
             None => {
                 for (id, data) in history.durable_files() {
                     let Some((path, _)) = candidate.paths().into_iter().find(|(_, at)| *at == id) else { continue };
-                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data).await? {
+                    let parts: Vec<_> =
+                        lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect();
+                    let older = history.contents(id);
+                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data, &parts, &older).await? {
                         bytes = Some(format!("synced bytes of {path:?} are not there: {what}"));
                         continue 'candidates;
                     }

@@ -5,6 +5,7 @@
 
 use core::cell::RefCell;
 use core::future::Future;
+use core::ops::Range;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -78,6 +79,17 @@ pub struct Lane {
     pub told: u64,
 }
 
+/// Bytes that a client could not write back, as its log says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// When.
+    pub at: Instant,
+    /// Of which inode.
+    pub ino: u64,
+    /// Which.
+    pub parts: Vec<Range<u64>>,
+}
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 #[derive(Default)]
@@ -100,6 +112,7 @@ struct State {
     dead: Vec<usize>,
     lanes: Vec<Lane>,
     first_death: Option<Instant>,
+    losses: Vec<Loss>,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -262,7 +275,17 @@ impl Sched {
         self.state.borrow().first_death
     }
 
+    /// What clients said that they gave up, in order.
+    pub fn losses(&self) -> Vec<Loss> {
+        self.state.borrow().losses.clone()
+    }
+
     // --- for the world ---
+
+    /// A client gave something up.
+    pub fn note_loss(&self, loss: Loss) {
+        self.state.borrow_mut().losses.push(loss);
+    }
 
     /// Time goes on.
     pub fn set_time(&self, now: Instant, wall_ns: i64) {

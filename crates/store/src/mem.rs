@@ -31,8 +31,13 @@ struct State {
     last_group: u64,
     pending: VecDeque<(u64, Vec<Change>)>,
     capacity: Option<u64>,
+    /// Bytes of it that are kept for removals; `None`: a twentieth.
+    reserve: Option<u64>,
     next_commit_fails: Option<EngineError>,
 }
+
+/// What a store has reserved when others fill its disk, in bytes: they cannot take that.
+const OTHERS_RESERVE: u64 = 8 << 20;
 
 impl MemEngine {
     /// An empty store without a limit.
@@ -97,6 +102,13 @@ impl MemEngine {
     /// Limits the store to so many bytes; a commit beyond fails.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
+    }
+
+    /// Others leave so many bytes of the disk, and what the store keeps for removals; `None`: they take nothing any more.
+    pub fn others_leave(&self, bytes: Option<u64>) {
+        let mut state = self.state();
+        state.reserve = bytes.map(|_| OTHERS_RESERVE);
+        state.capacity = bytes.map(|bytes| state.bytes + bytes + OTHERS_RESERVE);
     }
 
     /// Makes the next commit fail with this error.
@@ -186,7 +198,7 @@ impl Engine for MemEngine {
         let state = self.state();
         let total = state.capacity.unwrap_or(1 << 40);
         let left = total.saturating_sub(state.bytes);
-        let reserve = (total / 20).min(left);
+        let reserve = state.reserve.unwrap_or(total / 20).min(left);
         Ok(Space { total, free: left - reserve, reserve, at_once: left, records: state.records.len() as u64 })
     }
 }

@@ -13,6 +13,7 @@ mod files;
 mod names;
 
 use core::cell::{Ref, RefCell, RefMut};
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -21,6 +22,8 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 use stdx::Rng;
 
+use crate::model::{Got, Op, Way};
+use crate::plan::Plan;
 use crate::sched::{Fail, Sched};
 
 pub use files::{Fd, WriteKind};
@@ -95,6 +98,8 @@ struct Inner {
     sched: Sched,
     client: usize,
     forgetful: u64,
+    /// Disks fill and are freed again: programs try again.
+    patient: bool,
     caches: RefCell<Caches>,
     rng: RefCell<Rng>,
 }
@@ -119,12 +124,19 @@ fn odd(answer: &Answer) -> Fail {
     Fail::Errno(Errno::EPROTO)
 }
 
+/// How long a program waits for space before it tries again,
+const FULL_PAUSE: Duration = Duration::from_millis(20);
+/// and how often.
+const FULL_TRIES: u32 = 10_000;
+
 impl Kernel {
     /// A kernel that knows nothing yet.
-    pub fn new(sched: Sched, client: usize, forgetful: u64, rng: Rng) -> Kernel {
+    pub fn new(sched: Sched, client: usize, plan: &Plan, rng: Rng) -> Kernel {
         let mut caches = Caches::default();
         caches.inodes.insert(1, Inode { lookups: 1, kind: S_IFDIR, ..Inode::default() });
-        Kernel(Rc::new(Inner { sched, client, forgetful, caches: RefCell::new(caches), rng: RefCell::new(rng) }))
+        let (forgetful, patient) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
+        let (caches, rng) = (RefCell::new(caches), RefCell::new(rng));
+        Kernel(Rc::new(Inner { sched, client, forgetful, patient, caches, rng }))
     }
 
     /// Which client it belongs to.
@@ -154,9 +166,28 @@ impl Kernel {
         look(self.caches_mut().inodes.entry(ino).or_default())
     }
 
+    /// What a call was, given its outcome: a disk may fill in the middle of a write, which then was a shorter one.
+    pub fn as_done(&self, op: &mut Op, result: &Result<Got, Errno>) {
+        if let (true, Op::Write { way: Way::Plain, data, .. }, Ok(Got::Written(count))) = (self.0.patient, op, result)
+            && *count > 0
+        {
+            data.truncate(*count as usize);
+        }
+    }
+
     /// Asks the client.
+    ///
+    /// What fails because a disk is full has not happened, not even in part: programs try it again until there is space, as if
+    /// they had never tried before. So the model knows no full disks, and whatever a failed try left behind shows.
     async fn ask(&self, cred: &Cred, call: Call) -> Sys<Answer> {
-        self.0.sched.call(self.0.client, cred, call).await
+        let mut tries = 0;
+        loop {
+            match self.0.sched.call(self.0.client, cred, call.clone()).await {
+                Err(Fail::Errno(Errno::ENOSPC)) if self.0.patient && tries < FULL_TRIES => tries += 1,
+                answer => return answer,
+            }
+            self.0.sched.sleep(FULL_PAUSE).await;
+        }
     }
 
     fn version(&self) -> u64 {

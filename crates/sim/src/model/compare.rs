@@ -1,5 +1,6 @@
 //! Whether what a call gave is what the model says.
 
+use core::ops::Range;
 use std::collections::BTreeSet;
 
 use client::api::{DirectoryEntry, Stat};
@@ -135,10 +136,14 @@ impl Model {
                 });
             }
         }
-        if let Some(size) = size_of(inode)
-            && stat.size != size
-        {
-            return Some(format!("size {}, expected {size}", stat.size));
+        if let Some(size) = size_of(inode) {
+            let least = if inode.is_file() { least_size(inode.data(), self.lost(id)) } else { size };
+            if !(least..=size).contains(&stat.size) {
+                return Some(match least == size {
+                    true => format!("size {}, expected {size}", stat.size),
+                    false => format!("size {}, expected {least} to {size}", stat.size),
+                });
+            }
         }
         if let Body::Special { rdev } = inode.body
             && stat.rdev != rdev
@@ -148,8 +153,10 @@ impl Model {
         if !times || self.shared {
             return None;
         }
+        // The times of a write go with its bytes.
+        let lost = self.lost.contains_key(&id);
         for (what, got, when) in [("mtime", stat.mtime_ns, inode.mtime), ("ctime", stat.ctime_ns, inode.ctime)] {
-            if !when.holds(got) {
+            if !when.holds(got) && !(lost && got < when.from) {
                 return Some(format!("{what} {got}, expected {} to {}", when.from, when.to));
             }
         }
@@ -157,6 +164,21 @@ impl Model {
             Some(atime) if atime != stat.atime_ns => Some(format!("atime {}, expected {atime}", stat.atime_ns)),
             _ => None,
         }
+    }
+
+    /// Some bytes of a file were given up.
+    pub fn lose(&mut self, id: Id, parts: &[Range<u64>]) {
+        self.lost.entry(id).or_default().extend(parts.iter().cloned());
+    }
+
+    /// What was given up of a file.
+    pub fn lost(&self, id: Id) -> &[Range<u64>] {
+        self.lost.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The inode of this number, if it was seen.
+    pub fn id_of(&self, ino: u64) -> Option<Id> {
+        self.inos.iter().find(|(_, known)| **known == ino).map(|(id, _)| *id)
     }
 
     pub fn listing_differs(&mut self, want: &[(Bytes, Id)], entries: &[DirectoryEntry]) -> Option<String> {
@@ -185,6 +207,32 @@ impl Model {
         }
         None
     }
+}
+
+/// How small a file can be that should have these bytes: what was given up at its end may not be there, nor a hole before it.
+fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
+    let Some(end) = lost.iter().map(|part| part.end).max() else { return want.len() as u64 };
+    if end < want.len() as u64 {
+        return want.len() as u64;
+    }
+    let may_lack = |at: usize| want[at] == 0 || lost.iter().any(|part| part.contains(&(at as u64)));
+    (0..want.len()).rev().find(|&at| !may_lack(at)).map_or(0, |last| last as u64 + 1)
+}
+
+/// What differs between the bytes that a file should have and those that it has. What was given up is zeros, or as in one of the
+/// `older` states.
+pub fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], older: &[&[u8]]) -> Option<String> {
+    if lost.is_empty() {
+        return bytes_differ(want, got);
+    }
+    let (size, least) = (want.len() as u64, least_size(want, lost));
+    if !(least..=size).contains(&(got.len() as u64)) {
+        return Some(format!("{} bytes, expected {least} to {size}", got.len()));
+    }
+    let was = |at: usize| got[at] == 0 || older.iter().any(|data| data.get(at) == Some(&got[at]));
+    let excused = |at: usize| lost.iter().any(|part| part.contains(&(at as u64))) && was(at);
+    let at = (0..got.len()).find(|&at| got[at] != want[at] && !excused(at))?;
+    Some(format!("byte {at} of {} is 0x{:02x}, expected 0x{:02x}", got.len(), got[at], want[at]))
 }
 
 /// The size that a stat shows, where POSIX fixes it.

@@ -16,13 +16,14 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+use core::ops::Range;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
-pub use compare::{Got, differs};
+pub use compare::{Got, content_differs, differs};
 pub use op::{Expect, Leads, Op, Way};
 
 /// An inode of the model.
@@ -135,6 +136,8 @@ pub struct Model {
     inos: BTreeMap<Id, u64>,
     /// Several processes share it; see [`shared`].
     shared: bool,
+    /// What clients gave up: bytes that may be older ones, and if they were the last, not be there.
+    lost: BTreeMap<Id, Vec<Range<u64>>>,
 }
 
 /// The process's directory.
@@ -173,7 +176,7 @@ impl Model {
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
         };
         let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
-        Model { inodes, open: BTreeMap::new(), next: 1, inos: BTreeMap::new(), shared: false }
+        Model { inodes, open: BTreeMap::new(), next: 1, inos: BTreeMap::new(), shared: false, lost: BTreeMap::new() }
     }
 
     /// An inode that exists.

@@ -78,6 +78,17 @@ impl History {
         }
     }
 
+    /// All bytes that a file ever had.
+    pub fn contents(&self, id: Id) -> Vec<&[u8]> {
+        let mut found: Vec<&[u8]> = Vec::new();
+        for data in self.steps.iter().filter_map(|step| Some(step.after.get(id)?.data())) {
+            if found.last().is_none_or(|last| !core::ptr::eq(*last, data)) {
+                found.push(data);
+            }
+        }
+        found
+    }
+
     /// What the tree may be after clients of the process died: of each, the last changes that no sync covers may be lost if it
     /// `loses` them (servers crashed too, or had not been told of them); those of other clients are not. Also whether these are
     /// all: there may be too many ways.

@@ -1,13 +1,14 @@
 //! A process with a subtree of its own: one call after another, each through some client, each compared with the model.
 
 use core::cell::RefCell;
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::api::SetStat;
-use proto::Bytes;
 use proto::msg::Cred;
+use proto::{Bytes, Errno};
 use stdx::Rng;
 
 use super::draw::{Draw, Taste};
@@ -15,9 +16,9 @@ use super::history::{Doubt, History, Step};
 use super::perform::Hands;
 use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Model, NAME_MAX, Op, When, differs};
+use crate::model::{Expect, Got, Id, Model, NAME_MAX, Op, When, differs};
 use crate::plan::Plan;
-use crate::sched::{Fail, Lane};
+use crate::sched::{Fail, Lane, Sched};
 
 /// A process.
 pub struct Process {
@@ -37,6 +38,7 @@ pub struct Process {
     /// Clients that it made changes through that no sync covers.
     unsynced: Rc<RefCell<Vec<usize>>>,
     history: Rc<RefCell<History>>,
+    also: Rc<RefCell<Option<(Id, Range<u64>)>>>,
 }
 
 /// What is left of a process when it has ended.
@@ -50,6 +52,19 @@ pub struct Record {
     pub doubtful: Rc<RefCell<Option<usize>>>,
     /// Clients that it made changes through that no sync covers.
     pub unsynced: Rc<RefCell<Vec<usize>>>,
+    /// What a call beside the loss of bytes of the same file makes uncertain.
+    also: Rc<RefCell<Option<(Id, Range<u64>)>>>,
+}
+
+impl Record {
+    /// What clients gave up of this process's files.
+    pub fn lost(&self, sched: &Sched) -> Vec<(Id, Vec<Range<u64>>)> {
+        let history = self.history.borrow();
+        let model = history.state(history.steps.len());
+        let losses = sched.losses();
+        let own = losses.into_iter().filter_map(|loss| Some((model.id_of(loss.ino)?, loss.parts)));
+        own.chain(self.also.borrow().iter().map(|(id, part)| (*id, vec![part.clone()]))).collect()
+    }
 }
 
 enum Halt {
@@ -57,6 +72,8 @@ enum Halt {
     Bereft(usize),
     /// An oracle was not satisfied.
     Wrong,
+    /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
+    Robbed,
 }
 
 /// Starts a process. Its record is there at once.
@@ -68,6 +85,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     let history = Rc::new(RefCell::new(History::new(model.clone())));
     let doubtful = Rc::new(RefCell::new(None));
     let unsynced = Rc::new(RefCell::new(Vec::new()));
+    let also = Rc::new(RefCell::new(None));
     let mut clients = Vec::new();
     if plan.node_faults.death_every.is_some() && rng.chance(2, 3) {
         clients.push(rng.below(plan.clients as u64) as usize);
@@ -87,6 +105,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         clients,
         unsynced: unsynced.clone(),
         history: history.clone(),
+        also: also.clone(),
     };
     let (calls, doubt) = (plan.calls, doubtful.clone());
     setting.sched.spawn(format!("process {number}"), async move {
@@ -95,13 +114,16 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
             *doubt.borrow_mut() = Some(client);
         }
     });
-    Record { base, history, doubtful, unsynced }
+    Record { base, history, doubtful, unsynced, also }
 }
 
 impl Process {
     async fn live(&mut self, uid: u32, mode: u32, calls: u32) -> Result<(), Halt> {
         self.make_base(uid, mode).await?;
         for _ in 0..calls {
+            if self.robbed().is_some() {
+                return Err(Halt::Robbed);
+            }
             if self.setting.sched.has_failed() {
                 return Err(Halt::Wrong);
             }
@@ -189,7 +211,7 @@ impl Process {
         self.call(op).await
     }
 
-    async fn call(&mut self, op: Op) -> Result<(), Halt> {
+    async fn call(&mut self, mut op: Op) -> Result<(), Halt> {
         let opened = op.fd().and_then(|fd| self.files.get(&fd)).map(|(fd, cred)| (fd.client, cred.clone()));
         let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?;
         let cred = match opened {
@@ -222,8 +244,18 @@ impl Process {
             self.history.borrow_mut().doubt = Some(doubt);
             return Err(Halt::Bereft(client));
         }
+        kernel.as_done(&mut op, &result);
+        let robbed = self.robbed();
+        if let Some(loss) = robbed {
+            self.note_beside(&op, loss);
+        }
         let expect = self.model.apply(&op, &cred, when);
-        if let Some(what) = differs(&mut self.model, &expect, &result) {
+        let differs = match robbed {
+            None => differs(&mut self.model, &expect, &result),
+            // What it gave may come from before or after the loss.
+            Some(_) => fate_differs(&expect, &result),
+        };
+        if let Some(what) = differs {
             let client = kernel.client();
             return self.wrong(&format!("{} as {} through client {client}: {what}", op.show(), cred.uid));
         }
@@ -239,8 +271,26 @@ impl Process {
             _ => {}
         }
         self.remember(op, cred, when, kernel.client(), result.is_ok(), before);
+        if robbed.is_some() {
+            return Err(Halt::Robbed);
+        }
         self.maybe_pause().await;
         Ok(())
+    }
+
+    /// The file of this process of which bytes were given up, and the first of them.
+    fn robbed(&self) -> Option<(Id, u64)> {
+        let losses = self.setting.sched.losses();
+        losses.iter().find_map(|loss| Some((self.model.id_of(loss.ino)?, loss.parts.first()?.start)))
+    }
+
+    /// A call beside the loss of bytes of file `id`, from `start` on. If it changes the same file, it may have gone to the end that
+    /// the file had then.
+    fn note_beside(&self, op: &Op, (id, start): (Id, u64)) {
+        let file = op.fd().and_then(|fd| self.model.open_files().get(&fd));
+        if op.changes() && file.is_some_and(|file| file.id == id) {
+            *self.also.borrow_mut() = Some((id, start..u64::MAX));
+        }
     }
 
     /// Whether Linux's own look at the names decides: a link that it would have followed, or one of two names too long.
@@ -272,5 +322,14 @@ impl Process {
             let pause = Duration::from_micros(self.rng.below(3_000));
             self.setting.sched.sleep(pause).await;
         }
+    }
+}
+
+/// Whether a call succeeded that should not have, or the other way round.
+fn fate_differs(expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
+    match (expect, got) {
+        (Ok(_), Ok(_)) | (Ok(Expect::Seek { .. } | Expect::SeekOrNothing { .. }), Err(Errno::ENXIO)) => None,
+        (Err(expect), Err(got)) if expect == got => None,
+        _ => Some(format!("beside a loss: {got:?}, expected {expect:?}")),
     }
 }

@@ -8,7 +8,7 @@
 //! next stat.
 
 use core::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::Errno;
@@ -21,7 +21,7 @@ use crate::kernel::{Fd, Kernel, Sys};
 use crate::linear::{Event, Verdict, search};
 use crate::model::{Got, Model, Op, Path, S_IFREG, When};
 use crate::plan::{Plan, Span};
-use crate::sched::Fail;
+use crate::sched::{Fail, Loss};
 
 /// Steps of a search; more are too many.
 const STEPS_MAX: usize = 400_000;
@@ -165,6 +165,7 @@ impl Record {
         };
         let event = &mut self.histories.borrow_mut()[process][at];
         event.end = Some((sched.now(), result.clone()));
+        kernel.as_done(&mut event.op, &result);
         sched.note(|| format!("{} process {process}: {}", self.name(), event.show()));
         Some(result)
     }
@@ -204,13 +205,15 @@ impl Record {
     }
 
     /// Whether the history is one of calls that came one after another. What clients did once one of them was dead does
-    /// not count: it may be lost.
+    /// not count: it may be lost. Nor does what came after bytes of one of their files were given up.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, first_death: Option<Instant>, crashes: &[Instant]) -> Result<Verdict, String> {
+    pub fn check(&self, ended: Option<Instant>, losses: &[Loss], crashes: &[Instant]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
-        if let Some(death) = first_death {
+        let seen: BTreeSet<u64> = histories.iter().flatten().filter_map(seen).collect();
+        let lost = losses.iter().find(|loss| seen.contains(&loss.ino)).map(|loss| loss.at);
+        if let Some(death) = ended.into_iter().chain(lost).min() {
             for events in &mut histories {
                 events.retain(|event| event.from < death);
                 for event in events {
@@ -231,6 +234,14 @@ impl Record {
 
     fn name(&self) -> String {
         self.base[0].escape_ascii().to_string()
+    }
+}
+
+/// The inode that a call gave.
+fn seen(event: &Event) -> Option<u64> {
+    match &event.end {
+        Some((_, Ok(Got::Opened(ino)))) => Some(*ino),
+        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A tree against a model, as a program sees it.
 
+use core::ops::Range;
 use std::collections::BTreeMap;
 
 use proto::{Bytes, Errno};
@@ -7,7 +8,7 @@ use proto::{Bytes, Errno};
 use super::perform::Hands;
 use super::root;
 use crate::kernel::{Kernel, Sys};
-use crate::model::{Body, Expect, Got, Model, Op, differs};
+use crate::model::{Body, Expect, Got, Id, Model, Op, content_differs, differs};
 use crate::sched::Fail;
 
 /// What of the tree is compared.
@@ -22,8 +23,17 @@ pub struct Depth {
 /// Everything.
 pub const FULL: Depth = Depth { times: true, data: true };
 
+/// The earlier bytes of files, for those that were given up.
+pub type Older<'a> = &'a dyn Fn(Id) -> Vec<&'a [u8]>;
+
 /// What differs between the tree below `base` and the model; `None`: nothing.
-pub async fn tree(kernel: &Kernel, base: &[Bytes], model: &Model, depth: Depth) -> Sys<Option<String>> {
+pub async fn tree(
+    kernel: &Kernel,
+    base: &[Bytes],
+    model: &Model,
+    depth: Depth,
+    older: Older<'_>,
+) -> Sys<Option<String>> {
     let mut model = model.clone();
     for (path, id) in model.paths() {
         let shown = Op::Stat { path: path.clone() }.show();
@@ -79,7 +89,7 @@ pub async fn tree(kernel: &Kernel, base: &[Bytes], model: &Model, depth: Depth) 
         }
         if depth.data
             && let Body::File(data) = &model.inode(id).body
-            && let Some(what) = bytes(kernel, base, &path, data).await?
+            && let Some(what) = bytes(kernel, base, &path, data, model.lost(id), &older(id)).await?
         {
             return Ok(Some(format!("{shown}: {what}")));
         }
@@ -87,8 +97,15 @@ pub async fn tree(kernel: &Kernel, base: &[Bytes], model: &Model, depth: Depth) 
     Ok(None)
 }
 
-/// What differs between a file's bytes and these.
-pub async fn bytes(kernel: &Kernel, base: &[Bytes], path: &[Bytes], want: &[u8]) -> Sys<Option<String>> {
+/// What differs between a file's bytes and these. Some were given up, and may be as in `older` states.
+pub async fn bytes(
+    kernel: &Kernel,
+    base: &[Bytes],
+    path: &[Bytes],
+    want: &[u8],
+    lost: &[Range<u64>],
+    older: &[&[u8]],
+) -> Sys<Option<String>> {
     let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
     let file = match kernel.open(&root(), &full(base, path), how).await {
         Ok(file) => file,
@@ -107,9 +124,7 @@ pub async fn bytes(kernel: &Kernel, base: &[Bytes], path: &[Bytes], want: &[u8])
     if result.is_some() {
         return Ok(result);
     }
-    let expect = Ok(Expect::Data(Bytes::copy_from_slice(want)));
-    let mut nobody = Model::new(0, 0, 0, crate::model::When::at(0));
-    Ok(differs(&mut nobody, &expect, &Ok(Got::Data(have.into()))))
+    Ok(content_differs(want, &have, lost, older))
 }
 
 fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {

@@ -206,7 +206,7 @@ impl Telling<'_> {
         let kernel = self.world.mounts[client].kernel.clone();
         let sched = self.world.sched.clone();
         self.world.sched.spawn("the check", async move {
-            match verify::tree(&kernel, &base, &model, verify::FULL).await {
+            match verify::tree(&kernel, &base, &model, verify::FULL, &|_| Vec::new()).await {
                 Ok(None) => {}
                 Ok(Some(what)) => sched.fail(format!("the tree is wrong at the end: {what}")),
                 Err(fail) => sched.fail(format!("the check met {fail:?}")),

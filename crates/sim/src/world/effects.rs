@@ -403,6 +403,7 @@ impl World {
             capi::Effect::Jobs(_) => {}
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
+                self.hear_of_loss(&line);
             }
         }
     }

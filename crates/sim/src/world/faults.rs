@@ -12,7 +12,7 @@ use stdx::{Instant, Rng};
 
 use super::net::Node;
 use super::{Happening, World};
-use crate::plan::{NetworkFaults, NodeFaults, Plan};
+use crate::plan::{DiskFaults, NetworkFaults, NodeFaults, Plan};
 
 /// Faults that strike at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +26,13 @@ pub enum Fault {
     Crash,
     /// Some client dies.
     Death,
+    /// Others fill the disk of some object target.
+    Fill,
+    /// And free it.
+    Free {
+        /// Whose.
+        server: usize,
+    },
 }
 
 /// How many faults there were.
@@ -55,6 +62,10 @@ pub struct Counts {
     pub deaths: u64,
     /// Power failures everywhere.
     pub power: u64,
+    /// Disks that others filled.
+    pub fills: u64,
+    /// Times that clients gave up what they could not write.
+    pub given_up: u64,
     /// Errors in logs.
     pub errors_logged: u64,
 }
@@ -74,6 +85,8 @@ impl Counts {
         self.crashes_together += other.crashes_together;
         self.deaths += other.deaths;
         self.power += other.power;
+        self.fills += other.fills;
+        self.given_up += other.given_up;
         self.errors_logged += other.errors_logged;
     }
 }
@@ -98,6 +111,9 @@ pub struct Faults {
     pub counts: Counts,
     network: NetworkFaults,
     nodes: NodeFaults,
+    disks: DiskFaults,
+    /// Of the faults of disks, so that these do not change what else falls.
+    disk_rng: Rng,
     crashes_left: u64,
     deaths_left: u64,
     at_commit: u64,
@@ -115,6 +131,8 @@ impl Faults {
             counts: Counts::default(),
             network: plan.network_faults,
             nodes: plan.node_faults,
+            disks: plan.disk_faults,
+            disk_rng: Rng::new(plan.seed ^ 0xf111_f111),
             crashes_left,
             deaths_left: if plan.node_faults.death_every.is_some() {
                 rng.range(1, plan.clients.max(2) as u64 - 1)
@@ -162,12 +180,12 @@ impl Faults {
         self.counts.dials += u64::from(fails);
         fails
     }
+}
 
-    /// A time around a mean, long ones rarer than short ones.
-    fn around(&mut self, mean: Duration) -> Duration {
-        let share = self.rng.range(1, 1_000) as f64 / 1_000.0;
-        mean.mul_f64(-share.ln() + 0.01)
-    }
+/// A time around a mean, long ones rarer than short ones.
+fn around(rng: &mut Rng, mean: Duration) -> Duration {
+    let share = rng.range(1, 1_000) as f64 / 1_000.0;
+    mean.mul_f64(-share.ln() + 0.01)
 }
 
 impl World {
@@ -177,19 +195,23 @@ impl World {
         self.liar_begins();
         self.plan_crash();
         self.plan_death();
+        self.plan_fill();
     }
 
-    /// No faults any more. Servers that are down come back.
+    /// No faults any more. Servers that are down come back, and disks have space.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
         self.liar_ends();
+        for server in 0..self.servers.len() {
+            self.free(server);
+        }
     }
 
     fn plan_crash(&mut self) {
         if let Some(mean) = self.faults.nodes.crash_every
             && self.faults.crashes_left > 0
         {
-            let delay = self.faults.around(mean);
+            let delay = around(&mut self.faults.rng, mean);
             self.after(delay, Happening::Fault(Fault::Crash));
         }
     }
@@ -198,14 +220,54 @@ impl World {
         if let Some(mean) = self.faults.nodes.death_every
             && self.faults.deaths_left > 0
         {
-            let delay = self.faults.around(mean);
+            let delay = around(&mut self.faults.rng, mean);
             self.after(delay, Happening::Fault(Fault::Death));
         }
+    }
+
+    fn plan_fill(&mut self) {
+        if let Some(mean) = self.faults.disks.fill_every {
+            let delay = around(&mut self.faults.disk_rng, mean);
+            self.after(delay, Happening::Fault(Fault::Fill));
+        }
+    }
+
+    /// Others fill the disk of some object target, and free it later. The target learns of both in its own time.
+    fn fill(&mut self) {
+        let DiskFaults { stays_max, leaves_max, .. } = self.faults.disks;
+        let rng = &mut self.faults.disk_rng;
+        let is_object_target = |server: &usize| self.servers[*server].name.kind == TargetKind::Ost;
+        let targets: Vec<usize> = (0..self.servers.len()).filter(is_object_target).collect();
+        let Some(&server) = rng.pick(&targets) else { return };
+        let (store_left, data_left) = (rng.range(0, leaves_max), rng.range(0, leaves_max));
+        let stays = Duration::from_micros(rng.range(1, stays_max.as_micros() as u64));
+        let own = &mut self.servers[server];
+        own.engine.others_leave(Some(store_left));
+        own.data.set_capacity(Some(own.data.bytes() + data_left));
+        self.faults.counts.fills += 1;
+        self.trace.note(self.now, &[41, server as u64], || {
+            format!(
+                "others fill the disk of {}: {store_left} and {data_left} bytes are left",
+                self.servers[server].name
+            )
+        });
+        self.after(stays, Happening::Fault(Fault::Free { server }));
+    }
+
+    fn free(&mut self, server: usize) {
+        self.servers[server].engine.others_leave(None);
+        self.servers[server].data.set_capacity(None);
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::Cut { conn } => self.cut(conn),
+            Fault::Free { server } => {
+                self.trace.note(self.now, &[42, server as u64], || {
+                    format!("the disk of {} has space again", self.servers[server].name)
+                });
+                self.free(server);
+            }
             _ if !self.faults.on => {}
             Fault::Crash => {
                 let running: Vec<usize> =
@@ -226,6 +288,10 @@ impl World {
                     self.kill_client(client);
                 }
                 self.plan_death();
+            }
+            Fault::Fill => {
+                self.fill();
+                self.plan_fill();
             }
         }
     }

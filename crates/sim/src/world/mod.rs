@@ -11,6 +11,7 @@
 mod effects;
 pub mod faults;
 pub mod liar;
+mod loss;
 pub mod mount;
 pub mod net;
 pub mod pause;
@@ -246,7 +247,7 @@ impl World {
     pub fn add_client(&mut self) -> usize {
         let client = self.mounts.len();
         let seed = self.rng.u64();
-        let kernel = Kernel::new(self.sched.clone(), client, self.plan.forgetful, self.rng.fork());
+        let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
         self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
         self.tell_wall_clock(client);

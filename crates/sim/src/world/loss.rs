@@ -1,0 +1,51 @@
+//! What clients say that they gave up because a disk was full.
+//!
+//! One case is allowed: a lock is called back while its pages cannot be written. The line in the log must name the file and the
+//! ranges, which the oracles excuse and nothing else.
+
+use core::ops::Range;
+
+use proto::Fid;
+
+use super::World;
+use crate::sched::Loss;
+
+/// What a line says: of which file, how many bytes, where.
+fn parse(line: &str) -> Option<(Fid, u64, Vec<Range<u64>>)> {
+    let (what, rest) = line.split_once("] are lost (its lock was called back: No space left on device): ")?;
+    let bytes = what.split(' ').next()?.parse().ok()?;
+    let fid = format!("[{}]", what.rsplit_once('[')?.1).parse().ok()?;
+    let part = |text: &str| {
+        let (start, end) = text.rsplit(' ').next()?.split_once("..")?;
+        Some(start.parse().ok()?..end.parse().ok()?)
+    };
+    Some((fid, bytes, rest.split(", ").map(part).collect::<Option<_>>()?))
+}
+
+impl World {
+    pub(super) fn hear_of_loss(&mut self, line: &str) {
+        if self.plan.disk_faults.fill_every.is_none() || !line.contains("] are lost (its lock was called back") {
+            return;
+        }
+        match parse(line) {
+            Some((fid, bytes, parts)) if parts.iter().map(|part| part.end - part.start).sum::<u64>() == bytes => {
+                self.faults.counts.given_up += 1;
+                self.sched.note_loss(Loss { at: self.now, ino: fid.ino(), parts });
+            }
+            _ => self.fail(format!("this line does not say what was lost: {line}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_the_file_and_the_ranges() {
+        let line = "4100 bytes of '/d/f [0x1:0x2:0x0]' [0x200000400:0x5:0x0] are lost (its lock was called back: \
+                    No space left on device): 0..4096, 8192..8196";
+        assert_eq!(parse(line), Some((Fid::new(0x2_0000_0400, 5), 4100, vec![0..4096, 8192..8196])));
+        assert_eq!(parse(&line.replace("called back", "lost")), None);
+    }
+}

@@ -479,3 +479,22 @@ fn a_name_that_was_forgotten_ends_the_lease_when_it_is_changed() {
     let dir = c.walk(b, "d").unwrap();
     assert_eq!(c.list(b, dir, false).unwrap().len(), 2 + 3000);
 }
+
+#[test]
+fn what_was_answered_has_room_also_when_the_server_restarts_on_a_full_disk() {
+    let (mut c, a, dir) = leased();
+    for at in 0..100 {
+        c.mkdir(a, dir, &format!("d{at}")).unwrap();
+    }
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mdt);
+    c.fill_store("fs-MDT0000");
+    c.start(mdt);
+    c.pass(Duration::from_secs(60));
+    let b = mount(&mut c);
+    let dir = c.lookup(b, 1, "d").unwrap().ino;
+    assert_eq!(c.list(b, dir, false).unwrap().len(), 102, "{:?}", c.log);
+    assert!(!c.log.iter().any(|line| line.contains("lost")), "{:?}", c.log);
+    assert_eq!(c.mkdir(a, dir, "one more").map(drop), Err(Errno::ENOSPC));
+    c.call(a, Call::Rmdir { parent: dir, name: name("d7") }).unwrap();
+}

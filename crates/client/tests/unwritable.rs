@@ -245,3 +245,47 @@ fn the_data_of_a_file_whose_removal_was_answered_twice_goes_in_silence() {
     assert!(marks::count("write_back_of_removed") > 0);
     assert_eq!(errors(&c, "lost"), 0, "{:?}", c.log);
 }
+
+/// A file in stripes of 64 KiB over all targets, of so many bytes, opened with these flags.
+fn striped(c: &mut Cluster, node: usize, size: usize, flags: u32) -> (u64, FileHandle) {
+    let (stat, fh) = c.create(node, 1, "striped").unwrap();
+    c.call(node, Call::SetLayout { ino: stat.ino, wish: cluster::wish(64 << 10, -1, 0) }).unwrap();
+    c.write(node, fh, 0, &vec![1; size]).unwrap();
+    fsync(c, node, fh).unwrap();
+    (stat.ino, c.open(node, stat.ino, flags).unwrap())
+}
+
+#[test]
+fn a_write_that_a_full_target_cuts_short_leaves_nothing_behind_its_end() {
+    const O_RDWR: u32 = 2;
+    const O_APPEND: u32 = 0o2000;
+    const O_SYNC: u32 = 0o401_0000;
+    // Space may have been promised, when others take it: then only what is appended is safe.
+    for (promised, flags) in [(false, O_RDWR | O_SYNC), (true, O_RDWR | O_SYNC | O_APPEND)] {
+        let mut c = Cluster::new(3);
+        if !promised {
+            c.set_capacity("fs-OST0001", 0);
+            c.set_free("fs-OST0001", 0);
+        }
+        let a = c.mount();
+        let (ino, fh) = striped(&mut c, a, if promised { 192 << 10 } else { 64 << 10 }, flags);
+        c.set_capacity("fs-OST0001", if promised { 64 << 10 } else { 0 });
+        let at = c.getattr(a, ino).unwrap().size;
+        // Its first half goes to OST0000, then to the full one, then to OST0002.
+        let from = if promised { at } else { 0 };
+
+        let written = c.write(a, fh, from, &vec![2; 192 << 10]);
+        assert_eq!(written, Ok(64 << 10), "promised: {promised}");
+        assert_eq!(c.getattr(a, ino).unwrap().size, at.max(from + (64 << 10)), "promised: {promised}");
+        assert_eq!(c.write(a, fh, from + (64 << 10), &[3; 100]), Err(Errno::ENOSPC));
+        c.set_capacity("fs-OST0001", 100 * MIB);
+        c.set_free("fs-OST0001", 100 * MIB);
+        c.pass(Duration::from_secs(20));
+        let rest = from + (64 << 10);
+        assert_eq!(c.write(a, fh, rest, &vec![2; 128 << 10]), Ok(128 << 10));
+        let b = c.mount();
+        let fh = c.open(b, ino, 0).unwrap();
+        assert_eq!(c.read(b, fh, from, 192 << 10).unwrap()[..], vec![2; 192 << 10]);
+        assert_eq!(c.getattr(b, ino).unwrap().size, from + (192 << 10));
+    }
+}

@@ -284,6 +284,7 @@ impl Service for Mdt {
     fn connected(&mut self, cx: &mut Cx<'_>, export: ExportId, request: &ConnectReq, reply: &mut ConnectRep) {
         reply.dom_size = self.settings.dom_size;
         if reply.features & features::WRITE_BACK != 0 {
+            self.promise_again(cx, export, request.batch_room);
             reply.batch_room = self.promise(cx, export, 0);
         }
         if reply.features & features::GRANT != 0 && !request.lightweight {

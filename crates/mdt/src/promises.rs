@@ -6,6 +6,7 @@
 
 use crate::Mdt;
 use std::collections::BTreeMap;
+use store::Space;
 use target::{Cx, ExportId};
 
 /// What the records of one such change can cost on the medium, in bytes: entry, inode and index on pages of their own, each
@@ -36,6 +37,16 @@ impl Promises {
         count
     }
 
+    /// A client says what it was promised, perhaps before a restart: that is promised again, as far as there is `room` for all.
+    fn again(&mut self, export: ExportId, room: u64, claim: u32) {
+        let before = self.by_client.get(&export).copied().unwrap_or(0);
+        let others = self.all - u64::from(before);
+        let most = u32::try_from(room.saturating_sub(others)).unwrap_or(u32::MAX);
+        let now = before.max(claim.min(PROMISE_MAX).min(most));
+        self.by_client.insert(export, now);
+        self.all = others + u64::from(now);
+    }
+
     fn end(&mut self, export: ExportId) {
         self.all -= u64::from(self.by_client.remove(&export).unwrap_or(0));
     }
@@ -46,12 +57,22 @@ impl Promises {
     }
 }
 
+/// How many changes there is room for, however full the store is.
+fn in_reserve(space: &Space) -> u64 {
+    space.reserve / 2 / CHANGE_COST
+}
+
 impl Mdt {
     /// A client has sent so many changes: how many it may have outstanding from now on.
     pub(crate) fn promise(&mut self, cx: &Cx<'_>, export: ExportId, sent: usize) -> u32 {
         let Some(space) = cx.space() else { return 0 };
-        let room = if space.free < space.reserve { 0 } else { space.reserve / 2 / CHANGE_COST };
+        let room = if space.free < space.reserve { 0 } else { in_reserve(&space) };
         self.promises.renew(export, room, u32::try_from(sent).unwrap_or(u32::MAX))
+    }
+
+    /// A client that connects says how many changes it was promised room for.
+    pub(crate) fn promise_again(&mut self, cx: &Cx<'_>, export: ExportId, claim: u32) {
+        self.promises.again(export, cx.space().map_or(u64::MAX, |space| in_reserve(&space)), claim);
     }
 
     /// A client is gone, and what it was promised with it.
@@ -63,6 +84,27 @@ impl Mdt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_promised_before_a_restart_is_promised_again() {
+        let mut promises = Promises::default();
+        promises.again(ExportId(1), 1500, 1000);
+        promises.again(ExportId(2), 1500, 500);
+        assert!(promises.cover(ExportId(1), 1000) && promises.cover(ExportId(2), 500));
+        // Who claims what nobody promised gets no more than there is room for, and never less than it has.
+        promises.again(ExportId(3), 1500, 2000);
+        promises.again(ExportId(1), 1500, 2000);
+        assert!(!promises.cover(ExportId(3), 1) && !promises.cover(ExportId(1), 1001));
+        promises.again(ExportId(1), 0, 0);
+        assert!(promises.cover(ExportId(1), 1000));
+        assert_eq!(promises.renew(ExportId(4), 2000, 0), 125);
+        promises.again(ExportId(5), 1 << 40, u32::MAX);
+        assert!(
+            promises.cover(ExportId(5), PROMISE_MAX as usize) && !promises.cover(ExportId(5), PROMISE_MAX as usize + 1)
+        );
+        (1..=5).for_each(|client| promises.end(ExportId(client)));
+        assert_eq!(promises.all, 0);
+    }
 
     #[test]
     fn promises_to_all_clients_together_are_kept_with_the_room_that_there_is() {

@@ -95,7 +95,7 @@ pub struct NodeFaults {
 /// Faults of disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskFaults {
-    /// Mean time until others fill the disk of some object target; `None` is never.
+    /// Mean time until others fill the disk of some server; `None` is never.
     pub fill_every: Option<Duration>,
     /// They free it after at most this long.
     pub stays_max: Duration,

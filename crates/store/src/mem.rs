@@ -36,9 +36,6 @@ struct State {
     next_commit_fails: Option<EngineError>,
 }
 
-/// What a store has reserved when others fill its disk, in bytes: they cannot take that.
-const OTHERS_RESERVE: u64 = 8 << 20;
-
 impl MemEngine {
     /// An empty store without a limit.
     pub fn new() -> MemEngine {
@@ -104,11 +101,17 @@ impl MemEngine {
         self.state().capacity = bytes;
     }
 
-    /// Others leave so many bytes of the disk, and what the store keeps for removals; `None`: they take nothing any more.
+    /// How many bytes are kept for removals and promised changes. Others cannot take them.
+    pub fn set_reserve(&self, bytes: u64) {
+        self.state().reserve = Some(bytes);
+    }
+
+    /// Others take all of the disk but so many bytes and the reserve; `None`: they take nothing any more.
     pub fn others_leave(&self, bytes: Option<u64>) {
         let mut state = self.state();
-        state.reserve = bytes.map(|_| OTHERS_RESERVE);
-        state.capacity = bytes.map(|bytes| state.bytes + bytes + OTHERS_RESERVE);
+        let most = state.capacity.unwrap_or(u64::MAX);
+        let taken = |free: u64| most.min(state.bytes + free + state.reserve.unwrap_or(0));
+        state.capacity = bytes.map(taken);
     }
 
     /// Makes the next commit fail with this error.

@@ -169,6 +169,12 @@ impl Behind {
         self.lanes.entry(dest).or_default().room = room;
     }
 
+    /// For how many changes the server should have room after a restart.
+    pub(crate) fn claim(&self, dest: Dest) -> u32 {
+        let claim = |lane: &Lane| lane.room.max(u32::try_from(lane.outstanding()).unwrap_or(u32::MAX));
+        self.lanes.get(&dest).map_or(0, claim)
+    }
+
     /// A reply tells of a change.
     pub(crate) fn seen(&mut self, dest: Dest, transno: Transno) {
         let lane = self.lanes.entry(dest).or_default();

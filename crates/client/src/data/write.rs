@@ -32,7 +32,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         return Ok(0);
     }
     if cx.memo(steps::THROUGH).is_some() {
-        return through_go_on(cx, ino, data, flags);
+        return through_go_on(cx, ino, at, data, flags);
     }
     if flags.sync || flags.direct {
         behind::settled(cx, ino)?;
@@ -67,7 +67,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
     access::wait_turn(cx, ino)?;
     let parts = cut(cx, ino, resident, offset, &data);
     if flags.sync || flags.direct {
-        return through(cx, ino, offset, &parts, &data, flags);
+        return through(cx, ino, (at, offset), &parts, &data, flags);
     }
     let length = data.len() as u64;
     if cx.w.data.unwritten > 0 && cx.w.data.unwritten + length > cx.w.options.max_dirty {
@@ -77,7 +77,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         // Memory is full of what cannot be written. This write asks its targets itself, and waits for nobody else.
         stdx::mark!("memory_full_of_unwritable");
         behind::settled(cx, ino)?;
-        return through(cx, ino, offset, &parts, &data, flags);
+        return through(cx, ino, (at, offset), &parts, &data, flags);
     }
     if let Some(dest) = without_grant(cx, &parts) {
         if flush::push_lane(cx.w, dest) {
@@ -87,7 +87,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         if resident && leave::for_room(cx, ino, dest)? {
             return write(cx, ino, at, whole, flags);
         }
-        return through(cx, ino, offset, &parts, &data, flags);
+        return through(cx, ino, (at, offset), &parts, &data, flags);
     }
     let now = cx.wall_ns();
     for part in &parts {
@@ -145,7 +145,14 @@ fn put(cx: &mut Cx<'_>, ino: u64, part: &Part, now_ns: i64) {
 }
 
 /// Begins to send a write: nothing older of its bytes may be on its way, and nothing newer is sent before it is done.
-fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes, flags: IoFlags) -> Run<u32> {
+fn through(
+    cx: &mut Cx<'_>,
+    ino: u64,
+    (at, offset): (WriteAt, u64),
+    parts: &[Part],
+    data: &Bytes,
+    flags: IoFlags,
+) -> Run<u32> {
     for part in parts {
         flush::start(cx.w, ino, part.key, &part.range);
     }
@@ -167,9 +174,8 @@ fn through(cx: &mut Cx<'_>, ino: u64, offset: u64, parts: &[Part], data: &Bytes,
         let id = cx.w.data.new_id();
         cx.set_memo(step(steps::THROUGH_ID, number), id);
         edit(cx.w, ino, part.key, |object| object.pages.begin(id, part.range.clone()));
-        send(cx, ino, part, number, flags);
     }
-    through_go_on(cx, ino, data, flags)
+    through_go_on(cx, ino, at, data, flags)
 }
 
 /// The parts, none longer than `max` bytes.
@@ -213,17 +219,38 @@ fn send(cx: &mut Cx<'_>, ino: u64, part: &Part, number: u64, flags: IoFlags) {
     let _ = cx.start_rpc(step(steps::THROUGH_SENT, number), part.dest, Opcode::ObjWrite, |_, _| (request, bulk));
 }
 
+/// Sends the parts, in order. A part follows at once if space is promised to those before it, else when they are written: what
+/// a full disk cuts short leaves nothing behind its end. Appended parts are never sent at once, for others may fill a disk
+/// whatever was promised, and what is appended next belongs where this ends. True: nothing more is to be sent, and all that was
+/// is answered.
+fn send_in_order(cx: &mut Cx<'_>, ino: u64, at: WriteAt, parts: &[Part], flags: IoFlags) -> bool {
+    let (mut go_on, mut answered) = (true, true);
+    for (part, number) in parts.iter().zip(0..) {
+        if go_on && cx.op.memo(step(steps::THROUGH_SENT, number)).is_none() {
+            send(cx, ino, part, number, flags);
+        }
+        let promised = cx.memo(step(steps::THROUGH_GRANT, number)) == Some(part.data.len() as u64);
+        match cx.op.memo(step(steps::THROUGH_SENT, number)) {
+            Some(Memo::Reply(reply)) if reply.header.status == 0 => {}
+            Some(Memo::Sent(_)) => {
+                answered = false;
+                go_on &= promised && !matches!(at, WriteAt::Append);
+            }
+            _ => go_on = false,
+        }
+    }
+    answered
+}
+
 /// Waits for the answers to all parts. What was written before the first error counts.
-fn through_go_on(cx: &mut Cx<'_>, ino: u64, data: &Bytes, flags: IoFlags) -> Run<u32> {
+fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
     let offset = cx.memo(steps::THROUGH).unwrap_or(0);
     let data = data.slice(..(end_of(offset, data) - offset) as usize);
     let resident = matches!(cx.op.memo(steps::HOME_LOCK), Some(Memo::Lock { .. }));
     let parts = cut(cx, ino, resident, offset, &data);
     let max = cx.memo(steps::THROUGH_SIZE).unwrap_or(u64::from(BRW_SIZE_MAX));
     let parts = requests(&parts, max);
-    let answered =
-        |number| matches!(cx.op.memo(step(steps::THROUGH_SENT, number)), Some(Memo::Reply(_) | Memo::Failed(_)));
-    if !(0..parts.len() as u64).all(answered) {
+    if !send_in_order(cx, ino, at, &parts, flags) {
         return Err(Stop::Wait);
     }
     let mut written = 0;
@@ -239,7 +266,11 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, data: &Bytes, flags: IoFlags) -> Run
                 Some(reply.header),
             ),
             Some(Memo::Failed(errno)) => (Err(*errno), None),
-            _ => (Err(Errno::EIO), None),
+            // Not sent, because one before it failed.
+            _ => {
+                edit(cx.w, ino, part.key, |object| object.pages.end(id));
+                continue;
+            }
         };
         flush::answered(cx.w, part.dest, grant, header.as_ref(), result.as_ref().ok(), part.data.len() as u64);
         if let Some(header) = &header {

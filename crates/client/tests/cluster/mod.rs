@@ -365,6 +365,19 @@ impl Cluster {
         self.run();
     }
 
+    /// Others fill the disk of a target's store, but for 8 MiB that it keeps.
+    pub fn fill_store(&mut self, server: &str) {
+        let at = self.server(server);
+        let server = &mut self.servers[at];
+        server.engine.set_reserve(8 << 20);
+        server.engine.others_leave(Some(0));
+        let space = server.engine.space().unwrap();
+        if let Some(machine) = &mut server.machine {
+            machine.handle(self.now, target::Event::Space(space));
+        }
+        self.run();
+    }
+
     /// What the disk of an object target's data files has free, in bytes.
     pub fn set_free(&mut self, server: &str, free: u64) {
         self.set_disk(server, free, 0);

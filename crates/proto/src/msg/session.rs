@@ -43,6 +43,10 @@ pub struct ConnectReq {
     /// Of which store that was told: [`ConnectRep::store`]. Empty: of none that said it.
     #[prost(bytes = "bytes", tag = "86")]
     pub seen_store: bytes::Bytes,
+    /// How many changes the client was told that it may have made ([`ConnectRep::batch_room`]), or has made, if these are more. A
+    /// restarted metadata target knows no promises; it makes this again, so that what was answered has room.
+    #[prost(uint32, tag = "117")]
+    pub batch_room: u32,
 }
 
 /// Body of the reply to `Connect`. The header carries `CONNECT_RECONNECT` if the export is still there from before,

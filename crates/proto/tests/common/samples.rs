@@ -271,6 +271,7 @@ samples! {
         grant: big(5),
         seen_committed: big(6),
         seen_store: bytes("store"),
+        batch_room: 11,
     };
     "ConnectRep" = ConnectRep {
         features: big(1),

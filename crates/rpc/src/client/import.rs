@@ -151,6 +151,7 @@ pub struct Import {
     /// The owner wants it to end; by then at the latest.
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
+    pub(crate) batch_room: u32,
     pub(crate) timeouts: u64,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) history: History,
@@ -198,6 +199,7 @@ impl Import {
             last_sent: now,
             closing: None,
             grant: 0,
+            batch_room: 0,
             timeouts: 0,
             trouble: None,
             history: History::default(),
@@ -359,6 +361,11 @@ impl Import {
     /// The target has said what this client holds now.
     pub fn set_grant(&mut self, bytes: u64) {
         self.grant = bytes;
+    }
+
+    /// So many changes were made, or may be, that the target has not answered: it is told when the client connects again.
+    pub fn set_batch_room(&mut self, changes: u32) {
+        self.batch_room = changes;
     }
 
     // --- looking ---

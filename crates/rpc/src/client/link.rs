@@ -107,6 +107,7 @@ impl Import {
             grant: self.grant,
             seen_committed: self.seen.1.0,
             seen_store: self.seen.0.clone(),
+            batch_room: self.batch_room,
         };
         let header = Header {
             opcode: Opcode::Connect as u16,

@@ -206,6 +206,19 @@ impl Kernel {
 
     /// `pwrite`, or `write` of a file opened for appending.
     pub async fn write(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
+        let mut done = self.write_some(cred, fd, offset, data).await?;
+        // As programs do whom a full disk cuts short.
+        while self.0.patient && fd.flags & O_APPEND == 0 && (1..data.len() as u32).contains(&done) {
+            match self.write_some(cred, fd, offset + u64::from(done), &data.slice(done as usize..)).await {
+                Ok(0) | Err(Fail::Errno(_)) => break,
+                Ok(more) => done += more,
+                Err(dead) => return Err(dead),
+            }
+        }
+        Ok(done)
+    }
+
+    async fn write_some(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         if fd.flags & O_ACCMODE == 0 {
             return Err(Errno::EBADF.into());
         }

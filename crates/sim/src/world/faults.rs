@@ -26,7 +26,7 @@ pub enum Fault {
     Crash,
     /// Some client dies.
     Death,
-    /// Others fill the disk of some object target.
+    /// Others fill the disk of some server.
     Fill,
     /// And free it.
     Free {
@@ -232,13 +232,11 @@ impl World {
         }
     }
 
-    /// Others fill the disk of some object target, and free it later. The target learns of both in its own time.
+    /// Others fill the disk of some server, and free it later. The target learns of both in its own time.
     fn fill(&mut self) {
         let DiskFaults { stays_max, leaves_max, .. } = self.faults.disks;
         let rng = &mut self.faults.disk_rng;
-        let is_object_target = |server: &usize| self.servers[*server].name.kind == TargetKind::Ost;
-        let targets: Vec<usize> = (0..self.servers.len()).filter(is_object_target).collect();
-        let Some(&server) = rng.pick(&targets) else { return };
+        let server = rng.below(self.servers.len() as u64) as usize;
         let (store_left, data_left) = (rng.range(0, leaves_max), rng.range(0, leaves_max));
         let stays = Duration::from_micros(rng.range(1, stays_max.as_micros() as u64));
         let own = &mut self.servers[server];

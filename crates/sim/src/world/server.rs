@@ -75,10 +75,16 @@ pub struct Server {
     pub withheld: bool,
 }
 
+/// What a store keeps of a disk that others fill, in bytes.
+const RESERVE: u64 = 8 << 20;
+
 impl Server {
     /// A new target, formatted but not started.
     pub fn new(name: TargetName, plan: &Plan, position: u64) -> Server {
         let engine = MemEngine::new();
+        if plan.disk_faults.fill_every.is_some() {
+            engine.set_reserve(RESERVE);
+        }
         let format = Format {
             name: name.clone(),
             uuid: u128::from(plan.seed) << 64 | u128::from(position + 1),

@@ -1145,3 +1145,31 @@ fn what_others_have_seen_of_a_change_on_its_way_is_seen_here() {
         assert!(is_new.is_sorted(), "seed {seed}: {seen:#?}");
     }
 }
+
+#[test]
+fn a_name_that_changed_while_its_file_was_cut_is_not_kept_by_the_kernel() {
+    const O_RDWR_TRUNC: u32 = 0o1002;
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 100_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let ost = c.server("fs-OST0000");
+    c.kill(ost);
+    let opening = c.send(b, Call::Create { parent: 1, name: name("f"), mode: 0o644, flags: O_RDWR_TRUNC });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(b, opening), "it is not cut yet");
+    let rename = Call::Rename { parent: 1, name: name("f"), new_parent: 1, new_name: name("g"), flags: 0 };
+    c.call(a, rename).unwrap();
+    // By its new name the file is locked again.
+    c.send_quietly(b, cred(0), Call::Lookup { parent: 1, name: name("g") });
+    c.pass(Duration::from_secs(1));
+    c.start(ost);
+    c.until(|c| c.answered(b, opening));
+    match c.answer(b, opening).unwrap() {
+        Answer::Created { stat, .. } => assert_eq!((stat.ino, stat.entry_cacheable), (f.ino, false)),
+        other => panic!("{other:?}"),
+    }
+}

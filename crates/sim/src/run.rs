@@ -260,7 +260,7 @@ async fn check_record(
         for (id, parts) in &lost {
             end.lose(*id, parts);
         }
-        return verify::tree(kernel, &record.base, &end, verify::FULL, &|id| history.contents(id)).await;
+        return verify::tree(kernel, &record.base, &end, verify::FULL, &|id| record.instead(&history, id)).await;
     }
     let ((candidates, all), what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")
@@ -282,8 +282,8 @@ async fn check_record(
                     let Some((path, _)) = candidate.paths().into_iter().find(|(_, at)| *at == id) else { continue };
                     let parts: Vec<_> =
                         lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect();
-                    let older = history.contents(id);
-                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data, &parts, &older).await? {
+                    let instead = record.instead(&history, id);
+                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data, &parts, &instead).await? {
                         bytes = Some(format!("synced bytes of {path:?} are not there: {what}"));
                         continue 'candidates;
                     }

@@ -17,7 +17,18 @@ const KERNEL_NAMES_MAX: usize = 16;
 /// `Lookup`.
 pub(crate) fn lookup(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Answer> {
     let stat = find(cx, parent, name)?;
-    Ok(Answer::Entry(referenced(cx.w, stat, parent, name)))
+    Ok(Answer::Entry(found(cx.w, stat, parent, name)))
+}
+
+/// The kernel is told what this name leads to. The operation may have waited since it learned that: the kernel keeps the name
+/// only if that is still known, whatever locks were lost and taken again meanwhile.
+pub(crate) fn found(w: &mut World, stat: Stat, parent: u64, name: &Bytes) -> Stat {
+    let known = || matches!(w.known_name(parent, name), Found::Child(fid) if fid.ino() == stat.ino);
+    let entry_cacheable = stat.entry_cacheable && known();
+    if entry_cacheable != stat.entry_cacheable {
+        stdx::mark!("name_lost_on_the_way");
+    }
+    referenced(w, Stat { entry_cacheable, ..stat }, parent, name)
 }
 
 /// Counts a reference of the kernel to the node that is being answered, under this name.

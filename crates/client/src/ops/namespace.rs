@@ -68,7 +68,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     writable(cx)?;
     if let Some(ino) = behind::create(cx, parent, name, mode, rdev, target)? {
         let stat = stat(cx, ino)?;
-        return Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, parent, name)));
+        return Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)));
     }
     cx.changing(step::CHANGING, parent);
     let fid = new_fid(cx)?;
@@ -111,7 +111,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         }
     }
     let stat = stat(cx, attr.fid.ino())?;
-    Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, parent, name)))
+    Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)))
 }
 
 /// An own change made a name for an object, new or old. A directory that is new here is empty.
@@ -237,7 +237,7 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     // The kernel knows the object, and believes what comes with a new link whatever it was told to forget meanwhile. So it is
     // told to ask again.
     let stat = Stat { cacheable: false, ..stat(cx, ino)? };
-    Ok(Answer::Entry(super::lookup::referenced(cx.w, stat, new_parent, name)))
+    Ok(Answer::Entry(super::lookup::found(cx.w, stat, new_parent, name)))
 }
 
 /// `Rename`.

@@ -99,7 +99,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     {
         let stat = stat(cx, ino)?;
         let fh = insert(cx, dest, super::fid_of(ino)?, flags, Xid(0));
-        let stat = super::lookup::referenced(cx.w, stat, parent, name);
+        let stat = super::lookup::found(cx.w, stat, parent, name);
         return Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false });
     }
     cx.changing(step::CHANGING, parent);
@@ -160,7 +160,7 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     };
     let open_xid = open_xid(cx);
     let fh = insert(cx, dest, attr.fid, flags, open_xid);
-    let stat = super::lookup::referenced(cx.w, stat, parent, name);
+    let stat = super::lookup::found(cx.w, stat, parent, name);
     Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false })
 }
 

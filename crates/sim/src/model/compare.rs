@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use client::api::{DirectoryEntry, Stat};
 use proto::{Bytes, Errno};
 
-use super::{Body, Expect, Id, Inode, Model, S_IFMT};
+use super::files::O_APPEND;
+use super::{Body, Expect, Id, Inode, Model, Op, S_IFMT, Way};
 
 /// What a call gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -176,6 +177,17 @@ impl Model {
         self.lost.get(&id).map_or(&[], Vec::as_slice)
     }
 
+    /// How small a file can be of which these parts were given up.
+    pub fn least_size(&self, id: Id, lost: &[Range<u64>]) -> u64 {
+        least_size(self.inode(id).data(), lost)
+    }
+
+    /// The file that a write would append to.
+    pub fn appends_to(&self, op: &Op) -> Option<Id> {
+        let Op::Write { fd, way: Way::Plain, .. } = op else { return None };
+        self.open.get(fd).filter(|file| file.flags & O_APPEND != 0).map(|file| file.id)
+    }
+
     /// The inode of this number, if it was seen.
     pub fn id_of(&self, ino: u64) -> Option<Id> {
         self.inos.iter().find(|(_, known)| **known == ino).map(|(id, _)| *id)
@@ -219,9 +231,17 @@ fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
     (0..want.len()).rev().find(|&at| !may_lack(at)).map_or(0, |last| last as u64 + 1)
 }
 
-/// What differs between the bytes that a file should have and those that it has. What was given up is zeros, or as in one of the
-/// `older` states.
-pub fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], older: &[&[u8]]) -> Option<String> {
+/// What may be in the place of bytes that were given up, besides zeros.
+#[derive(Default)]
+pub struct Instead<'a> {
+    /// Those of an older state.
+    pub older: Vec<&'a [u8]>,
+    /// Those that a call beside the loss appended: they are the last ones.
+    pub appended: Bytes,
+}
+
+/// What differs between the bytes that a file should have and those that it has.
+pub fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
     if lost.is_empty() {
         return bytes_differ(want, got);
     }
@@ -229,7 +249,8 @@ pub fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], older: &[&[
     if !(least..=size).contains(&(got.len() as u64)) {
         return Some(format!("{} bytes, expected {least} to {size}", got.len()));
     }
-    let was = |at: usize| got[at] == 0 || older.iter().any(|data| data.get(at) == Some(&got[at]));
+    let tail = if got.ends_with(&instead.appended) { got.len() - instead.appended.len() } else { got.len() };
+    let was = |at: usize| at >= tail || got[at] == 0 || instead.older.iter().any(|data| data.get(at) == Some(&got[at]));
     let excused = |at: usize| lost.iter().any(|part| part.contains(&(at as u64))) && was(at);
     let at = (0..got.len()).find(|&at| got[at] != want[at] && !excused(at))?;
     Some(format!("byte {at} of {} is 0x{:02x}, expected 0x{:02x}", got.len(), got[at], want[at]))

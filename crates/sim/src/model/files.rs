@@ -14,7 +14,7 @@ const O_ACCMODE: u32 = 3;
 const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
 pub(super) const O_TRUNC: u32 = 0o1000;
-const O_APPEND: u32 = 0o2000;
+pub(super) const O_APPEND: u32 = 0o2000;
 
 impl Inode {
     fn bytes(&mut self) -> Option<&mut Vec<u8>> {

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
-pub use compare::{Got, content_differs, differs};
+pub use compare::{Got, Instead, content_differs, differs};
 pub use op::{Expect, Leads, Op, Way};
 
 /// An inode of the model.

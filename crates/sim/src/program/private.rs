@@ -16,7 +16,7 @@ use super::history::{Doubt, History, Step};
 use super::perform::Hands;
 use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Expect, Got, Id, Model, NAME_MAX, Op, When, differs};
+use crate::model::{Expect, Got, Id, Instead, Model, NAME_MAX, Op, When, differs};
 use crate::plan::Plan;
 use crate::sched::{Fail, Lane, Sched};
 
@@ -38,7 +38,17 @@ pub struct Process {
     /// Clients that it made changes through that no sync covers.
     unsynced: Rc<RefCell<Vec<usize>>>,
     history: Rc<RefCell<History>>,
-    also: Rc<RefCell<Option<(Id, Range<u64>)>>>,
+    beside: Rc<RefCell<Option<Beside>>>,
+}
+
+/// A call beside the loss of bytes of the same file.
+struct Beside {
+    /// The file.
+    id: Id,
+    /// What of it is uncertain by that.
+    part: Range<u64>,
+    /// What the call appended.
+    appended: Bytes,
 }
 
 /// What is left of a process when it has ended.
@@ -52,8 +62,7 @@ pub struct Record {
     pub doubtful: Rc<RefCell<Option<usize>>>,
     /// Clients that it made changes through that no sync covers.
     pub unsynced: Rc<RefCell<Vec<usize>>>,
-    /// What a call beside the loss of bytes of the same file makes uncertain.
-    also: Rc<RefCell<Option<(Id, Range<u64>)>>>,
+    beside: Rc<RefCell<Option<Beside>>>,
 }
 
 impl Record {
@@ -63,7 +72,14 @@ impl Record {
         let model = history.state(history.steps.len());
         let losses = sched.losses();
         let own = losses.into_iter().filter_map(|loss| Some((model.id_of(loss.ino)?, loss.parts)));
-        own.chain(self.also.borrow().iter().map(|(id, part)| (*id, vec![part.clone()]))).collect()
+        own.chain(self.beside.borrow().iter().map(|beside| (beside.id, vec![beside.part.clone()]))).collect()
+    }
+
+    /// What may be in the place of bytes that clients gave up of a file.
+    pub fn instead<'a>(&self, history: &'a History, id: Id) -> Instead<'a> {
+        let beside = self.beside.borrow();
+        let appended = beside.iter().filter(|beside| beside.id == id).map(|beside| beside.appended.clone()).next();
+        Instead { older: history.contents(id), appended: appended.unwrap_or_default() }
     }
 }
 
@@ -85,7 +101,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     let history = Rc::new(RefCell::new(History::new(model.clone())));
     let doubtful = Rc::new(RefCell::new(None));
     let unsynced = Rc::new(RefCell::new(Vec::new()));
-    let also = Rc::new(RefCell::new(None));
+    let beside = Rc::new(RefCell::new(None));
     let mut clients = Vec::new();
     if plan.node_faults.death_every.is_some() && rng.chance(2, 3) {
         clients.push(rng.below(plan.clients as u64) as usize);
@@ -105,7 +121,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         clients,
         unsynced: unsynced.clone(),
         history: history.clone(),
-        also: also.clone(),
+        beside: beside.clone(),
     };
     let (calls, doubt) = (plan.calls, doubtful.clone());
     setting.sched.spawn(format!("process {number}"), async move {
@@ -114,7 +130,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
             *doubt.borrow_mut() = Some(client);
         }
     });
-    Record { base, history, doubtful, unsynced, also }
+    Record { base, history, doubtful, unsynced, beside }
 }
 
 impl Process {
@@ -246,8 +262,8 @@ impl Process {
         }
         kernel.as_done(&mut op, &result);
         let robbed = self.robbed();
-        if let Some(loss) = robbed {
-            self.note_beside(&op, loss);
+        if let Some((id, parts)) = &robbed {
+            self.note_beside(&op, *id, parts);
         }
         let expect = self.model.apply(&op, &cred, when);
         let differs = match robbed {
@@ -278,19 +294,27 @@ impl Process {
         Ok(())
     }
 
-    /// The file of this process of which bytes were given up, and the first of them.
-    fn robbed(&self) -> Option<(Id, u64)> {
+    /// The file of this process of which bytes were given up, and these.
+    fn robbed(&self) -> Option<(Id, Vec<Range<u64>>)> {
         let losses = self.setting.sched.losses();
-        losses.iter().find_map(|loss| Some((self.model.id_of(loss.ino)?, loss.parts.first()?.start)))
+        losses.into_iter().find_map(|loss| Some((self.model.id_of(loss.ino)?, loss.parts)))
     }
 
-    /// A call beside the loss of bytes of file `id`, from `start` on. If it changes the same file, it may have gone to the end that
-    /// the file had then.
-    fn note_beside(&self, op: &Op, (id, start): (Id, u64)) {
+    /// A call beside the loss of bytes of file `id`. If it changes the same file, it may have gone to the end that the file had
+    /// then.
+    fn note_beside(&self, op: &Op, id: Id, lost: &[Range<u64>]) {
         let file = op.fd().and_then(|fd| self.model.open_files().get(&fd));
-        if op.changes() && file.is_some_and(|file| file.id == id) {
-            *self.also.borrow_mut() = Some((id, start..u64::MAX));
+        if !op.changes() || file.is_none_or(|file| file.id != id) {
+            return;
         }
+        let first = lost.iter().map(|part| part.start).min().unwrap_or(0);
+        let (start, appended) = match op {
+            Op::Write { data, .. } if self.model.appends_to(op) == Some(id) => {
+                (first.min(self.model.least_size(id, lost)), data.clone())
+            }
+            _ => (first, Bytes::new()),
+        };
+        *self.beside.borrow_mut() = Some(Beside { id, part: start..u64::MAX, appended });
     }
 
     /// Whether Linux's own look at the names decides: a link that it would have followed, or one of two names too long.

@@ -8,7 +8,7 @@ use proto::{Bytes, Errno};
 use super::perform::Hands;
 use super::root;
 use crate::kernel::{Kernel, Sys};
-use crate::model::{Body, Expect, Got, Id, Model, Op, content_differs, differs};
+use crate::model::{Body, Expect, Got, Id, Instead, Model, Op, content_differs, differs};
 use crate::sched::Fail;
 
 /// What of the tree is compared.
@@ -23,8 +23,8 @@ pub struct Depth {
 /// Everything.
 pub const FULL: Depth = Depth { times: true, data: true };
 
-/// The earlier bytes of files, for those that were given up.
-pub type Older<'a> = &'a dyn Fn(Id) -> Vec<&'a [u8]>;
+/// What may be in the place of a file's bytes that were given up.
+pub type InsteadOf<'a> = &'a dyn Fn(Id) -> Instead<'a>;
 
 /// What differs between the tree below `base` and the model; `None`: nothing.
 pub async fn tree(
@@ -32,7 +32,7 @@ pub async fn tree(
     base: &[Bytes],
     model: &Model,
     depth: Depth,
-    older: Older<'_>,
+    instead: InsteadOf<'_>,
 ) -> Sys<Option<String>> {
     let mut model = model.clone();
     for (path, id) in model.paths() {
@@ -89,7 +89,7 @@ pub async fn tree(
         }
         if depth.data
             && let Body::File(data) = &model.inode(id).body
-            && let Some(what) = bytes(kernel, base, &path, data, model.lost(id), &older(id)).await?
+            && let Some(what) = bytes(kernel, base, &path, data, model.lost(id), &instead(id)).await?
         {
             return Ok(Some(format!("{shown}: {what}")));
         }
@@ -97,14 +97,14 @@ pub async fn tree(
     Ok(None)
 }
 
-/// What differs between a file's bytes and these. Some were given up, and may be as in `older` states.
+/// What differs between a file's bytes and these. Some were given up, with others `instead` of them.
 pub async fn bytes(
     kernel: &Kernel,
     base: &[Bytes],
     path: &[Bytes],
     want: &[u8],
     lost: &[Range<u64>],
-    older: &[&[u8]],
+    instead: &Instead<'_>,
 ) -> Sys<Option<String>> {
     let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
     let file = match kernel.open(&root(), &full(base, path), how).await {
@@ -124,7 +124,7 @@ pub async fn bytes(
     if result.is_some() {
         return Ok(result);
     }
-    Ok(content_differs(want, &have, lost, older))
+    Ok(content_differs(want, &have, lost, instead))
 }
 
 fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {

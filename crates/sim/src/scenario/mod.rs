@@ -21,7 +21,7 @@ use stdx::Faults;
 use stdx::faults::FAILED;
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Model, Op, When, differs};
+use crate::model::{Instead, Model, Op, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
 use crate::program::{Mounts, Setting, name, root, verify};
@@ -206,7 +206,7 @@ impl Telling<'_> {
         let kernel = self.world.mounts[client].kernel.clone();
         let sched = self.world.sched.clone();
         self.world.sched.spawn("the check", async move {
-            match verify::tree(&kernel, &base, &model, verify::FULL, &|_| Vec::new()).await {
+            match verify::tree(&kernel, &base, &model, verify::FULL, &|_| Instead::default()).await {
                 Ok(None) => {}
                 Ok(Some(what)) => sched.fail(format!("the tree is wrong at the end: {what}")),
                 Err(fail) => sched.fail(format!("the check met {fail:?}")),

@@ -40,9 +40,10 @@ pub fn setlayout(
             check_copy(cx, change, &node, &wanted)?;
             if node.inode.is_resident() {
                 let first = layouts::checked_answer(first.attr.and_then(|attr| attr.layout))?;
+                let number = first.as_ref().map(|layout| layout.first_object);
                 let chosen = choose(mdt, cx.is_replay(), &node, &wanted, first)?;
                 tree::revoke(cx, &[(op.fid, bits::LAYOUT)])?;
-                doomed = grow_elsewhere(mdt, cx, &mut node, chosen)?;
+                doomed = grow_elsewhere(mdt, cx, &mut node, chosen, number)?;
             } else {
                 let first = layouts::checked_answer(first.copy)?;
                 let chosen = choose(mdt, cx.is_replay(), &node, &wanted, first)?;
@@ -124,7 +125,7 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
     if copied.osts.is_empty() || !layouts::is_sound(copied) {
         return Err(Errno::EINVAL.into());
     }
-    if copied.generation != ours.generation {
+    if copied.generation != ours.generation || copied.first_object != ours.first_object {
         return Err(Errno::ESTALE.into());
     }
     // In a replay, and after that of a create by a client of version 0.2.0, other targets may have been chosen here than those
@@ -237,15 +238,25 @@ fn choose(mdt: &Mdt, replayed: bool, node: &Node, wanted: &Layout, first: Option
     Ok(Layout { stripe_size, osts, generation, first_object, pool, ..Layout::default() })
 }
 
-/// A resident file gets others to grow to. Gives the objects that it may have had and that go.
-fn grow_elsewhere(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, chosen: Layout) -> Result<Option<ObjectsKey>, Stop> {
+/// A resident file gets others to grow to. Gives the objects that it may have had and that go. `answered`: the number of its
+/// first object that the client was told the first time, in a replay. That stays: the client may copy its data there next. If it
+/// is the one that the file had, no move had begun, and others of its range say nothing about it.
+fn grow_elsewhere(
+    mdt: &Mdt,
+    cx: &mut Cx<'_>,
+    node: &mut Node,
+    chosen: Layout,
+    answered: Option<u32>,
+) -> Result<Option<ObjectsKey>, Stop> {
     let mut doomed = None;
     let mut layout = Layout { resident: true, ..chosen };
-    if tree::doom_objects(mdt, cx, &node.inode) {
-        doomed = Some(tree::objects_of(&node.inode));
+    let had = tree::objects_of(&node.inode);
+    if answered != Some(had.first) && tree::doom_objects(mdt, cx, &node.inode) {
+        doomed = Some(had);
+        layout.first_object = answered.unwrap_or(layout.first_object);
         numbered(cx, node, &layout);
     } else {
-        layout.first_object = tree::objects_of(&node.inode).first.max(mdt.osts.first_object);
+        layout.first_object = answered.unwrap_or(had.first.max(mdt.osts.first_object));
     }
     node.inode.layout = Some(layout);
     node.inode.leaving = false;

@@ -688,3 +688,40 @@ fn what_an_older_version_answered_is_replayed_without_a_look_at_versions() {
         }
     }
 }
+
+/// Its client copies the data to the objects that it was told of.
+#[test]
+fn a_file_that_got_other_objects_gets_the_same_in_a_replay_whatever_moved_beside_it() {
+    const MOVES: u64 = bits::DOM | bits::LAYOUT;
+    let mut w = World::new();
+    knows_osts(&mut w, 2);
+    let mover = w.connect();
+    let (file, beside) = (w.mknod(Fid::ROOT, "file"), w.mknod(Fid::ROOT, "beside"));
+    enqueue(&mut w, mover, beside, LockMode::Ex, MOVES);
+    w.sync();
+    w.clients[0].kept.clear();
+    w.commits = false;
+    let generation = w.getattr(file).unwrap().layout.unwrap().generation;
+    let wish = Layout { want_first: -1, generation, ..Layout::default() };
+    let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Copy as i32, layout: Some(wish), lvb: None };
+    let answer = w.reint(Reint::Setlayout(op)).unwrap();
+    // As the client's library does.
+    w.clients[0].kept.last_mut().expect("the change").bulk = answer.encode_to_vec().into();
+    let told = answer.attr.unwrap().layout;
+    w.commits = true;
+    w.crash();
+    w.reconnect(0);
+    (0..4).for_each(|_| w.settle());
+    assert_eq!(statuses(&w.replay(0)), [0]);
+    w.recovered(0);
+    assert_eq!(w.getattr(file).unwrap().layout, told);
+    assert_eq!(w.records::<schema::DestroyLog>(), 0);
+
+    // A copy that lies elsewhere is never taken for the file.
+    enqueue(&mut w, 0, file, LockMode::Ex, MOVES);
+    let told = told.unwrap();
+    let elsewhere = Layout { resident: false, first_object: told.first_object + 1, ..told };
+    let lvb = Some(Lvb { size: 4, ..Lvb::default() });
+    let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Leave as i32, layout: Some(elsewhere), lvb };
+    assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::ESTALE));
+}

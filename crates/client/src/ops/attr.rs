@@ -149,6 +149,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     }
     let cred = cx.op.cred.clone();
     let first = !cx.replied(step::MAIN);
+    super::kernel::hide(cx, &[ino])?;
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, _| {
         w.touches(ino, true);
         ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Setattr(op)) }

@@ -181,6 +181,7 @@ pub(crate) fn set_layout(cx: &mut Cx<'_>, ino: u64, wish: &Layout) -> Run<Answer
     }
     let dest = cx.w.mdt_of(fid);
     cx.changing(step::CHANGING, ino);
+    super::kernel::hide(cx, &[ino])?;
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.choosing = true;
         w.touches(ino, false);

@@ -157,6 +157,7 @@ pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = super::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
     let first = !cx.replied(step::MAIN);
+    super::kernel::hide(cx, &[ino])?;
     cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.touches(ino, true);
         ReintReq {

@@ -121,6 +121,43 @@ pub(super) fn asked(cx: &mut Cx<'_>, ino: u64) {
     }
 }
 
+/// Before a request that changes attributes of these nodes is sent: the kernel forgets them, and keeps none until the operation
+/// ends. For from the moment at which the server has made the change others see it, and here its
+/// answer may take long. Nodes that are not known are 0.
+pub(super) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
+    if cx.began(step::MAIN) {
+        return Ok(());
+    }
+    let mut hidden = Ok(());
+    for (&ino, number) in nodes.iter().zip(0..) {
+        let (kept, told) = (step::HIDDEN + number, step::HIDE + number);
+        if let Some(&Memo::Asked(before)) = cx.op.memo(kept)
+            && before != ino
+        {
+            // The name leads to something else by now.
+            if let Some(node) = cx.w.nodes.get_mut(before) {
+                node.asked = node.asked.saturating_sub(1);
+            }
+            cx.forget(kept);
+            cx.forget(told);
+        }
+        let Some(node) = cx.w.nodes.get_mut(ino) else { continue };
+        if cx.op.memo(kept).is_none() {
+            node.asked += 1;
+            cx.op.set_memo(kept, Memo::Asked(ino));
+        }
+        hidden = hidden.and(cx.invalidate_kernel(told, ino, 0, 0));
+    }
+    hidden
+}
+
+/// What a name leads to, as far as that is known; else 0.
+pub(super) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
+    let dir = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
+    let entry = dir.and_then(|dir| dir.names.get(name.as_ref()));
+    entry.and_then(|entry| entry.fid).map_or(0, |fid| fid.ino())
+}
+
 /// An answer goes to the kernel. While another program's question about the same node waits for attributes, the kernel may
 /// not keep these: it would have to be told to forget them, and then not believe the answer to that question. Nor while another
 /// opens the file and cuts it: of these two answers the kernel may take in the one with the old size last.

@@ -87,6 +87,10 @@ pub(crate) mod step {
     pub const SET_ID: Step = 24;
     /// The kernel drops pages of a file whose size is lost.
     pub const SIZE_LOST: Step = 30;
+    /// The kernel forgets attributes before they are changed: one step for each of four nodes,
+    pub const HIDE: Step = 31;
+    /// and is shown none of them until the operation ends.
+    pub const HIDDEN: Step = 35;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
     /// Directories and objects that a request is about to change, up to three.

@@ -5,6 +5,7 @@ use proto::msg::{Attr, CreateOp, LinkOp, ObjectRep, Reint, ReintReq, RenameOp, U
 use proto::{Errno, Fid, Opcode};
 use std::sync::Arc;
 
+use super::kernel::{hide, known_child};
 use super::{fid_of, new_fid, stat, step, walk, writable};
 use crate::absorb::rebuilt;
 use crate::api::{Answer, Effect, Invalidation, Stat};
@@ -71,6 +72,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
         return Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)));
     }
     cx.changing(step::CHANGING, parent);
+    hide(cx, &[parent])?;
     let fid = new_fid(cx)?;
     let dest = cx.w.mdt_of(parent_fid);
     note_epoch(cx, step::EPOCH, parent);
@@ -159,6 +161,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
         return Ok(Answer::Done);
     }
     cx.changing(step::CHANGING, parent);
+    hide(cx, &[parent, known_child(cx, parent, name)])?;
     asked_before(cx, dest, parent, name)?;
     note_epoch(cx, step::EPOCH, parent);
     let told = here::told(cx, parent, name, step::GOES);
@@ -210,6 +213,7 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     let dest = cx.w.mdt_of(parent_fid);
     cx.changing(step::CHANGING, new_parent);
     cx.changing(step::CHANGING + 1, ino);
+    hide(cx, &[new_parent, ino])?;
     if !cx.began(step::MAIN) {
         behind::object_leaves(cx, ino)?;
     }
@@ -260,6 +264,8 @@ pub(crate) fn rename(
     let dest = cx.w.mdt_of(source_parent);
     cx.changing(step::CHANGING, parent);
     cx.changing(step::CHANGING + 1, new_parent);
+    let (moved, replaced) = (known_child(cx, parent, name), known_child(cx, new_parent, new_name));
+    hide(cx, &[parent, moved, new_parent, replaced])?;
     asked_before(cx, dest, new_parent, new_name)?;
     if !cx.began(step::MAIN) {
         behind::leaves(cx, parent, name)?;

@@ -8,6 +8,7 @@ use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, WantLocks, dispositio
 use proto::{Errno, Fid, Opcode, Xid};
 use std::sync::Arc;
 
+use super::kernel::{hide, known_child};
 use super::namespace::{epoch, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle};
@@ -59,6 +60,9 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
         data::before_truncate(cx, ino, 0)?;
     }
     let dest = cx.w.mdt_of(fid);
+    if flags & o::TRUNC != 0 {
+        hide(cx, &[ino])?;
+    }
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.opening = true;
         if flags & o::TRUNC != 0 {
@@ -103,6 +107,8 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         return Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false });
     }
     cx.changing(step::CHANGING, parent);
+    let there = if flags & o::TRUNC != 0 { known_child(cx, parent, name) } else { 0 };
+    hide(cx, &[parent, there])?;
     let fid = new_fid(cx)?;
     let flags = flags | o::CREAT;
     note_epoch(cx, step::EPOCH, parent);

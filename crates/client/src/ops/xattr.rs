@@ -190,6 +190,7 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
     writable(cx)?;
     let dest = cx.w.mdt_of(fid);
     cx.changing(step::CHANGING, ino);
+    super::kernel::hide(cx, &[ino])?;
     let result = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
         w.touches(ino, true);
         ReintReq {

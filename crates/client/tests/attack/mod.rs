@@ -631,6 +631,7 @@ impl Values<'_> {
                 grant: self.n(),
                 seen_committed: self.n(),
                 seen_store: mutate::random(self.rng, 17).into(),
+                batch_room: self.rng.u64() as u32,
             }
             .encode_to_vec(),
             Opcode::LdlmBlCallback | Opcode::LdlmGlCallback | Opcode::LdlmLruLimit | Opcode::MgsConfigChanged => {

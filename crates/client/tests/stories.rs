@@ -4,7 +4,7 @@ mod cluster;
 
 use std::time::Duration;
 
-use client::api::{Answer, Call, SetStat, SetTime};
+use client::api::{Answer, Call, Invalidation, SetStat, SetTime};
 use cluster::{Cluster, cred, name, wish};
 use proto::msg::{ConnectReq, Layout, LruLimit};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
@@ -1171,5 +1171,44 @@ fn a_name_that_changed_while_its_file_was_cut_is_not_kept_by_the_kernel() {
     match c.answer(b, opening).unwrap() {
         Answer::Created { stat, .. } => assert_eq!((stat.ino, stat.entry_cacheable), (f.ino, false)),
         other => panic!("{other:?}"),
+    }
+    assert!(marks::count("name_lost_on_the_way") > 0);
+}
+
+#[test]
+fn the_kernel_forgets_attributes_before_a_change_of_them_is_sent() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let d = c.mkdir(a, 1, "d").unwrap().ino;
+    let (f, fh) = c.create(a, d, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.call(a, Call::Link { ino: f.ino, new_parent: d, new_name: name("g") }).unwrap();
+    let walked = c.walk(b, "d/f").unwrap();
+    assert_eq!(walked, f.ino);
+    let mode = SetStat { mode: Some(0o600), ..SetStat::default() };
+    let changes = [
+        (Call::Setattr { ino: f.ino, set: mode }, vec![f.ino]),
+        (Call::Unlink { parent: d, name: name("g") }, vec![d, f.ino]),
+        (Call::Rename { parent: d, name: name("f"), new_parent: 1, new_name: name("f"), flags: 0 }, vec![d, f.ino, 1]),
+    ];
+    for (call, nodes) in changes {
+        for ino in &nodes {
+            assert!(c.getattr(b, *ino).unwrap().cacheable, "the kernel has them");
+        }
+        let _ = c.lookup(b, d, "g");
+        c.nodes[b].slow_kernel = true;
+        c.nodes[b].invalidations.clear();
+        let sent = c.sent();
+        let id = c.send(b, call.clone());
+        assert!(!c.answered(b, id) && c.sent() == sent, "{call:?} is sent too early");
+        for ino in &nodes {
+            let told =
+                |what: &Invalidation| matches!(what, Invalidation::Inode { ino: of, length: 0, .. } if of == ino);
+            assert!(c.nodes[b].invalidations.iter().any(told), "{call:?}: {ino:x}");
+            assert!(!c.getattr(b, *ino).unwrap().cacheable, "{call:?}: {ino:x}");
+        }
+        c.nodes[b].slow_kernel = false;
+        c.until(|c| c.answered(b, id));
+        c.answer(b, id).unwrap();
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! A run that fails says first and last how to see it again.
 
-use crate::plan::Plan;
+use core::time::Duration;
+
+use crate::plan::{DiskFaults, Plan};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
@@ -63,6 +65,22 @@ const WORLDS: &[World] = &[
         plan: || Plan { processes: 4, calls: 160, file_max: 400 << 10, ..Plan::still(1) },
         canary: Canary::KeepObjects,
     },
+    World {
+        name: "canary-full",
+        what: "what a full disk refuses is answered as written: processes that read must notice",
+        plan: || Plan {
+            processes: 4,
+            calls: 160,
+            file_max: 400 << 10,
+            disk_faults: DiskFaults {
+                fill_every: Some(Duration::from_millis(20)),
+                stays_max: Duration::from_secs(2),
+                leaves_max: 0,
+            },
+            ..Plan::still(1)
+        },
+        canary: Canary::DropWhenFull,
+    },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {
         name: "cut-lost",
@@ -103,91 +121,91 @@ const WORLDS: &[World] = &[
     World {
         name: "opened-cut",
         what: "a client that may keep few nodes opens a file for creation and cuts it, while its object target is slow",
-        plan: || Plan::draw(8323),
+        plan: || Plan::before_full_disks(8323),
         canary: Canary::None,
     },
     World {
         name: "refused-once",
         what: "a request comes twice, is refused, and would work by the time of its copy",
-        plan: || Plan::draw(167_357),
+        plan: || Plan::before_full_disks(167_357),
         canary: Canary::None,
     },
     World {
         name: "grant-lost",
         what: "an answer is lost with a lock in it that somebody wants for whom the request waits when it is sent again",
-        plan: || Plan::draw(13_000),
+        plan: || Plan::before_full_disks(13_000),
         canary: Canary::None,
     },
     World {
         name: "undone-made",
         what: "a client saw a new name that the crash of its server undid, and believes in it no longer",
-        plan: || Plan::draw(153_040),
+        plan: || Plan::before_full_disks(153_040),
         canary: Canary::None,
     },
     World {
         name: "undone-renamed",
         what: "the same with a new name of an old file",
-        plan: || Plan::draw(190_821),
+        plan: || Plan::before_full_disks(190_821),
         canary: Canary::None,
     },
     World {
         name: "emptied-elsewhere",
         what: "a directory is removed that another client emptied, who was not told of it before its server crashed",
-        plan: || Plan::draw(26_386),
+        plan: || Plan::before_full_disks(26_386),
         canary: Canary::None,
     },
     World {
         name: "made-and-changed",
         what: "a directory has another mode by the time its maker is told that it is made",
-        plan: || Plan::draw(193_063),
+        plan: || Plan::before_full_disks(193_063),
         canary: Canary::None,
     },
     World {
         name: "late-targets",
         what: "a file grows that was made when the metadata target knew no object target",
-        plan: || Plan::draw(58_721),
+        plan: || Plan::before_full_disks(58_721),
         canary: Canary::None,
     },
     World {
         name: "dead-and-waiting",
         what: "a client dies whose request waits for another that is dead, too",
-        plan: || Plan::draw(4721),
+        plan: || Plan::before_full_disks(4721),
         canary: Canary::None,
     },
     World {
         name: "made-and-gone",
         what: "a symbolic link is gone by the time its maker is told that it is made",
-        plan: || Plan::draw(15_467),
+        plan: || Plan::before_full_disks(15_467),
         canary: Canary::None,
     },
     World {
         name: "emptied-and-filled",
         what: "a batch empties a directory and makes a name in it, and is begun again after that",
-        plan: || Plan::draw(21_372),
+        plan: || Plan::before_full_disks(21_372),
         canary: Canary::None,
     },
     World {
         name: "untold",
         what: "the power fails when a client has not told of a directory that it made, and another's later change is durable",
-        plan: || Plan::draw(17_016),
+        plan: || Plan::before_full_disks(17_016),
         canary: Canary::None,
     },
     World {
         name: "opened-in-doubt",
         what: "a file is opened by a name that a crash takes away again, and that its rename gives once more",
-        plan: || Plan::draw(8_999),
+        plan: || Plan::before_full_disks(8_999),
         canary: Canary::None,
     },
     World {
         name: "cut-and-changed",
         what: "the mode of a file is changed while another program opens and cuts it, and the kernel takes in that answer first",
-        plan: || Plan::draw(302_403),
+        plan: || Plan::before_full_disks(302_403),
         canary: Canary::None,
     },
     World {
         name: "linked-in-doubt",
         what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
-        plan: || Plan::draw(8469),
+        plan: || Plan::before_full_disks(8469),
         canary: Canary::None,
     },
     World {

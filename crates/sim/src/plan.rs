@@ -195,7 +195,12 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::narrow(seed).widened().with_liar().with_disks()
+        Plan::before_full_disks(seed).with_disks()
+    }
+
+    /// The same as earlier versions drew it: disks are never full.
+    pub fn before_full_disks(seed: u64) -> Plan {
+        Plan::narrow(seed).widened().with_liar()
     }
 
     /// The same as earlier versions drew it: few clients, and servers crash one at a time, wherever they are.

@@ -51,6 +51,7 @@ fn faults_fall_and_requests_are_repeated() {
     assert!(sum(|report| report.faults.crashes) > 0);
     assert!(sum(|report| report.faults.deaths) > 0);
     assert!(sum(|report| report.faults.power) > 0);
+    assert!(sum(|report| report.faults.fills) > 0);
     assert!(sum(|report| report.faults.crashes_in_start) > 0);
     assert!(sum(|report| report.faults.crashes_in_recovery) > 0);
     assert!(sum(|report| report.faults.crashes_together) > 0);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use client::api as capi;
-use proto::Frame;
+use proto::{Errno, Frame};
 use stdx::Instant;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
@@ -57,7 +57,15 @@ impl World {
             }
             Happening::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
-                    let result = self.servers[server].data.run(&op);
+                    let mut result = self.servers[server].data.run(&op);
+                    if let (
+                        Canary::DropWhenFull,
+                        DataOp::Write { offset, data, .. },
+                        DataResult::Failed(Errno::ENOSPC),
+                    ) = (self.canary, &op, &result)
+                    {
+                        result = DataResult::Size(Some((offset + data.len() as u64, 8)));
+                    }
                     self.trace.note(self.now, &[6, server as u64, id.0], || {
                         format!("{} data {} -> {}", self.servers[server].name, show_op(&op), show_result(&result))
                     });

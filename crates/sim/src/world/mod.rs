@@ -142,6 +142,8 @@ pub enum Canary {
     GrantLocks,
     /// Object targets are not told to destroy objects.
     KeepObjects,
+    /// What a full disk refuses is answered as written.
+    DropWhenFull,
 }
 
 /// The world.

@@ -78,8 +78,10 @@ struct Shared {
     poller: OwnedFd,
     /// Wakes a caretaker that waits in the poller.
     nudge: OwnedFd,
-    /// Token, node, offset, length.
-    forget_inode: OnceLock<Crew<(u64, u64, u64, u64)>>,
+    /// Token and node.
+    forget_attributes: OnceLock<Crew<(u64, u64)>>,
+    /// Token, node, offset, length of pages: they may be locked by calls that wait for attributes to be forgotten.
+    forget_pages: OnceLock<Crew<(u64, u64, u64, u64)>>,
     /// Token, directory, name.
     forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
     let_go: OnceLock<Crew<Vec<KernelNode>>>,
@@ -234,7 +236,8 @@ impl Mount {
             settled: Condvar::new(),
             poller,
             nudge,
-            forget_inode: OnceLock::new(),
+            forget_attributes: OnceLock::new(),
+            forget_pages: OnceLock::new(),
             forget_entry: OnceLock::new(),
             let_go: OnceLock::new(),
             jobs: RwLock::default(),
@@ -245,12 +248,18 @@ impl Mount {
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop).map_err(os)
         };
-        let for_inodes = (Arc::downgrade(&shared), kernel.clone());
-        let forget_inode = Crew::start("forget-inode", move |(token, ino, offset, length)| {
-            for_inodes.1.forget_inode(ino, offset, length);
-            forgotten(&for_inodes.0, token);
+        let for_attributes = (Arc::downgrade(&shared), kernel.clone());
+        let forget_attributes = Crew::start("forget-attrs", move |(token, ino)| {
+            for_attributes.1.forget_inode(ino, 0, 0);
+            forgotten(&for_attributes.0, token);
         });
-        let _ = shared.forget_inode.set(forget_inode.map_err(os)?);
+        let _ = shared.forget_attributes.set(forget_attributes.map_err(os)?);
+        let for_pages = (Arc::downgrade(&shared), kernel.clone());
+        let forget_pages = Crew::start("forget-pages", move |(token, ino, offset, length)| {
+            for_pages.1.forget_inode(ino, offset, length);
+            forgotten(&for_pages.0, token);
+        });
+        let _ = shared.forget_pages.set(forget_pages.map_err(os)?);
         let for_room = (Arc::downgrade(&shared), kernel.clone());
         let let_go = Crew::start("let-go", move |nodes: Vec<KernelNode>| {
             for_room.1.let_go(&nodes);
@@ -710,8 +719,13 @@ impl Shared {
                 }
             }
             Effect::Hangup { conn } => self.drop_conn(state, conn),
+            Effect::Invalidate(Invalidation::Inode { token, ino, length: 0, .. }) => {
+                if let Some(crew) = self.forget_attributes.get() {
+                    crew.send((token, ino));
+                }
+            }
             Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }) => {
-                if let Some(crew) = self.forget_inode.get() {
+                if let Some(crew) = self.forget_pages.get() {
                     crew.send((token, ino, offset, length));
                 }
             }

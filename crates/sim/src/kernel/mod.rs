@@ -14,7 +14,7 @@ mod names;
 
 use core::cell::{Ref, RefCell, RefMut};
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::api::{Answer, Call, FileHandle, Invalidation, KernelNode, Stat};
@@ -82,9 +82,6 @@ struct Caches {
     gates: BTreeMap<u64, Gate>,
     /// Tasks that wait for a gate or a page.
     waiters: Vec<usize>,
-    /// Inodes to forget, in order: one thread does it.
-    inode_queue: VecDeque<(u64, u64, u64, u64)>,
-    inode_worker: bool,
     /// Names that are about to be forgotten, and how often.
     doomed: BTreeMap<(u64, Bytes), u32>,
     /// Path walks in progress: they hold what they have found.
@@ -312,14 +309,17 @@ impl Kernel {
     /// The client says what to forget.
     pub fn forget(&self, what: Invalidation) {
         let kernel = self.clone();
-        let mut caches = self.caches_mut();
         match what {
-            Invalidation::Inode { token, ino, offset, length } => {
-                caches.inode_queue.push_back((token, ino, offset, length));
-                if !core::mem::replace(&mut caches.inode_worker, true) {
-                    let name = format!("kernel {} forgets inodes", self.0.client);
-                    self.0.sched.spawn(name, async move { kernel.forget_inodes().await });
+            Invalidation::Inode { token, ino, length: 0, .. } => {
+                if self.caches().inodes.contains_key(&ino) {
+                    self.touched(ino);
                 }
+                self.forgot(token);
+            }
+            // Each has a thread of its own: a page may be locked by a call that waits for another to be dropped.
+            Invalidation::Inode { token, ino, offset, length } => {
+                let task = format!("kernel {} forgets pages", self.0.client);
+                self.0.sched.spawn(task, async move { kernel.forget_pages(token, ino, offset, length).await });
             }
             Invalidation::Entry { token, parent, name } => {
                 let task = format!("kernel {} forgets a name", self.0.client);
@@ -328,20 +328,18 @@ impl Kernel {
         }
     }
 
-    async fn forget_inodes(&self) {
-        loop {
-            let Some((token, ino, offset, length)) = self.caches_mut().inode_queue.pop_front() else { break };
-            if self.caches().inodes.contains_key(&ino) {
-                self.touched(ino);
-                if length > 0 {
-                    self.drop_pages(ino, offset, length).await;
-                }
-            }
-            if token != 0 {
-                self.caches_mut().forgotten.push(token);
-            }
+    fn forgot(&self, token: u64) {
+        if token != 0 {
+            self.caches_mut().forgotten.push(token);
         }
-        self.caches_mut().inode_worker = false;
+    }
+
+    async fn forget_pages(&self, token: u64, ino: u64, offset: u64, length: u64) {
+        if self.caches().inodes.contains_key(&ino) {
+            self.touched(ino);
+            self.drop_pages(ino, offset, length).await;
+        }
+        self.forgot(token);
     }
 
     async fn forget_name(&self, token: u64, parent: u64, name: Bytes) {
@@ -354,9 +352,7 @@ impl Kernel {
             caches.doomed.insert(key, left);
         }
         drop(caches);
-        if token != 0 {
-            self.caches_mut().forgotten.push(token);
-        }
+        self.forgot(token);
     }
 
     /// Tokens of what was forgotten since the last call.

@@ -146,7 +146,9 @@ fn main() -> ExitCode {
             let name = if called_as.is_empty() { "adamant" } else { &called_as };
             // A server outlives the terminal that it was started from.
             let _ = writeln!(std::io::stderr(), "{name}: {error:#}");
-            ExitCode::from(if error.is::<misuse::Misuse>() { 2 } else { 1 })
+            // To mount(8) 1 is an incorrect invocation, and 2 an error of the system.
+            let mounts = called_as.starts_with("mount.");
+            ExitCode::from(if error.is::<misuse::Misuse>() && !mounts { 2 } else { 1 })
         }
     }
 }

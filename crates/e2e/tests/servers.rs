@@ -86,7 +86,9 @@ fn misuse_is_one_line() {
     fs::create_dir(story.folder().join("used")).unwrap();
     fs::write(story.folder().join("used/letter"), "mine").unwrap();
     adamant(["mkfs", "--mgs", &at("mgt")]).ok();
-    let misused: [(&[&str], &str); 10] = [
+    let misused: [(&[&str], &str); 12] = [
+        (&["mount", "127.0.0.1:1:/demo", &at("used"), "-o", "bogus"], "'bogus'"),
+        (&["mount", "demo", &at("used")], "'demo'"),
         (&["serve", "-o", "bla", &at("mgt")], "'bla'"),
         (&["serve", "--bla", &at("mgt")], "see: adamant serve --help"),
         (&["serve", "s3://bucket/x"], "s3"),

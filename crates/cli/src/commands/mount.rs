@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 use crate::commands::status;
 use crate::daemon;
+use crate::misuse::Misuse;
 pub use request::{MountRequest, Source, parse_source};
 
 /// Mount a file system
@@ -54,7 +55,8 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let request = MountRequest::parse(&arguments.source, &arguments.options, arguments.sloppy)?;
+    let request = MountRequest::parse(&arguments.source, &arguments.options, arguments.sloppy)
+        .map_err(|error| Misuse::because(format_args!("{error:#}")))?;
     let directory = std::path::absolute(&arguments.directory)?;
     if request.remount {
         remount(&request, &directory)?;

@@ -76,7 +76,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         match server::persistent_params(&arguments.target) {
             Ok(kept) => rows.push(("persistent", kept.join("; "))),
             // The rest is worth knowing all the more.
-            Err(error) => eprintln!("warning: cannot read the persistent parameters: {error}"),
+            Err(error) => eprintln!(
+                "warning: cannot read the persistent parameters: {error}; while it is served, ask: lctl get_param -P '**'"
+            ),
         }
     }
     rows.extend(server::ways_back(&header).into_iter().map(|way| ("way_back", way.to_owned())));

@@ -105,6 +105,8 @@ pub struct Directory {
     pub crowded: bool,
     /// Until then a lookup makes sure that what it found lasts: somebody was told `ESTALE` here.
     pub hold_until: Option<Instant>,
+    /// A request for a change from here was about to be sent then.
+    pub(crate) changing_at: Option<Instant>,
 }
 
 /// What the cache knows of a name.

@@ -1185,6 +1185,7 @@ fn the_kernel_forgets_attributes_before_a_change_of_them_is_sent() {
     c.call(a, Call::Link { ino: f.ino, new_parent: d, new_name: name("g") }).unwrap();
     let walked = c.walk(b, "d/f").unwrap();
     assert_eq!(walked, f.ino);
+    let _open = c.open(b, f.ino, 0).unwrap();
     let mode = SetStat { mode: Some(0o600), ..SetStat::default() };
     let changes = [
         (Call::Setattr { ino: f.ino, set: mode }, vec![f.ino]),
@@ -1192,6 +1193,7 @@ fn the_kernel_forgets_attributes_before_a_change_of_them_is_sent() {
         (Call::Rename { parent: d, name: name("f"), new_parent: 1, new_name: name("f"), flags: 0 }, vec![d, f.ino, 1]),
     ];
     for (call, nodes) in changes {
+        c.pass(Duration::from_millis(20));
         for ino in &nodes {
             assert!(c.getattr(b, *ino).unwrap().cacheable, "the kernel has them");
         }

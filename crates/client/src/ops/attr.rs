@@ -130,7 +130,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         {
             node.atime_ns = None;
         }
-        return Ok(Answer::Attr(stat(cx, ino)?));
+        return Ok(Answer::Attr(changed(cx, ino)?));
     }
     cx.changing(step::CHANGING, ino);
     if set.size.is_some() && !cx.began(step::MAIN) {
@@ -164,7 +164,13 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     if let (true, Some(size)) = (regular, set.size) {
         data::truncate(cx, ino, size)?;
     }
-    Ok(Answer::Attr(stat(cx, ino)?))
+    Ok(Answer::Attr(changed(cx, ino)?))
+}
+
+/// Attributes for the answer to their change. The kernel believes these whatever it was told to forget meanwhile, so it is told to
+/// ask again.
+fn changed(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
+    Ok(Stat { cacheable: false, ..stat(cx, ino)? })
 }
 
 /// Changes attributes of a directory, pipe or device that was removed while a program has it open. The server knows nothing of it any

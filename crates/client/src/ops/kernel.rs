@@ -28,6 +28,7 @@ use crate::api::{Answer, Call, Effect, Invalidation, Stat};
 use crate::closes;
 use crate::cx::{Cx, Run};
 use crate::file::{Closing, flags as o};
+use crate::node::Node;
 use crate::op::{Memo, OpId, Task, WaitKey};
 use crate::world::{ObjectLocks, World};
 
@@ -37,6 +38,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const HOLDING: Duration = Duration::from_secs(2);
 /// The kernel comes back for what it looked up within this time.
 const HELD: Duration = Duration::from_secs(1);
+/// A directory that was changed so short a time ago is taken to be changed again soon.
+const CHANGES_WITHIN: Duration = Duration::from_millis(10);
 
 /// The kernel's walk of a path does not take longer than this, once it has looked up the last name.
 pub(super) const WALK: Duration = Duration::from_millis(100);
@@ -141,9 +144,13 @@ pub(super) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
             cx.forget(kept);
             cx.forget(told);
         }
+        let now = cx.w.now;
         let Some(node) = cx.w.nodes.get_mut(ino) else { continue };
         if cx.op.memo(kept).is_none() {
             node.asked += 1;
+            if node.is_dir() {
+                node.dir_mut().changing_at = Some(now);
+            }
             cx.op.set_memo(kept, Memo::Asked(ino));
         }
         hidden = hidden.and(cx.invalidate_kernel(told, ino, 0, 0));
@@ -151,20 +158,28 @@ pub(super) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
     hidden
 }
 
-/// What a name leads to, as far as that is known; else 0.
+/// What a name leads to that is about to be changed, as far as that is known and others may look at it; else 0. To what nobody has
+/// open and has no other name programs come by this name, which the kernel holds until the change is answered.
 pub(super) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
     let dir = cx.w.nodes.get(parent).and_then(|node| node.dir.as_ref());
     let entry = dir.and_then(|dir| dir.names.get(name.as_ref()));
-    entry.and_then(|entry| entry.fid).map_or(0, |fid| fid.ino())
+    let child = entry.and_then(|entry| cx.w.nodes.get(entry.fid?.ino()));
+    let open_or_linked =
+        |node: &&Node| node.handles > 0 || !node.is_regular() || node.attr.as_ref().is_none_or(|a| a.nlink > 1);
+    child.filter(open_or_linked).map_or(0, |node| node.ino)
 }
 
 /// An answer goes to the kernel. While another program's question about the same node waits for attributes, the kernel may
 /// not keep these: it would have to be told to forget them, and then not believe the answer to that question. Nor while another
-/// opens the file and cuts it: of these two answers the kernel may take in the one with the old size last.
+/// opens the file and cuts it: of these two answers the kernel may take in the one with the old size last. Nor those of a directory
+/// that is changed from here one time after the other: it would have to be told to forget them before each.
 pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
+    let now = w.now;
     let mut show = |stat: &mut Stat| {
         if let (true, Some(node)) = (stat.cacheable, w.nodes.get_mut(stat.ino)) {
-            stat.cacheable = node.asked == 0;
+            let changing_at = node.dir.as_ref().and_then(|dir| dir.changing_at);
+            let changes = changing_at.is_some_and(|at| now.since(at) < CHANGES_WITHIN);
+            stat.cacheable = node.asked == 0 && !changes;
             node.shown = node.shown.wrapping_add(u32::from(stat.cacheable));
         }
     };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::kernel::{hide, known_child};
 use super::namespace::{epoch, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
-use crate::api::{Answer, FileHandle};
+use crate::api::{Answer, FileHandle, Stat};
 use crate::behind;
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
@@ -166,6 +166,8 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     };
     let open_xid = open_xid(cx);
     let fh = insert(cx, dest, attr.fid, flags, open_xid);
+    // If the kernel knows the file, it believes these attributes whatever it was told to forget meanwhile.
+    let stat = Stat { cacheable: stat.cacheable && created, ..stat };
     let stat = super::lookup::found(cx.w, stat, parent, name);
     Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false })
 }

@@ -575,7 +575,13 @@ impl Cluster {
 
     /// Everything that can happen without time.
     pub fn run(&mut self) {
+        let mut turns = 0_u32;
         loop {
+            // Messages take time, too: who waits for a moment may send many until it comes.
+            turns += 1;
+            if turns.is_multiple_of(10_000) {
+                self.time_is(self.now + Duration::from_millis(1));
+            }
             let mut moved = false;
             for at in 0..self.servers.len() {
                 while let Some(effect) = self.servers[at].machine.as_mut().and_then(|machine| machine.poll()) {
@@ -632,8 +638,12 @@ impl Cluster {
         for node in self.nodes.iter().filter(|node| node.alive) {
             next = node.machine.deadline().map_or(next, |at| at.min(next));
         }
-        self.now = next.max(self.now + Duration::from_millis(1));
-        let now = self.now;
+        self.time_is(next.max(self.now + Duration::from_millis(1)));
+        self.run();
+    }
+
+    fn time_is(&mut self, now: Instant) {
+        self.now = now;
         for at in 0..self.servers.len() {
             self.tell(at, target::Event::WallClock(wall(now)));
             self.tell(at, target::Event::Tick);
@@ -642,7 +652,6 @@ impl Cluster {
             node.machine.handle(now, Event::WallClock(wall(now)));
             node.machine.handle(now, Event::Tick);
         }
-        self.run();
     }
 
     pub fn pass(&mut self, time: Duration) {

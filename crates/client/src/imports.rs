@@ -406,7 +406,7 @@ fn with_link(w: &mut World, conn: ConnId, event: impl FnOnce(Link) -> ImportEven
 pub(crate) fn dialled(w: &mut World, conn: ConnId) {
     let World { imports, behind, .. } = w;
     if let Some(target) = imports.list.get_mut((conn.0 >> LINK_BITS) as usize) {
-        target.import.set_batch_room(behind.claim(target.dest));
+        target.import.batch_room = behind.claim(target.dest);
     }
     with_link(w, conn, ImportEvent::Dialled);
 }

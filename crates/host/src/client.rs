@@ -28,7 +28,7 @@ use proto::{Decoder, Errno, SendQueue};
 use rustix::event::epoll;
 
 use crate::clock::{self, Clock};
-use crate::crew::Crew;
+use crate::crew::{self, Crew};
 use crate::stream::Stream;
 
 mod status;
@@ -78,9 +78,8 @@ struct Shared {
     poller: OwnedFd,
     /// Wakes a caretaker that waits in the poller.
     nudge: OwnedFd,
-    /// Token and node.
-    forget_attributes: OnceLock<Crew<(u64, u64)>>,
-    /// Token, node, offset, length of pages: they may be locked by calls that wait for attributes to be forgotten.
+    /// Token, node, offset, length. Pages may be locked by calls that wait for attributes to be forgotten.
+    forget_attributes: OnceLock<Crew<(u64, u64, u64, u64)>>,
     forget_pages: OnceLock<Crew<(u64, u64, u64, u64)>>,
     /// Token, directory, name.
     forget_entry: OnceLock<Crew<(u64, u64, Bytes)>>,
@@ -248,18 +247,16 @@ impl Mount {
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop).map_err(os)
         };
-        let for_attributes = (Arc::downgrade(&shared), kernel.clone());
-        let forget_attributes = Crew::start("forget-attrs", move |(token, ino)| {
-            for_attributes.1.forget_inode(ino, 0, 0);
-            forgotten(&for_attributes.0, token);
-        });
-        let _ = shared.forget_attributes.set(forget_attributes.map_err(os)?);
-        let for_pages = (Arc::downgrade(&shared), kernel.clone());
-        let forget_pages = Crew::start("forget-pages", move |(token, ino, offset, length)| {
-            for_pages.1.forget_inode(ino, offset, length);
-            forgotten(&for_pages.0, token);
-        });
-        let _ = shared.forget_pages.set(forget_pages.map_err(os)?);
+        let inodes = |name| {
+            let (shared, kernel) = (Arc::downgrade(&shared), kernel.clone());
+            let forget = move |(token, ino, offset, length)| {
+                kernel.forget_inode(ino, offset, length);
+                forgotten(&shared, token);
+            };
+            Crew::start(name, forget).map_err(os)
+        };
+        let _ = shared.forget_attributes.set(inodes("forget-attrs")?);
+        let _ = shared.forget_pages.set(inodes("forget-pages")?);
         let for_room = (Arc::downgrade(&shared), kernel.clone());
         let let_go = Crew::start("let-go", move |nodes: Vec<KernelNode>| {
             for_room.1.let_go(&nodes);
@@ -719,26 +716,14 @@ impl Shared {
                 }
             }
             Effect::Hangup { conn } => self.drop_conn(state, conn),
-            Effect::Invalidate(Invalidation::Inode { token, ino, length: 0, .. }) => {
-                if let Some(crew) = self.forget_attributes.get() {
-                    crew.send((token, ino));
-                }
-            }
             Effect::Invalidate(Invalidation::Inode { token, ino, offset, length }) => {
-                if let Some(crew) = self.forget_pages.get() {
-                    crew.send((token, ino, offset, length));
-                }
+                let crew = if length == 0 { &self.forget_attributes } else { &self.forget_pages };
+                crew::send(crew, (token, ino, offset, length));
             }
             Effect::Invalidate(Invalidation::Entry { token, parent, name }) => {
-                if let Some(crew) = self.forget_entry.get() {
-                    crew.send((token, parent, name));
-                }
+                crew::send(&self.forget_entry, (token, parent, name));
             }
-            Effect::LetGo(nodes) => {
-                if let Some(crew) = self.let_go.get() {
-                    crew.send(nodes);
-                }
-            }
+            Effect::LetGo(nodes) => crew::send(&self.let_go, nodes),
             Effect::Mounted => self.settle(state, Phase::Mounted),
             Effect::MountWaits { on } => state.waits = on,
             Effect::MountFailed { reason } => self.settle(state, Phase::Failed(reason)),

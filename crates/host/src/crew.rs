@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -15,6 +15,13 @@ use parking_lot::{Condvar, Mutex};
 const THREADS_MAX: usize = 512;
 /// A thread without work ends after this long, if another is idle too.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// Has a job done by a crew that may not be there yet: then it is not done.
+pub(crate) fn send<J: Send + 'static>(crew: &OnceLock<Crew<J>>, job: J) {
+    if let Some(crew) = crew.get() {
+        crew.send(job);
+    }
+}
 
 /// Threads that do jobs of one kind.
 pub(crate) struct Crew<J> {

@@ -151,7 +151,8 @@ pub struct Import {
     /// The owner wants it to end; by then at the latest.
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
-    pub(crate) batch_room: u32,
+    /// So many changes were made, or may be, that the target has not answered: it is told when the client connects again.
+    pub batch_room: u32,
     pub(crate) timeouts: u64,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) history: History,
@@ -343,8 +344,7 @@ impl Import {
 
     pub(crate) fn say_goodbye(&mut self) {
         let out = Outgoing::new(Opcode::Disconnect, &proto::msg::Empty {});
-        let timeout = self.config.connect_timeout;
-        self.transmit_new(out.opcode, out.body, 0, Purpose::Disconnect, timeout);
+        self.transmit_new(out.opcode, out.body, 0, Purpose::Disconnect, self.config.connect_timeout);
     }
 
     /// Whether an import that is to end goes on without a connection: the server may need what is kept here.
@@ -362,13 +362,6 @@ impl Import {
     pub fn set_grant(&mut self, bytes: u64) {
         self.grant = bytes;
     }
-
-    /// So many changes were made, or may be, that the target has not answered: it is told when the client connects again.
-    pub fn set_batch_room(&mut self, changes: u32) {
-        self.batch_room = changes;
-    }
-
-    // --- looking ---
 
     /// Where the import is.
     pub fn state(&self) -> State {

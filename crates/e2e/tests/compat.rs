@@ -310,12 +310,18 @@ fn refused_by_the_older_version(outcome: &Outcome) {
     }
 }
 
-/// A client that was forgotten notices at its next request, which may fail; then it is there again.
+/// A client that was forgotten notices at its next request, which may fail; then it is there again. A change alone may be made behind
+/// the program's back, and needs no request.
 #[track_caller]
 fn await_connection(cluster: &Cluster) {
     let start = Instant::now();
+    let probe = |path: PathBuf| {
+        let mut file = fs::File::create(path)?;
+        file.write_all(b"x")?;
+        file.sync_all()
+    };
     for mount in cluster.mounts() {
-        while let Err(error) = fs::write(mount.join("probe"), "x") {
+        while let Err(error) = probe(mount.join("probe")) {
             assert!(start.elapsed() < BACK, "the client does not come back: {error}");
             std::thread::sleep(Duration::from_millis(100));
         }

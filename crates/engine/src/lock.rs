@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use store::EngineError;
@@ -34,7 +35,7 @@ impl DirectoryLock {
         let opened = if read_only {
             File::open(&path)
         } else {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
         };
         let mut file = match opened {
             Ok(file) => file,
@@ -44,6 +45,9 @@ impl DirectoryLock {
             }
             Err(error) => return Err(from_io(dir, "open the lock file", &error)),
         };
+        if !read_only {
+            close_to_others(&file);
+        }
         let how =
             if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
         let asked = Instant::now();
@@ -68,15 +72,25 @@ impl DirectoryLock {
     }
 }
 
+/// Older versions left the file open to all users of the machine, and who may open it can keep a stopped store from being opened.
+fn close_to_others(file: &File) {
+    let is_open = file.metadata().is_ok_and(|stat| stat.permissions().mode() & 0o077 != 0);
+    if is_open {
+        // Who may not close it may lock it all the same.
+        let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
+    }
+}
+
 fn leave_number(file: &mut File) -> std::io::Result<()> {
     file.rewind()?;
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())
 }
 
-/// The number that the holder left; a reader leaves none.
+/// The number that the holder left, if it is one of a process; a reader leaves none.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.take(16).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let pid: u32 = text.trim().parse().ok()?;
+    Path::new(&format!("/proc/{pid}")).exists().then_some(pid)
 }

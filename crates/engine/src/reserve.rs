@@ -6,7 +6,7 @@
 //! blocks are real. They let the groups that were already accepted reach the disk, and removals after them.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -49,10 +49,11 @@ impl Reserve {
         if missing == 0 || available < missing + kept {
             return;
         }
-        let filled = OpenOptions::new().create(true).write(true).truncate(false).open(&self.path).and_then(|file| {
-            fallocate(&file, FallocateFlags::empty(), 0, self.wanted)?;
-            file.sync_all()
-        });
+        let filled =
+            OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&self.path).and_then(|file| {
+                fallocate(&file, FallocateFlags::empty(), 0, self.wanted)?;
+                file.sync_all()
+            });
         match filled {
             Ok(()) => self.held.store(self.wanted, Relaxed),
             // Partly filled, perhaps: what counts is what the file has.

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Child, SmallDisk, commit, get, key};
 use engine::{LmdbEngine, OpenOptions};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use store::{Damage, Engine, EngineError, KeyRange, Load, LoadWhat, StoreEffect, View, ViewConfig};
 
@@ -162,6 +164,24 @@ fn a_second_process_is_turned_away_until_the_first_is_gone() {
     assert!(matches!(&error, EngineError::Busy { pid: Some(number), .. } if *number == std::process::id()));
     drop(engine);
     common::open(dir.path()).expect("a store");
+}
+
+/// Who may open the lock file may lock it, and keep a stopped target from starting.
+#[test]
+fn the_files_of_a_store_are_its_users_alone_in_a_folder_that_others_may_enter() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    mode(dir.path(), 0o755);
+    for old in [false, true] {
+        if old {
+            mode(&dir.path().join("store.lock"), 0o644);
+        }
+        drop(common::open(dir.path()).expect("a store"));
+        for file in std::fs::read_dir(dir.path()).expect("a directory") {
+            let file = file.expect("a file");
+            assert_eq!(file.metadata().expect("a file").permissions().mode() & 0o077, 0, "{:?}", file.path());
+        }
+    }
 }
 
 #[test]

@@ -136,6 +136,16 @@ pub(crate) enum Arrived {
     Unix(UnixStream),
 }
 
+impl Arrived {
+    /// Whether the peer's user decides about it: over loopback, or a Unix socket.
+    fn has_user(&self) -> bool {
+        match self {
+            Arrived::Tcp(_, address) => address.ip().to_canonical().is_loopback(),
+            Arrived::Unix(_) => true,
+        }
+    }
+}
+
 /// A connection of a peer that was admitted.
 #[derive(Debug)]
 pub(crate) struct Admitted {
@@ -239,7 +249,7 @@ impl Doorkeeper {
             if !self.admission.admits(&peer) {
                 let why = "only root and the server's own user may connect from this machine, and others only with --insecure";
                 // One that cannot be told apart now may be told apart the next time.
-                let errno = if peer.local && peer.uid.is_none() { Errno::EAGAIN } else { Errno::EACCES };
+                let errno = if arrived.has_user() && peer.uid.is_none() { Errno::EAGAIN } else { Errno::EACCES };
                 self.refuse(&arrived, &peer, errno, why);
                 continue;
             }
@@ -258,12 +268,11 @@ impl Doorkeeper {
         match arrived {
             Arrived::Tcp(stream, address) => {
                 let ip = address.ip().to_canonical();
-                let local = ip.is_loopback();
                 // From an address of this machine nobody else connects. Who is admitted from there does not hang on its user.
-                let here = local || stream.local_addr().is_ok_and(|own| own.ip().to_canonical() == ip);
-                let uid = if here { self.tcp_owner(stream) } else { None };
+                let local = arrived.has_user() || stream.local_addr().is_ok_and(|own| own.ip().to_canonical() == ip);
+                let uid = if local { self.tcp_owner(stream) } else { None };
                 let ours = uid.is_some_and(is_ours);
-                Peer { address: address.to_string(), uid: uid.filter(|_| local), local, ours }
+                Peer { address: address.to_string(), uid: uid.filter(|_| arrived.has_user()), local, ours }
             }
             Arrived::Unix(stream) => match rustix::net::sockopt::socket_peercred(stream) {
                 Ok(cred) => Peer {

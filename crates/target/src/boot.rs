@@ -236,7 +236,10 @@ impl Machine {
         if self.options.accept_old_store {
             self.accept_store(&mut header, progress.last_transno)?;
         }
-        header.mount_count += 1;
+        let Some(count) = header.mount_count.checked_add(1) else {
+            return Err(format!("the store of target '{name}' counts as many starts as can be counted: it is damaged"));
+        };
+        header.mount_count = count;
         let instance = header.mount_count;
         self.exports = Exports::new([self.options.seed, instance], Limits::default());
         self.locks = dlm::server::Locks::new(instance << 40, self.locks.settings());

@@ -279,7 +279,7 @@ impl<S: Service> Target<S> {
             stdx::mark!("target.no_server");
             let address = self.m.peers.get(&conn).map_or_else(String::new, |peer| peer.address.clone());
             let reason = format!(
-                "target '{}' takes targets in from this machine and from the addresses that metadata targets registered, not from {address}",
+                "target '{}' takes targets in from root and its own user on this machine, and from the addresses that metadata targets registered, not from {address}",
                 self.m.name
             );
             self.m.tell_refusal(&request, &address, &reason);
@@ -440,12 +440,13 @@ impl<S: Service> Target<S> {
 }
 
 impl Machine {
-    /// Whether a peer that calls itself a target can be one: it is on this machine, or where a metadata target listens. Targets have
-    /// rights that clients have not: they are not waited for in a recovery, and remove the objects of any file.
+    /// Whether a peer that calls itself a target can be one: it is on another machine, where a metadata target listens, or it is root's
+    /// or this server's user's on this one. Targets have rights that clients have not: they are not waited for in a recovery, and
+    /// remove the objects of any file.
     fn may_be_target(&self, conn: ConnId) -> bool {
         let Some(peer) = self.peers.get(&conn) else { return false };
         let address = peer.address.parse::<core::net::SocketAddr>().map(|address| address.ip().to_canonical());
-        peer.ours || address.is_ok_and(|address| self.listens_at(address))
+        peer.ours || !peer.local && address.is_ok_and(|address| self.listens_at(address))
     }
 
     /// Whether a metadata target of the file system has registered this address. One that registered a name is not known by it.

@@ -15,6 +15,9 @@ use crate::table::{FILE_SYSTEMS_MAX, FileSystem, NID_LEN_MAX, NIDS_MAX, TARGETS_
 
 /// Bytes of a store's identity.
 const UUID_LEN: usize = 16;
+/// How often a target may have been started since it registered last. Who claims more would make the next start look like one of an
+/// older copy, with a count beyond all that can be made good.
+const STARTS_BETWEEN: u64 = 1 << 20;
 /// Greatest index of a target.
 const INDEX_MAX: u32 = 0xffff;
 
@@ -88,6 +91,7 @@ pub(super) fn changed(mgt: &mut Mgt, cx: &mut Cx<'_>, fsname: &str) -> u64 {
 /// | name known, another store, which it does not replace or whose target is connected | `EADDRINUSE` |
 /// | name known, an object target that takes the place of a lost one | yes |
 /// | name known, same store, but started less often, or as often and it is another start | `ESTALE`: an older copy |
+/// | name known, same store, but started more often since than can be | `EINVAL` |
 /// | name known, same store | yes |
 /// | name unknown, first registration | yes |
 /// | name unknown, but it says that it has registered before | `ENOENT`: wrong MGS, or one that was made anew |
@@ -127,6 +131,13 @@ fn check(table: &Table, req: &RegisterReq, is_connected: bool) -> Result<TargetN
                 req.instance, known.instance
             ),
         )),
+        Some(known) if known.uuid == req.target_uuid && req.instance - known.instance > STARTS_BETWEEN => {
+            invalid(format!(
+                "'{name}' counts {} starts, and {} when it registered last: more than {STARTS_BETWEEN} between the two cannot be; if its \
+             store is right, make the configuration anew with 'adamant tune --writeconf' on all targets, the MGT too",
+                req.instance, known.instance
+            ))
+        }
         Some(known) if known.uuid == req.target_uuid => Ok(name),
         Some(known) if !req.replace || is_connected => {
             let (index, fsname, nids) = (name.index.0, &name.fsname, known.nids.join(","));

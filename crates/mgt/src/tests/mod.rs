@@ -256,6 +256,10 @@ fn a_store_that_lacks_a_start_is_an_older_copy() {
     world.register(server, &start(4, 44)).expect("the same start again");
     world.register(server, &start(4, 0)).expect("an older version, which does not say which start it is");
     world.register(server, &start(5, 55)).unwrap();
+    let (errno, reason) =
+        world.register(server, &start(u64::MAX, 1)).expect_err("an older copy would be all that comes after it");
+    assert!(errno == Errno::EINVAL && reason.contains("and 5 when it registered last"), "{reason}");
+    world.register(server, &start(6, 66)).unwrap();
     // Another store is another matter.
     let other = RegisterReq { target_uuid: vec![9; 16].into(), ..start(1, 1) };
     assert_eq!(world.register(server, &other).unwrap_err().0, Errno::EADDRINUSE);

@@ -451,6 +451,7 @@ impl<S: Service> Target<S> {
         }
         self.evict_late();
         if self.m.locks.deadline().is_some_and(|at| at <= now) {
+            self.m.waiting_is_work();
             self.m.locks.tick(now);
         }
         while let Some(entry) = self.m.timers.first_entry() {
@@ -499,6 +500,20 @@ impl Machine {
         }
         self.log(LogLevel::Error, format!("damage on the medium: {what}"));
         self.damage.push(what);
+    }
+
+    /// What a client does before it gives a lock back may wait here for a lock that another client keeps: it is at work as long
+    /// as it is there. A record lock that a program waits for is no such thing, for it may wait for ever.
+    fn waiting_is_work(&mut self) {
+        let (now, timeouts) = (self.now, &self.options.timeouts);
+        let silence = timeouts.ping_interval() + self.options.lock_timeout / 4;
+        for export in self.exports.iter() {
+            let id = ExportId(export.handle.0);
+            let is_there = export.link.is_some() && now.since(export.heard) < silence;
+            if is_there && export.executing() > self.locks.record_waits(id) {
+                self.locks.progress(now, id);
+            }
+        }
     }
 
     /// Starts a data operation.

@@ -79,6 +79,14 @@ impl Records {
 }
 
 impl Locks {
+    /// How many requests of an export wait for record locks. Their holders are programs, which nobody asks to give them back.
+    pub fn record_waits(&self, export: ExportId) -> usize {
+        let Some(state) = self.exports.get(&export) else { return 0 };
+        let resources: Set<u32> = state.waiting.values().copied().collect();
+        let queues = resources.iter().filter_map(|&r| self.resources[r].records.as_ref());
+        queues.flat_map(|records| &records.queue).filter(|wait| wait.export == export).count()
+    }
+
     pub(super) fn enqueue_record(
         &mut self,
         export: ExportId,

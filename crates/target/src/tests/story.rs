@@ -6,10 +6,12 @@ use prost::Message;
 use proto::connect::PROTOCOL_VERSION;
 use proto::frame::flags;
 use proto::msg::{
-    BlCallback, Config, ConnectRep, ConnectReq, Empty, EnqueueReq, LockMode, Param, Policy, RegisterRep, TargetEntry,
-    bits,
+    BlCallback, Config, ConnectRep, ConnectReq, Empty, EnqueueReq, Flock, LockMode, Param, Policy, RegisterRep,
+    Resource, TargetEntry, bits,
 };
-use proto::{Bytes, Errno, Frame, Handle, Header, Nid, Opcode, Tag, TargetIndex, TargetKind, TargetName, Transno, Xid};
+use proto::{
+    Bytes, Errno, Fid, Frame, Handle, Header, Nid, Opcode, Tag, TargetIndex, TargetKind, TargetName, Transno, Xid,
+};
 use schema::Record;
 use stdx::{Instant, Rng};
 use store::{CommitPolicy, Engine, EngineError, Group, Key, MemEngine, Space};
@@ -514,6 +516,59 @@ fn who_keeps_a_lock_that_another_needs_is_evicted() {
 }
 
 #[test]
+fn who_waits_for_a_third_before_it_gives_back_is_not_evicted_while_it_is_there() {
+    for there in [true, false] {
+        let mut s = ledger();
+        let (a, b, c) = (s.connect(1, 1), s.connect(2, 2), s.connect(3, 3));
+        lock(&mut s, 1, a, 5);
+        lock(&mut s, 3, c, 6);
+        s.append(2, b, 5);
+        s.append(1, a, 6);
+        // The third gives nothing back but writes, now and then.
+        for second in (0..60).step_by(5) {
+            s.pass(5_000);
+            if second % 20 == 0 && there {
+                s.request(1, a, Opcode::Ping, 0, Bytes::new());
+            }
+            s.append(3, c, 7);
+        }
+        assert_eq!(!s.hangups.contains(&ConnId(1)), there, "{:?}", s.logs);
+        assert!(!s.hangups.contains(&ConnId(3)), "{:?}", s.logs);
+        // It is evicted in its turn, and then nothing of the first waits any more.
+        s.pass(21_000);
+        assert!(s.hangups.contains(&ConnId(3)), "{:?}", s.logs);
+        s.pass(21_000);
+        assert!(s.hangups.contains(&ConnId(1)), "{:?}", s.logs);
+    }
+}
+
+#[test]
+fn who_waits_for_a_record_lock_is_evicted_all_the_same() {
+    let mut s = ledger();
+    let (a, b) = (s.connect(1, 1), s.connect(2, 2));
+    lock(&mut s, 1, a, 5);
+    let records = |owner, cookie| EnqueueReq {
+        resource: Resource::flock(Fid::new(Fid::SEQ_FIRST, 7)),
+        mode: LockMode::Pw as i32,
+        cookie,
+        policy: Some(Policy::Flock(Flock { start: 0, end: 9, owner, pid: 1, is_flock: false })),
+        ..EnqueueReq::default()
+    };
+    s.request(1, a, Opcode::LdlmEnqueue, 0, records(1, 11).encode_to_vec().into());
+    assert_eq!(s.reply(1).header.status, 0);
+    s.request(1, a, Opcode::LdlmEnqueue, 0, records(2, 12).encode_to_vec().into());
+    assert!(s.try_reply(1).is_none(), "it waits for its own");
+    s.append(2, b, 5);
+    for _ in 0..5 {
+        s.pass(5_000);
+        if !s.hangups.contains(&ConnId(1)) {
+            s.request(1, a, Opcode::Ping, 0, Bytes::new());
+        }
+    }
+    assert!(s.hangups.contains(&ConnId(1)), "{:?}", s.logs);
+}
+
+#[test]
 fn callbacks_come_again_after_a_reconnect() {
     let mut s = ledger();
     let (a, b) = (s.connect(1, 1), s.connect(2, 2));
@@ -663,6 +718,9 @@ fn a_stranger_is_no_server_whatever_it_says() {
     assert_eq!(s.connect_as(3, 1, true).header.status, -Errno::EACCES.raw());
     s.t.m.config.targets.push(registered("fs-MDT0002", "10.0.0.7:7"));
     assert_eq!(s.connect_as(4, 1, true).header.status, 0, "a metadata target listens there");
+    // On the same machine it is a user without rights who connects from its address.
+    s.peer.local = true;
+    assert_eq!(s.connect_as(5, 1, true).header.status, -Errno::EACCES.raw());
     assert!(stdx::marks::count("target.no_server") > 0);
 }
 

@@ -34,6 +34,7 @@ mod sweep;
 mod tests;
 
 use dlm::ExportId;
+use proto::frame::flags;
 use proto::msg::{ConnectRep, ConnectReq};
 use proto::{Errno, Opcode, TargetKind};
 use target::{Cx, DataSpace, Reply, Request, Service, Stop, Task};
@@ -115,7 +116,13 @@ impl Service for Ost {
     }
 
     fn may_use_reserve(&self, request: &Request) -> bool {
-        matches!(request.opcode, Opcode::ObjDestroy)
+        // What is sent again may have been done: no reply says so, and it is done once more. To refuse it would be to deny what is there.
+        let may_be_done = request.frame.header.has(flags::RESENT);
+        match request.opcode {
+            Opcode::ObjDestroy => true,
+            Opcode::ObjWrite | Opcode::ObjPunch => may_be_done,
+            _ => false,
+        }
     }
 
     fn task(&mut self, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {

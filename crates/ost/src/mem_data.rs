@@ -3,6 +3,7 @@
 //! [`MemData::run`] does a data operation at once. What was done since the last sync of a file may be lost in a
 //! [`crash`](MemData::crash), page by page, name and length apart, as chance decides: so much freedom has a real disk.
 
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -126,7 +127,7 @@ impl MemData {
                 if end > SIZE_MAX {
                     return DataResult::Failed(Errno::EFBIG);
                 }
-                if self.is_full(data.len() as u64) {
+                if self.is_full(*file, *offset..end) {
                     return DataResult::Failed(Errno::ENOSPC);
                 }
                 self.change(*file).write(*offset, data);
@@ -174,7 +175,7 @@ impl MemData {
         if end > SIZE_MAX {
             return DataResult::Failed(Errno::EFBIG);
         }
-        if kind != PunchKind::Hole && self.is_full(length) {
+        if kind != PunchKind::Hole && self.is_full(file, offset..end) {
             return DataResult::Failed(Errno::ENOSPC);
         }
         let content = self.change(file);
@@ -201,8 +202,12 @@ impl MemData {
         self.now.get(&file).map_or(DataResult::Size(None), File::result)
     }
 
-    fn is_full(&self, more: u64) -> bool {
-        self.capacity.is_some_and(|capacity| self.bytes() + more > capacity)
+    /// Whether there is no space for what a range of a file lacks. What lies there already is written in its place.
+    fn is_full(&self, file: u64, range: Range<u64>) -> bool {
+        let Some(capacity) = self.capacity else { return false };
+        let (first, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
+        let there = self.now.get(&file).map_or(0, |file| file.pages.range(first..end.max(first)).count() as u64);
+        self.bytes() + (end.saturating_sub(first) - there) * PAGE > capacity
     }
 
     /// Bytes that all files take.

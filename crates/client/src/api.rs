@@ -103,8 +103,9 @@ pub enum Event {
     Frame { conn: ConnId, frame: Frame },
     /// A connection is gone.
     Closed { conn: ConnId },
-    /// The kernel has dropped what [`Effect::Invalidate`] with this token named.
-    Invalidated { token: u64 },
+    /// The kernel has dropped what [`Effect::Invalidate`] with this token named. `known`: it had the node. If not, an answer that
+    /// shows the node may still be on its way there, and the word to forget has overtaken it.
+    Invalidated { token: u64, known: bool },
     /// The kernel was told what [`Effect::LetGo`] named.
     Asked,
     /// The wall clock: nanoseconds since 1970. Told before every batch of calls; times of changes come from it.

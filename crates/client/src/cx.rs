@@ -1,6 +1,7 @@
 //! What an attempt of an operation sees: the shared state, its own memo, and the ways to need something.
 
 use bytes::Bytes;
+use core::time::Duration;
 use prost::Message;
 use proto::msg::{Cred, LockMode, ObjectRep, Policy, Resource};
 use proto::{Errno, Frame, Opcode};
@@ -18,6 +19,10 @@ pub type Step = u64;
 
 /// First step number of the data cache.
 pub const DATA_STEP: Step = 1 << 16;
+
+/// Pause before the kernel is told again to forget a node that it did not know yet, and how often that is done.
+pub(crate) const TELL_AGAIN: Duration = Duration::from_millis(1);
+const TOLD_MAX: u64 = 200;
 
 /// Why an attempt ended without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,11 +257,28 @@ impl Cx<'_> {
         }
     }
 
+    /// Whether an answer that shows the kernel a node may not have come to it yet: it was given one, but does not know the node, and
+    /// has not said either that it dropped it. It is taken for lost after a while.
+    fn is_on_its_way(&self, step: Step, ino: u64) -> bool {
+        let told = self.memo(step + crate::ops::step::UNKNOWN).unwrap_or(0);
+        told < TOLD_MAX && self.w.nodes.get(ino).is_some_and(|node| node.lookups > 0)
+    }
+
     /// Makes the kernel forget the attributes of a node and a range of its pages (`length` 0: none, `u64::MAX`: to the
     /// end), and waits until it has. Nothing is asked if the kernel does not know the node, or has no attributes of it.
     pub fn invalidate_kernel(&mut self, step: Step, ino: u64, offset: u64, length: u64) -> Run<()> {
         let shown = step + crate::ops::step::SHOWN;
         match self.op.memo(step) {
+            Some(&Memo::Number(again)) if again > 0 && self.is_on_its_way(step, ino) => {
+                if self.w.now < Instant(again) {
+                    self.w.set_timer(Instant(again));
+                    return Err(self.wait(WaitKey::Timer));
+                }
+                stdx::mark!("kernel_told_too_early");
+                let count = self.memo(step + crate::ops::step::UNKNOWN).unwrap_or(0);
+                self.set_memo(step + crate::ops::step::UNKNOWN, count + 1);
+                self.forget(step);
+            }
             Some(Memo::Number(_)) => {
                 if let (Some(shown), Some(node)) = (self.memo(shown), self.w.nodes.get_mut(ino)) {
                     node.dropped = node.dropped.max(shown as u32);

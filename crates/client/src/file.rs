@@ -106,7 +106,7 @@ pub struct Stream {
     pub end: bool,
     /// A listing from the start has used it.
     pub used: bool,
-    /// How many names of the directory had been changed from here.
+    /// How many names of the directory had been changed from here when they were asked for.
     pub changes: u32,
 }
 

@@ -139,11 +139,7 @@ pub(crate) fn release_all(w: &mut World, op: &OpState) {
                     node.changing = node.changing.saturating_sub(1);
                 }
             }
-            Memo::Asked(ino) => {
-                if let Some(node) = w.nodes.get_mut(*ino) {
-                    node.asked = node.asked.saturating_sub(1);
-                }
-            }
+            Memo::Asked(ino) => crate::ops::asked_no_more(w, *ino),
             _ => {}
         }
     }

@@ -77,7 +77,7 @@ impl Client {
             Event::DialFailed { conn, reason } => imports::dial_failed(&mut self.w, conn, reason),
             Event::Frame { conn, frame } => imports::frame(&mut self.w, conn, frame),
             Event::Closed { conn } => imports::closed(&mut self.w, conn),
-            Event::Invalidated { token } => self.invalidated(token),
+            Event::Invalidated { token, known } => self.invalidated(token, known),
             Event::Asked => self.w.kernel_asked(),
             Event::WallClock(ns) => {
                 (self.w.wall_ns, self.w.wall_at) = (ns, now);
@@ -325,11 +325,12 @@ impl Client {
         self.w.effect(Effect::Answer { id: call, result: Err(Errno::EINTR) });
     }
 
-    fn invalidated(&mut self, token: u64) {
+    fn invalidated(&mut self, token: u64, known: bool) {
+        let again = if known { 0 } else { (self.w.now + crate::cx::TELL_AGAIN).0 };
         if let Some((id, step)) = self.w.take_token(token)
             && let Some(state) = self.state(id)
         {
-            state.set_memo(step, Memo::Number(0));
+            state.set_memo(step, Memo::Number(again));
             self.w.ready.push_back(id);
         }
     }

@@ -149,7 +149,7 @@ impl Node {
 
     /// Whether neither the kernel nor open files nor operations refer to it.
     pub fn is_idle(&self) -> bool {
-        let used = self.unsettled > 0 || self.changing > 0 || self.in_doubt.is_some();
+        let used = self.unsettled > 0 || self.changing > 0 || self.asked > 0 || self.in_doubt.is_some();
         self.lookups == 0 && self.opens == 0 && self.wanted == 0 && !used
     }
 

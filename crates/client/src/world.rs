@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use stdx::{Instant, Map, Rng, Set};
 
-use crate::api::{Effect, LogLevel, Options};
+use crate::api::{Effect, JobIds, LogLevel, Options};
 use crate::behind::Behind;
 use crate::closes::Closes;
 use crate::cx::Step;
@@ -182,7 +182,7 @@ pub struct World {
     /// The pools of the configuration, with the indexes of their object targets, by name.
     pub pools: BTreeMap<String, Vec<u32>>,
     /// How jobs of processes are found out.
-    pub jobs: crate::api::JobIds,
+    pub jobs: JobIds,
     /// Directories with many names.
     pub(crate) crowded: VecDeque<u64>,
     /// No new calls.
@@ -248,7 +248,7 @@ impl World {
             config_version: 0,
             config_params: Vec::new(),
             pools: BTreeMap::new(),
-            jobs: crate::api::JobIds::default(),
+            jobs: JobIds::default(),
             crowded: VecDeque::new(),
             unmounting: false,
             changes_lost: false,

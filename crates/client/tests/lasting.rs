@@ -11,6 +11,7 @@ use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{ConnectRep, DirEntry, ReaddirRep, Reint, ReintReq};
 use proto::{Bytes, Errno, Fid, Frame, Opcode};
+use stdx::Rng;
 
 /// A file whose data lies on objects, durable.
 fn large_file(c: &mut Cluster, at: usize) -> (u64, FileHandle) {
@@ -391,6 +392,136 @@ fn a_listing_that_is_read_late_gives_no_attributes_of_names_that_may_be_gone() {
         assert_eq!(entry.stat, None, "removed by {}", if own { "itself" } else { "another" });
         assert!(rest.iter().any(|entry| entry.stat.is_some()), "of others there are attributes");
     }
+}
+
+/// A listing shows the names of one moment, also while this mount or another renames: never neither of two.
+#[test]
+fn a_listing_beside_a_rename_shows_the_old_name_or_the_new_one() {
+    for seed in cluster::seeds(0, 300) {
+        let mut c = Cluster::new(1);
+        let mut rng = Rng::new(seed);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(a, 1, "d").unwrap().ino;
+        for (node, text) in [(a, "old"), (b, "beside")] {
+            let (_, fh) = c.create(node, dir, text).unwrap();
+            c.close(node, fh).unwrap();
+        }
+        // Who holds the directory's lock, if anybody, is drawn too.
+        let first = if rng.chance(1, 2) { a } else { b };
+        c.lookup(first, dir, "beside").unwrap();
+        let Ok(Answer::Opened { fh, .. }) = c.call(a, Call::Opendir { ino: dir }) else { panic!() };
+        let rename = Call::Rename { parent: dir, name: name("old"), new_parent: dir, new_name: name("new"), flags: 0 };
+        let list = Call::Readdir { fh, offset: 0, max_bytes: 65536, plus: rng.chance(1, 2) };
+        let (renames, looks) = (if rng.chance(2, 3) { a } else { b }, rng.chance(1, 2));
+        let mut calls = vec![(a, list), (renames, rename)];
+        if looks {
+            calls.push((a, Call::Lookup { parent: dir, name: name("old") }));
+        }
+        let mut sent = Vec::new();
+        while !calls.is_empty() {
+            let (node, call) = calls.swap_remove(rng.below(calls.len() as u64) as usize);
+            let is_list = matches!(call, Call::Readdir { .. });
+            sent.push((is_list, node, c.send_quietly(node, cred(0), call)));
+            (0..rng.below(12)).for_each(|_| c.one_step(&mut rng));
+        }
+        (0..300).for_each(|_| c.one_step(&mut rng));
+        for (is_list, node, id) in sent {
+            let answer = c.answer(node, id);
+            if is_list {
+                let Ok(Answer::Entries(entries)) = answer else { panic!("seed {seed}: {answer:?}") };
+                let shown = entries.iter().filter(|entry| ["old", "new"].iter().any(|text| entry.name == name(text)));
+                assert_eq!(shown.count(), 1, "seed {seed}");
+            }
+        }
+    }
+}
+
+/// A word to forget may overtake the answer that shows the kernel a node for the first time. It would keep the attributes then, so it
+/// is told until it knows the node, and the lock stays until then.
+#[test]
+fn the_kernel_is_told_again_when_an_answer_had_not_come_to_it_yet() {
+    for (too_early, again) in [(3, 3), (u32::MAX, 200)] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.create(b, 1, "f").unwrap();
+        c.close(b, fh).unwrap();
+        c.lookup(a, 1, "f").unwrap();
+        c.nodes[a].invalidations.clear();
+        c.nodes[a].too_early = too_early;
+        let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+        let before = c.now;
+        c.call(b, Call::Setattr { ino: f.ino, set }).unwrap();
+        let inode = |what: &&Invalidation| matches!(what, Invalidation::Inode { ino, .. } if *ino == f.ino);
+        assert_eq!(c.nodes[a].invalidations.iter().filter(inode).count(), 1 + again);
+        let waited = c.now.since(before);
+        assert!(waited >= Duration::from_millis(again as u64) && waited < Duration::from_secs(2));
+    }
+    assert!(stdx::marks::count("kernel_told_too_early") > 0);
+}
+
+/// Whoever removes a name without knowing what it leads to may know the object by another one. Its programs see the new number of links
+/// as soon as others do, also while the answer is on its way.
+#[test]
+fn who_removes_an_unknown_name_of_a_known_file_shows_no_old_attributes() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (x, y) = (c.mkdir(b, 1, "x").unwrap().ino, c.mkdir(b, 1, "y").unwrap().ino);
+    let (f, fh) = c.create(b, x, "f").unwrap();
+    c.close(b, fh).unwrap();
+    c.call(b, Call::Link { ino: f.ino, new_parent: y, new_name: name("g") }).unwrap();
+    c.walk(a, "x").unwrap();
+    c.walk(a, "y/g").unwrap();
+    assert_eq!(c.getattr(a, f.ino).unwrap().nlink, 2);
+    c.nodes[a].invalidations.clear();
+    let deaf = Rc::new(Cell::new(true));
+    let lose = deaf.clone();
+    c.tamper = Some(Box::new(move |to_client, _, frame: Frame| {
+        let reply = to_client && Opcode::from_raw(frame.header.opcode) == Some(Opcode::MdsReint);
+        if reply && lose.get() { Vec::new() } else { vec![frame] }
+    }));
+    let removes = c.send(a, Call::Unlink { parent: x, name: name("f") });
+    c.run();
+    assert_eq!(c.lookup(b, x, "f"), Err(Errno::ENOENT), "the metadata target has done it");
+    let forgets = |what: &Invalidation| matches!(what, Invalidation::Inode { ino, .. } if *ino == f.ino);
+    assert!(c.nodes[a].invalidations.iter().any(forgets), "{:?}", c.nodes[a].invalidations);
+    assert_eq!(c.getattr(a, f.ino).unwrap().nlink, 1);
+    deaf.set(false);
+    c.answer(a, removes).unwrap();
+}
+
+/// The kernel tells nobody that a pipe is open.
+#[test]
+fn a_pipe_that_was_removed_has_no_links() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let made = c.call(a, Call::Mknod { parent: 1, name: name("p"), mode: 0o010_644, rdev: 0 }).unwrap();
+    let Answer::Entry(pipe) = made else { panic!("{made:?}") };
+    c.call(a, Call::Unlink { parent: 1, name: name("p") }).unwrap();
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: pipe.ino, set }).unwrap();
+    let stat = c.getattr(a, pipe.ino).unwrap();
+    assert_eq!((stat.nlink, stat.mode & 0o777), (0, 0o600));
+}
+
+/// Where only the metadata target can say who may read a directory, its first names come with the opening of it. A name may be
+/// changed before they are read.
+#[test]
+fn names_that_came_with_the_opening_are_not_shown_when_one_was_changed_since() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let set = SetStat { mode: Some(0o777), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: dir, set }).unwrap();
+    c.call(a, Call::Setxattr { ino: dir, name: name("user.x"), value: name("1"), flags: 0 }).unwrap();
+    let (_, made) = c.create(a, dir, "old").unwrap();
+    c.close(a, made).unwrap();
+    let Ok(Answer::Opened { fh, .. }) = c.call_as(a, 1000, Call::Opendir { ino: dir }) else { panic!() };
+    let rename = Call::Rename { parent: dir, name: name("old"), new_parent: dir, new_name: name("new"), flags: 0 };
+    c.call(a, rename).unwrap();
+    let read = Call::Readdir { fh, offset: 0, max_bytes: 65536, plus: false };
+    let Ok(Answer::Entries(entries)) = c.call_as(a, 1000, read) else { panic!() };
+    let shown: Vec<_> = entries.iter().map(|entry| entry.name.clone()).collect();
+    assert_eq!(shown, [name("."), name(".."), name("new")]);
 }
 
 /// The kernel does not believe an answer to a question that is older than a word to forget: no such word comes without need.

@@ -8,6 +8,7 @@ use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, Record
 use cluster::{Cluster, cred, name, wish};
 use proto::msg::Layout;
 use proto::{Errno, Opcode};
+use stdx::Rng;
 
 #[test]
 fn what_was_answered_is_there_after_the_server_died() {
@@ -629,4 +630,32 @@ fn objects_of_a_move_that_nobody_remembers_go_with_their_file() {
 
 fn write_call(fh: client::api::FileHandle, offset: u64, data: Vec<u8>) -> Call {
     Call::Write { fh, ino: 0, offset, data: data.into(), write_back: false, kill_priv: false }
+}
+
+/// The same in any order of events: the lock may be called back in the moment in which it is granted.
+#[test]
+fn a_move_whose_lock_is_called_back_with_its_grant_makes_way() {
+    for seed in cluster::seeds(0, 60) {
+        let mut c = Cluster::new(1);
+        let mut rng = Rng::new(seed);
+        let (a, b) = (c.mount(), c.mount());
+        let (small, fh) = c.create(a, 1, "small").unwrap();
+        c.write(a, fh, 0, &[1; 1000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let fh_of_b = c.open(b, small.ino, 0).unwrap();
+        assert_eq!(c.read(b, fh_of_b, 0, 1000).unwrap()[..], [1; 1000]);
+        let ost = c.server("fs-OST0000");
+        c.kill(ost);
+        let write =
+            Call::Write { fh, ino: 0, offset: 0, data: vec![2; 200_000].into(), write_back: false, kill_priv: false };
+        let grows = c.send_quietly(a, cred(0), write);
+        (0..rng.below(40)).for_each(|_| c.one_step(&mut rng));
+        let read = c.send_quietly(b, cred(0), Call::Read { fh: fh_of_b, offset: 0, length: 100 });
+        (0..300).for_each(|_| c.one_step(&mut rng));
+        c.pass(Duration::from_secs(12));
+        assert!(c.answered(b, read), "seed {seed}: the read waits for the object target");
+        assert!(!c.answered(a, grows), "seed {seed}");
+        c.start(ost);
+        assert_eq!(c.answer(a, grows), Ok(Answer::Written(200_000)), "seed {seed}");
+    }
 }

@@ -2,11 +2,13 @@
 
 mod cluster;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle};
 use cluster::Cluster;
-use proto::Errno;
+use proto::{Errno, Frame, Opcode};
 use stdx::marks;
 
 const MIB: u64 = 1 << 20;
@@ -173,6 +175,32 @@ fn a_nearly_full_target_that_restarts_takes_what_it_had_promised() {
     let _ = flush(&mut c, b, other);
     fsync(&mut c, a, fh).unwrap();
     assert_eq!(c.read(a, fh, MIB, 10).unwrap()[..], [2; 10]);
+}
+
+/// The answer to an appending write is lost, and when it is asked for again, the target's disk is full. To be refused now would make the
+/// program append the same once more.
+#[test]
+fn what_was_written_is_not_refused_when_its_answer_is_asked_for_again() {
+    let (mut c, a, ino, _) = with_file();
+    let fh = c.open(a, ino, 0o4_012_001).unwrap();
+    let deaf = Rc::new(Cell::new(true));
+    let lose = deaf.clone();
+    c.tamper = Some(Box::new(move |to_client, _, frame: Frame| {
+        let reply = to_client && Opcode::from_raw(frame.header.opcode) == Some(Opcode::ObjWrite);
+        if reply && lose.get() { Vec::new() } else { vec![frame] }
+    }));
+    let data = vec![2; 8192].into();
+    let write = c.send(a, Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(a, write));
+    c.fill_store("fs-OST0000");
+    deaf.set(false);
+    c.cut(a);
+    assert_eq!(c.answer(a, write), Ok(Answer::Written(8192)));
+    assert_eq!(c.getattr(a, ino).unwrap().size, MIB + 8192);
+    let data = vec![3; 8192].into();
+    let write = Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false };
+    assert_eq!(c.call(a, write), Err(Errno::ENOSPC), "the disk is full");
 }
 
 #[test]

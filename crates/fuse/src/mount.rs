@@ -118,7 +118,9 @@ impl FuseMount {
         let (kernel, files) = (self.kernel.clone(), self.client.files_in_kernel());
         let (sender, written) = mpsc::channel();
         std::thread::Builder::new().name("pages".to_owned()).spawn(move || {
-            files.into_iter().for_each(|ino| kernel.forget_inode(ino, 0, u64::MAX));
+            for ino in files {
+                kernel.forget_inode(ino, 0, u64::MAX);
+            }
             let _ = sender.send(());
         })?;
         let _ = written.recv_timeout(WRITE_BACK_MAX);
@@ -399,16 +401,15 @@ impl KernelCaches {
 }
 
 impl Kernel for KernelCaches {
-    fn forget_inode(&self, ino: u64, offset: u64, length: u64) {
-        let Some(notifier) = self.notifier.get() else { return };
+    fn forget_inode(&self, ino: u64, offset: u64, length: u64) -> bool {
+        let Some(notifier) = self.notifier.get() else { return true };
         // A negative offset means attributes only; a length of 0 means to the end.
         let (offset, length) = match length {
             0 => (-1, 0),
             u64::MAX => (offset as i64, 0),
             length => (offset as i64, i64::try_from(length).unwrap_or(0)),
         };
-        // The node may be unknown to the kernel by now: nothing to forget then.
-        let _ = notifier.inval_inode(self.node(ino), offset, length);
+        notifier.inval_inode(self.node(ino), offset, length)
     }
 
     fn forget_entry(&self, parent: u64, name: &[u8]) {

@@ -38,8 +38,8 @@ pub type Completion = Box<dyn FnOnce(Result<Answer, Errno>) + Send>;
 
 /// What the machine asks of the kernel; the FUSE adapter provides it.
 pub trait Kernel: Send + Sync {
-    /// Forget attributes and the pages of a range. Returns when the kernel has.
-    fn forget_inode(&self, ino: u64, offset: u64, length: u64);
+    /// Forget attributes and the pages of a range. Returns when the kernel has; false if it does not know the node.
+    fn forget_inode(&self, ino: u64, offset: u64, length: u64) -> bool;
     /// Forget a name. Returns when the kernel has.
     fn forget_entry(&self, parent: u64, name: &[u8]);
     /// Drop what is known of these nodes, where no program uses it. It may have been done when this returns.
@@ -51,7 +51,9 @@ pub trait Kernel: Send + Sync {
 pub struct NoKernel;
 
 impl Kernel for NoKernel {
-    fn forget_inode(&self, _ino: u64, _offset: u64, _length: u64) {}
+    fn forget_inode(&self, _ino: u64, _offset: u64, _length: u64) -> bool {
+        true
+    }
     fn forget_entry(&self, _parent: u64, _name: &[u8]) {}
     fn let_go(&self, _nodes: &[KernelNode]) {}
 }
@@ -250,8 +252,8 @@ impl Mount {
         let inodes = |name| {
             let (shared, kernel) = (Arc::downgrade(&shared), kernel.clone());
             let forget = move |(token, ino, offset, length)| {
-                kernel.forget_inode(ino, offset, length);
-                forgotten(&shared, token);
+                let known = kernel.forget_inode(ino, offset, length);
+                forgotten(&shared, token, known);
             };
             Crew::start(name, forget).map_err(os)
         };
@@ -268,7 +270,7 @@ impl Mount {
         let for_names = Arc::downgrade(&shared);
         let forget_entry = Crew::start("forget-entry", move |(token, parent, name): (u64, u64, Bytes)| {
             kernel.forget_entry(parent, &name);
-            forgotten(&for_names, token);
+            forgotten(&for_names, token, true);
         });
         let _ = shared.forget_entry.set(forget_entry.map_err(os)?);
         let for_care = shared.clone();
@@ -414,11 +416,11 @@ impl Mount {
 }
 
 /// The kernel has forgotten something.
-fn forgotten(shared: &Weak<Shared>, token: u64) {
+fn forgotten(shared: &Weak<Shared>, token: u64, known: bool) {
     if token != 0
         && let Some(shared) = shared.upgrade()
     {
-        shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token }));
+        shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token, known }));
     }
 }
 

@@ -368,12 +368,13 @@ pub fn revoke(cx: &mut Cx<'_>, wanted: &[(Fid, u64)]) -> Result<(), Stop> {
 }
 
 /// Frees an object that is about to lose a name. A client opens files for reading under its lock on what their names lead to, and
-/// tells of that before the lock goes. So does the requester before it asks for the last name to go, if it knows what has that name
-/// (`told`); otherwise its lock goes as well.
+/// tells of that before the lock goes. So does the requester before it asks for a name to go, if it knows what has that name (`told`),
+/// and its programs see no more of the old attributes than others do; otherwise its lock goes as well.
 pub fn revoke_named(cx: &mut Cx<'_>, node: &Node, told: Option<Fid>) -> Result<(), Stop> {
-    let others = revoke(cx, &[(node.fid(), bits::LOOKUP | bits::UPDATE)]);
-    if node.inode.is_file() && node.inode.nlink <= 1 && told != Some(node.fid()) {
-        cx.revoke_all(Resource::inode(node.fid()), LockMode::Ex, Policy::Bits(bits::LOOKUP))?;
+    let covering = bits::LOOKUP | bits::UPDATE;
+    let others = revoke(cx, &[(node.fid(), covering)]);
+    if told != Some(node.fid()) {
+        cx.revoke_all(Resource::inode(node.fid()), LockMode::Ex, Policy::Bits(covering))?;
     }
     others
 }

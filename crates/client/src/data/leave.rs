@@ -25,7 +25,7 @@ use stdx::Instant;
 
 use super::state::{ALL, HOME, Key, edit, ensure, file, file_mut, node_key, take_layout};
 use super::striping::Striping;
-use super::{Task, access, flush, layout, read, step, steps};
+use super::{Task, access, flush, layout, read, recall, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
@@ -34,7 +34,7 @@ use crate::world::World;
 
 /// How long others wait for the end of a move when all object targets seem to be there.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether the metadata target knows object targets.
+/// Pause before it is looked again whether the metadata target knows object targets, and before a move begins again.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Largest resident file, in bytes. One without objects to go to stays and grows no further.
@@ -97,6 +97,12 @@ pub(super) fn leave(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Err(cx.wait(node_key(ino)))
 }
 
+/// An operation that has asked for a move waits for its end, without a lock: with one it would only stand in the way of others.
+pub(super) fn wait_end(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let moves = cx.memo(steps::LEAVE).is_some() && file(cx.w, ino).is_some_and(|file| file.leave_asked);
+    if moves { Err(cx.wait(node_key(ino))) } else { Ok(()) }
+}
+
 /// [`Task::Leave`].
 pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let result = go(cx, ino);
@@ -106,7 +112,6 @@ pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if let Some(file) = file_mut(cx.w, ino) {
         file.leave_asked = false;
         file.leaving = false;
-        file.makes_way = false;
         file.leave_error = match result {
             Err(Stop::Errno(errno)) => Some(errno),
             _ => None,
@@ -126,8 +131,9 @@ pub(super) fn run(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 
 fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
-    if cx.memo(steps::LEAVE_AWAY).is_some() {
+    if let Some(until) = cx.memo(steps::LEAVE_AWAY) {
         anew(cx)?;
+        cx.set_memo(steps::LEAVE_AGAIN, until);
     }
     pause(cx)?;
     access::load(cx, ino)?;
@@ -135,8 +141,18 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
     let held = cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;
+    match under_lock(cx, ino, mdt, held.cookie) {
+        Err(Stop::Wait) if cx.began(steps::LEAVE_LOCK) && !cx.began(steps::LEAVE_SET) => {
+            Err(lets_others(cx, ino, mdt, held.cookie))
+        }
+        ended => ended,
+    }
+}
+
+/// The move, with the metadata target's lock.
+fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     if !cx.began(steps::LEAVE_SET) {
-        access::adopt(cx, ino, mdt, HOME, held.cookie);
+        access::adopt(cx, ino, mdt, HOME, cookie);
         let doubtful = file(cx.w, ino).is_some_and(|f| f.resident() && !f.home.knows_end());
         if doubtful || cx.memo(steps::LEAVE_CHECKED).is_none() {
             // Whether it is still resident is known for sure only now.
@@ -159,7 +175,7 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         return Err(Errno::ENOSPC.into());
     }
     if layout.osts.is_empty() {
-        return Err(not_yet(cx, mdt, held.cookie));
+        return Err(not_yet(cx, mdt, cookie));
     }
     if !now.home.knows_end() {
         return Err(Errno::EIO.into());
@@ -169,33 +185,35 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         file.leaving = true;
     }
     if file(cx.w, ino).is_some_and(|f| f.home.pages.writing_in(&ALL)) {
-        return Err(cx.wait(node_key(ino)));
+        return Err(Stop::Wait);
     }
     let lvb = file(cx.w, ino).map(|f| f.home.lvb()).unwrap_or_default();
     let content = read::whole(cx, ino, lvb.size)?;
-    match copy(cx, ino, &layout, &content, &lvb) {
-        Err(Stop::Wait) if file(cx.w, ino).is_some_and(|f| f.makes_way) => make_way(cx, ino),
-        Err(Stop::Wait) => Err(cx.wait(node_key(ino))),
-        copied => {
-            copied?;
-            switch(cx, ino, &layout, &lvb)
-        }
-    }
+    copy(cx, ino, &layout, &content, &lvb)?;
+    switch(cx, ino, &layout, &lvb)
 }
 
-/// The lock of a file that leaves is called back: an end of this attempt to give it back.
-pub(super) fn wanted(cx: &mut Cx<'_>, ino: u64) -> Stop {
-    let since = Instant(cx.memo(steps::LEAVE_WANTED).unwrap_or(cx.now().0));
-    cx.set_memo(steps::LEAVE_WANTED, since.0);
-    let until = since + PATIENCE;
-    if is_reachable(cx.w, ino) && cx.now() < until {
+/// The move waits. If its lock was called back, perhaps in the moment in which it was granted, it makes way in time.
+fn lets_others(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Stop {
+    if cx.w.imports.get(mdt).is_some_and(|target| target.locks.is_wanted(cookie)) {
+        let since = Instant(cx.memo(steps::LEAVE_WANTED).unwrap_or(cx.now().0));
+        cx.set_memo(steps::LEAVE_WANTED, since.0);
+        let until = since + PATIENCE;
+        if !is_reachable(cx.w, ino) || cx.now() >= until {
+            return make_way(cx, ino);
+        }
         // It is looked again soon: a target may go away meanwhile.
         let next = until.min(cx.now() + AGAIN);
         cx.w.set_timer(next);
         let _ = cx.wait(WaitKey::Timer);
-    } else if let Some(file) = file_mut(cx.w, ino)
-        && !core::mem::replace(&mut file.makes_way, true)
-    {
+    }
+    cx.wait(node_key(ino))
+}
+
+/// An end of this attempt to give the lock of a file that leaves back: the move is told that somebody wants it.
+pub(super) fn wanted(cx: &mut Cx<'_>, ino: u64) -> Stop {
+    if cx.memo(steps::LEAVE_WANTED).is_none() {
+        cx.set_memo(steps::LEAVE_WANTED, 1);
         cx.w.wake(node_key(ino));
     }
     cx.wait(node_key(ino))
@@ -207,18 +225,19 @@ pub(super) fn is_reachable(w: &World, ino: u64) -> bool {
     file(w, ino).is_some_and(|file| file.objects.iter().all(|object| is_full(object.dest)))
 }
 
-/// Lets others have the file, and begins again when what was sent is answered: until then nothing else may be written there.
-fn make_way(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// Lets others have the file for a while, and begins again when what was sent is answered: until then nothing else may be written there.
+fn make_way(cx: &mut Cx<'_>, ino: u64) -> Stop {
     stdx::mark!("leave_makes_way");
-    cx.set_memo(steps::LEAVE_AWAY, 1);
+    let until = cx.now() + AGAIN;
+    cx.set_memo(steps::LEAVE_AWAY, until.0);
     cx.unlock(steps::LEAVE_LOCK);
     access::end_turn(cx, ino);
     if let Some(file) = file_mut(cx.w, ino) {
         file.leaving = false;
-        file.makes_way = false;
     }
+    let stop = cx.wait(node_key(ino));
     cx.w.wake(node_key(ino));
-    Err(Stop::Wait)
+    stop
 }
 
 /// Forgets an attempt that made way, once everything that it sent is answered.
@@ -227,6 +246,7 @@ fn anew(cx: &mut Cx<'_>) -> Run<()> {
         return Err(Stop::Wait);
     }
     crate::locks::unlock_all(cx);
+    recall::op_ended(cx.w, cx.op.id);
     let of_attempt = |memo: &Memo| matches!(memo, Memo::Reply(_) | Memo::Failed(_) | Memo::Number(_));
     let done: Vec<Step> = cx.op.steps().iter().filter(|(_, memo)| of_attempt(memo)).map(|(step, _)| *step).collect();
     done.into_iter().for_each(|step| cx.forget(step));

@@ -198,6 +198,7 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
         access::load(cx, ino)?;
         behind::settled(cx, ino)?;
         let resident = loop {
+            leave::wait_end(cx, ino)?;
             let grows = kind != PunchKind::Hole && !keep_size;
             // Under locks to the end, the size is exact.
             let range = if grows { offset..u64::MAX } else { offset..end };

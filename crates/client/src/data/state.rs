@@ -257,8 +257,6 @@ pub struct NodeData {
     pub(super) leaving: bool,
     /// The job of the program that used the data last.
     pub(super) job: String,
-    /// Somebody else wants the file, and its objects cannot be written now: the move begins again later.
-    pub(super) makes_way: bool,
     /// [`super::Task::Leave`] runs.
     pub(super) leave_asked: bool,
     /// Why the last attempt to leave failed.
@@ -292,7 +290,6 @@ impl NodeData {
             exclusive: None,
             leaving: false,
             job: String::new(),
-            makes_way: false,
             leave_asked: false,
             leave_error: None,
             kernel_pages: false,

@@ -89,16 +89,9 @@ impl Striping {
     /// Where a range of an object lies in the file, in order.
     pub fn file_parts(&self, stripe: u32, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let this = *self;
-        let end = range.end;
-        let mut at = range.start;
-        core::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let room = if this.count == 1 { end - at } else { this.stripe_size - at % this.stripe_size };
-            let (start, length) = (this.file_offset(stripe, at), room.min(end - at));
-            at += length;
-            Some(start..start.saturating_add(length))
+        self.within_units(range).map(move |(at, length)| {
+            let start = this.file_offset(stripe, at);
+            start..start.saturating_add(length)
         })
     }
 
@@ -110,17 +103,22 @@ impl Striping {
     /// The pieces of a file range, in the order of the file.
     pub fn pieces(&self, range: &Range<u64>) -> impl Iterator<Item = Piece> + use<> {
         let this = *self;
-        let end = range.end;
-        let mut at = range.start;
+        self.within_units(range).map(move |(file_offset, length)| {
+            let (stripe, object_offset) = this.locate(file_offset);
+            Piece { stripe, object_offset, file_offset, length }
+        })
+    }
+
+    /// A range cut where stripe units begin, be it of the file or of an object: starts and lengths.
+    fn within_units(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let this = *self;
+        let mut rest = range.clone();
         core::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let (stripe, object_offset) = this.locate(at);
-            let room = if this.count == 1 { end - at } else { this.stripe_size - at % this.stripe_size };
-            let piece = Piece { stripe, object_offset, file_offset: at, length: room.min(end - at) };
-            at += piece.length;
-            Some(piece)
+            let (at, left) = (rest.start, rest.end.checked_sub(rest.start).filter(|left| *left > 0)?);
+            let room = if this.count == 1 { left } else { this.stripe_size - at % this.stripe_size };
+            let length = room.min(left);
+            rest.start += length;
+            Some((at, length))
         })
     }
 }

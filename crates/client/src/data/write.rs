@@ -43,6 +43,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         WriteAt::Offset(offset) => Some(offset),
     };
     let (resident, offset) = loop {
+        leave::wait_end(cx, ino)?;
         let range = given.map_or(0..u64::MAX, |offset| offset..end_of(offset, data));
         let resident = access::lock(cx, ino, LockMode::Pw, &range)?;
         let offset = match given {

@@ -9,7 +9,6 @@ use proto::{Errno, Opcode, Xid};
 use std::sync::Arc;
 
 use super::lookup::referenced;
-use super::namespace::note_epoch;
 use super::{attributes, fid_of, permitted, stat_cached, step, walk};
 use crate::api::{Answer, DirectoryEntry, FileHandle};
 use crate::cx::{Cx, Run, Step, Stop};
@@ -130,23 +129,26 @@ impl Filler {
     }
 
     /// Appends what follows `after`; the cookie of the last entry looked at, and whether there is room for more. `changes` is
-    /// how many names of the directory had been changed from here when the list was made.
-    fn fill(&mut self, w: &World, parent: u64, list: &[Listed], changes: u32, after: u64) -> (u64, bool) {
+    /// how many names of the directory had been changed from here when the list was asked for; `new` says that this was done
+    /// by the call that shows it.
+    fn fill(&mut self, w: &World, parent: u64, list: &[Listed], changes: u32, new: bool, after: u64) -> (u64, bool) {
         let mut at = after;
         let untouched = changes == changes_of(w, parent);
         let begin = list.partition_point(|listed| listed.cookie <= after);
         for listed in &list[begin..] {
             let (fid, kind, sure) = match w.known_name(parent, &listed.name) {
+                Found::Child(fid) if fid == listed.fid => (fid, listed.kind, true),
+                // Changed while it was asked for: all of it is shown as it was then, for a new name may be among what is not there.
+                Found::Nothing | Found::Child(_) if new => (listed.fid, listed.kind, false),
                 // Removed here since.
                 Found::Nothing => {
                     at = listed.cookie;
                     continue;
                 }
-                Found::Child(fid) if fid != listed.fid => {
+                Found::Child(fid) => {
                     let kind = w.nodes.get(fid.ino()).map_or(0, |node| node.kind() >> 12);
                     (fid, if kind == 0 { listed.kind } else { kind }, true)
                 }
-                Found::Child(fid) => (fid, listed.kind, true),
                 // Others change a name only when the lock of what it leads to has gone back; we ourselves keep it.
                 Found::Unknown => (listed.fid, listed.kind, untouched && still_locked(w, listed)),
             };
@@ -165,11 +167,10 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
     let ino = file.ino;
     if offset == 0 && cx.op.is_fresh() {
         // From the start: what was read for an earlier walk through it is old, unless opendir has just read it.
+        let changes = changes_of(cx.w, ino);
         if let Some(file) = cx.w.files.get_mut(fh) {
             file.next = None;
-            if file.stream.as_mut().is_some_and(|stream| core::mem::replace(&mut stream.used, true)) {
-                file.stream = None;
-            }
+            file.stream = file.stream.take().filter(|stream| !stream.used && stream.changes == changes);
         }
     }
     let mut filler = Filler { entries: Vec::new(), sure: Vec::new(), room: max_bytes as usize, plus };
@@ -192,30 +193,31 @@ pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u
             && (!plus || has_attributes(cx.w, &listing, after, filler.room))
         {
             let changes = changes_of(cx.w, ino);
-            filler.fill(cx.w, ino, &listing.entries, changes, after);
+            filler.fill(cx.w, ino, &listing.entries, changes, false, after);
             break;
         }
         let reaches = |s: &Stream| s.after <= after && (s.end || s.entries.last().is_some_and(|l| l.cookie > after));
         let usable = cx.w.files.get(fh).and_then(|file| file.stream.as_deref()).is_some_and(reaches);
-        let stream = match cx.w.files.get_mut(fh) {
+        let kept = match cx.w.files.get_mut(fh) {
             Some(file) if usable => file.stream.take(),
             _ => None,
         };
-        let stream = match stream {
-            Some(stream) => stream,
+        let (mut stream, new) = match kept {
+            Some(stream) => (stream, false),
             // What is here is given first. So a request is only ever made for what follows `offset`, and an attempt
             // that runs again asks for the same.
             None if filler.entries.len() > dots => break,
             None => {
-                let stream = match ahead(cx, step, fh, ino, after)? {
-                    Some(stream) => stream,
-                    None => Box::new(piece(cx, step, ino, after, plus)?),
+                let fetched = match ahead(cx, step, fh, ino, after)? {
+                    Some(stream) => (stream, false),
+                    None => (Box::new(piece(cx, step, ino, after, plus)?), true),
                 };
                 step += 1;
-                Box::new(Stream { used: true, ..*stream })
+                fetched
             }
         };
-        let (at, room) = filler.fill(cx.w, ino, &stream.entries, stream.changes, after);
+        stream.used = true;
+        let (at, room) = filler.fill(cx.w, ino, &stream.entries, stream.changes, new, after);
         let end = stream.end;
         after = at;
         if let Some(file) = cx.w.files.get_mut(fh) {
@@ -324,9 +326,13 @@ fn has_attributes(w: &World, listing: &Listing, after: u64, room: usize) -> bool
 pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: bool) -> Run<Stream> {
     let fid = fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
-    // Each piece has its own step, and each step its own note of the epoch.
-    let epoch_step = step + step::EPOCHS;
-    note_epoch(cx, epoch_step, ino);
+    // Each piece has its own step, and each step its own note of the epoch and of the changes.
+    let note = step + step::EPOCHS;
+    if !cx.began(note) {
+        let (epoch, changes) = (cx.w.directory_epoch(ino), changes_of(cx.w, ino));
+        cx.set_memo(note, u64::from(changes) << 32 | u64::from(epoch));
+    }
+    let noted = cx.memo(note).unwrap_or(0);
     let cred = cx.op.cred.clone();
     let first = !cx.replied(step);
     let reply = cx.start_rpc(step, dest, Opcode::MdsReaddir, |w, _| {
@@ -370,11 +376,10 @@ pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: boo
         .collect();
     if first {
         let brought = rep.locks.iter().any(|grant| grant.resource.fid == fid);
-        let epoch =
-            if brought { cx.w.directory_epoch(ino) } else { cx.memo(epoch_step).map_or(0, |epoch| epoch as u32) };
+        let epoch = if brought { cx.w.directory_epoch(ino) } else { noted as u32 };
         build(cx.w, ino, epoch, after, &entries, &rep);
     }
-    Ok(Stream { entries, after, end: rep.end, used: false, changes: changes_of(cx.w, ino) })
+    Ok(Stream { entries, after, end: rep.end, used: false, changes: (noted >> 32) as u32 })
 }
 
 /// Puts a piece behind those before it; the last makes the listing whole.

@@ -130,25 +130,37 @@ pub(crate) fn write(
     if !append && offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Errno::EFBIG.into());
     }
-    if kill_priv {
-        drop_set_id(cx, ino)?;
+    // A page that was changed through a mapping says nothing of who did it; Linux takes no privileges for it either.
+    if !write_back {
+        drop_privileges(cx, ino, kill_priv)?;
     }
     let at = if append { WriteAt::Append } else { WriteAt::Offset(offset) };
     let flags = if write_back { IoFlags { write_back, ..IoFlags::default() } } else { io_flags(flags) };
     Ok(Answer::Written(data::write(cx, fh, ino, at, bytes, flags)?))
 }
 
-/// Who writes without the privilege to keep them takes set-id bits from the file. What a set-group-id bit without
-/// execution by the group means (mandatory locks, once), members of the group keep.
-fn drop_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// Who changes data takes capabilities from the file, and set-id bits without the privilege to keep them (`set_id`). Once, before the
+/// data: what is half written must not end because of an answer about privileges.
+fn drop_privileges(cx: &mut Cx<'_>, ino: u64, set_id: bool) -> Run<()> {
+    if cx.memo(step::PRIVILEGES).is_none() {
+        let goes =
+            cx.began(step::MAIN) || set_id && takes_set_id(cx, ino)? || super::xattr::gives_capabilities(cx, ino)?;
+        if goes {
+            kill_privileges(cx, ino)?;
+        }
+        cx.set_memo(step::PRIVILEGES, 1);
+    }
+    Ok(())
+}
+
+/// Whether set-id bits go with a write. What a set-group-id bit without execution by the group means (mandatory locks, once), members
+/// of the group keep.
+fn takes_set_id(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let attr = attributes(cx, ino, false)?;
     let cred = &cx.op.cred;
     let member = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
     let group_goes = attr.mode & S_ISGID != 0 && (attr.mode & S_IXGRP != 0 || !member);
-    if !cx.began(step::MAIN) && attr.mode & S_ISUID == 0 && !group_goes {
-        return Ok(());
-    }
-    kill_privileges(cx, ino)
+    Ok(attr.mode & S_ISUID != 0 || group_goes)
 }
 
 /// Takes from a file what lets its program run with other rights: set-id bits, and capabilities.
@@ -244,7 +256,7 @@ pub(crate) fn fallocate(cx: &mut Cx<'_>, fh: FileHandle, mode: u32, offset: u64,
         return Err(Errno::EFBIG.into());
     }
     // The kernel says nothing of set-id bits here; whether this caller may keep them, the server knows.
-    drop_set_id(cx, ino)?;
+    drop_privileges(cx, ino, true)?;
     data::fallocate(cx, ino, mode, offset, length)?;
     Ok(Answer::Done)
 }

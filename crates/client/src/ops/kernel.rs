@@ -124,9 +124,17 @@ pub(super) fn asked(cx: &mut Cx<'_>, ino: u64) {
     }
 }
 
+/// An operation no longer needs that the kernel keeps no attributes of this node.
+pub(crate) fn asked_no_more(w: &mut World, ino: u64) {
+    if let Some(node) = w.nodes.get_mut(ino) {
+        // It may have been dropped meanwhile, because its object is gone, and have come again.
+        node.asked = node.asked.saturating_sub(1);
+    }
+}
+
 /// Before a request that changes attributes of these nodes is sent: the kernel forgets them, and keeps none until the operation
-/// ends. For from the moment at which the server has made the change others see it, and here its
-/// answer may take long. Nodes that are not known are 0.
+/// ends. For from the moment at which the server has made the change others see it, and here its answer may take long. Nodes
+/// that are not known are 0.
 pub(super) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
     if cx.began(step::MAIN) {
         return Ok(());
@@ -138,9 +146,7 @@ pub(super) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
             && before != ino
         {
             // The name leads to something else by now.
-            if let Some(node) = cx.w.nodes.get_mut(before) {
-                node.asked = node.asked.saturating_sub(1);
-            }
+            asked_no_more(cx.w, before);
             cx.forget(kept);
             cx.forget(told);
         }

@@ -32,7 +32,7 @@ use crate::world::{ObjectLocks, World};
 pub(crate) use namespace::unnamed;
 
 pub(crate) use disown::{Disowned, disown};
-pub(crate) use kernel::{Gate, ended, gone, names_lost, shown, waits};
+pub(crate) use kernel::{Gate, asked_no_more, ended, gone, names_lost, shown, waits};
 
 /// Steps of helpers; an operation's own begin at 100.
 pub(crate) mod step {
@@ -73,18 +73,26 @@ pub(crate) mod step {
     pub const LEAVE: Step = 600;
     /// A run of requests begins here.
     pub const MANY: Step = 1000;
-    /// Added to the step of a piece of a listing: the epoch when its request left.
+    /// Added to the step of a piece of a listing: the epoch when its request left, and above it how many names had been changed.
     pub const EPOCHS: Step = 20_000;
     /// Added to the number of such a name: its directory.
     pub const PARENTS: Step = 10_000;
     /// Added to a step at which the kernel is told to forget attributes: how often they had been shown to it.
     pub const SHOWN: Step = 40_000;
+    /// Added to the same: how often it did not know the node.
+    pub const UNKNOWN: Step = 60_000;
     /// Until when an answer is waited for.
     pub const UNTIL: Step = 18;
     /// The kernel forgets a mode.
     pub const MODE: Step = 19;
     /// A file that has set-id bits is cut by its open.
     pub const SET_ID: Step = 24;
+    /// The attributes of a file that is written to, which may give capabilities;
+    pub const CAPABILITY: Step = 25;
+    /// and that one alone.
+    pub const CAPABILITY_ALONE: Step = 26;
+    /// The privileges of a file that is written to are dropped.
+    pub const PRIVILEGES: Step = 27;
     /// The kernel drops pages of a file whose size is lost.
     pub const SIZE_LOST: Step = 30;
     /// The kernel forgets attributes before they are changed: one step for each of four nodes,

@@ -194,6 +194,10 @@ pub(crate) fn unnamed(w: &mut World, parent: u64, name: &Bytes, attr: &Attr, des
     }
     node.unlinked = true;
     node.dir = None;
+    // Of a pipe that a program has open nobody else tells it so.
+    if let Some(known) = &mut node.attr {
+        (known.nlink, known.ctime_ns) = (attr.nlink, known.ctime_ns.max(attr.ctime_ns));
+    }
     let idle = node.opens == 0 && node.lookups == 0;
     // Another client may have it open, and reads what was written here.
     if destroyed {

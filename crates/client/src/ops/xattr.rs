@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{attributes, permits, stat_cached, step, walk, writable};
 use crate::api::Answer;
-use crate::cx::{Cx, Run, Stop};
+use crate::cx::{Cx, Run, Step, Stop};
 use crate::node::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::op::Body;
 use crate::world::ObjectLocks;
@@ -29,7 +29,7 @@ fn check(name: &Bytes) -> Run<()> {
     Ok(())
 }
 
-/// Whether it is known under a lock that the node has none: the kernel asks for `security.capability` before each write.
+/// Whether it is known under a lock that the node has none: before each write it is asked whether there is a `security.capability`.
 fn known_none(cx: &Cx<'_>, ino: u64) -> bool {
     cx.w.nodes.get(ino).is_some_and(|node| {
         node.xattr_covered && node.has(bits::XATTR) && node.attr.as_ref().is_some_and(|attr| !attr.has_xattrs)
@@ -55,7 +55,7 @@ pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
             None => return one(cx, fid, name),
         }
     }
-    let Some(all) = all(cx, fid, name)? else { return Err(Errno::ENODATA.into()) };
+    let Some(all) = all(cx, fid, name, [step::MAIN, step::ATTR])? else { return Err(Errno::ENODATA.into()) };
     match all.iter().find(|xattr| xattr.name == *name) {
         Some(xattr) => Ok(Answer::Data(xattr.value.clone())),
         None => Err(Errno::ENODATA.into()),
@@ -82,7 +82,7 @@ pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     let mut names = BytesMut::new();
     let root = cx.cred().uid == 0;
-    if let Some(all) = all(cx, fid, &Bytes::new())? {
+    if let Some(all) = all(cx, fid, &Bytes::new(), [step::MAIN, step::ATTR])? {
         for xattr in all.iter() {
             if root || !xattr.name.starts_with(b"trusted.") {
                 names.extend_from_slice(&xattr.name);
@@ -93,10 +93,19 @@ pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     Ok(Answer::Data(names.freeze()))
 }
 
-/// The attributes of a node, or at least the one that is asked for; `None`: there are none.
-fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Option<Arc<[Xattr]>>> {
+/// Whether a file gives capabilities to whoever runs it. Linux leaves it to a FUSE file system to take them away from a file that
+/// somebody writes to.
+pub(super) fn gives_capabilities(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
+    let name = Bytes::from_static(CAPABILITY);
+    let all = all(cx, super::fid_of(ino)?, &name, [step::CAPABILITY, step::CAPABILITY_ALONE])?;
+    Ok(all.is_some_and(|all| all.iter().any(|xattr| xattr.name == name)))
+}
+
+/// The attributes of a node, or at least the one that is asked for; `None`: there are none. At two steps: for all, and for that one
+/// alone.
+fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<Option<Arc<[Xattr]>>> {
     let ino = fid.ino();
-    if !cx.began(step::MAIN) {
+    if !cx.began(at) {
         if known_none(cx, ino) {
             return Ok(None);
         }
@@ -116,8 +125,8 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Option<Arc<[Xattr]>>> {
     }
     let dest = cx.w.mdt_of(fid);
     let cred = cx.op.cred.clone();
-    let first = !cx.replied(step::MAIN);
-    let rep = fetch(cx, step::MAIN, dest, |w| {
+    let first = !cx.replied(at);
+    let rep = fetch(cx, at, dest, |w| {
         let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::XATTR));
         let object = ObjectLocks { own, entries: false };
         let want = w.want_locks(dest, object, false, None);
@@ -127,7 +136,7 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Option<Arc<[Xattr]>>> {
         Ok(rep) => rep,
         // Together they are too much for one answer.
         Err(Stop::Errno(Errno::E2BIG | Errno::ERANGE | Errno::EOVERFLOW)) => {
-            let rep = fetch(cx, step::ATTR, dest, |_| GetxattrReq {
+            let rep = fetch(cx, alone, dest, |_| GetxattrReq {
                 fid,
                 name: name.clone(),
                 cred: Some((*cred).clone()),
@@ -151,7 +160,7 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes) -> Run<Option<Arc<[Xattr]>>> {
 
 fn fetch(
     cx: &mut Cx<'_>,
-    step: crate::cx::Step,
+    step: Step,
     dest: crate::imports::Dest,
     request: impl FnOnce(&mut crate::world::World) -> GetxattrReq,
 ) -> Run<Arc<GetxattrRep>> {

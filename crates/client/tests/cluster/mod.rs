@@ -71,10 +71,21 @@ pub struct Node {
     pub let_go: Vec<Vec<client::KernelNode>>,
     /// Invalidations are not answered until this is false again.
     pub slow_kernel: bool,
+    /// So often an answer has not come to the kernel yet when it is told to forget what that shows.
+    pub too_early: u32,
     /// Names are dropped a while after they should be: nobody can wait for it.
     pub slow_names: bool,
-    tokens: VecDeque<u64>,
+    tokens: VecDeque<(u64, bool)>,
     pub alive: bool,
+}
+
+impl Node {
+    /// Whether the kernel knows a node that it is told to forget.
+    fn knows(&mut self) -> bool {
+        let before = self.too_early;
+        self.too_early = before.saturating_sub(1);
+        before == 0
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -481,6 +492,7 @@ impl Cluster {
             invalidations: Vec::new(),
             let_go: Vec::new(),
             slow_kernel: false,
+            too_early: 0,
             slow_names: false,
             tokens: VecDeque::new(),
             alive: true,
@@ -558,8 +570,9 @@ impl Cluster {
         if self.nodes[at].slow_kernel {
             return false;
         }
-        let Some(token) = self.nodes[at].tokens.pop_front() else { return false };
-        self.nodes[at].machine.handle(self.now, Event::Invalidated { token });
+        let Some((token, is_node)) = self.nodes[at].tokens.pop_front() else { return false };
+        let known = !is_node || self.nodes[at].knows();
+        self.nodes[at].machine.handle(self.now, Event::Invalidated { token, known });
         true
     }
 
@@ -598,9 +611,10 @@ impl Cluster {
                     self.node_effect(at, effect);
                 }
                 if !self.nodes[at].slow_kernel
-                    && let Some(token) = self.nodes[at].tokens.pop_front()
+                    && let Some((token, is_node)) = self.nodes[at].tokens.pop_front()
                 {
-                    self.nodes[at].machine.handle(self.now, Event::Invalidated { token });
+                    let known = !is_node || self.nodes[at].knows();
+                    self.nodes[at].machine.handle(self.now, Event::Invalidated { token, known });
                     moved = true;
                 }
             }
@@ -770,7 +784,8 @@ impl Cluster {
                 match &what {
                     Invalidation::Entry { .. } if self.nodes[at].slow_names => {}
                     Invalidation::Inode { token, .. } | Invalidation::Entry { token, .. } if *token != 0 => {
-                        self.nodes[at].tokens.push_back(*token);
+                        let is_node = matches!(what, Invalidation::Inode { .. });
+                        self.nodes[at].tokens.push_back((*token, is_node));
                     }
                     _ => {}
                 }

@@ -396,8 +396,8 @@ pub struct UnlinkOp {
     /// `rmdir`: the object must be a directory; otherwise it must not be one.
     #[prost(bool, tag = "3")]
     pub rmdir: bool,
-    /// What the client knows the name to lead to, if it does: it has told of its opens of that, and keeps none to itself while the
-    /// request is on its way. Of another object that would go, the client's own lock is called back, so that it tells first.
+    /// What the client knows the name to lead to, if it does: it has told of its opens of that, keeps none to itself while the request
+    /// is on its way, and its programs ask for attributes of it. Of another object, the client's own lock is called back first.
     #[prost(message, optional, tag = "4")]
     pub told: Option<Fid>,
 }

@@ -151,7 +151,7 @@ pub struct Import {
     /// The owner wants it to end; by then at the latest.
     pub(crate) closing: Option<Instant>,
     pub(crate) grant: u64,
-    /// So many changes were made, or may be, that the target has not answered: it is told when the client connects again.
+    /// For how many changes the client counts on room ([`proto::msg::ConnectReq::batch_room`]).
     pub batch_room: u32,
     pub(crate) timeouts: u64,
     pub(crate) trouble: Option<Trouble>,

@@ -87,7 +87,7 @@ struct Caches {
     /// Path walks in progress: they hold what they have found.
     walks: u32,
     /// Tokens that are done.
-    forgotten: Vec<u64>,
+    forgotten: Vec<(u64, bool)>,
     dead: bool,
 }
 
@@ -311,10 +311,11 @@ impl Kernel {
         let kernel = self.clone();
         match what {
             Invalidation::Inode { token, ino, length: 0, .. } => {
-                if self.caches().inodes.contains_key(&ino) {
+                let known = self.caches().inodes.contains_key(&ino);
+                if known {
                     self.touched(ino);
                 }
-                self.forgot(token);
+                self.forgot(token, known);
             }
             // Each has a thread of its own: a page may be locked by a call that waits for another to be dropped.
             Invalidation::Inode { token, ino, offset, length } => {
@@ -328,18 +329,19 @@ impl Kernel {
         }
     }
 
-    fn forgot(&self, token: u64) {
+    fn forgot(&self, token: u64, known: bool) {
         if token != 0 {
-            self.caches_mut().forgotten.push(token);
+            self.caches_mut().forgotten.push((token, known));
         }
     }
 
     async fn forget_pages(&self, token: u64, ino: u64, offset: u64, length: u64) {
-        if self.caches().inodes.contains_key(&ino) {
+        let known = self.caches().inodes.contains_key(&ino);
+        if known {
             self.touched(ino);
             self.drop_pages(ino, offset, length).await;
         }
-        self.forgot(token);
+        self.forgot(token, known);
     }
 
     async fn forget_name(&self, token: u64, parent: u64, name: Bytes) {
@@ -352,11 +354,11 @@ impl Kernel {
             caches.doomed.insert(key, left);
         }
         drop(caches);
-        self.forgot(token);
+        self.forgot(token, true);
     }
 
-    /// Tokens of what was forgotten since the last call.
-    pub fn take_forgotten(&self) -> Vec<u64> {
+    /// Tokens of what was forgotten since the last call, and whether it was known.
+    pub fn take_forgotten(&self) -> Vec<(u64, bool)> {
         core::mem::take(&mut self.caches_mut().forgotten)
     }
 

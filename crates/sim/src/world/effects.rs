@@ -113,7 +113,7 @@ impl World {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
                 if self.canary == Canary::KeepNames {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
-                    return self.reach_client(client, capi::Event::Invalidated { token });
+                    return self.reach_client(client, capi::Event::Invalidated { token, known: true });
                 }
                 self.mounts[client].kernel.forget(what);
             }
@@ -419,9 +419,9 @@ impl World {
     /// The kernel has forgotten what it was told to forget.
     pub(super) fn deliver_invalidated(&mut self) {
         for client in 0..self.mounts.len() {
-            for token in self.mounts[client].kernel.take_forgotten() {
+            for (token, known) in self.mounts[client].kernel.take_forgotten() {
                 self.trace.note(self.now, &[18, client as u64, token], || format!("kernel {client} forgot {token}"));
-                self.reach_client(client, capi::Event::Invalidated { token });
+                self.reach_client(client, capi::Event::Invalidated { token, known });
             }
         }
     }

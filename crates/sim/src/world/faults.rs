@@ -140,8 +140,8 @@ impl Faults {
                 0
             },
             at_commit,
-            // Where clients die, locks are taken from those who do not answer: nobody may be late by that much.
-            late_max_us: if plan.node_faults.death_every.is_some() { 2_000_000 } else { 15_000_000 },
+            // Where clients die or lie, locks are soon taken from those who do not answer: nobody may be late by that much.
+            late_max_us: if plan.node_faults.death_every.is_some() || plan.liar { 2_000_000 } else { 15_000_000 },
             rng,
         }
     }

@@ -36,7 +36,9 @@ use crate::reserve::Reserve;
 use crate::verify::Tree;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
+use rustix::io::FdFlags;
 use std::ops::Bound;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -122,6 +124,7 @@ impl LmdbEngine {
         let last_words = LastWords::new(dir);
         let opening = last_words.inside();
         let env = open_env(dir, &options)?;
+        close_on_exec(&dir.join(DATA_FILE)).map_err(|error| from_io(dir, "look at the data file", &error))?;
         last_words.find_map(&dir.join(DATA_FILE));
         if !is_new {
             let page = u64::from(env.unnamed_database_stat().page_size);
@@ -304,6 +307,23 @@ fn open_env(dir: &Path, options: &OpenOptions) -> Result<Env<WithoutTls>, Engine
             opened => return opened.map_err(|error| from_heed(dir, "open the data file", error)),
         }
     }
+}
+
+/// LMDB leaves its descriptor of the data file to the programs that this process starts, and each of them would keep the file open for
+/// writing: its disk could not be unmounted or made read-only before they have all ended.
+#[allow(unsafe_code)] // a descriptor by its number: one of ours, and a wrong one gets a flag that all of ours have anyway
+fn close_on_exec(data_file: &Path) -> std::io::Result<()> {
+    let wanted = std::fs::metadata(data_file)?;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let is_it = rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (wanted.dev(), wanted.ino()));
+        if is_it {
+            rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
 }
 
 fn out_of_memory(error: &std::io::Error) -> bool {

@@ -184,6 +184,16 @@ fn the_files_of_a_store_are_its_users_alone_in_a_folder_that_others_may_enter() 
     }
 }
 
+/// A program that a server starts would keep the disk busy for as long as it runs.
+#[test]
+fn programs_that_are_started_do_not_get_the_files_of_a_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let _engine = common::open(dir.path()).expect("a store");
+    let listed = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().expect("its descriptors");
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(text.contains("/proc/") && !text.contains(&dir.path().display().to_string()), "{text}");
+}
+
 #[test]
 fn where_there_is_no_store_none_is_made_unasked() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -2,11 +2,12 @@
 //!
 //! The README's commands, `.ci/run` and the people use the same subcommands. What each step runs stands in [`steps`];
 //! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`]; how older versions
-//! become peers of the tests stands in [`compat`].
+//! become peers of the tests stands in [`compat`]; which seeds the simulator runs stands in [`seeds`].
 
 mod compat;
 mod deps;
 mod numbered;
+mod seeds;
 mod steps;
 mod tidy;
 
@@ -39,7 +40,7 @@ enum Command {
     },
     /// What takes longer than two minutes: long simulation, the ignored tests with real processes
     Soak {
-        /// How long the simulator runs
+        /// How long seeds of the simulator run at most; the next soak goes on from there
         #[arg(long, default_value_t = 60)]
         minutes: u32,
     },

@@ -3,6 +3,8 @@
 //! A run that fails says first and last how to see it again.
 
 use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
 
 use crate::plan::{DiskFaults, Plan};
 use crate::run::{Report, run as run_plan};
@@ -21,6 +23,17 @@ pub struct Settings {
     pub scenario: Option<String>,
     /// The first of many seeds.
     pub first_seed: u64,
+    /// So many seeds run at once, each in a thread of its own.
+    pub jobs: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Nothing is wrong.
+    pub fine: bool,
+    /// How many of the seeds ran.
+    pub done: u64,
 }
 
 /// A world with a name.
@@ -216,41 +229,86 @@ const WORLDS: &[World] = &[
     },
 ];
 
-/// Runs; `stop` is asked between seeds. True: nothing is wrong.
-pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> bool {
+/// Runs; `stop` is asked between seeds.
+pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let alone = |fine| Outcome { fine, done: 1 };
     if let Some(name) = &settings.scenario {
-        return scenario(name, say);
+        return alone(scenario(name, say));
     }
     if let Some(seed) = settings.seed {
-        return one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
+        return alone(one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say));
     }
-    let (mut done, mut events, mut faults, mut undecided) = (0, 0, 0, 0);
-    for seed in settings.first_seed..settings.first_seed.saturating_add(settings.runs) {
-        if done > 0 && stop() {
-            break;
-        }
-        let report = run_plan(Plan::draw(seed), Keep::Nothing, Canary::None);
+    many(settings, say, stop)
+}
+
+/// What came of many seeds together.
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    events: u64,
+    undecided: u64,
+    repeated: u64,
+    last: u64,
+    failed: Option<u64>,
+}
+
+impl Sum {
+    fn add(&mut self, report: &Report) {
+        let seed = report.plan.seed;
         if report.failure.is_some() {
-            // Again, with its lines.
-            one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
-            say(format!("{done} passed, 1 failed"));
-            return false;
+            self.failed = Some(self.failed.map_or(seed, |before| before.min(seed)));
+            return;
         }
-        done += 1;
-        events += report.events;
-        undecided += report.undecided;
-        faults += u64::from(report.repeated.0 + report.repeated.1 > 0);
+        self.done += 1;
+        self.events += report.events;
+        self.undecided += report.undecided;
+        self.repeated += u64::from(report.repeated.0 + report.repeated.1 > 0);
+        self.last = self.last.max(seed);
+    }
+}
+
+/// Runs seeds in turn, several at once, until one fails.
+fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let end = settings.first_seed.saturating_add(settings.runs);
+    let (next, ends) = (AtomicU64::new(settings.first_seed), AtomicBool::new(false));
+    let mut sum = Sum::default();
+    std::thread::scope(|scope| {
+        let (sender, reports) = mpsc::channel();
+        for _ in 0..settings.jobs.max(1) {
+            let (sender, next, ends) = (sender.clone(), &next, &ends);
+            scope.spawn(move || {
+                while !ends.load(Relaxed) {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= end || sender.send(run_plan(Plan::draw(seed), Keep::Nothing, Canary::None)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for report in reports {
+            sum.add(&report);
+            if report.failure.is_some() || stop() {
+                ends.store(true, Relaxed);
+            }
+        }
+    });
+    let Sum { done, events, undecided, repeated, last, failed } = sum;
+    if let Some(seed) = failed {
+        // Again, with its lines.
+        one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
+        say(format!("{done} passed, 1 failed"));
+        return Outcome { fine: false, done };
     }
     say(format!(
-        "seeds {} to {}: {events} events; requests were sent again in {faults} of {done} runs",
-        settings.first_seed,
-        settings.first_seed + done.max(1) - 1
+        "seeds {} to {last}: {events} events; requests were sent again in {repeated} of {done} runs",
+        settings.first_seed
     ));
     if undecided > 0 {
         say(format!("{undecided} shared histories were too long to judge"));
     }
     say(format!("{done} passed, 0 failed"));
-    true
+    Outcome { fine: true, done }
 }
 
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {

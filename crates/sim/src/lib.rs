@@ -34,7 +34,7 @@ mod spy;
 mod trace;
 mod world;
 
-pub use entry::{Settings, run};
+pub use entry::{Outcome, Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
 pub use scenario::{Story, Told, Wrong, stories};

@@ -64,10 +64,10 @@ pub enum Command {
     Barrier(usize),
     /// A node stands still for so long.
     Pause(Node, Duration),
-    /// A parameter of a server is set.
-    Set(usize, &'static str, &'static str),
-    /// A parameter has this in it, or something is wrong.
-    Expect(Node, &'static str, String),
+    /// A parameter is set, with this outcome.
+    Set(Node, &'static str, &'static str, Result<(), Errno>),
+    /// Whether a parameter has this in it.
+    Expect(Node, &'static str, String, bool),
 }
 
 /// How far a client is with changes that it makes behind its programs' backs.

@@ -7,6 +7,7 @@
 
 mod documents;
 mod edges;
+pub use edges::CORE;
 mod manifests;
 mod marks;
 mod sources;

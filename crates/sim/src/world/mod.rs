@@ -354,16 +354,23 @@ impl World {
             Command::Crash(server) => self.kill(server),
             Command::Barrier(server) => self.servers[server].withheld = true,
             Command::Pause(node, time) => self.pause(node, time),
-            Command::Set(server, name, value) => {
-                let now = self.time_of(Node::Server(server));
-                if let Some(machine) = &mut self.servers[server].machine
-                    && let Err(errno) = machine.set_param(now, name, value)
-                {
-                    self.fail(format!("{name}={value}: {}", errno.name()));
+            Command::Set(node, name, value, expected) => {
+                let now = self.time_of(node);
+                let outcome = match node {
+                    Node::Server(server) => {
+                        self.servers[server].machine.as_mut().map(|machine| machine.set_param(now, name, value))
+                    }
+                    Node::Client(client) => {
+                        self.mounts[client].machine.as_mut().map(|machine| machine.set_param(now, name, value))
+                    }
+                    Node::Liar => None,
+                };
+                if outcome != Some(expected) {
+                    self.fail(format!("{name}={value} of {node:?}: {outcome:?}, expected {expected:?}"));
                 }
-                self.pump(Node::Server(server));
+                self.pump(node);
             }
-            Command::Expect(node, pattern, text) => {
+            Command::Expect(node, pattern, text, is_so) => {
                 let found = match node {
                     Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
@@ -373,8 +380,9 @@ impl World {
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
                 let wanted = words(&text);
                 let found: Vec<String> = found.into_iter().flatten().map(|(_, value)| words(&value)).collect();
-                if !found.iter().any(|value| value.contains(&wanted)) {
-                    self.fail(format!("'{pattern}' of {node:?} should have '{text}', and is {found:?}"));
+                if found.iter().any(|value| value.contains(&wanted)) != is_so {
+                    let should = if is_so { "should" } else { "should not" };
+                    self.fail(format!("'{pattern}' of {node:?} {should} have '{text}', and is {found:?}"));
                 }
             }
             _ => {}

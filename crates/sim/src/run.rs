@@ -50,6 +50,8 @@ const FAULTS_MAX: Duration = Duration::from_secs(90);
 /// some.
 const HEAL_MAX: Duration = Duration::from_secs(1_200);
 
+/// Pause between two looks at what takes long to look at.
+const A_WHILE: Duration = Duration::from_secs(1);
 /// After this long with space on all disks nothing is left that could not be written.
 const DISKS_SETTLE: Duration = Duration::from_secs(90);
 
@@ -186,8 +188,14 @@ impl<'w> Run<'w> {
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
         // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
         // at. Targets that have restarted give clients up once one is here: so the check's comes first.
+        // It is a costly question: not after each event.
         let limit = self.world.now + HEAL_MAX;
-        self.bounded(limit, "clients that died are not given up", World::all_dead_are_gone)?;
+        while !self.world.all_dead_are_gone() {
+            if self.world.now >= limit {
+                return Err(format!("clients that died are not given up ({:?}):{}", limit, self.world.explain()));
+            }
+            self.world.run(self.world.now + A_WHILE, |_| false)?;
+        }
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
         let groups = self.groups.clone();

@@ -14,7 +14,7 @@ use crate::cx::Step;
 use crate::data::DataState;
 use crate::doubt::Touched;
 use crate::file::Files;
-use crate::imports::{Dest, Imports};
+use crate::imports::{Dest, Imports, Sender};
 use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
@@ -220,6 +220,8 @@ pub struct World {
     pub(crate) spawned: VecDeque<Task>,
     waiters: Map<WaitKey, Waiters>,
     tokens: Map<u64, (OpId, Step)>,
+    /// Requests that operations have made.
+    requests: u64,
     next_token: u64,
 }
 
@@ -270,6 +272,7 @@ impl World {
             spawned: VecDeque::new(),
             waiters: Map::default(),
             tokens: Map::default(),
+            requests: 0,
             next_token: 1,
             options,
         }
@@ -334,10 +337,16 @@ impl World {
         self.failures.push((op, step, errno));
     }
 
+    /// A number for the next request.
+    pub(crate) fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
     /// Sends a request for an operation. Locks that it wants were noted by [`World::want`].
-    pub(crate) fn send(&mut self, op: OpId, step: Step, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
+    pub(crate) fn send(&mut self, sender: Sender, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
         let wants = core::mem::take(&mut self.wants);
-        crate::imports::submit(self, op, step, dest, opcode, body, bulk, wants);
+        crate::imports::submit(self, sender, dest, opcode, body, bulk, wants);
     }
 
     /// The request now being made changes what a name leads to.

@@ -86,7 +86,11 @@ mod tests {
             ("mdc.fs-MDT0000-mdc-ffff9a3c0e4b8800.import", "mdc.fs-MDT0000-mdc-ffff9a3c0e4b8800.import", true),
             ("mdc.fs-MDT0000-mdc.import", "mdc.fs-MDT0000-mdc-ffff9a3c0e4b8800.import", true),
             ("mdc.fs-MDT0000-mdc-0000000000000001.import", "mdc.fs-MDT0000-mdc-ffff9a3c0e4b8800.import", false),
-            ("ldlm.namespaces.fs-OST0000-osc.lru_size", "ldlm.namespaces.fs-OST0000-osc-ffff9a3c0e4b8800.lru_size", true),
+            (
+                "ldlm.namespaces.fs-OST0000-osc.lru_size",
+                "ldlm.namespaces.fs-OST0000-osc-ffff9a3c0e4b8800.lru_size",
+                true,
+            ),
             ("llite.fs.stats", "llite.fs-ffff9a3c0e4b8800.stats", true),
             ("llite.fs-*.stats", "llite.fs-ffff9a3c0e4b8800.stats", true),
             ("lov.fs.numobd", "lov.fs-clilov-ffff9a3c0e4b8800.numobd", true),

@@ -5,13 +5,13 @@ use proto::Errno;
 use proto::connect::features;
 use rpc::client::ImportStatus;
 use std::fmt::Write;
-use stdx::tally::count_line;
 use stdx::Instant;
+use stdx::tally::count_line;
 
 use crate::api::{Effect, JobIds, NODE_BYTES};
-use crate::{data, devices};
 use crate::imports::{Dest, lru_size};
 use crate::world::World;
+use crate::{data, devices};
 
 /// Most files that `unwritable` lists.
 const UNWRITABLE_SHOWN: usize = 64;

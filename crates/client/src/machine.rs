@@ -8,12 +8,12 @@ use proto::{Errno, Frame};
 use std::sync::Arc;
 use stdx::{Instant, Map};
 
-use crate::api::{Answer, Call, CallId, Effect, Event, Options};
+use crate::api::{Answer, Call, CallId, Device, Effect, Event, Options};
 use crate::cx::{Cx, Stop};
 use crate::imports::{self, Arrived, Pending, Sender};
 use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
-use crate::{absorb, behind, closes, config, data, locks, ops, params};
+use crate::{absorb, behind, closes, config, data, devices, locks, ops, params};
 
 /// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
 /// behind takes memory, and a user can go on leaving calls behind while a server is away.
@@ -118,6 +118,16 @@ impl Client {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The mount's own name among devices: `demo-ffff9a3c0e4b8800`.
+    pub fn device(&self) -> String {
+        devices::of_mount(&self.w)
+    }
+
+    /// Its devices.
+    pub fn devices(&self) -> Vec<Device> {
+        devices::list(&self.w)
     }
 
     /// Parameters that match `pattern` (`*` stands for anything), sorted by name.

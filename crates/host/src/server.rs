@@ -418,6 +418,7 @@ impl Server {
                 name: target.name.to_string(),
                 uuid: target.uuid.clone(),
                 place: nid.to_string(),
+                refs: None,
             });
             threads.push(start_target(target, listener, nid, told, own_mgs.clone(), answers.clone(), options)?);
         }

@@ -57,6 +57,7 @@ impl Client {
         let options = client::api::Options {
             uuid: host::clock::uuid(),
             seed: host::clock::seed(),
+            instance: host::clock::instance(),
             fsname: fsname.clone(),
             mgs: mgs.clone(),
             description: format!("mdtest:{}", std::process::id()),

@@ -456,6 +456,7 @@ impl Cluster {
         Options {
             uuid: ClientUuid(1000 + u128::from(number)),
             seed: 1000 + number,
+            instance: client::api::Instance(0xffff_0000_0000_1000 + number),
             fsname: "fs".into(),
             mgs: vec!["unix:MGS".parse().unwrap()],
             description: format!("client:test:{number}"),

@@ -1,7 +1,7 @@
 //! A client in the simulated world: its machine, and the kernel before it.
 
 use client::Client;
-use client::api::Options;
+use client::api::{Instance, Options};
 use proto::{ClientUuid, TargetKind};
 use stdx::Instant;
 
@@ -33,6 +33,7 @@ impl Mount {
         let options = Options {
             uuid: ClientUuid(u128::from(seed) << 64 | 0xc11e_0000 | position as u128),
             seed,
+            instance: Instance(0xffff << 48 | seed >> 16),
             fsname: FSNAME.to_owned(),
             mgs: vec![nid_of(TargetKind::Mgt, 0)],
             description: format!("client {position}"),

@@ -115,6 +115,11 @@ impl Model {
         }
     }
 
+    /// The numbers of inodes are those that another state knows.
+    pub fn knows_numbers_of(&mut self, other: &Model) {
+        self.inos.clone_from(&other.inos);
+    }
+
     fn stat_differs(&mut self, id: Id, stat: &Stat) -> Option<String> {
         self.ino_differs(id, stat.ino).or_else(|| self.attributes_differ(id, stat, true))
     }

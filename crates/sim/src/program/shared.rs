@@ -11,7 +11,7 @@ use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use proto::Errno;
+use proto::{Errno, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::draw::pattern;
@@ -142,8 +142,7 @@ impl Record {
             client: kernel.client(),
             from: sched.now(),
             end: None,
-            doubtful: false,
-            undone: false,
+            glimpses: BTreeSet::new(),
         };
         let at = {
             let mut histories = self.histories.borrow_mut();
@@ -209,7 +208,12 @@ impl Record {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, ended: Option<Instant>, losses: &[Loss], crashes: &[Instant]) -> Result<Verdict, String> {
+    pub fn check(
+        &self,
+        ended: Option<Instant>,
+        losses: &[Loss],
+        crashes: &[(Instant, TargetKind)],
+    ) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
         let seen: BTreeSet<u64> = histories.iter().flatten().filter_map(seen).collect();
         let lost = losses.iter().find(|loss| seen.contains(&loss.ino)).map(|loss| loss.at);
@@ -221,7 +225,6 @@ impl Record {
                 }
             }
         }
-        stale(&mut histories)?;
         doubt(&mut histories, crashes);
         let verdict = search(&Record::begin(), &histories, STEPS_MAX);
         match verdict {
@@ -245,56 +248,42 @@ fn seen(event: &Event) -> Option<u64> {
     }
 }
 
-/// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: what others
-/// looked at from its begin to the crash proves nothing. (What others *changed* on top of it was answered only when both
-/// were durable; but the object that a name led to can be changed whatever became of the name.) And the kernel
-/// keeps names and attributes until the call that changes them returns: what other processes look at through it
-/// meanwhile may be older than what other clients see.
-fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
-    let mut zones: Vec<(usize, Instant, Instant)> = Vec::new();
+/// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: so much others may
+/// have seen from its begin to the crash. (What others *changed* on top of it was answered only when both were durable; but the
+/// object that a name led to can be changed whatever became of the name.)
+fn doubt(histories: &mut [Vec<Event>], crashes: &[(Instant, TargetKind)]) {
+    let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
-        let last = crashes.iter().filter(|at| (event.from..=to).contains(at)).max();
-        if event.op.changes() {
-            zones.extend(last.map(|last| (process, event.from, *last)));
-        }
+        let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && lies_on(&event.op, *kind);
+        let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
+        zones.extend(last.map(|last| (process, event.serial, event.from, last)));
     }
     for (process, events) in histories.iter_mut().enumerate() {
         for event in events {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
             let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
-            event.undone = event.op.changes() && crashes.iter().any(|at| (event.from..=to).contains(at));
-            event.doubtful = zones.iter().any(|(of, from, last)| meets(*of, *from, *last));
+            event.glimpses = zones
+                .iter()
+                .filter(|(of, _, from, last)| meets(*of, *from, *last))
+                .map(|(_, serial, ..)| *serial)
+                .collect();
         }
     }
 }
 
-/// Linux walks a path once more if it met something stale. Who meets a second one is told so, and has changed nothing:
-/// that is a known weakness, but must not be met while nobody changes names.
-fn stale(histories: &mut [Vec<Event>]) -> Result<(), String> {
-    let changes: Vec<(usize, Instant, Instant)> = histories
-        .iter()
-        .enumerate()
-        .flat_map(|(process, events)| events.iter().map(move |event| (process, event)))
-        .filter(|(_, event)| event.op.changes())
-        .map(|(process, event)| (process, event.from, event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)))
-        .collect();
-    for (process, events) in histories.iter_mut().enumerate() {
-        let mut wrong = None;
-        events.retain(|event| {
-            let Some((end, Err(Errno::ESTALE))) = &event.end else { return true };
-            let meant = changes.iter().filter(|(of, from, to)| *of != process && from <= end && *to >= event.from);
-            if meant.count() == 0 {
-                let when = format!("from {:?} to {end:?} on client {}", event.from, event.client);
-                wrong.get_or_insert(format!("{} met ESTALE {when} although nobody changed names", event.op.show()));
-            }
-            false
-        });
-        if let Some(wrong) = wrong {
-            return Err(wrong);
-        }
+/// Whether a crash of such a target can undo a call: object targets have bytes and sizes only, the management target nothing.
+fn lies_on(op: &Op, kind: TargetKind) -> bool {
+    let data = match op {
+        Op::Truncate { .. } | Op::Ftruncate { .. } | Op::Write { .. } | Op::Fallocate { .. } => true,
+        Op::Open { flags, .. } => flags & 0o1000 != 0,
+        _ => false,
+    };
+    match kind {
+        TargetKind::Mgt => false,
+        TargetKind::Mdt => op.changes(),
+        TargetKind::Ost => data,
     }
-    Ok(())
 }
 
 impl Process {
@@ -404,5 +393,36 @@ impl Process {
                 _ => Op::Close { fd: self.fd()? },
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(serial: u32, from: u64, to: u64, op: Op) -> Event {
+        let end = Some((Instant(to), Ok(Got::Done)));
+        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new() }
+    }
+
+    /// Only a target that has what a call changes can undo it, and only looks between its begin and the crash can have seen it.
+    #[test]
+    fn a_doubt_lies_on_what_a_crash_can_undo() {
+        let seen = |op: Op, kind, from, to| {
+            let change = event(100, 10, 30, op);
+            let look = event(101, from, to, Op::Stat { path: path(&["x"]) });
+            let mut histories = [vec![change], vec![look]];
+            doubt(&mut histories, &[(Instant(20), kind)]);
+            assert!(histories[0][0].glimpses.is_empty());
+            histories[1][0].glimpses.contains(&100)
+        };
+        let rename = || Op::Rename { from: path(&["x"]), to: path(&["y"]), flags: 0 };
+        let cut = || Op::Truncate { path: path(&["x"]), size: 0 };
+        assert!(seen(rename(), TargetKind::Mdt, 5, 15) && seen(rename(), TargetKind::Mdt, 20, 40));
+        assert!(!seen(rename(), TargetKind::Mdt, 5, 9), "it had not begun");
+        assert!(!seen(rename(), TargetKind::Mdt, 21, 22), "the crash was before");
+        assert!(!seen(rename(), TargetKind::Ost, 12, 15) && !seen(rename(), TargetKind::Mgt, 12, 15));
+        assert!(seen(cut(), TargetKind::Ost, 12, 15) && !seen(cut(), TargetKind::Mgt, 12, 15));
+        assert!(!seen(Op::Readlink { path: path(&["x"]) }, TargetKind::Mdt, 12, 15), "a look changes nothing");
     }
 }

@@ -11,6 +11,8 @@
 //! state. Processes are few and wait for their answers, so that most of the order is fixed by time and the search
 //! is short; one that is too long gives no verdict and is counted.
 
+mod lost;
+
 use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -20,6 +22,8 @@ use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
 
 use crate::model::{Expect, Got, Id, Model, Op, Path, When, differs};
+
+pub use lost::{Death, Lost};
 
 /// What a call gave.
 pub type Outcome = Result<Got, Errno>;
@@ -40,6 +44,10 @@ pub struct Event {
     /// Changes of other processes that this call may have seen before a crash undid them, by serial. A server shows a change before
     /// it is durable; if a crash takes it with its answer, the client asks again, and it is done once more.
     pub glimpses: BTreeSet<u32>,
+    /// How many changes its client had made behind programs' backs when it ended.
+    pub made: u64,
+    /// Its client died, and it may be lost with it.
+    pub at_risk: bool,
 }
 
 impl Event {
@@ -110,6 +118,12 @@ struct State {
     /// What changed the bytes of each file, in one word.
     content: BTreeMap<Id, u64>,
     trail: Option<Rc<Trail>>,
+    /// What has changed the state, the last change first.
+    effects: Option<Rc<lost::Effect>>,
+    /// Of each death: what was lost with it is so.
+    settled: Vec<bool>,
+    /// Files of which a client that died had bytes that it had not synced.
+    torn: BTreeSet<Id>,
 }
 
 /// The calls that were ordered, the last one first.
@@ -124,6 +138,7 @@ impl State {
         let mut hasher = KeyedHash::default().build_hasher();
         self.at.hash(&mut hasher);
         self.content.hash(&mut hasher);
+        (&self.settled, &self.torn).hash(&mut hasher);
         hasher.write_u64(self.model.fingerprint());
         hasher.finish()
     }
@@ -146,25 +161,53 @@ impl State {
     }
 }
 
+/// What the search has still to look at.
+enum Todo {
+    /// The calls that can come next in a state.
+    Calls(State),
+    /// What can be lost in a state with the death at this position.
+    Loss(State, usize),
+}
+
 /// Looks for an order of the calls of all processes that begins in `start`, in at most so many steps.
-pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verdict {
+pub fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: usize) -> Verdict {
     let first = State {
         at: vec![(0, Phase::Start); processes.len()],
         model: start.clone().into_shared(),
         content: BTreeMap::new(),
         trail: None,
+        effects: None,
+        settled: vec![false; lost.deaths.len()],
+        torn: BTreeSet::new(),
     };
     let mut seen = BTreeSet::from([first.key()]);
-    let mut stack = vec![first];
+    let mut stack = vec![Todo::Calls(first)];
     let mut best: (usize, String) = (0, String::new());
-    let mut steps = 0;
-    while let Some(state) = stack.pop() {
+    let (mut steps, mut whole) = (0, true);
+    while let Some(todo) = stack.pop() {
+        let state = match todo {
+            Todo::Calls(state) => state,
+            Todo::Loss(state, position) => {
+                let (states, all) = state.after_death(position, start, processes, lost);
+                whole &= all;
+                steps += states.len();
+                // The last one pushed is tried first.
+                stack.extend(states.into_iter().rev().filter(|state| seen.insert(state.key())).map(Todo::Calls));
+                if steps > steps_max {
+                    return Verdict::Unknown;
+                }
+                continue;
+            }
+        };
         let current: Vec<(usize, &Event)> =
             (0..processes.len()).filter_map(|p| processes[p].get(state.at[p].0).map(|event| (p, event))).collect();
         if current.iter().all(|(_, event)| event.end.is_none()) {
             return Verdict::Good;
         }
         let first_end = current.iter().map(|(_, event)| event.to()).min().unwrap_or_default();
+        let happened = |position: &usize| !state.settled[*position] && lost.deaths[*position].from <= first_end;
+        let losses: Vec<usize> = (0..lost.deaths.len()).filter(happened).collect();
+        stack.extend(losses.into_iter().map(|position| Todo::Loss(state.clone(), position)));
         let mut candidates: Vec<(usize, &Event)> =
             current.iter().copied().filter(|(_, event)| event.from <= first_end).collect();
         // The last one pushed is tried first.
@@ -173,23 +216,29 @@ pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verd
         for (p, event) in candidates {
             steps += 1;
             for model in glimpsed(&state, p, event, &current) {
-                if let Some(next) = glance(&state, p, event, model)
+                if let Some(next) = glance(&state, p, event, model, lost)
                     && seen.insert(next.key())
                 {
-                    stack.push(next);
+                    stack.push(Todo::Calls(next));
                 }
             }
             let mut next = state.clone();
-            match take(&mut next, p, event) {
-                Step::Ended => next.ended(p),
-                Step::Goes(phase) => next.at[p].1 = phase,
+            match take(&mut next, p, event, lost) {
+                Step::Ended => {
+                    next.note_effect(&state, p, event);
+                    next.ended(p);
+                }
+                Step::Goes(phase) => {
+                    next.note_effect(&state, p, event);
+                    next.at[p].1 = phase;
+                }
                 Step::Not(why) => {
                     told.push(format!("\n  process {p}, {}: {why}", event.show()));
                     continue;
                 }
             }
             if seen.insert(next.key()) {
-                stack.push(next);
+                stack.push(Todo::Calls(next));
             }
         }
         let done: usize = state.at.iter().map(|(at, _)| at).sum();
@@ -199,6 +248,9 @@ pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verd
         if steps > steps_max {
             return Verdict::Unknown;
         }
+    }
+    if !whole {
+        return Verdict::Unknown;
     }
     Verdict::Bad(format!(
         "no order of the calls gives their results; after {} calls the best ends with:{}",
@@ -262,11 +314,11 @@ fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Mode
 
 /// A step of a call that sees a state which a crash undoes: a path can lead to an object there, a look show it, and a call fail by it.
 /// What a call changes for good it changes in the state that stays.
-fn glance(state: &State, process: usize, event: &Event, model: Model) -> Option<State> {
+fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Lost) -> Option<State> {
     let mut next = state.clone();
     let mut there = State { model, ..state.clone() };
     let looks = looks_up(&event.op).is_some() && state.at[process].1 == Phase::Start;
-    match take(&mut there, process, event) {
+    match take(&mut there, process, event, lost) {
         Step::Goes(phase) if looks => next.at[process].1 = phase,
         Step::Ended if !event.changed() => {
             next.model.knows_numbers_of(&there.model);
@@ -278,8 +330,12 @@ fn glance(state: &State, process: usize, event: &Event, model: Model) -> Option<
 }
 
 /// One step of a call.
-fn take(state: &mut State, process: usize, event: &Event) -> Step {
+fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     let phase = state.at[process].1;
+    let torn: BTreeSet<Id> = match state.torn.is_empty() && lost.given_up.is_empty() {
+        true => BTreeSet::new(),
+        false => state.model.ids().filter(|id| state.is_torn(*id, event, lost)).collect(),
+    };
     let model = &mut state.model;
     model.name_next(event.serial);
     let cred = Cred::default();
@@ -288,10 +344,20 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
     // Who waits for no answer takes every one.
     let ends = |model: &mut Model, expect: Result<Expect, Errno>| match result {
         None => Step::Ended,
-        Some(result) => match differs(model, &expect, result) {
+        Some(result) if torn.is_empty() => match differs(model, &expect, result) {
             None => Step::Ended,
             Some(what) => Step::Not(what),
         },
+        Some(result) => {
+            let result = lost::blurred(model, &expect, result, &|id| torn.contains(&id));
+            match (&event.op, differs(model, &expect, &result)) {
+                (Op::Read { fd, .. }, Some(_)) if expect.is_ok() && result.is_ok() && reads(model, *fd, &torn) => {
+                    Step::Ended
+                }
+                (_, None) => Step::Ended,
+                (_, Some(what)) => Step::Not(what),
+            }
+        }
     };
     let walk = match (&event.op, phase) {
         (Op::Open { path, flags, .. }, Phase::Start) if flags & 0o100 != 0 => match model.walk(&cred, path) {
@@ -337,6 +403,11 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
         state.note(id, event.serial);
     }
     step
+}
+
+/// Whether it is one of these files that is open so.
+fn reads(model: &Model, fd: u32, files: &BTreeSet<Id>) -> bool {
+    model.open_files().get(&fd).is_some_and(|file| files.contains(&file.id))
 }
 
 /// The second step of a call, whose path led to an object.
@@ -401,7 +472,7 @@ mod tests {
 
     fn event(serial: u32, from: u64, op: Op, end: Option<(u64, Outcome)>) -> Event {
         let end = end.map(|(to, outcome)| (Instant(to), outcome));
-        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new() }
+        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
     }
 
     fn begin() -> Model {
@@ -419,7 +490,7 @@ mod tests {
         let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
         let gone = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Err(Errno::ENOENT))));
         let there = event(102, 4, Op::Rmdir { path: path("f") }, Some((5, Ok(Got::Done))));
-        assert_eq!(search(&begin(), &[vec![rename], vec![gone, there]], 1000), Verdict::Good);
+        assert_eq!(search(&begin(), &[vec![rename], vec![gone, there]], &Lost::default(), 1000), Verdict::Good);
     }
 
     /// The attributes that come with the answer of a call that made something are a look at it, before the call ends.
@@ -435,7 +506,7 @@ mod tests {
         };
         let chmod =
             |from| event(101, from, Op::Chmod { path: path("f"), mode: 0o600 }, Some((from + 2, Ok(Got::Done))));
-        let verdict = |mode, from| search(&begin(), &[vec![make(mode)], vec![chmod(from)]], 1000);
+        let verdict = |mode, from| search(&begin(), &[vec![make(mode)], vec![chmod(from)]], &Lost::default(), 1000);
         assert_eq!(verdict(0o644, 3), Verdict::Good);
         assert_eq!(verdict(0o600, 3), Verdict::Good);
         assert!(matches!(verdict(0o640, 3), Verdict::Bad(_)), "nobody gave it that mode");
@@ -454,7 +525,7 @@ mod tests {
             let chmod = Event { glimpses, ..event(101, 4, chmod.clone(), Some((8, Ok(Got::Done)))) };
             let stat = client::api::Stat { ino: 7, mode: crate::model::S_IFDIR | mode, nlink: 2, ..Default::default() };
             let stat = event(103, 23, Op::Stat { path: path("d") }, Some((24, Ok(Got::Stat(stat)))));
-            search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], 1000)
+            search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], &Lost::default(), 1000)
         };
         assert_eq!(verdict(true, 0o700), Verdict::Good);
         assert!(matches!(verdict(true, 0o755), Verdict::Bad(_)), "what it led to was changed");
@@ -476,7 +547,7 @@ mod tests {
             let look = Event { glimpses: BTreeSet::from([100]), ..event(101, 3, op, Some((4, outcome))) };
             // The crash was here: the name is not there yet.
             let without = event(102, 10, stat("f"), Some((11, Err(Errno::ENOENT))));
-            search(&begin(), &[vec![rename], vec![look, without]], 1000)
+            search(&begin(), &[vec![rename], vec![look, without]], &Lost::default(), 1000)
         };
         assert_eq!(verdict(stat("f"), directory(7)), Verdict::Good, "seen before the crash");
         assert_eq!(verdict(stat("d"), Err(Errno::ENOENT)), Verdict::Good, "seen before the crash");
@@ -494,8 +565,8 @@ mod tests {
     fn a_change_without_an_answer_may_never_have_been() {
         let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
         let there = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Ok(Got::Done))));
-        assert_eq!(search(&begin(), &[vec![rename.clone()], vec![there]], 1000), Verdict::Good);
+        assert_eq!(search(&begin(), &[vec![rename.clone()], vec![there]], &Lost::default(), 1000), Verdict::Good);
         let gone = event(101, 2, Op::Rmdir { path: path("e") }, Some((3, Err(Errno::ENOENT))));
-        assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], 1000), Verdict::Bad(_)));
+        assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], &Lost::default(), 1000), Verdict::Bad(_)));
     }
 }

@@ -194,6 +194,11 @@ impl Model {
         self.open.get(fd).filter(|file| file.flags & O_APPEND != 0).map(|file| file.id)
     }
 
+    /// The number of an inode, if it was seen.
+    pub fn ino_of(&self, id: Id) -> Option<u64> {
+        self.inos.get(&id).copied()
+    }
+
     /// The inode of this number, if it was seen.
     pub fn id_of(&self, ino: u64) -> Option<Id> {
         self.inos.iter().find(|(_, known)| **known == ino).map(|(id, _)| *id)

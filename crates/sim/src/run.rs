@@ -6,14 +6,17 @@
 
 use core::cell::RefCell;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
+use crate::model::Id;
 use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
+use crate::program::synced::Synced;
 use crate::program::{Mounts, Setting, locks, shared, verify};
 use crate::rest;
 use crate::sched::Fail;
@@ -28,7 +31,7 @@ pub struct Report {
     pub plan: Plan,
     /// What is wrong; `None`: nothing.
     pub failure: Option<String>,
-    /// Histories of groups that were too long to judge.
+    /// Histories of groups that were too long to judge, and trees that too many losses could have left.
     pub undecided: u64,
     /// Digest of all events.
     pub digest: u64,
@@ -84,7 +87,7 @@ struct Run<'w> {
     setting: Setting,
     records: Vec<Record>,
     groups: Vec<shared::Record>,
-    /// Histories of groups without a verdict.
+    /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
 
@@ -199,7 +202,6 @@ impl<'w> Run<'w> {
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
         let groups = self.groups.clone();
-        let first_death = sched.first_death();
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();
@@ -207,11 +209,14 @@ impl<'w> Run<'w> {
         let loses = move |step: &Step| crashed || !told(step);
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
+        let unjudged = Rc::new(RefCell::new(0));
+        let count = unjudged.clone();
         self.world.sched.spawn("the check", async move {
             for record in records {
                 match check_record(&kernel, &sched, &record, power, &loses).await {
-                    Ok(None) => {}
-                    Ok(Some(what)) => {
+                    Ok(Found::Right) => {}
+                    Ok(Found::Undecided) => *count.borrow_mut() += 1,
+                    Ok(Found::Wrong(what)) => {
                         sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
                     }
                     Err(Fail::Errno(errno)) => {
@@ -220,19 +225,18 @@ impl<'w> Run<'w> {
                     Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
                 }
             }
-            if first_death.is_none() {
-                for group in groups {
-                    if group.observe(&setting, &kernel).await.is_none() {
-                        sched.fail("the client of the check died".to_owned());
-                    }
+            for group in groups {
+                if group.observe(&setting, &kernel).await.is_none() {
+                    sched.fail("the client of the check died".to_owned());
                 }
             }
             *flag.borrow_mut() = true;
         });
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
+        self.undecided += *unjudged.borrow();
         for group in &self.groups {
-            let verdict = group.check(first_death, &self.world.sched.losses(), &self.world.crashes)?;
+            let verdict = group.check(&self.world.sched, &self.world.crashes)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);
         }
         Ok(())
@@ -246,17 +250,28 @@ impl<'w> Run<'w> {
     }
 }
 
-/// What is wrong with a process's tree.
+/// What the look at a process's tree has shown.
+enum Found {
+    /// What it can be.
+    Right,
+    /// What is wrong with it.
+    Wrong(String),
+    /// There were too many ways to lose changes: it may be one that was not looked at.
+    Undecided,
+}
+
+/// Looks at a process's tree.
 async fn check_record(
     kernel: &crate::kernel::Kernel,
     sched: &crate::sched::Sched,
     record: &Record,
     power: bool,
     loses: &impl Fn(&Step) -> bool,
-) -> Result<Option<String>, Fail> {
+) -> Result<Found, Fail> {
     let history = record.history.borrow().clone();
+    let wrong = |what: Option<String>| what.map_or(Found::Right, Found::Wrong);
     if !history.base_durable {
-        return Ok(None);
+        return verify::begun(kernel, &record.base).await.map(wrong);
     }
     let lost = record.lost(sched);
     let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
@@ -268,41 +283,51 @@ async fn check_record(
         for (id, parts) in &lost {
             end.lose(*id, parts);
         }
-        return verify::tree(kernel, &record.base, &end, verify::FULL, &|id| record.instead(&history, id)).await;
+        let instead = |id| record.instead(&history, id);
+        return verify::tree(kernel, &record.base, &end, verify::FULL, &instead).await.map(wrong);
     }
     let ((candidates, all), what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")
     } else {
         (history.without(&dead, loses), "no state that the death of its clients can leave")
     };
+    let files = history.synced_files(&|client| !power && !dead.contains(&client));
+    let parts =
+        |id: Id| -> Vec<_> { lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect() };
+    let is_clean = |id: Id| parts(id).is_empty() && files.get(&id).is_some_and(Synced::is_clean);
     let observed = verify::observe(kernel, &record.base).await?;
+    let mut contents = BTreeMap::new();
     let (mut nearest, mut bytes) = (String::new(), None);
     // A name may have led to another file in an earlier state that looks the same but for its bytes: all of a state must be there.
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
-        match verify::observed_differs(&observed, candidate) {
-            Some(differs) => {
-                if position == 0 || position + 1 == candidates.len() {
-                    nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
-                }
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &is_clean) {
+            if position == 0 || position + 1 == candidates.len() {
+                nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
             }
-            None => {
-                for (id, data) in history.durable_files() {
-                    let Some((path, _)) = candidate.paths().into_iter().find(|(_, at)| *at == id) else { continue };
-                    let parts: Vec<_> =
-                        lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect();
-                    let instead = record.instead(&history, id);
-                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data, &parts, &instead).await? {
-                        bytes = Some(format!("synced bytes of {path:?} are not there: {what}"));
-                        continue 'candidates;
-                    }
-                }
-                return Ok(None);
+            continue;
+        }
+        for (path, id) in candidate.paths() {
+            let Some(file) = files.get(&id) else { continue };
+            if !contents.contains_key(&path) {
+                let found = verify::read(kernel, &record.base, &path).await?;
+                contents.insert(path.clone(), found);
+            }
+            let size = observed[&path].stat.size;
+            let (least, most) = file.sizes(&parts(id));
+            let differs = match &contents[&path] {
+                _ if !(least..=most).contains(&size) => Some(format!("size {size}, expected {least} to {most}")),
+                Ok(data) => file.differs(data, &parts(id), &record.instead(&history, id)),
+                Err(what) => Some(what.clone()),
+            };
+            if let Some(what) = differs {
+                bytes = Some(format!("the bytes of {path:?} are none that deaths can leave: {what}"));
+                continue 'candidates;
             }
         }
+        return Ok(Found::Right);
     }
-    if bytes.is_some() {
-        return Ok(bytes);
+    if !all {
+        return Ok(Found::Undecided);
     }
-    // Where there were too many ways to look at, what was seen may be one of the others.
-    Ok(all.then(|| format!("it is {what}{nearest}")))
+    Ok(Found::Wrong(bytes.unwrap_or_else(|| format!("it is {what}{nearest}"))))
 }

@@ -109,12 +109,17 @@ struct State {
     interrupts: VecDeque<(usize, u64)>,
     commands: VecDeque<Command>,
     left: Vec<usize>,
-    dead: Vec<usize>,
+    dead: Vec<(usize, Instant)>,
     lanes: Vec<Lane>,
-    first_death: Option<Instant>,
     losses: Vec<Loss>,
     notes: VecDeque<String>,
     failure: Option<String>,
+}
+
+impl State {
+    fn is_dead(&self, client: usize) -> bool {
+        self.dead.iter().any(|(dead, _)| *dead == client)
+    }
 }
 
 /// The programs of a run; a handle, cheap to clone.
@@ -150,7 +155,7 @@ impl Sched {
     /// Makes a call; the number is for [`finish_call`](Sched::finish_call).
     pub fn start_call(&self, client: usize, cred: &Cred, call: Call) -> Result<u64, Fail> {
         let mut state = self.state.borrow_mut();
-        if state.dead.contains(&client) {
+        if state.is_dead(client) {
             return Err(Fail::Dead);
         }
         state.next_call += 1;
@@ -164,7 +169,7 @@ impl Sched {
     /// Makes a call whose answer nobody waits for.
     pub fn post(&self, client: usize, call: Call) {
         let mut state = self.state.borrow_mut();
-        if !state.dead.contains(&client) {
+        if !state.is_dead(client) {
             state.next_call += 1;
             let id = state.next_call;
             state.requests.push_back(Request { id, client, cred: Cred::default(), call });
@@ -252,7 +257,7 @@ impl Sched {
 
     /// Whether a client is dead.
     pub fn is_dead(&self, client: usize) -> bool {
-        self.state.borrow().dead.contains(&client)
+        self.state.borrow().is_dead(client)
     }
 
     /// How far each client is, those that died as they were then.
@@ -272,7 +277,12 @@ impl Sched {
 
     /// When the first client died.
     pub fn first_death(&self) -> Option<Instant> {
-        self.state.borrow().first_death
+        self.state.borrow().dead.first().map(|(_, at)| *at)
+    }
+
+    /// The clients that died, and when.
+    pub fn deaths(&self) -> Vec<(usize, Instant)> {
+        self.state.borrow().dead.clone()
     }
 
     /// What clients said that they gave up, in order.
@@ -375,9 +385,8 @@ impl Sched {
     pub fn bury(&self, client: usize) {
         let calls: Vec<u64> = {
             let mut state = self.state.borrow_mut();
-            state.dead.push(client);
             let now = state.now;
-            state.first_death.get_or_insert(now);
+            state.dead.push((client, now));
             state.requests.retain(|request| request.client != client);
             state.waiting.iter().filter(|(_, (_, of, _))| *of == client).map(|(id, _)| *id).collect()
         };

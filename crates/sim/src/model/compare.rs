@@ -115,6 +115,11 @@ impl Model {
         }
     }
 
+    /// The numbers of inodes are those that another state knows.
+    pub fn knows_numbers_of(&mut self, other: &Model) {
+        self.inos.clone_from(&other.inos);
+    }
+
     fn stat_differs(&mut self, id: Id, stat: &Stat) -> Option<String> {
         self.ino_differs(id, stat.ino).or_else(|| self.attributes_differ(id, stat, true))
     }
@@ -187,6 +192,11 @@ impl Model {
     pub fn appends_to(&self, op: &Op) -> Option<Id> {
         let Op::Write { fd, way: Way::Plain, .. } = op else { return None };
         self.open.get(fd).filter(|file| file.flags & O_APPEND != 0).map(|file| file.id)
+    }
+
+    /// The number of an inode, if it was seen.
+    pub fn ino_of(&self, id: Id) -> Option<u64> {
+        self.inos.get(&id).copied()
     }
 
     /// The inode of this number, if it was seen.

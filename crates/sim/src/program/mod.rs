@@ -6,6 +6,7 @@
 //!   ended.
 //! - [`locks`]: record locks and `flock` on one file, against each other.
 //! - [`verify`]: a tree against its model, call by call.
+//! - [`synced`]: what syncs have made certain of the bytes of files.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
 pub mod draw;
@@ -14,6 +15,7 @@ pub mod locks;
 pub mod perform;
 pub mod private;
 pub mod shared;
+pub mod synced;
 pub mod verify;
 
 use core::cell::RefCell;

@@ -164,8 +164,8 @@ pub struct World {
     pub spy: Spy,
     /// What goes wrong.
     pub faults: Faults,
-    /// When servers were killed.
-    pub crashes: Vec<Instant>,
+    /// When servers were killed, and of what kind they were.
+    pub crashes: Vec<(Instant, TargetKind)>,
     /// A fault at one chosen step.
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.

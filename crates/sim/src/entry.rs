@@ -9,6 +9,7 @@ use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
 use crate::world::Canary;
+use crate::world::faults::Counts;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -225,6 +226,7 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         return one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
     }
     let (mut done, mut events, mut faults, mut undecided) = (0, 0, 0, 0);
+    let mut fell = Counts::default();
     for seed in settings.first_seed..settings.first_seed.saturating_add(settings.runs) {
         if done > 0 && stop() {
             break;
@@ -239,6 +241,7 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         done += 1;
         events += report.events;
         undecided += report.undecided;
+        fell.add(&report.faults);
         faults += u64::from(report.repeated.0 + report.repeated.1 > 0);
     }
     say(format!(
@@ -246,6 +249,7 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         settings.first_seed,
         settings.first_seed + done.max(1) - 1
     ));
+    say(format!("what fell: {fell}"));
     if undecided > 0 {
         say(format!("{undecided} shared histories were too long to judge"));
     }
@@ -319,7 +323,7 @@ fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> 
 
 fn summary(report: &Report) -> String {
     format!(
-        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}",
+        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; what fell: {}",
         report.plan.seed,
         report.plan.profile.name(),
         report.plan.clients,
@@ -328,6 +332,7 @@ fn summary(report: &Report) -> String {
         report.time,
         report.repeated.0,
         report.repeated.1,
-        report.digest
+        report.digest,
+        report.faults
     )
 }

@@ -106,7 +106,7 @@ fn conflict(one: u8, other: u8) -> bool {
 impl Process {
     async fn live(&mut self, calls: u64) -> Sys<()> {
         for _ in 0..calls {
-            if self.setting.sched.has_failed() || self.over.get() {
+            if self.setting.sched.has_failed() || self.over.get() || self.is_evicted() {
                 return Ok(());
             }
             let pause = Duration::from_micros(self.rng.below(2_000));
@@ -162,6 +162,8 @@ impl Process {
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
+            // What its server gave up it has no longer, whatever it was told before.
+            Err(Fail::Errno(_)) if self.is_evicted() => return Ok(()),
             Err(Fail::Errno(Errno::EIO)) if self.setting.sched.first_death().is_some() => {
                 self.over.set(true);
                 return Ok(());
@@ -215,8 +217,12 @@ impl Process {
         Ok(())
     }
 
+    fn is_evicted(&self) -> bool {
+        self.setting.sched.was_evicted(self.kernel.client())
+    }
+
     fn judge(&self, wrong: Option<String>) {
-        if let Some(wrong) = wrong.filter(|_| !self.over.get()) {
+        if let Some(wrong) = wrong.filter(|_| !self.over.get() && !self.is_evicted()) {
             let sched = &self.setting.sched;
             sched.fail(format!("locks: {wrong}; the table: {:?}", self.table.borrow()));
         }
@@ -226,7 +232,8 @@ impl Process {
     fn excuse(&self, from: usize, to: usize, wanted: u8, of: impl Fn(&Hold, bool) -> u8) -> Option<usize> {
         let table = self.table.borrow();
         table.iter().enumerate().find_map(|(number, holder)| {
-            let dead = self.setting.sched.is_dead(holder.client);
+            let sched = &self.setting.sched;
+            let dead = sched.is_dead(holder.client) || sched.was_evicted(holder.client);
             let conflicts = holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
             (number != self.number && conflicts).then_some(number)
         })

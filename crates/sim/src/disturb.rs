@@ -40,8 +40,10 @@ impl Partitions {
     fn draw(plan: &Plan) -> Option<Partitions> {
         let mut rng = Rng::new(plan.seed ^ 0x9a27_9a27);
         let rng = &mut rng;
-        // Beside a liar nobody else may be evicted, and in a world that loses its power at the end all clients die anyway.
-        if !rng.chance(1, 5) || plan.profile == Profile::Power || plan.liar {
+        // Beside a liar nobody else may be evicted, in a world that loses its power at the end all clients die anyway, and what a full
+        // disk takes is judged where nothing else takes anything.
+        let full = plan.disk_faults.fill_every.is_some();
+        if !rng.chance(1, 5) || plan.profile == Profile::Power || plan.liar || full {
             return None;
         }
         // Within the time in which a lock is waited for, about that time, beyond the time in which a silent client is kept.

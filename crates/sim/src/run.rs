@@ -256,12 +256,15 @@ async fn check_record(
     let aftermath = record.aftermath.borrow().clone();
     if let Some(aftermath) = &aftermath {
         // Who has lost nothing of names at an object target loses no changes of the tree.
-        let names = sched.evictions_of(aftermath.client).iter().any(|eviction| eviction.names);
+        let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
         if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
-            let loses = |step: &Step| names && loses(step);
+            let loses = |step: &Step| loses_names(step.client) && loses(step);
             return aftermath::judge(kernel, &record.base, &history, aftermath, loses).await;
         }
-        dead.push(aftermath.client);
+        dead.extend(aftermath.clients.iter().copied());
+    }
+    if !dead.is_empty() {
+        dead.extend(record.unsynced.borrow().iter().copied().filter(|of| sched.was_evicted(*of)));
     }
     dead.sort_unstable();
     dead.dedup();

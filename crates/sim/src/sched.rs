@@ -132,6 +132,7 @@ struct State {
     first_death: Option<Instant>,
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
+    disturbed: bool,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -311,6 +312,13 @@ impl Sched {
         self.was_evicted_since(client, Instant::ZERO)
     }
 
+    /// Waits until no client is evicted any more.
+    pub async fn undisturbed(&self) {
+        while self.state.borrow().disturbed {
+            self.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
     /// The evictions of a client.
     pub fn evictions_of(&self, client: usize) -> Vec<Eviction> {
         self.state.borrow().evictions.iter().filter(|eviction| eviction.client == client).cloned().collect()
@@ -325,13 +333,21 @@ impl Sched {
         state.evictions.push(eviction);
     }
 
-    /// And now it knows.
-    pub fn learned_of_eviction(&self, client: usize, target: &str, now: Instant) {
+    /// Whether clients may still be evicted.
+    pub fn set_disturbed(&self, disturbed: bool) {
+        self.state.borrow_mut().disturbed = disturbed;
+    }
+
+    /// A client knows now that a target has evicted it. Whether that was noted.
+    pub fn learned_of_eviction(&self, client: usize, target: &str, now: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
         let own = |eviction: &&mut Eviction| eviction.client == client && eviction.target == target;
-        for eviction in state.evictions.iter_mut().filter(own) {
-            eviction.learned.get_or_insert(now);
+        let mut noted = false;
+        for eviction in state.evictions.iter_mut().filter(own).filter(|eviction| eviction.learned.is_none()) {
+            eviction.learned = Some(now);
+            noted = true;
         }
+        noted
     }
 
     /// A client gave something up.

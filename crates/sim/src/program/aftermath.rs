@@ -20,8 +20,8 @@ use crate::sched::{Fail, Sched};
 /// What a process was told.
 #[derive(Clone, Debug, Default)]
 pub struct Aftermath {
-    /// Which client.
-    pub client: usize,
+    /// Which clients.
+    pub clients: BTreeSet<usize>,
     /// Objects that some call met an error with.
     pub told: BTreeSet<Id>,
     /// Everything was asked for.
@@ -43,9 +43,18 @@ pub struct Asked<'a> {
 /// A client that was evicted learns of it when its connection comes back; it does not if the target has forgotten that it gave it up.
 const LEARNS_MAX: Duration = Duration::from_secs(900);
 
+impl Aftermath {
+    /// And what another client told.
+    pub fn add(&mut self, other: Aftermath) {
+        self.clients.extend(other.clients);
+        self.told.extend(other.told);
+        self.complete &= other.complete;
+    }
+}
+
 impl Asked<'_> {
     /// Asks. `files`: those that are open.
-    pub async fn ask(&self, files: BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
+    pub async fn ask(&self, files: &BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
         let client = self.kernel.client();
         let limit = self.sched.now() + LEARNS_MAX;
         while self.sched.evictions_of(client).iter().any(|eviction| eviction.learned.is_none())
@@ -58,16 +67,16 @@ impl Asked<'_> {
         let mut told = BTreeSet::new();
         let complete = self.ask_all(files, &mut told).await.is_some();
         self.sched.note(|| format!("the aftermath of client {client}: told of {told:?}, complete {complete}"));
-        Aftermath { client, told, complete }
+        Aftermath { clients: BTreeSet::from([client]), told, complete }
     }
 
     /// `None`: a client died.
-    async fn ask_all(&self, files: BTreeMap<u32, (Fd, Cred)>, told: &mut BTreeSet<Id>) -> Option<()> {
+    async fn ask_all(&self, files: &BTreeMap<u32, (Fd, Cred)>, told: &mut BTreeSet<Id>) -> Option<()> {
         for (number, (fd, cred)) in files {
             let kernel = if fd.client == self.kernel.client() { self.kernel } else { continue };
-            let id = self.model.open_files().get(&number).map(|file| file.id);
-            let synced = done(kernel.sync(&cred, &fd, false).await)?;
-            let closed = done(kernel.close(&cred, &fd, 1).await)?;
+            let id = self.model.open_files().get(number).map(|file| file.id);
+            let synced = done(kernel.sync(cred, fd, false).await)?;
+            let closed = done(kernel.close(cred, fd, 1).await)?;
             if synced.is_err() || closed.is_err() {
                 told.extend(id);
             }
@@ -119,7 +128,8 @@ pub async fn judge(
 ) -> Result<Option<String>, Fail> {
     // Without a word to anybody nothing may be lost but what the call wanted that met the eviction.
     let may_lose = !aftermath.told.is_empty();
-    let (candidates, all) = history.without(&[aftermath.client], |step| may_lose && loses(step));
+    let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
+    let (candidates, all) = history.without(&clients, |step| may_lose && loses(step));
     let in_doubt: Vec<Id> = match &history.doubt {
         Some(doubt) => history.state(history.steps.len()).concerned(&doubt.op),
         None => Vec::new(),
@@ -147,9 +157,8 @@ pub async fn judge(
         return Ok(None);
     }
     let told = &aftermath.told;
-    Ok(all.then(|| {
-        format!("it is no state that the eviction of client {} can leave (told: {told:?}){wrong}", aftermath.client)
-    }))
+    Ok(all
+        .then(|| format!("it is no state that the eviction of clients {clients:?} can leave (told: {told:?}){wrong}")))
 }
 
 /// Errors are answers; a dead client ends it.

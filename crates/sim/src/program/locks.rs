@@ -68,6 +68,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
                 Err(Fail::Dead) => continue,
+                Err(_) if outer.sched.was_evicted(kernel.client()) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };

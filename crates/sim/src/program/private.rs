@@ -168,7 +168,11 @@ impl Process {
         for fd in self.files.keys().copied().collect::<Vec<u32>>() {
             self.call(Op::Close { fd }).await?;
         }
-        Ok(())
+        // What it has made may still be lost with a client, and it is told so.
+        if !self.depends.is_empty() {
+            self.setting.sched.undisturbed().await;
+        }
+        self.evicted(None).map_or(Ok(()), |client| Err(Halt::Evicted(client)))
     }
 
     /// The process's directory is made and made durable by the superuser.
@@ -360,21 +364,28 @@ impl Process {
 
     /// A client that the process depends on and that was evicted meanwhile; `now`: this one, since then, too.
     fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
-        let depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
-        depends
-            .into_iter()
-            .find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since))
-            .map(|(client, _)| client)
+        let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
+        depends.find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
     }
 
-    /// A client was evicted: asks it what was lost.
-    async fn what_it_is_told(&mut self, client: usize) -> Aftermath {
+    /// A client was evicted: asks it what was lost, and all that are evicted before the world is quiet.
+    async fn what_it_is_told(&mut self, first: usize) -> Aftermath {
+        self.setting.sched.undisturbed().await;
+        let mut aftermath = Aftermath { complete: true, told: self.met.drain(..).collect(), ..Aftermath::default() };
         let files = core::mem::take(&mut self.files);
-        let Ok(kernel) = self.kernel(Some(client)) else { return Aftermath { client, ..Aftermath::default() } };
-        let asked =
-            aftermath::Asked { sched: &self.setting.sched, kernel: &kernel, base: &self.base, model: &self.model };
-        let mut aftermath = asked.ask(files).await;
-        aftermath.told.extend(self.met.drain(..));
+        while let Some(client) =
+            [Some(first), self.evicted(None)].into_iter().flatten().find(|client| !aftermath.clients.contains(client))
+        {
+            self.depends.remove(&client);
+            let more = match self.kernel(Some(client)) {
+                Ok(kernel) => {
+                    let (sched, base, model) = (&self.setting.sched, &self.base[..], &self.model);
+                    aftermath::Asked { sched, kernel: &kernel, base, model }.ask(&files).await
+                }
+                Err(_) => Aftermath { clients: [client].into(), ..Aftermath::default() },
+            };
+            aftermath.add(more);
+        }
         aftermath
     }
 

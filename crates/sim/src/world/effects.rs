@@ -97,12 +97,14 @@ impl World {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
                         return self.push(self.now, Happening::Answer { id, result });
                     }
+                    self.note_call(client, id, &call);
                     self.tell_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
             Happening::Answer { id, result } => {
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
+                self.note_answer(id);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             Happening::Interrupt { client, id } => {
@@ -559,6 +561,7 @@ impl World {
         if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
+        self.note_greeting(from, end.node, &frame);
         match end.node {
             Node::Server(server) => {
                 let (now, header) = (self.time_of(end.node), frame.header);

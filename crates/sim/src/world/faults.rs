@@ -77,6 +77,8 @@ pub struct Counts {
     pub partitions: u64,
     /// Evictions of clients that live.
     pub evictions: u64,
+    /// The longest that a call of a client waited that was never cut off, in milliseconds.
+    pub longest_wait_ms: u64,
     /// Errors in logs.
     pub errors_logged: u64,
 }
@@ -97,6 +99,7 @@ impl core::fmt::Display for Counts {
             ("given up", self.given_up),
             ("partitions", self.partitions),
             ("evictions", self.evictions),
+            ("longest wait beside a partition in ms", self.longest_wait_ms),
         ];
         let fell: Vec<String> =
             all.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
@@ -123,6 +126,7 @@ impl Counts {
         self.given_up += other.given_up;
         self.partitions += other.partitions;
         self.evictions += other.evictions;
+        self.longest_wait_ms = self.longest_wait_ms.max(other.longest_wait_ms);
         self.errors_logged += other.errors_logged;
     }
 }
@@ -247,11 +251,13 @@ impl World {
         self.plan_death();
         self.plan_fill();
         self.plan_partition();
+        self.note_disturbed();
     }
 
     /// No faults any more. Servers that are down come back, and disks have space.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
+        self.note_disturbed();
         self.liar_ends();
         for server in 0..self.servers.len() {
             self.free(server);
@@ -311,7 +317,10 @@ impl World {
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::Cut { conn } => self.cut(conn),
-            Fault::Join { client } => self.join(client),
+            Fault::Join { client } => {
+                self.join(client);
+                self.note_disturbed();
+            }
             Fault::Free { server } => {
                 self.trace.note(self.now, &[42, server as u64], || {
                     format!("the disk of {} has space again", self.servers[server].name)

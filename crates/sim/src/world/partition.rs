@@ -10,8 +10,11 @@
 //! Client 0 is never cut off if there are others: what waits for it shows whether one client holds up another.
 
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use proto::TargetKind;
+use client::api::Call;
+use proto::frame::flags;
+use proto::{Frame, Opcode, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::faults::{Fault, around};
@@ -64,6 +67,10 @@ pub struct Partitioning {
     now: Vec<Partition>,
     /// Clients that were cut off at some time.
     cut_off: Vec<usize>,
+    /// Clients that servers have answered: before that there is nothing that an eviction could take.
+    greeted: BTreeSet<(usize, usize)>,
+    /// When calls of client 0 began.
+    calls: BTreeMap<u64, Instant>,
     rng: Rng,
 }
 
@@ -73,7 +80,15 @@ impl Partitioning {
         let planned = plan.disturbances.partitions;
         let rng = Rng::new(plan.seed ^ 0x9a28_9a28);
         let left = planned.map_or(0, |planned| planned.count);
-        Partitioning { plan: planned, left, now: Vec::new(), cut_off: Vec::new(), rng }
+        Partitioning {
+            plan: planned,
+            left,
+            now: Vec::new(),
+            cut_off: Vec::new(),
+            greeted: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            rng,
+        }
     }
 
     fn find(&mut self, from: Node, to: Node) -> Option<&mut Partition> {
@@ -162,6 +177,12 @@ impl World {
         self.partitioning.find(from, to).is_some() || self.partitioning.find(to, from).is_some()
     }
 
+    /// Programs whose clients may still be evicted wait for the end of that.
+    pub(super) fn note_disturbed(&mut self) {
+        let more = self.partitioning.plan.is_some() && self.partitioning.left > 0 && self.faults.on;
+        self.sched.set_disturbed(more || !self.partitioning.now.is_empty());
+    }
+
     /// Whether nobody is cut off any more.
     pub fn all_are_joined(&self) -> bool {
         self.partitioning.now.is_empty()
@@ -175,7 +196,7 @@ impl World {
             return;
         };
         let name = self.servers[server].name.clone();
-        if name.kind == TargetKind::Mgt {
+        if name.kind == TargetKind::Mgt || !self.partitioning.greeted.contains(&(client, server)) {
             return;
         }
         self.faults.counts.evictions += 1;
@@ -195,8 +216,40 @@ impl World {
 
     /// A line of a client's log: it may say that it was evicted.
     pub(super) fn hear_that_evicted(&mut self, client: usize, line: &str) {
-        if let Some((target, _)) = line.split_once(" evicted this client: ") {
-            self.sched.learned_of_eviction(client, target, self.now);
+        if let Some((target, _)) = line.split_once(" evicted this client: ")
+            && self.plan.disturbances.partitions.is_some()
+            && !self.sched.learned_of_eviction(client, target, self.now)
+        {
+            let (target, names) = (target.to_owned(), target.contains("MDT"));
+            self.sched.note_eviction(Eviction { client, target, names, at: self.now, learned: Some(self.now) });
+        }
+    }
+
+    /// A client has got a frame.
+    pub(super) fn note_greeting(&mut self, from: Node, to: Node, frame: &Frame) {
+        let header = &frame.header;
+        if let (Node::Server(server), Node::Client(client)) = (from, to)
+            && header.opcode == Opcode::Connect as u16
+            && header.has(flags::REPLY)
+            && header.status == 0
+        {
+            self.partitioning.greeted.insert((client, server));
+        }
+    }
+
+    /// A call reaches its client.
+    pub(super) fn note_call(&mut self, client: usize, id: u64, call: &Call) {
+        // Who waits for a record lock waits for a program.
+        if client == 0 && self.plan.disturbances.partitions.is_some() && !matches!(call, Call::Setlk { .. }) {
+            self.partitioning.calls.insert(id, self.now);
+        }
+    }
+
+    /// A call was answered.
+    pub(super) fn note_answer(&mut self, id: u64) {
+        if let Some(begun) = self.partitioning.calls.remove(&id) {
+            let waited = self.now.since(begun).as_millis() as u64;
+            self.faults.counts.longest_wait_ms = self.faults.counts.longest_wait_ms.max(waited);
         }
     }
 }

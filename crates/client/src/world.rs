@@ -169,6 +169,8 @@ pub struct World {
     pub failed: bool,
     /// The root is being fetched.
     pub rooting: bool,
+    /// How often this client had been evicted when that was begun.
+    pub root_generation: u32,
     /// When it is looked what a mount that is not complete waits for, and what was said of it last.
     pub mount_look: Option<Instant>,
     /// See there.
@@ -191,6 +193,8 @@ pub struct World {
     pub lost: Option<Errno>,
     /// Some answered change was lost, at some time: calls look whether they are to be told.
     pub changes_lost: bool,
+    /// Objects of which something was lost that nobody was told, and of which no node is left.
+    pub untold: std::collections::VecDeque<(u64, Errno)>,
     /// When `WaitKey::Timer` is to be woken.
     pub timer: Option<Instant>,
     /// Calls that wait while the kernel holds directories locked for them.
@@ -244,6 +248,7 @@ impl World {
             mounted: false,
             failed: false,
             rooting: false,
+            root_generation: 0,
             mount_look: None,
             mount_waits: Vec::new(),
             mount_deadline: None,
@@ -254,6 +259,7 @@ impl World {
             crowded: VecDeque::new(),
             unmounting: false,
             changes_lost: false,
+            untold: std::collections::VecDeque::new(),
             lost: None,
             timer: None,
             gates: Vec::new(),

@@ -11,6 +11,7 @@ use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
 use crate::world::Canary;
+use crate::world::faults::Counts;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -249,6 +250,7 @@ struct Sum {
     undecided: u64,
     repeated: u64,
     last: u64,
+    fell: Counts,
     failed: Option<u64>,
 }
 
@@ -262,6 +264,7 @@ impl Sum {
         self.done += 1;
         self.events += report.events;
         self.undecided += report.undecided;
+        self.fell.add(&report.faults);
         self.repeated += u64::from(report.repeated.0 + report.repeated.1 > 0);
         self.last = self.last.max(seed);
     }
@@ -293,7 +296,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
             }
         }
     });
-    let Sum { done, events, undecided, repeated, last, failed } = sum;
+    let Sum { done, events, undecided, repeated, last, fell, failed } = sum;
     if let Some(seed) = failed {
         // Again, with its lines.
         one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
@@ -304,6 +307,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
         "seeds {} to {last}: {events} events; requests were sent again in {repeated} of {done} runs",
         settings.first_seed
     ));
+    say(format!("what fell: {fell}"));
     say(format!("{undecided} histories undecided"));
     say(format!("{done} passed, 0 failed"));
     Outcome { fine: true, done }
@@ -375,7 +379,7 @@ fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> 
 
 fn summary(report: &Report) -> String {
     format!(
-        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}",
+        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; what fell: {}",
         report.plan.seed,
         report.plan.profile.name(),
         report.plan.clients,
@@ -384,6 +388,7 @@ fn summary(report: &Report) -> String {
         report.time,
         report.repeated.0,
         report.repeated.1,
-        report.digest
+        report.digest,
+        report.faults
     )
 }

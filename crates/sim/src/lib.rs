@@ -20,6 +20,7 @@
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
+mod disturb;
 mod entry;
 mod kernel;
 mod linear;
@@ -40,3 +41,4 @@ pub use run::{Report, run as run_plan};
 pub use scenario::{Story, Told, Wrong, stories};
 pub use trace::Keep;
 pub use world::Canary;
+pub use world::faults::Counts;

@@ -8,6 +8,8 @@ use core::time::Duration;
 use rpc::at::Timeouts;
 use stdx::Rng;
 
+use crate::disturb::Disturbances;
+
 /// What kinds of faults a run has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Profile {
@@ -177,10 +179,12 @@ pub struct Plan {
     pub user_percent: u64,
     /// There is a client that lies.
     pub liar: bool,
+    /// What else goes wrong with the world.
+    pub disturbances: Disturbances,
 }
 
 /// One of several, with weights.
-fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
+pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
     let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
     let mut left = rng.below(total);
     for &(weight, choice) in choices {
@@ -195,6 +199,11 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
+        Plan::before_disturbances(seed).with_disturbances()
+    }
+
+    /// The same as earlier versions drew it: nobody is cut off.
+    pub fn before_disturbances(seed: u64) -> Plan {
         Plan::before_full_disks(seed).with_disks()
     }
 
@@ -255,6 +264,7 @@ impl Plan {
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
             liar: false,
+            disturbances: Disturbances::default(),
         };
         plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
@@ -332,6 +342,12 @@ impl Plan {
         self
     }
 
+    /// From streams of their own.
+    fn with_disturbances(mut self) -> Plan {
+        self.disturbances = Disturbances::draw(&self);
+        self
+    }
+
     /// A small cluster without faults, for stories in which one is planned.
     pub fn still(seed: u64) -> Plan {
         Plan {
@@ -369,6 +385,7 @@ impl Plan {
             file_max: 1 << 20,
             user_percent: 0,
             liar: false,
+            disturbances: Disturbances::default(),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::synced::Synced;
-use crate::program::{Mounts, Setting, locks, shared, verify};
+use crate::program::{Mounts, Setting, aftermath, locks, shared, verify};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -165,7 +165,7 @@ impl<'w> Run<'w> {
         }
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "not everything ends after the last fault", |world| {
-            world.sched.is_idle() && world.all_serve()
+            world.sched.is_idle() && world.all_serve() && world.all_are_joined()
         })
     }
 
@@ -276,6 +276,19 @@ async fn check_record(
     let lost = record.lost(sched);
     let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
     dead.extend(*record.doubtful.borrow());
+    let aftermath = record.aftermath.borrow().clone();
+    if let Some(aftermath) = &aftermath {
+        // Who has lost nothing of names at an object target loses no changes of the tree.
+        let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
+        if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
+            let loses = |step: &Step| loses_names(step.client) && loses(step);
+            return aftermath::judge(kernel, &record.base, &history, aftermath, loses).await;
+        }
+        dead.extend(aftermath.clients.iter().copied());
+    }
+    if !dead.is_empty() {
+        dead.extend(record.unsynced.borrow().iter().copied().filter(|of| sched.was_evicted(*of)));
+    }
     dead.sort_unstable();
     dead.dedup();
     if dead.is_empty() {

@@ -90,6 +90,24 @@ pub struct Loss {
     pub parts: Vec<Range<u64>>,
 }
 
+/// A client that lives was given up by a target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Eviction {
+    /// Who.
+    pub client: usize,
+    /// By whom.
+    pub target: String,
+    /// That is a metadata target.
+    pub names: bool,
+    /// When.
+    pub at: Instant,
+    /// When the client learned of it.
+    pub learned: Option<Instant>,
+}
+
+/// After a client has learned that it was evicted its kernel may answer from what it has for so long.
+pub const KERNEL_SETTLES: Duration = Duration::from_millis(50);
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 #[derive(Default)]
@@ -112,6 +130,8 @@ struct State {
     dead: Vec<(usize, Instant)>,
     lanes: Vec<Lane>,
     losses: Vec<Loss>,
+    evictions: Vec<Eviction>,
+    disturbed: bool,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -275,7 +295,7 @@ impl Sched {
         self.state.borrow().left.contains(&client)
     }
 
-    /// When the first client died.
+    /// When the first client died or was evicted.
     pub fn first_death(&self) -> Option<Instant> {
         self.state.borrow().dead.first().map(|(_, at)| *at)
     }
@@ -290,7 +310,55 @@ impl Sched {
         self.state.borrow().losses.clone()
     }
 
+    /// Whether a client was evicted whose programs depended on it since then: what they saw and made through it is uncertain.
+    pub fn was_evicted_since(&self, client: usize, from: Instant) -> bool {
+        let state = self.state.borrow();
+        let touches = |eviction: &Eviction| eviction.learned.is_none_or(|learned| learned + KERNEL_SETTLES >= from);
+        state.evictions.iter().any(|eviction| eviction.client == client && touches(eviction))
+    }
+
+    /// Whether a client was ever evicted.
+    pub fn was_evicted(&self, client: usize) -> bool {
+        self.was_evicted_since(client, Instant::ZERO)
+    }
+
+    /// Waits until no client is evicted any more.
+    pub async fn undisturbed(&self) {
+        while self.state.borrow().disturbed {
+            self.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The evictions of a client.
+    pub fn evictions_of(&self, client: usize) -> Vec<Eviction> {
+        self.state.borrow().evictions.iter().filter(|eviction| eviction.client == client).cloned().collect()
+    }
+
     // --- for the world ---
+
+    /// A client was evicted: to others that is as if it had died.
+    pub fn note_eviction(&self, eviction: Eviction) {
+        let state = &mut *self.state.borrow_mut();
+        state.first_death.get_or_insert(eviction.at);
+        state.evictions.push(eviction);
+    }
+
+    /// Whether clients may still be evicted.
+    pub fn set_disturbed(&self, disturbed: bool) {
+        self.state.borrow_mut().disturbed = disturbed;
+    }
+
+    /// A client knows now that a target has evicted it. Whether that was noted.
+    pub fn learned_of_eviction(&self, client: usize, target: &str, now: Instant) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let own = |eviction: &&mut Eviction| eviction.client == client && eviction.target == target;
+        let mut noted = false;
+        for eviction in state.evictions.iter_mut().filter(own).filter(|eviction| eviction.learned.is_none()) {
+            eviction.learned = Some(now);
+            noted = true;
+        }
+        noted
+    }
 
     /// A client gave something up.
     pub fn note_loss(&self, loss: Loss) {
@@ -373,10 +441,16 @@ impl Sched {
     }
 
     /// How far a client is.
-    pub fn note_lane(&self, client: usize, lane: Lane) {
-        let lanes = &mut self.state.borrow_mut().lanes;
+    pub fn note_lane(&self, client: usize, mut lane: Lane) {
+        let state = &mut *self.state.borrow_mut();
+        let evicted = state.evictions.iter().any(|eviction| eviction.client == client && eviction.names);
+        let lanes = &mut state.lanes;
         if lanes.len() <= client {
             lanes.resize(client + 1, Lane::default());
+        }
+        if evicted {
+            // What it counts as settled from then on is not what servers have.
+            lane.told = lanes[client].told;
         }
         lanes[client] = lane;
     }

@@ -316,6 +316,18 @@ impl Model {
         }
     }
 
+    /// The objects that a call is about, and the directories of its names.
+    pub fn concerned(&self, op: &Op) -> Vec<Id> {
+        let (root, mut op) = (Cred::default(), op.clone());
+        let opened = op.fd().and_then(|fd| self.open.get(&fd)).map(|file| file.id);
+        let mut found: Vec<Id> = opened.into_iter().collect();
+        for (_, path) in op.paths_mut() {
+            found.extend(self.walk(&root, path).ok());
+            found.extend(path.split_last().and_then(|(_, parent)| self.walk(&root, &parent.to_vec()).ok()));
+        }
+        found
+    }
+
     fn file(&self, fd: u32) -> Result<OpenFile, Errno> {
         self.open.get(&fd).copied().ok_or(Errno::EBADF)
     }

@@ -68,6 +68,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
                 Err(Fail::Dead) => continue,
+                Err(_) if outer.sched.was_evicted(kernel.client()) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
@@ -108,6 +109,10 @@ impl Process {
         for _ in 0..calls {
             if self.setting.sched.has_failed() || self.over.get() {
                 return Ok(());
+            }
+            // Of an evicted client nothing is known any more; what it holds it gives back.
+            if self.is_evicted() {
+                break;
             }
             let pause = Duration::from_micros(self.rng.below(2_000));
             self.setting.sched.sleep(pause).await;
@@ -162,6 +167,8 @@ impl Process {
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
+            // What its server gave up it has no longer, whatever it was told before.
+            Err(Fail::Errno(_)) if self.is_evicted() => return Ok(()),
             Err(Fail::Errno(Errno::EIO)) if self.setting.sched.first_death().is_some() => {
                 self.over.set(true);
                 return Ok(());
@@ -215,8 +222,12 @@ impl Process {
         Ok(())
     }
 
+    fn is_evicted(&self) -> bool {
+        self.setting.sched.was_evicted(self.kernel.client())
+    }
+
     fn judge(&self, wrong: Option<String>) {
-        if let Some(wrong) = wrong.filter(|_| !self.over.get()) {
+        if let Some(wrong) = wrong.filter(|_| !self.over.get() && !self.is_evicted()) {
             let sched = &self.setting.sched;
             sched.fail(format!("locks: {wrong}; the table: {:?}", self.table.borrow()));
         }
@@ -226,7 +237,8 @@ impl Process {
     fn excuse(&self, from: usize, to: usize, wanted: u8, of: impl Fn(&Hold, bool) -> u8) -> Option<usize> {
         let table = self.table.borrow();
         table.iter().enumerate().find_map(|(number, holder)| {
-            let dead = self.setting.sched.is_dead(holder.client);
+            let sched = &self.setting.sched;
+            let dead = sched.is_dead(holder.client) || sched.was_evicted(holder.client);
             let conflicts = holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
             (number != self.number && conflicts).then_some(number)
         })

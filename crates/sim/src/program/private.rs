@@ -9,8 +9,9 @@ use std::rc::Rc;
 use client::api::SetStat;
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
-use stdx::Rng;
+use stdx::{Instant, Rng};
 
+use super::aftermath::{self, Aftermath};
 use super::draw::{Draw, Taste};
 use super::history::{Doubt, History, Step};
 use super::perform::Hands;
@@ -30,6 +31,10 @@ pub struct Process {
     model: Model,
     born: i64,
     files: BTreeMap<u32, (Fd, Cred)>,
+    /// Of clients that it depends on: since when.
+    depends: BTreeMap<usize, Instant>,
+    /// What the call was about that met an eviction, if that failed.
+    met: Vec<Id>,
     serial: u64,
     user_percent: u64,
     think: (u64, crate::plan::Span),
@@ -62,6 +67,8 @@ pub struct Record {
     pub doubtful: Rc<RefCell<Option<usize>>>,
     /// Clients that it made changes through that no sync covers.
     pub unsynced: Rc<RefCell<Vec<usize>>>,
+    /// A client was evicted with work of its own: what it was told of that.
+    pub aftermath: Rc<RefCell<Option<Aftermath>>>,
     beside: Rc<RefCell<Option<Beside>>>,
 }
 
@@ -88,6 +95,8 @@ enum Halt {
     Bereft(usize),
     /// An oracle was not satisfied.
     Wrong,
+    /// A client was evicted that the process depended on.
+    Evicted(usize),
     /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
     Robbed,
 }
@@ -102,8 +111,10 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     let doubtful = Rc::new(RefCell::new(None));
     let unsynced = Rc::new(RefCell::new(Vec::new()));
     let beside = Rc::new(RefCell::new(None));
+    let after = Rc::new(RefCell::new(None));
     let mut clients = Vec::new();
-    if plan.node_faults.death_every.is_some() && rng.chance(2, 3) {
+    let leave = plan.node_faults.death_every.is_some() || plan.disturbances.partitions.is_some();
+    if leave && rng.chance(2, 3) {
         clients.push(rng.below(plan.clients as u64) as usize);
     }
     let process = Process {
@@ -115,6 +126,8 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         model,
         born,
         files: BTreeMap::new(),
+        depends: BTreeMap::new(),
+        met: Vec::new(),
         serial: number as u64 * 1_000_000,
         user_percent: plan.user_percent,
         think: (plan.think_percent, plan.think),
@@ -123,14 +136,16 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         history: history.clone(),
         beside: beside.clone(),
     };
-    let (calls, doubt) = (plan.calls, doubtful.clone());
+    let (calls, doubt, aftermath) = (plan.calls, doubtful.clone(), after.clone());
     setting.sched.spawn(format!("process {number}"), async move {
         let mut process = process;
-        if let Err(Halt::Bereft(client)) = process.live(uid, mode, calls).await {
-            *doubt.borrow_mut() = Some(client);
+        match process.live(uid, mode, calls).await {
+            Err(Halt::Bereft(client)) => *doubt.borrow_mut() = Some(client),
+            Err(Halt::Evicted(client)) => *aftermath.borrow_mut() = Some(process.what_it_is_told(client).await),
+            _ => {}
         }
     });
-    Record { base, history, doubtful, unsynced, beside }
+    Record { base, history, doubtful, unsynced, aftermath: after, beside }
 }
 
 impl Process {
@@ -153,7 +168,11 @@ impl Process {
         for fd in self.files.keys().copied().collect::<Vec<u32>>() {
             self.call(Op::Close { fd }).await?;
         }
-        Ok(())
+        // What it has made may still be lost with a client, and it is told so.
+        if !self.depends.is_empty() {
+            self.setting.sched.undisturbed().await;
+        }
+        self.evicted(None).map_or(Ok(()), |client| Err(Halt::Evicted(client)))
     }
 
     /// The process's directory is made and made durable by the superuser.
@@ -170,6 +189,7 @@ impl Process {
         match made.await {
             Ok(()) => {}
             Err(Fail::Dead) => return Err(Halt::Bereft(kernel.client())),
+            Err(_) if self.setting.sched.was_evicted(kernel.client()) => return Err(Halt::Bereft(kernel.client())),
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
         let born = When { from: self.born, to: self.setting.sched.wall_ns() };
@@ -187,6 +207,9 @@ impl Process {
     fn look_around(&mut self) -> Result<(), Halt> {
         if let Some(&client) = self.unsynced.borrow().iter().find(|client| self.setting.sched.is_dead(**client)) {
             return Err(Halt::Bereft(client));
+        }
+        if let Some(client) = self.evicted(None) {
+            return Err(Halt::Evicted(client));
         }
         let lost: Vec<u32> = self
             .files
@@ -237,7 +260,7 @@ impl Process {
         };
         let cred = Cred { umask: [0, 0o022, 0o077][self.rng.below(3) as usize], ..cred };
         let sched = self.setting.sched.clone();
-        let (from, before) = (sched.wall_ns(), sched.lanes());
+        let (from, before, begun) = (sched.wall_ns(), sched.lanes(), sched.now());
         let blind = self.rng.chance(1, 4) && !self.needs_look(&op);
         sched.note(|| format!("process {} on client {}: {}", self.number, kernel.client(), op.show()));
         let mut files: BTreeMap<u32, Fd> = self.files.iter().map(|(n, (fd, _))| (*n, fd.clone())).collect();
@@ -259,6 +282,16 @@ impl Process {
             let doubt = Doubt { op, cred, when, client: kernel.client(), before };
             self.history.borrow_mut().doubt = Some(doubt);
             return Err(Halt::Bereft(client));
+        }
+        if let Some(client) = self.evicted(Some((kernel.client(), begun))) {
+            // It waited beside an eviction: it may have met that.
+            let doubt = Doubt { op, cred, when, client: kernel.client(), before };
+            sched.note(|| format!("process {} is told {result:?} beside the eviction of client {client}", self.number));
+            if result.is_err() {
+                self.met = self.model.concerned(&doubt.op);
+            }
+            self.history.borrow_mut().doubt = Some(doubt);
+            return Err(Halt::Evicted(client));
         }
         kernel.as_done(&mut op, &result);
         let robbed = self.robbed();
@@ -286,6 +319,7 @@ impl Process {
             }
             _ => {}
         }
+        self.depend(&op, kernel.client(), result.is_ok(), begun);
         self.remember(op, cred, when, kernel.client(), result.is_ok(), before);
         if robbed.is_some() {
             return Err(Halt::Robbed);
@@ -315,6 +349,44 @@ impl Process {
             _ => (first, Bytes::new()),
         };
         *self.beside.borrow_mut() = Some(Beside { id, part: start..u64::MAX, appended });
+    }
+
+    /// A call through a client has ended: since when the process depends on that client.
+    fn depend(&mut self, op: &Op, client: usize, succeeded: bool, begun: Instant) {
+        if succeeded && (op.changes() || matches!(op, Op::Open { .. })) {
+            self.depends.entry(client).or_insert(begun);
+        }
+        let open = self.files.values().any(|(fd, _)| fd.client == client);
+        if !open && succeeded && matches!(op, Op::Syncfs) {
+            self.depends.remove(&client);
+        }
+    }
+
+    /// A client that the process depends on and that was evicted meanwhile; `now`: this one, since then, too.
+    fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
+        let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
+        depends.find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
+    }
+
+    /// A client was evicted: asks it what was lost, and all that are evicted before the world is quiet.
+    async fn what_it_is_told(&mut self, first: usize) -> Aftermath {
+        self.setting.sched.undisturbed().await;
+        let mut aftermath = Aftermath { complete: true, told: self.met.drain(..).collect(), ..Aftermath::default() };
+        let files = core::mem::take(&mut self.files);
+        while let Some(client) =
+            [Some(first), self.evicted(None)].into_iter().flatten().find(|client| !aftermath.clients.contains(client))
+        {
+            self.depends.remove(&client);
+            let more = match self.kernel(Some(client)) {
+                Ok(kernel) => {
+                    let (sched, base, model) = (&self.setting.sched, &self.base[..], &self.model);
+                    aftermath::Asked { sched, kernel: &kernel, base, model }.ask(&files).await
+                }
+                Err(_) => Aftermath { clients: [client].into(), ..Aftermath::default() },
+            };
+            aftermath.add(more);
+        }
+        aftermath
     }
 
     /// Whether Linux's own look at the names decides: a link that it would have followed, or one of two names too long.

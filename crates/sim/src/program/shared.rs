@@ -65,7 +65,9 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     setting.sched.spawn(title.clone(), async move {
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
         if let Err(fail) = own.make(&kernel).await {
-            if let Fail::Errno(errno) = fail {
+            if let Fail::Errno(errno) = fail
+                && !outer.sched.was_evicted(kernel.client())
+            {
                 outer.sched.fail(format!("{title} cannot make its directories: {}", errno.name()));
             }
             return;

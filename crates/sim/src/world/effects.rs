@@ -8,6 +8,7 @@ use stdx::Instant;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
+use super::partition::Passage;
 use super::{Canary, Happening, World, space};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
@@ -96,12 +97,14 @@ impl World {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
                         return self.push(self.now, Happening::Answer { id, result });
                     }
+                    self.note_call(client, id, &call);
                     self.tell_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
             Happening::Answer { id, result } => {
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
+                self.note_answer(id);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             Happening::Interrupt { client, id } => {
@@ -328,6 +331,7 @@ impl World {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
                 // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
                 self.judge_eviction(server, &line);
+                self.hear_of_eviction(server, &line);
                 if line.contains("older copy") && !line.contains("liar (") {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
@@ -412,6 +416,7 @@ impl World {
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
                 self.hear_of_loss(&line);
+                self.hear_that_evicted(client, &line);
             }
         }
     }
@@ -435,6 +440,9 @@ impl World {
             .iter()
             .find_map(|nid| self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some()));
         match target {
+            Some(server) if self.is_cut_off(node, Node::Server(server)) => {
+                self.after(super::partition::DIAL_TIME, Happening::DialFailed { node, life, number });
+            }
             Some(server) if !self.faults.dial_fails() => {
                 let to = (Node::Server(server), self.servers[server].life);
                 let conn = self.net.connect((node, life, number), to);
@@ -515,6 +523,12 @@ impl World {
         if matches!(self.canary, Canary::Swallow | Canary::KeepObjects) && self.swallow(conn, side, &frame) {
             return;
         }
+        let (sender, receiver) = (node, self.net.get(conn).ends[side].node);
+        let passage = self.passage(conn, sender, receiver);
+        if passage == Passage::Lost {
+            self.trace.say(self.now, || format!("cut off on connection {conn}: {}", frame_line(&frame)));
+            return;
+        }
         let fate = self.trap_frame().unwrap_or_else(|| self.faults.frame(self.now));
         if let Some(delay) = fate.cut_after {
             self.after(delay, Happening::Fault(super::faults::Fault::Cut { conn }));
@@ -525,7 +539,10 @@ impl World {
         for _ in 0..fate.copies {
             let delay = self.plan.network.draw(&mut self.rng) + fate.late;
             let end = self.net.end(conn, side);
-            let at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            let mut at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            if let Passage::Held(until) = passage {
+                at = at.max(until + delay);
+            }
             end.last = at;
             self.push(at, Happening::Frame { conn, side, frame: frame.clone() });
         }
@@ -544,6 +561,7 @@ impl World {
         if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
+        self.note_greeting(from, end.node, &frame);
         match end.node {
             Node::Server(server) => {
                 let (now, header) = (self.time_of(end.node), frame.header);
@@ -588,10 +606,17 @@ impl World {
     /// One side closes: the other gets what is on its way, and then the end.
     fn hang_up(&mut self, conn: usize, side: usize) {
         self.net.end(conn, side).dead_from = Some(self.now);
+        let ends = &self.net.get(conn).ends;
+        let (from, to) = (ends[side].node, ends[1 - side].node);
+        let passage = self.passage(conn, from, to);
         let other = self.net.end(conn, 1 - side);
-        let at = other.last.max(self.now) + Duration::from_micros(20);
+        let mut at = other.last.max(self.now) + Duration::from_micros(20);
+        if let Passage::Held(until) = passage {
+            at = at.max(until);
+        }
         other.last = at;
-        if other.dead_from.is_none() {
+        // What is lost is told when the connection is cut.
+        if other.dead_from.is_none() && passage != Passage::Lost {
             self.push(at, Happening::Closed { conn, side: 1 - side });
         }
     }

@@ -28,7 +28,14 @@ pub enum Fault {
     Death,
     /// Others fill the disk of some server.
     Fill,
-    /// And free it.
+    /// Some client is cut off.
+    Part,
+    /// And is so no longer.
+    Join {
+        /// Who.
+        client: usize,
+    },
+    /// The disk has space again.
     Free {
         /// Whose.
         server: usize,
@@ -66,8 +73,38 @@ pub struct Counts {
     pub fills: u64,
     /// Times that clients gave up what they could not write.
     pub given_up: u64,
+    /// Clients that were cut off for a while.
+    pub partitions: u64,
+    /// Evictions of clients that live.
+    pub evictions: u64,
+    /// The longest that a call of a client waited that was never cut off, in milliseconds.
+    pub longest_wait_ms: u64,
     /// Errors in logs.
     pub errors_logged: u64,
+}
+
+impl core::fmt::Display for Counts {
+    /// What fell at all.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let all = [
+            ("frames lost", self.lost),
+            ("doubled", self.doubled),
+            ("late", self.late),
+            ("cuts", self.cuts),
+            ("dials", self.dials),
+            ("crashes", self.crashes),
+            ("deaths", self.deaths),
+            ("power", self.power),
+            ("fills", self.fills),
+            ("given up", self.given_up),
+            ("partitions", self.partitions),
+            ("evictions", self.evictions),
+            ("longest wait beside a partition in ms", self.longest_wait_ms),
+        ];
+        let fell: Vec<String> =
+            all.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
+        f.write_str(&fell.join(", "))
+    }
 }
 
 impl Counts {
@@ -87,7 +124,17 @@ impl Counts {
         self.power += other.power;
         self.fills += other.fills;
         self.given_up += other.given_up;
+        self.partitions += other.partitions;
+        self.evictions += other.evictions;
+        self.longest_wait_ms = self.longest_wait_ms.max(other.longest_wait_ms);
         self.errors_logged += other.errors_logged;
+    }
+}
+
+impl Counts {
+    /// Nothing has fallen so far that could have kept a client from its servers but partitions.
+    pub fn is_only_partitions(&self) -> bool {
+        self.lost + self.late + self.cuts + self.crashes + self.deaths + self.power == 0
     }
 }
 
@@ -141,7 +188,14 @@ impl Faults {
             },
             at_commit,
             // Where clients die or lie, locks are soon taken from those who do not answer: nobody may be late by that much.
-            late_max_us: if plan.node_faults.death_every.is_some() || plan.liar { 2_000_000 } else { 15_000_000 },
+            late_max_us: if plan.node_faults.death_every.is_some()
+                || plan.liar
+                || plan.disturbances.partitions.is_some()
+            {
+                2_000_000
+            } else {
+                15_000_000
+            },
             rng,
         }
     }
@@ -183,7 +237,7 @@ impl Faults {
 }
 
 /// A time around a mean, long ones rarer than short ones.
-fn around(rng: &mut Rng, mean: Duration) -> Duration {
+pub(super) fn around(rng: &mut Rng, mean: Duration) -> Duration {
     let share = rng.range(1, 1_000) as f64 / 1_000.0;
     mean.mul_f64(-share.ln() + 0.01)
 }
@@ -196,11 +250,14 @@ impl World {
         self.plan_crash();
         self.plan_death();
         self.plan_fill();
+        self.plan_partition();
+        self.note_disturbed();
     }
 
     /// No faults any more. Servers that are down come back, and disks have space.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
+        self.note_disturbed();
         self.liar_ends();
         for server in 0..self.servers.len() {
             self.free(server);
@@ -260,6 +317,10 @@ impl World {
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::Cut { conn } => self.cut(conn),
+            Fault::Join { client } => {
+                self.join(client);
+                self.note_disturbed();
+            }
             Fault::Free { server } => {
                 self.trace.note(self.now, &[42, server as u64], || {
                     format!("the disk of {} has space again", self.servers[server].name)
@@ -286,6 +347,10 @@ impl World {
                     self.kill_client(client);
                 }
                 self.plan_death();
+            }
+            Fault::Part => {
+                self.part();
+                self.plan_partition();
             }
             Fault::Fill => {
                 self.fill();
@@ -397,7 +462,7 @@ impl World {
         }
     }
 
-    fn cut(&mut self, conn: usize) {
+    pub(super) fn cut(&mut self, conn: usize) {
         if self.net.get(conn).ends.iter().all(|end| !end.open) {
             return;
         }

@@ -14,6 +14,7 @@ pub mod liar;
 mod loss;
 pub mod mount;
 pub mod net;
+pub mod partition;
 pub mod pause;
 pub mod server;
 pub mod trap;
@@ -170,6 +171,8 @@ pub struct World {
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
+    /// Clients that are cut off.
+    pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
     queue: BinaryHeap<Reverse<Entry>>,
@@ -205,6 +208,7 @@ impl World {
             crashes: Vec::new(),
             trap: None,
             canary: Canary::None,
+            partitioning: partition::Partitioning::new(&plan),
             liar,
             queue: BinaryHeap::new(),
             order: 0,

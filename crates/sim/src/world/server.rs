@@ -123,8 +123,9 @@ impl Server {
 
     /// Starts its machine.
     pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
-        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar;
-        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar;
+        let partitions = plan.disturbances.partitions.is_some();
+        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar || partitions;
+        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar && !partitions;
         let usual = Options::default();
         let options = Options {
             name: Some(self.name.clone()),

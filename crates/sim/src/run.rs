@@ -14,7 +14,7 @@ use crate::linear::Verdict;
 use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
-use crate::program::{Mounts, Setting, locks, shared, verify};
+use crate::program::{Mounts, Setting, locks, shared, verify, writers};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -82,6 +82,7 @@ struct Run<'w> {
     setting: Setting,
     records: Vec<Record>,
     groups: Vec<shared::Record>,
+    writers: Vec<writers::Record>,
     /// Histories of groups without a verdict.
     undecided: u64,
 }
@@ -90,7 +91,7 @@ impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
-        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), undecided: 0 }
+        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), writers: Vec::new(), undecided: 0 }
     }
 
     fn all(&mut self) -> Result<(), String> {
@@ -132,6 +133,10 @@ impl<'w> Run<'w> {
         }
         if self.world.plan.groups > 1 {
             locks::start(&self.setting, 0, rng.fork());
+        }
+        for number in 0..self.world.plan.writers {
+            let record = writers::start(&self.setting, &self.world.plan, number, rng.fork());
+            self.writers.push(record);
         }
         Ok(())
     }
@@ -190,7 +195,7 @@ impl<'w> Run<'w> {
         self.bounded(limit, "clients that died are not given up", World::all_dead_are_gone)?;
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
-        let groups = self.groups.clone();
+        let (groups, writers) = (self.groups.clone(), self.writers.clone());
         let first_death = sched.first_death();
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
@@ -212,6 +217,11 @@ impl<'w> Run<'w> {
                     Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
                 }
             }
+            for group in writers {
+                if group.observe(&setting, &kernel).await.is_none() {
+                    sched.fail("the file of the writers cannot be read at the end".to_owned());
+                }
+            }
             if first_death.is_none() {
                 for group in groups {
                     if group.observe(&setting, &kernel).await.is_none() {
@@ -223,6 +233,9 @@ impl<'w> Run<'w> {
         });
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
+        for group in &self.writers {
+            group.check(first_death, &self.world.sched.losses())?;
+        }
         for group in &self.groups {
             let verdict = group.check(first_death, &self.world.sched.losses(), &self.world.crashes)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);

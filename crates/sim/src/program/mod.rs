@@ -5,6 +5,7 @@
 //! - [`shared`]: calls at random in the same directories and files at once; the history of all is checked when all have
 //!   ended.
 //! - [`locks`]: record locks and `flock` on one file, against each other.
+//! - [`writers`]: writes and reads at different places of one file, from several clients at once.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
@@ -15,6 +16,7 @@ pub mod perform;
 pub mod private;
 pub mod shared;
 pub mod verify;
+pub mod writers;
 
 use core::cell::RefCell;
 use std::rc::Rc;

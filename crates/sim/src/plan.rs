@@ -125,6 +125,8 @@ pub struct Plan {
     pub calls: u32,
     /// Groups of processes that share a directory.
     pub groups: usize,
+    /// Groups of processes that write at different places of a file.
+    pub writers: usize,
     /// All targets live and die together.
     pub one_server: bool,
     /// One way of a frame.
@@ -199,7 +201,7 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_disturbances(seed).with_disturbances()
+        Plan::before_disturbances(seed).with_disturbances().with_writers()
     }
 
     /// The same as earlier versions drew it: nobody is cut off.
@@ -234,6 +236,7 @@ impl Plan {
             processes: rng.range(1, 4) as usize,
             calls: rng.range(20, 160) as u32,
             groups: rng.below(3) as usize,
+            writers: 0,
             one_server: rng.chance(1, 3),
             network: pick(rng, &[(3, Span::us(20, 60)), (2, Span::us(20, 500)), (1, Span::us(100, 20_000))]),
             load: pick(rng, &[(3, Span::us(5, 50)), (2, Span::us(20, 2_000))]),
@@ -348,6 +351,13 @@ impl Plan {
         self
     }
 
+    /// Processes that write at different places of one file: in some runs, from a stream of their own.
+    fn with_writers(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0x3717_3717);
+        self.writers = pick(&mut rng, &[(2, 0), (2, 1), (1, 2)]);
+        self
+    }
+
     /// A small cluster without faults, for stories in which one is planned.
     pub fn still(seed: u64) -> Plan {
         Plan {
@@ -358,6 +368,7 @@ impl Plan {
             processes: 0,
             calls: 0,
             groups: 0,
+            writers: 0,
             one_server: false,
             network: Span::us(40, 60),
             load: Span::us(5, 20),

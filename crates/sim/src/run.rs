@@ -17,7 +17,7 @@ use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::synced::Synced;
-use crate::program::{Mounts, Setting, aftermath, locks, shared, verify};
+use crate::program::{Mounts, Setting, aftermath, locks, shared, verify, writers};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -87,6 +87,7 @@ struct Run<'w> {
     setting: Setting,
     records: Vec<Record>,
     groups: Vec<shared::Record>,
+    writers: Vec<writers::Record>,
     /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
@@ -95,7 +96,7 @@ impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
-        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), undecided: 0 }
+        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), writers: Vec::new(), undecided: 0 }
     }
 
     fn all(&mut self) -> Result<(), String> {
@@ -137,6 +138,10 @@ impl<'w> Run<'w> {
         }
         if self.world.plan.groups > 1 {
             locks::start(&self.setting, 0, rng.fork());
+        }
+        for number in 0..self.world.plan.writers {
+            let record = writers::start(&self.setting, &self.world.plan, number, rng.fork());
+            self.writers.push(record);
         }
         Ok(())
     }
@@ -201,7 +206,7 @@ impl<'w> Run<'w> {
         }
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
-        let groups = self.groups.clone();
+        let (groups, writers) = (self.groups.clone(), self.writers.clone());
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();
@@ -225,6 +230,11 @@ impl<'w> Run<'w> {
                     Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
                 }
             }
+            for group in writers {
+                if group.observe(&setting, &kernel).await.is_none() {
+                    sched.fail("the file of the writers cannot be read at the end".to_owned());
+                }
+            }
             for group in groups {
                 if group.observe(&setting, &kernel).await.is_none() {
                     sched.fail("the client of the check died".to_owned());
@@ -235,6 +245,10 @@ impl<'w> Run<'w> {
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
         self.undecided += *unjudged.borrow();
+        let first_death = self.world.sched.first_death();
+        for group in &self.writers {
+            group.check(first_death, &self.world.sched.losses())?;
+        }
         for group in &self.groups {
             let verdict = group.check(&self.world.sched, &self.world.crashes)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);

@@ -54,6 +54,23 @@ impl Inode {
         self.size = size;
     }
 
+    /// How often the pages of a range were read.
+    fn fills_of(&self, pages: &Range<u64>) -> Vec<u64> {
+        pages.clone().map(|page| self.fills.get(&page).copied().unwrap_or(0)).collect()
+    }
+
+    /// A write of these pages has ended. One that was dropped and read again meanwhile, before the write was done, lacks it. Linux
+    /// keeps it all the same, and tells no file system; where many write at once that must not drown what is not accepted.
+    fn doubt_fills(&mut self, pages: &Range<u64>, before: &[u64]) {
+        for (page, fills) in pages.clone().zip(before) {
+            if self.locked.contains(&page) {
+                self.void.insert(page);
+            } else if self.fills.get(&page).copied().unwrap_or(0) != *fills && !self.dirty.contains(&page) {
+                self.pages.remove(&page);
+            }
+        }
+    }
+
     /// Pages have changed, and not all are written.
     pub(super) fn is_changed(&self) -> bool {
         !self.dirty.is_empty() || !self.leaving.is_empty()
@@ -117,8 +134,14 @@ impl Kernel {
             };
         }
         let end = offset.saturating_add(u64::from(length));
-        if end > self.inode(fd.ino, |inode| inode.size) {
+        // Linux asks once, does not believe what comes beside a write of the same machine, and then reads up to the end that it
+        // knew. Where many write at once that must not drown what is not accepted: the stand-in asks until it believes.
+        while end > self.inode(fd.ino, |inode| inode.size) {
+            let started = self.version();
             self.attr(cred, fd.ino, Some(fd.fh)).await?;
+            if self.inode(fd.ino, |inode| inode.changed) <= started {
+                break;
+            }
         }
         let end = end.min(self.inode(fd.ino, |inode| inode.size));
         if offset >= end {
@@ -180,7 +203,10 @@ impl Kernel {
                         let from = ((number - run.start) * PAGE) as usize;
                         let mut bytes = data.get(from..).unwrap_or_default().to_vec();
                         bytes.resize(PAGE as usize, 0);
-                        inode.pages.insert(number, bytes);
+                        *inode.fills.entry(number).or_default() += 1;
+                        if !inode.void.remove(&number) {
+                            inode.pages.insert(number, bytes);
+                        }
                     }
                     if data.len() < length as usize && inode.changed == started {
                         // The file ends here: the kernel believes a short read.
@@ -237,12 +263,18 @@ impl Kernel {
             write_back: false,
             kill_priv: cred.uid != 0,
         };
+        let pages = offset / PAGE..(offset + data.len() as u64).div_ceil(PAGE);
         let locked = if fd.direct {
             self.drop_pages(fd.ino, offset, data.len() as u64).await;
             Vec::new()
         } else {
             self.store_into_pages(fd.ino, offset, data).await
         };
+        // Pages of a mapping that are on their way are older.
+        while self.inode(fd.ino, |inode| inode.leaving.range(pages.clone()).next().is_some()) {
+            self.wait().await;
+        }
+        let fills = self.inode(fd.ino, |inode| inode.fills_of(&pages));
         let result = self.ask(cred, call).await;
         let written = match &result {
             Ok(Answer::Written(count)) => u64::from(*count),
@@ -251,6 +283,9 @@ impl Kernel {
         self.inode(fd.ino, |inode| {
             for page in &locked {
                 inode.locked.remove(page);
+            }
+            if !fd.direct {
+                inode.doubt_fills(&pages, &fills);
             }
             if written > 0 {
                 inode.size = inode.size.max(offset + written);

@@ -57,6 +57,10 @@ struct Inode {
     leaving: BTreeSet<u64>,
     /// Pages that are being read or written.
     locked: BTreeSet<u64>,
+    /// How often each page was read.
+    fills: BTreeMap<u64, u64>,
+    /// Pages that are being read and may come old: they are not kept.
+    void: BTreeSet<u64>,
     /// Open files that can write.
     writers: Vec<FileHandle>,
 }

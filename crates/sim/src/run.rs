@@ -265,7 +265,7 @@ impl<'w> Run<'w> {
 }
 
 /// What the look at a process's tree has shown.
-enum Found {
+pub(crate) enum Found {
     /// What it can be.
     Right,
     /// What is wrong with it.

@@ -297,7 +297,13 @@ impl Sched {
 
     /// When the first client died or was evicted.
     pub fn first_death(&self) -> Option<Instant> {
-        self.state.borrow().dead.first().map(|(_, at)| *at)
+        let death = self.state.borrow().dead.first().map(|(_, at)| *at);
+        death.into_iter().chain(self.first_eviction()).min()
+    }
+
+    /// When the first client was evicted.
+    pub fn first_eviction(&self) -> Option<Instant> {
+        self.state.borrow().evictions.first().map(|eviction| eviction.at)
     }
 
     /// The clients that died, and when.
@@ -338,9 +344,7 @@ impl Sched {
 
     /// A client was evicted: to others that is as if it had died.
     pub fn note_eviction(&self, eviction: Eviction) {
-        let state = &mut *self.state.borrow_mut();
-        state.first_death.get_or_insert(eviction.at);
-        state.evictions.push(eviction);
+        self.state.borrow_mut().evictions.push(eviction);
     }
 
     /// Whether clients may still be evicted.

@@ -15,6 +15,7 @@ use super::history::{History, Step};
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
 use crate::model::{Body, Id, Instead, Model, Op, Path};
+use crate::run::Found;
 use crate::sched::{Fail, Sched};
 
 /// What a process was told.
@@ -125,7 +126,7 @@ pub async fn judge(
     history: &History,
     aftermath: &Aftermath,
     loses: impl Fn(&Step) -> bool,
-) -> Result<Option<String>, Fail> {
+) -> Result<Found, Fail> {
     // Without a word to anybody nothing may be lost but what the call wanted that met the eviction.
     let may_lose = !aftermath.told.is_empty();
     let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
@@ -137,7 +138,7 @@ pub async fn judge(
     let observed = verify::observe(kernel, base).await?;
     let mut wrong = String::new();
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
-        if let Some(differs) = verify::observed_differs(&observed, candidate) {
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &|_| false) {
             if position == 0 || position + 1 == candidates.len() {
                 wrong.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
             }
@@ -154,11 +155,15 @@ pub async fn judge(
                 continue 'candidates;
             }
         }
-        return Ok(None);
+        return Ok(Found::Right);
+    }
+    if !all {
+        return Ok(Found::Undecided);
     }
     let told = &aftermath.told;
-    Ok(all
-        .then(|| format!("it is no state that the eviction of clients {clients:?} can leave (told: {told:?}){wrong}")))
+    Ok(Found::Wrong(format!(
+        "it is no state that the eviction of clients {clients:?} can leave (told: {told:?}){wrong}"
+    )))
 }
 
 /// Errors are answers; a dead client ends it.

@@ -214,6 +214,9 @@ impl Record {
     /// Why not.
     pub fn check(&self, sched: &Sched, crashes: &[(Instant, TargetKind)]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
+        if let Some(eviction) = sched.first_eviction() {
+            cut(&mut histories, eviction);
+        }
         doubt(&mut histories, crashes);
         let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
         let deaths = risk(&mut histories, &sched.deaths(), &told, crashes);
@@ -229,6 +232,16 @@ impl Record {
 
     fn name(&self) -> String {
         self.base[0].escape_ascii().to_string()
+    }
+}
+
+/// What clients did once one of them was evicted does not count: what that had not told may be lost, and it goes on.
+fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
+    for events in histories {
+        events.retain(|event| event.from < eviction);
+        for event in events {
+            event.end.take_if(|(to, _)| *to >= eviction);
+        }
     }
 }
 

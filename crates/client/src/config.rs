@@ -194,13 +194,24 @@ fn take(w: &mut World, config: Config) {
 /// Sets the persistent parameters that are new, as far as they are a client's. (Others were set before, and may have been
 /// set otherwise since.)
 fn set_params(w: &mut World, told: Vec<Param>) {
-    for param in told.iter().filter(|param| !w.config_params.contains(param)).cloned().collect::<Vec<_>>() {
-        match params::set(w, &param.path, &param.value) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => {
-                w.log_warn(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
+    let mut left: Vec<Param> = told.iter().filter(|param| !w.config_params.contains(param)).cloned().collect();
+    // One may be refused until another is set (`max_mod_rpcs_in_flight` stays below `max_rpcs_in_flight`), in whichever order
+    // they were kept.
+    loop {
+        let refused: Vec<(Param, Errno)> = left
+            .iter()
+            .filter_map(|param| match params::set(w, &param.path, &param.value) {
+                Ok(()) | Err(Errno::ENOENT) => None,
+                Err(errno) => Some((param.clone(), errno)),
+            })
+            .collect();
+        if refused.is_empty() || refused.len() == left.len() {
+            for (Param { path, value }, errno) in refused {
+                w.log_warn(format!("persistent parameter {path}={value} cannot be set here: {errno}"));
             }
+            break;
         }
+        left = refused.into_iter().map(|(param, _)| param).collect();
     }
     w.config_params = told;
 }

@@ -133,12 +133,11 @@ pub fn results(sh: &Shell, binary: &std::ffi::OsStr) -> anyhow::Result<()> {
     // A case that did nothing has not passed.
     let _strict = sh.push_env(STRICT, "1");
     let functions: Vec<String> = cases.iter().flat_map(Case::functions).collect();
-    let told = cmd!(
-        sh,
-        "cargo test --package e2e --release --locked --no-fail-fast -- --test-threads=1 --exact {functions...}"
-    )
-    .ignore_status()
-    .read()?;
+    let names = &functions;
+    let told =
+        cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- --test-threads=1 --exact {names...}")
+            .ignore_status()
+            .read()?;
     let statuses = statuses(&told);
     let page = page(&machine(sh), &cases, &statuses)?;
     sh.write_file(PAGE, &page)?;

@@ -52,6 +52,7 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       flags: 0x{:x}", status.connect_flags);
     let _ = writeln!(text, "       instance: {}", status.connect_data.instance);
     let _ = writeln!(text, "       target_version: {}", status.connect_data.server_version);
+    let _ = writeln!(text, "       max_easize: {}", proto::connect::XATTR_SIZE_MAX);
     if status.connect_flags & features::MULTI_MOD_RPCS != 0 {
         let _ = writeln!(text, "       max_mod_rpcs: {}", status.connect_data.max_mod_rpcs);
     }
@@ -68,6 +69,8 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       idle: {} sec", now.since(status.last_sent).as_secs());
     let _ = writeln!(text, "    rpcs:");
     let _ = writeln!(text, "       inflight: {}", status.in_flight);
+    // A request owns what it sends and receives: it is given up in one step.
+    let _ = writeln!(text, "       unregistering: 0");
     let _ = writeln!(text, "       queued: {}", status.queued);
     let _ = writeln!(text, "       timeouts: {}", status.timeouts);
     let _ = writeln!(text, "       avg_waittime: {} usec", status.mean_wait.as_micros());
@@ -77,7 +80,9 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       network: {} sec", whole(status.network.worst()));
     let _ = writeln!(text, "    transactions:");
     let _ = writeln!(text, "       last_replay: {}", status.last_replay);
-    let _ = write!(text, "       peer_committed: {}", status.last_committed);
+    let _ = writeln!(text, "       peer_committed: {}", status.last_committed);
+    // What is kept for replay is looked through whenever the former is told.
+    let _ = write!(text, "       last_checked: {}", status.last_committed);
     text
 }
 

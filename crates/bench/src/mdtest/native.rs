@@ -379,6 +379,10 @@ impl Files for Native {
         self.bring_to_disk()
     }
 
+    fn forget_layout(&mut self, _path: &CStr) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn remove_all(&mut self, path: &CStr) -> io::Result<()> {
         self.again(|native| native.try_remove_all(path))
     }

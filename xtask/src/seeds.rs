@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use xshell::{Shell, cmd};
 
 use crate::root;
-use crate::tidy::CORE;
+use crate::tidy::edges::CORE;
 
 /// Seeds of `make test`.
 pub const SMOKE: u64 = 3_000;

@@ -14,6 +14,12 @@ use crate::plan::{Plan, Profile, pick};
 pub struct Disturbances {
     /// Clients that are cut off for a while.
     pub partitions: Option<Partitions>,
+    /// What administrators do.
+    pub acts: Option<Acts>,
+    /// Disks that fail.
+    pub io: Option<Io>,
+    /// Data files are made durable as slowly as a store commits.
+    pub slow_sync: bool,
 }
 
 /// Partitions: nothing arrives for a while, in one direction or both, between a living client and some servers.
@@ -29,10 +35,75 @@ pub struct Partitions {
     pub count: u64,
 }
 
+/// Acts of administrators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acts {
+    /// Mean time until the next one.
+    pub every: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+    /// Clients are evicted, too.
+    pub evicts: bool,
+}
+
+/// Disks that fail and are repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Io {
+    /// Mean time until the next failure.
+    pub every: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+    /// Commits fail, which stops the target.
+    pub commits: bool,
+    /// Records are damaged for a while.
+    pub damage: bool,
+    /// At most so long.
+    pub stays_max: Duration,
+}
+
 impl Disturbances {
     /// Those of a plan that is drawn but for them.
     pub fn draw(plan: &Plan) -> Disturbances {
-        Disturbances { partitions: Partitions::draw(plan) }
+        let partitions = Partitions::draw(plan);
+        let acts = Acts::draw(plan, partitions.is_some());
+        let io = Io::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
+        let slow_sync = Rng::new(plan.seed ^ 0x510a_510a).chance(1, 3);
+        Disturbances { partitions, acts, io, slow_sync }
+    }
+}
+
+impl Acts {
+    fn draw(plan: &Plan, partitions: bool) -> Option<Acts> {
+        let mut rng = Rng::new(plan.seed ^ 0xac70_ac70);
+        let rng = &mut rng;
+        if !rng.chance(1, 5) || plan.profile == Profile::Power || plan.liar {
+            return None;
+        }
+        let full = plan.disk_faults.fill_every.is_some();
+        Some(Acts {
+            every: Duration::from_millis(pick(rng, &[(1, 3), (2, 30), (2, 300), (1, 3_000)])),
+            count: rng.range(1, 16),
+            evicts: partitions || !full && rng.chance(1, 2),
+        })
+    }
+}
+
+impl Io {
+    /// What a failing disk takes is judged where no eviction takes anything.
+    fn draw(plan: &Plan, evicts: bool) -> Option<Io> {
+        let mut rng = Rng::new(plan.seed ^ 0x10e0_10e0);
+        let rng = &mut rng;
+        if !rng.chance(1, 6) || evicts || plan.profile >= Profile::Clients || plan.liar {
+            return None;
+        }
+        let quiet = plan.profile < Profile::Servers;
+        Some(Io {
+            every: Duration::from_millis(pick(rng, &[(1, 3), (2, 30), (2, 300)])),
+            count: rng.range(1, 12),
+            commits: !quiet,
+            damage: quiet,
+            stays_max: Duration::from_millis(pick(rng, &[(1, 50), (2, 2_000)])),
+        })
     }
 }
 

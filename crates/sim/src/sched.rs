@@ -128,6 +128,8 @@ struct State {
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<usize>,
+    /// Clients that unmount, or have.
+    retired: Vec<usize>,
     lanes: Vec<Lane>,
     first_death: Option<Instant>,
     losses: Vec<Loss>,
@@ -170,7 +172,7 @@ impl Sched {
     /// Makes a call; the number is for [`finish_call`](Sched::finish_call).
     pub fn start_call(&self, client: usize, cred: &Cred, call: Call) -> Result<u64, Fail> {
         let mut state = self.state.borrow_mut();
-        if state.dead.contains(&client) {
+        if state.dead.contains(&client) || state.retired.contains(&client) {
             return Err(Fail::Dead);
         }
         state.next_call += 1;
@@ -184,7 +186,7 @@ impl Sched {
     /// Makes a call whose answer nobody waits for.
     pub fn post(&self, client: usize, call: Call) {
         let mut state = self.state.borrow_mut();
-        if !state.dead.contains(&client) {
+        if !state.dead.contains(&client) && !state.retired.contains(&client) {
             state.next_call += 1;
             let id = state.next_call;
             state.requests.push_back(Request { id, client, cred: Cred::default(), call });
@@ -307,6 +309,11 @@ impl Sched {
         state.evictions.iter().any(|eviction| eviction.client == client && touches(eviction))
     }
 
+    /// Whether a client unmounts, or has: it keeps what it was told, but its programs are gone.
+    pub fn is_retired(&self, client: usize) -> bool {
+        self.state.borrow().retired.contains(&client)
+    }
+
     /// Whether a client was ever evicted.
     pub fn was_evicted(&self, client: usize) -> bool {
         self.was_evicted_since(client, Instant::ZERO)
@@ -325,6 +332,19 @@ impl Sched {
     }
 
     // --- for the world ---
+
+    /// A client unmounts and its programs are killed: their calls have no answers.
+    pub fn retire(&self, client: usize) {
+        let calls: Vec<u64> = {
+            let mut state = self.state.borrow_mut();
+            state.retired.push(client);
+            state.requests.retain(|request| request.client != client);
+            state.waiting.iter().filter(|(_, (_, of, _))| *of == client).map(|(id, _)| *id).collect()
+        };
+        for id in calls {
+            self.answer(id, Err(Fail::Dead));
+        }
+    }
 
     /// A client was evicted: to others that is as if it had died.
     pub fn note_eviction(&self, eviction: Eviction) {

@@ -97,6 +97,8 @@ enum Halt {
     Wrong,
     /// A client was evicted that the process depended on.
     Evicted(usize),
+    /// The client that it depended on has unmounted: what it had made is there.
+    Left,
     /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
     Robbed,
 }
@@ -141,6 +143,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         let mut process = process;
         match process.live(uid, mode, calls).await {
             Err(Halt::Bereft(client)) => *doubt.borrow_mut() = Some(client),
+            Err(Halt::Left) => *aftermath.borrow_mut() = Some(process.what_is_left().await),
             Err(Halt::Evicted(client)) => *aftermath.borrow_mut() = Some(process.what_it_is_told(client).await),
             _ => {}
         }
@@ -214,7 +217,7 @@ impl Process {
         let lost: Vec<u32> = self
             .files
             .iter()
-            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client))
+            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client) || self.setting.sched.is_retired(fd.client))
             .map(|(number, _)| *number)
             .collect();
         for fd in lost {
@@ -233,7 +236,7 @@ impl Process {
         }
         match self.rng.pick(&living) {
             Some(kernel) => Ok(kernel.clone()),
-            None => Err(Halt::Bereft(client.or(self.clients.first().copied()).unwrap_or(0))),
+            None => Err(self.bereft_of(client.or(self.clients.first().copied()).unwrap_or(0))),
         }
     }
 
@@ -273,7 +276,7 @@ impl Process {
             Err(Fail::Dead) => {
                 let client = kernel.client();
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
-                return Err(Halt::Bereft(kernel.client()));
+                return Err(self.bereft_of(kernel.client()));
             }
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
@@ -366,6 +369,21 @@ impl Process {
     fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
         let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
         depends.find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
+    }
+
+    /// Why a process does not go on without this client.
+    fn bereft_of(&self, client: usize) -> Halt {
+        let sched = &self.setting.sched;
+        if sched.is_retired(client) && !sched.is_dead(client) { Halt::Left } else { Halt::Bereft(client) }
+    }
+
+    /// The client has unmounted: waits until what else it depends on is certain.
+    async fn what_is_left(&mut self) -> Aftermath {
+        self.setting.sched.undisturbed().await;
+        match self.evicted(None) {
+            Some(client) => self.what_it_is_told(client).await,
+            None => Aftermath { complete: true, ..Aftermath::default() },
+        }
     }
 
     /// A client was evicted: asks it what was lost, and all that are evicted before the world is quiet.

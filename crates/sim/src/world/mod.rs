@@ -8,8 +8,10 @@
 //! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
+pub mod acts;
 mod effects;
 pub mod faults;
+mod io;
 pub mod liar;
 mod loss;
 pub mod mount;
@@ -171,6 +173,10 @@ pub struct World {
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
+    /// Disks that fail.
+    disks: io::Disks,
+    /// What administrators do.
+    pub administrator: acts::Administrator,
     /// Clients that are cut off.
     pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
@@ -208,6 +214,8 @@ impl World {
             crashes: Vec::new(),
             trap: None,
             canary: Canary::None,
+            disks: io::Disks::new(&plan),
+            administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
             queue: BinaryHeap::new(),
@@ -436,6 +444,11 @@ impl World {
             known.any(|(_, name)| dead.contains(&name))
         };
         dead.is_empty() || !self.servers.iter().any(knows)
+    }
+
+    /// Whether every client that was to unmount has.
+    pub fn all_have_left(&self) -> bool {
+        self.mounts.iter().all(|mount| mount.machine.is_none() || !mount.leaving || mount.unmounted)
     }
 
     /// Whether every server that shall run says that it serves.

@@ -73,6 +73,8 @@ pub struct Server {
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
+    /// A record that is damaged: as it was, and as it is.
+    pub damaged: Option<(store::Key, store::Value, store::Value)>,
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
@@ -118,12 +120,13 @@ impl Server {
             retired: false,
             faults: Faults::none(),
             withheld: false,
+            damaged: None,
         }
     }
 
     /// Starts its machine.
     pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
-        let partitions = plan.disturbances.partitions.is_some();
+        let partitions = plan.evicts();
         let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar || partitions;
         let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar && !partitions;
         let usual = Options::default();

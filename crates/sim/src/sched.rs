@@ -17,6 +17,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::Instant;
 
+use crate::model::When;
 use crate::world::net::Node;
 
 /// Why a call gave nothing.
@@ -135,6 +136,8 @@ struct State {
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
     disturbed: bool,
+    /// Of each client: how far its clock was off since when, in nanoseconds.
+    clocks: BTreeMap<usize, Vec<(Instant, i64)>>,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -254,6 +257,33 @@ impl Sched {
     /// The wall clock, as clients are told.
     pub fn wall_ns(&self) -> i64 {
         self.state.borrow().wall_ns
+    }
+
+    /// Between which times by a client's clock a call went that began then and ends now.
+    pub fn when(&self, client: usize, begun: Instant) -> When {
+        let state = self.state.borrow();
+        let ago = state.now.since(begun).as_nanos() as i64;
+        let none = Vec::new();
+        let steps = state.clocks.get(&client).unwrap_or(&none);
+        let first = steps.partition_point(|(at, _)| *at <= begun).saturating_sub(1);
+        let offsets = || steps[first..].iter().map(|(_, offset)| *offset);
+        let (low, high) = (offsets().min().unwrap_or(0), offsets().max().unwrap_or(0));
+        When { from: state.wall_ns - ago + low, to: state.wall_ns + high }
+    }
+
+    /// Whether clocks differ.
+    pub fn has_clocks(&self) -> bool {
+        !self.state.borrow().clocks.is_empty()
+    }
+
+    /// How far a client's clock is off.
+    pub fn clock_offset(&self, client: usize) -> i64 {
+        self.state.borrow().clocks.get(&client).and_then(|steps| steps.last()).map_or(0, |(_, offset)| *offset)
+    }
+
+    /// A client's clock is set.
+    pub fn set_clock(&self, client: usize, now: Instant, offset: i64) {
+        self.state.borrow_mut().clocks.entry(client).or_default().push((now, offset));
     }
 
     /// A line for the trace.

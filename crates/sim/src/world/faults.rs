@@ -32,6 +32,15 @@ pub enum Fault {
     Part,
     /// An administrator does something.
     Act,
+    /// A client's clock is set.
+    Clock,
+    /// A site is armed.
+    Arm,
+    /// And is not any more.
+    Disarm {
+        /// Of which server, or after these which client.
+        at: usize,
+    },
     /// Some disk fails.
     Fail,
     /// And is repaired.
@@ -96,6 +105,10 @@ pub struct Counts {
     pub damaged: u64,
     /// Targets that a disk stopped.
     pub stops: u64,
+    /// Clocks of clients that were set.
+    pub clock_steps: u64,
+    /// Sites that were armed.
+    pub sites: u64,
     /// The longest that a call of a client waited that was never cut off, in milliseconds.
     pub longest_wait_ms: u64,
     /// Errors in logs.
@@ -123,6 +136,8 @@ impl core::fmt::Display for Counts {
             ("I/O errors", self.io_errors),
             ("records damaged", self.damaged),
             ("targets stopped by disks", self.stops),
+            ("clock steps", self.clock_steps),
+            ("sites armed", self.sites),
             ("longest wait beside a partition in ms", self.longest_wait_ms),
         ];
         let fell: Vec<String> =
@@ -155,6 +170,8 @@ impl Counts {
         self.io_errors += other.io_errors;
         self.damaged += other.damaged;
         self.stops += other.stops;
+        self.clock_steps += other.clock_steps;
+        self.sites += other.sites;
         self.longest_wait_ms = self.longest_wait_ms.max(other.longest_wait_ms);
         self.errors_logged += other.errors_logged;
     }
@@ -279,6 +296,8 @@ impl World {
         self.plan_partition();
         self.plan_act();
         self.plan_io();
+        self.plan_clock();
+        self.plan_site();
         self.note_disturbed();
     }
 
@@ -286,6 +305,7 @@ impl World {
     pub fn faults_off(&mut self) {
         self.faults.on = false;
         self.note_disturbed();
+        self.disarm_all();
         self.liar_ends();
         for server in 0..self.servers.len() {
             self.free(server);
@@ -346,6 +366,7 @@ impl World {
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::Cut { conn } => self.cut(conn),
+            Fault::Disarm { at } => self.disarm(at),
             Fault::Repair { server } => self.repair(server),
             Fault::Join { client } => {
                 self.join(client);
@@ -377,6 +398,14 @@ impl World {
                     self.kill_client(client);
                 }
                 self.plan_death();
+            }
+            Fault::Clock => {
+                self.step_clock();
+                self.plan_clock();
+            }
+            Fault::Arm => {
+                self.arm_some_site();
+                self.plan_site();
             }
             Fault::Act => {
                 self.act();

@@ -9,6 +9,7 @@
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
 pub mod acts;
+mod clocks;
 mod effects;
 pub mod faults;
 mod io;
@@ -19,6 +20,7 @@ pub mod net;
 pub mod partition;
 pub mod pause;
 pub mod server;
+mod sites;
 pub mod trap;
 
 use core::cmp::Reverse;
@@ -175,6 +177,10 @@ pub struct World {
     pub canary: Canary,
     /// Disks that fail.
     disks: io::Disks,
+    /// Clocks of clients.
+    wall_clocks: clocks::WallClocks,
+    /// Faults at named sites.
+    arming: sites::Arming,
     /// What administrators do.
     pub administrator: acts::Administrator,
     /// Clients that are cut off.
@@ -215,6 +221,8 @@ impl World {
             trap: None,
             canary: Canary::None,
             disks: io::Disks::new(&plan),
+            wall_clocks: clocks::WallClocks::new(&plan),
+            arming: sites::Arming::new(&plan),
             administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
@@ -264,6 +272,7 @@ impl World {
         let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
         self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
+        self.set_clock(client);
         self.tell_wall_clock(client);
         self.pump(Node::Client(client));
         client
@@ -280,7 +289,7 @@ impl World {
     }
 
     fn tell_wall_clock(&mut self, client: usize) {
-        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_ns());
+        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_of(client));
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::WallClock(wall));
         }

@@ -118,7 +118,7 @@ impl Server {
             timer_serial: 0,
             serving: false,
             retired: false,
-            faults: Faults::none(),
+            faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
             damaged: None,
         }

@@ -504,6 +504,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                 if dest == Dest::Mgs {
                     w.spawn(Task::Config);
                 }
+                locks::abandon_again(w, dest);
                 w.wake(WaitKey::Target(dest));
             }
             ImportEffect::Away => {

@@ -167,6 +167,8 @@ pub struct World {
     pub mounted: bool,
     /// The mount failed for good; nothing more is tried.
     pub failed: bool,
+    /// Record locks that are waited for and not wanted any more, until that is answered.
+    pub abandoned_records: Vec<(Dest, u64)>,
     /// The root is being fetched.
     pub rooting: bool,
     /// How often this client had been evicted when that was begun.
@@ -247,6 +249,7 @@ impl World {
             sequences: Sequences::default(),
             mounted: false,
             failed: false,
+            abandoned_records: Vec::new(),
             rooting: false,
             root_generation: 0,
             mount_look: None,

@@ -341,6 +341,39 @@ fn record_locks_wait_are_interrupted_and_survive_a_restart() {
     c.call(b, flock(theirs, 7)).unwrap();
 }
 
+/// The server recovers when the wait is interrupted: what it is told then it has forgotten when the request comes again.
+#[test]
+fn a_wait_for_a_record_lock_that_is_interrupted_while_its_server_is_away_ends() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, ours) = c.create(a, 1, "f").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    let set = |fh| Call::Setlk { fh, owner: 1, lock: lock(RecordLockKind::Exclusive, 0, 9), wait: true, flock: false };
+    c.call(a, set(ours)).unwrap();
+    for restarts in [true, false] {
+        let id = c.send(b, set(theirs));
+        c.pass(Duration::from_secs(1));
+        assert!(!c.answered(b, id));
+        let at = c.server("fs-MDT0000");
+        if restarts {
+            c.kill(at);
+        } else {
+            c.cut(b);
+        }
+        let now = c.now;
+        c.nodes[b].machine.handle(now, Event::Interrupt { id });
+        c.run();
+        if restarts {
+            c.start(at);
+        }
+        c.pass(Duration::from_secs(60));
+        assert!(c.answered(b, id), "restarts {restarts}");
+        assert_eq!(c.answer(b, id), Err(Errno::EINTR));
+    }
+    assert!(stdx::marks::count("record_abandoned_again") > 0);
+}
+
 /// A close tells of the process only, and not of the open file description that a lock of `F_OFD_SETLK` belongs to.
 #[test]
 fn locks_of_an_open_file_description_go_with_it_and_no_others() {

@@ -345,9 +345,18 @@ impl Plan {
         self
     }
 
+    /// Whether clients that live may be evicted.
+    pub fn evicts(&self) -> bool {
+        self.disturbances.partitions.is_some() || self.disturbances.acts.is_some_and(|acts| acts.evicts)
+    }
+
     /// From streams of their own.
     fn with_disturbances(mut self) -> Plan {
         self.disturbances = Disturbances::draw(&self);
+        if self.disturbances.io.is_some_and(|io| io.damage) {
+            // What was answered before its server knew of it would be lost with a record that cannot be read, and told.
+            self.sync_metadata = [true; CLIENTS_MAX];
+        }
         self
     }
 

@@ -96,6 +96,7 @@ impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
+        world.administrator.programs = setting.mounts.clone();
         Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), writers: Vec::new(), undecided: 0 }
     }
 
@@ -170,7 +171,7 @@ impl<'w> Run<'w> {
         }
         let limit = self.world.now + HEAL_MAX;
         self.bounded(limit, "not everything ends after the last fault", |world| {
-            world.sched.is_idle() && world.all_serve() && world.all_are_joined()
+            world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
         })
     }
 
@@ -179,8 +180,9 @@ impl<'w> Run<'w> {
         if self.rng.chance(1, 2) {
             return Ok(());
         }
-        let living: Vec<usize> =
-            (0..self.world.mounts.len()).filter(|&client| self.world.mounts[client].machine.is_some()).collect();
+        let lives =
+            |client: &usize| self.world.mounts[*client].machine.is_some() && !self.world.mounts[*client].leaving;
+        let living: Vec<usize> = (0..self.world.mounts.len()).filter(lives).collect();
         for client in living {
             self.world.unmount(client);
         }

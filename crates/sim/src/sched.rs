@@ -17,6 +17,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::Instant;
 
+use crate::model::When;
 use crate::world::net::Node;
 
 /// Why a call gave nothing.
@@ -128,10 +129,14 @@ struct State {
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<(usize, Instant)>,
+    /// Clients that unmount, or have.
+    retired: Vec<usize>,
     lanes: Vec<Lane>,
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
     disturbed: bool,
+    /// Of each client: how far its clock was off since when, in nanoseconds.
+    clocks: BTreeMap<usize, Vec<(Instant, i64)>>,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -175,7 +180,7 @@ impl Sched {
     /// Makes a call; the number is for [`finish_call`](Sched::finish_call).
     pub fn start_call(&self, client: usize, cred: &Cred, call: Call) -> Result<u64, Fail> {
         let mut state = self.state.borrow_mut();
-        if state.is_dead(client) {
+        if state.is_dead(client) || state.retired.contains(&client) {
             return Err(Fail::Dead);
         }
         state.next_call += 1;
@@ -189,7 +194,7 @@ impl Sched {
     /// Makes a call whose answer nobody waits for.
     pub fn post(&self, client: usize, call: Call) {
         let mut state = self.state.borrow_mut();
-        if !state.is_dead(client) {
+        if !state.is_dead(client) && !state.retired.contains(&client) {
             state.next_call += 1;
             let id = state.next_call;
             state.requests.push_back(Request { id, client, cred: Cred::default(), call });
@@ -259,6 +264,33 @@ impl Sched {
         self.state.borrow().wall_ns
     }
 
+    /// Between which times by a client's clock a call went that began then and ends now.
+    pub fn when(&self, client: usize, begun: Instant) -> When {
+        let state = self.state.borrow();
+        let ago = state.now.since(begun).as_nanos() as i64;
+        let none = Vec::new();
+        let steps = state.clocks.get(&client).unwrap_or(&none);
+        let first = steps.partition_point(|(at, _)| *at <= begun).saturating_sub(1);
+        let offsets = || steps[first..].iter().map(|(_, offset)| *offset);
+        let (low, high) = (offsets().min().unwrap_or(0), offsets().max().unwrap_or(0));
+        When { from: state.wall_ns - ago + low, to: state.wall_ns + high }
+    }
+
+    /// Whether clocks differ.
+    pub fn has_clocks(&self) -> bool {
+        !self.state.borrow().clocks.is_empty()
+    }
+
+    /// How far a client's clock is off.
+    pub fn clock_offset(&self, client: usize) -> i64 {
+        self.state.borrow().clocks.get(&client).and_then(|steps| steps.last()).map_or(0, |(_, offset)| *offset)
+    }
+
+    /// A client's clock is set.
+    pub fn set_clock(&self, client: usize, now: Instant, offset: i64) {
+        self.state.borrow_mut().clocks.entry(client).or_default().push((now, offset));
+    }
+
     /// A line for the trace.
     pub fn note(&self, line: impl FnOnce() -> String) {
         let line = line();
@@ -323,6 +355,11 @@ impl Sched {
         state.evictions.iter().any(|eviction| eviction.client == client && touches(eviction))
     }
 
+    /// Whether a client unmounts, or has: it keeps what it was told, but its programs are gone.
+    pub fn is_retired(&self, client: usize) -> bool {
+        self.state.borrow().retired.contains(&client)
+    }
+
     /// Whether a client was ever evicted.
     pub fn was_evicted(&self, client: usize) -> bool {
         self.was_evicted_since(client, Instant::ZERO)
@@ -341,6 +378,19 @@ impl Sched {
     }
 
     // --- for the world ---
+
+    /// A client unmounts and its programs are killed: their calls have no answers.
+    pub fn retire(&self, client: usize) {
+        let calls: Vec<u64> = {
+            let mut state = self.state.borrow_mut();
+            state.retired.push(client);
+            state.requests.retain(|request| request.client != client);
+            state.waiting.iter().filter(|(_, (_, of, _))| *of == client).map(|(id, _)| *id).collect()
+        };
+        for id in calls {
+            self.answer(id, Err(Fail::Dead));
+        }
+    }
 
     /// A client was evicted: to others that is as if it had died.
     pub fn note_eviction(&self, eviction: Eviction) {

@@ -101,6 +101,8 @@ struct Inner {
     forgetful: u64,
     /// Disks fill and are freed again: programs try again.
     patient: bool,
+    /// Disks fail and are repaired: likewise.
+    fails: bool,
     caches: RefCell<Caches>,
     rng: RefCell<Rng>,
 }
@@ -136,8 +138,9 @@ impl Kernel {
         let mut caches = Caches::default();
         caches.inodes.insert(1, Inode { lookups: 1, kind: S_IFDIR, ..Inode::default() });
         let (forgetful, patient) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
+        let fails = plan.disturbances.io.is_some();
         let (caches, rng) = (RefCell::new(caches), RefCell::new(rng));
-        Kernel(Rc::new(Inner { sched, client, forgetful, patient, caches, rng }))
+        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, caches, rng }))
     }
 
     /// Which client it belongs to.
@@ -185,6 +188,7 @@ impl Kernel {
         loop {
             match self.0.sched.call(self.0.client, cred, call.clone()).await {
                 Err(Fail::Errno(Errno::ENOSPC)) if self.0.patient && tries < FULL_TRIES => tries += 1,
+                Err(Fail::Errno(Errno::EIO)) if self.0.fails && tries < FULL_TRIES => tries += 1,
                 answer => return answer,
             }
             self.0.sched.sleep(FULL_PAUSE).await;

@@ -316,6 +316,17 @@ impl Model {
         }
     }
 
+    /// Clocks of clients differ: times are merged by the newest change of status, so a change by a slow clock may leave them as they were
+    /// in the state before it.
+    pub fn may_keep_times(&mut self, before: &Model) {
+        let changed: Vec<Id> = self.ids().filter(|id| !self.same_body(before, *id)).collect();
+        for id in changed {
+            let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
+            let inode = self.change(id);
+            (inode.mtime, inode.ctime) = (inode.mtime.or(old.0), inode.ctime.or(old.1));
+        }
+    }
+
     /// The objects that a call is about, and the directories of its names.
     pub fn concerned(&self, op: &Op) -> Vec<Id> {
         let (root, mut op) = (Cred::default(), op.clone());

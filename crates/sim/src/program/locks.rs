@@ -238,7 +238,8 @@ impl Process {
         let table = self.table.borrow();
         table.iter().enumerate().find_map(|(number, holder)| {
             let sched = &self.setting.sched;
-            let dead = sched.is_dead(holder.client) || sched.was_evicted(holder.client);
+            let dead =
+                sched.is_dead(holder.client) || sched.is_retired(holder.client) || sched.was_evicted(holder.client);
             let conflicts = holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
             (number != self.number && conflicts).then_some(number)
         })

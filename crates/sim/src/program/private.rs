@@ -29,7 +29,7 @@ pub struct Process {
     rng: Rng,
     taste: Taste,
     model: Model,
-    born: i64,
+    born: Instant,
     files: BTreeMap<u32, (Fd, Cred)>,
     /// Of clients that it depends on: since when.
     depends: BTreeMap<usize, Instant>,
@@ -97,6 +97,8 @@ enum Halt {
     Wrong,
     /// A client was evicted that the process depended on.
     Evicted(usize),
+    /// The client that it depended on has unmounted: what it had made is there.
+    Left,
     /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
     Robbed,
 }
@@ -105,8 +107,8 @@ enum Halt {
 pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let base = vec![super::name(&format!("p{number}"))];
     let (uid, mode) = [(0, 0o777), (0, 0o755), (1000, 0o755), (0, 0o1777)][rng.below(4) as usize];
-    let born = setting.sched.wall_ns();
-    let model = Model::new(uid, uid, mode, When::at(born));
+    let born = setting.sched.now();
+    let model = Model::new(uid, uid, mode, When::at(setting.sched.wall_ns()));
     let history = Rc::new(RefCell::new(History::new(model.clone())));
     let doubtful = Rc::new(RefCell::new(None));
     let unsynced = Rc::new(RefCell::new(Vec::new()));
@@ -141,6 +143,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         let mut process = process;
         match process.live(uid, mode, calls).await {
             Err(Halt::Bereft(client)) => *doubt.borrow_mut() = Some(client),
+            Err(Halt::Left) => *aftermath.borrow_mut() = Some(process.what_is_left().await),
             Err(Halt::Evicted(client)) => *aftermath.borrow_mut() = Some(process.what_it_is_told(client).await),
             _ => {}
         }
@@ -178,6 +181,7 @@ impl Process {
     /// The process's directory is made and made durable by the superuser.
     async fn make_base(&mut self, uid: u32, mode: u32) -> Result<(), Halt> {
         let kernel = self.kernel(None)?;
+        let begun = self.born;
         let made = async {
             kernel.mkdir(&root(), &self.base, 0o700, false).await?;
             let owner = SetStat { uid: Some(uid), gid: Some(uid), ..SetStat::default() };
@@ -192,7 +196,7 @@ impl Process {
             Err(_) if self.setting.sched.was_evicted(kernel.client()) => return Err(Halt::Bereft(kernel.client())),
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
-        let born = When { from: self.born, to: self.setting.sched.wall_ns() };
+        let born = self.setting.sched.when(kernel.client(), begun);
         self.model = Model::new(uid, uid, mode, born);
         *self.history.borrow_mut() = History { base_durable: true, ..History::new(self.model.clone()) };
         Ok(())
@@ -214,7 +218,7 @@ impl Process {
         let lost: Vec<u32> = self
             .files
             .iter()
-            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client))
+            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client) || self.setting.sched.is_retired(fd.client))
             .map(|(number, _)| *number)
             .collect();
         for fd in lost {
@@ -233,7 +237,7 @@ impl Process {
         }
         match self.rng.pick(&living) {
             Some(kernel) => Ok(kernel.clone()),
-            None => Err(Halt::Bereft(client.or(self.clients.first().copied()).unwrap_or(0))),
+            None => Err(self.bereft_of(client.or(self.clients.first().copied()).unwrap_or(0))),
         }
     }
 
@@ -260,20 +264,20 @@ impl Process {
         };
         let cred = Cred { umask: [0, 0o022, 0o077][self.rng.below(3) as usize], ..cred };
         let sched = self.setting.sched.clone();
-        let (from, before, begun) = (sched.wall_ns(), sched.lanes(), sched.now());
+        let (before, begun) = (sched.lanes(), sched.now());
         let blind = self.rng.chance(1, 4) && !self.needs_look(&op);
         sched.note(|| format!("process {} on client {}: {}", self.number, kernel.client(), op.show()));
         let mut files: BTreeMap<u32, Fd> = self.files.iter().map(|(n, (fd, _))| (*n, fd.clone())).collect();
         let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut files, blind };
         let result = hands.perform(&op, &cred).await;
-        let when = When { from, to: sched.wall_ns() };
+        let when = sched.when(kernel.client(), begun);
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => {
                 let client = kernel.client();
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
-                return Err(Halt::Bereft(kernel.client()));
+                return Err(self.bereft_of(kernel.client()));
             }
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
@@ -298,7 +302,11 @@ impl Process {
         if let Some((id, parts)) = &robbed {
             self.note_beside(&op, *id, parts);
         }
+        let earlier = self.model.clone();
         let expect = self.model.apply(&op, &cred, when);
+        if sched.has_clocks() {
+            self.model.may_keep_times(&earlier);
+        }
         let differs = match robbed {
             None => differs(&mut self.model, &expect, &result),
             // What it gave may come from before or after the loss.
@@ -366,6 +374,21 @@ impl Process {
     fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
         let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
         depends.find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
+    }
+
+    /// Why a process does not go on without this client.
+    fn bereft_of(&self, client: usize) -> Halt {
+        let sched = &self.setting.sched;
+        if sched.is_retired(client) && !sched.is_dead(client) { Halt::Left } else { Halt::Bereft(client) }
+    }
+
+    /// The client has unmounted: waits until what else it depends on is certain.
+    async fn what_is_left(&mut self) -> Aftermath {
+        self.setting.sched.undisturbed().await;
+        match self.evicted(None) {
+            Some(client) => self.what_it_is_told(client).await,
+            None => Aftermath { complete: true, ..Aftermath::default() },
+        }
     }
 
     /// A client was evicted: asks it what was lost, and all that are evicted before the world is quiet.

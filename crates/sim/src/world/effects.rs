@@ -312,7 +312,9 @@ impl World {
                 self.push(at, Happening::Commit { server, life, group });
             }
             Effect::Data { id, op } => {
-                let delay = self.plan.data.draw(&mut self.rng);
+                let slow = self.plan.disturbances.slow_sync && matches!(op, DataOp::Sync { .. });
+                let span = if slow { self.plan.commit } else { self.plan.data };
+                let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
                 for file in op.files() {
@@ -340,7 +342,7 @@ impl World {
                 }
             }
             Effect::Stop { reason } => {
-                self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
+                self.stopped(server, &reason);
             }
         }
     }
@@ -407,7 +409,8 @@ impl World {
             }
             capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
-            capi::Effect::Unmounted { .. } => {
+            capi::Effect::Unmounted { result } => {
+                self.judge_unmount(client, result);
                 self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));
                 self.mounts[client].unmounted = true;
                 self.sched.left(client);

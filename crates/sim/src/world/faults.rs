@@ -30,7 +30,25 @@ pub enum Fault {
     Fill,
     /// Some client is cut off.
     Part,
-    /// And is so no longer.
+    /// An administrator does something.
+    Act,
+    /// A client's clock is set.
+    Clock,
+    /// A site is armed.
+    Arm,
+    /// And is not any more.
+    Disarm {
+        /// Of which server, or after these which client.
+        at: usize,
+    },
+    /// Some disk fails.
+    Fail,
+    /// And is repaired.
+    Repair {
+        /// Whose.
+        server: usize,
+    },
+    /// A client that was cut off is so no longer.
     Join {
         /// Who.
         client: usize,
@@ -77,6 +95,20 @@ pub struct Counts {
     pub partitions: u64,
     /// Evictions of clients that live.
     pub evictions: u64,
+    /// What administrators did.
+    pub acts: u64,
+    /// Of that unmounts.
+    pub unmounts: u64,
+    /// Operations of disks that failed.
+    pub io_errors: u64,
+    /// Records that were damaged for a while.
+    pub damaged: u64,
+    /// Targets that a disk stopped.
+    pub stops: u64,
+    /// Clocks of clients that were set.
+    pub clock_steps: u64,
+    /// Sites that were armed.
+    pub sites: u64,
     /// The longest that a call of a client waited that was never cut off, in milliseconds.
     pub longest_wait_ms: u64,
     /// Errors in logs.
@@ -99,6 +131,13 @@ impl core::fmt::Display for Counts {
             ("given up", self.given_up),
             ("partitions", self.partitions),
             ("evictions", self.evictions),
+            ("acts", self.acts),
+            ("unmounts", self.unmounts),
+            ("I/O errors", self.io_errors),
+            ("records damaged", self.damaged),
+            ("targets stopped by disks", self.stops),
+            ("clock steps", self.clock_steps),
+            ("sites armed", self.sites),
             ("longest wait beside a partition in ms", self.longest_wait_ms),
         ];
         let fell: Vec<String> =
@@ -126,6 +165,13 @@ impl Counts {
         self.given_up += other.given_up;
         self.partitions += other.partitions;
         self.evictions += other.evictions;
+        self.acts += other.acts;
+        self.unmounts += other.unmounts;
+        self.io_errors += other.io_errors;
+        self.damaged += other.damaged;
+        self.stops += other.stops;
+        self.clock_steps += other.clock_steps;
+        self.sites += other.sites;
         self.longest_wait_ms = self.longest_wait_ms.max(other.longest_wait_ms);
         self.errors_logged += other.errors_logged;
     }
@@ -188,10 +234,7 @@ impl Faults {
             },
             at_commit,
             // Where clients die or lie, locks are soon taken from those who do not answer: nobody may be late by that much.
-            late_max_us: if plan.node_faults.death_every.is_some()
-                || plan.liar
-                || plan.disturbances.partitions.is_some()
-            {
+            late_max_us: if plan.node_faults.death_every.is_some() || plan.liar || plan.evicts() {
                 2_000_000
             } else {
                 15_000_000
@@ -251,6 +294,10 @@ impl World {
         self.plan_death();
         self.plan_fill();
         self.plan_partition();
+        self.plan_act();
+        self.plan_io();
+        self.plan_clock();
+        self.plan_site();
         self.note_disturbed();
     }
 
@@ -258,9 +305,11 @@ impl World {
     pub fn faults_off(&mut self) {
         self.faults.on = false;
         self.note_disturbed();
+        self.disarm_all();
         self.liar_ends();
         for server in 0..self.servers.len() {
             self.free(server);
+            self.repair(server);
         }
     }
 
@@ -317,6 +366,8 @@ impl World {
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::Cut { conn } => self.cut(conn),
+            Fault::Disarm { at } => self.disarm(at),
+            Fault::Repair { server } => self.repair(server),
             Fault::Join { client } => {
                 self.join(client);
                 self.note_disturbed();
@@ -347,6 +398,22 @@ impl World {
                     self.kill_client(client);
                 }
                 self.plan_death();
+            }
+            Fault::Clock => {
+                self.step_clock();
+                self.plan_clock();
+            }
+            Fault::Arm => {
+                self.arm_some_site();
+                self.plan_site();
+            }
+            Fault::Act => {
+                self.act();
+                self.plan_act();
+            }
+            Fault::Fail => {
+                self.fail_some_disk();
+                self.plan_io();
             }
             Fault::Part => {
                 self.part();

@@ -8,8 +8,11 @@
 //! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
+pub mod acts;
+mod clocks;
 mod effects;
 pub mod faults;
+mod io;
 pub mod liar;
 mod loss;
 pub mod mount;
@@ -17,6 +20,7 @@ pub mod net;
 pub mod partition;
 pub mod pause;
 pub mod server;
+mod sites;
 pub mod trap;
 
 use core::cmp::Reverse;
@@ -171,6 +175,14 @@ pub struct World {
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
+    /// Disks that fail.
+    disks: io::Disks,
+    /// Clocks of clients.
+    wall_clocks: clocks::WallClocks,
+    /// Faults at named sites.
+    arming: sites::Arming,
+    /// What administrators do.
+    pub administrator: acts::Administrator,
     /// Clients that are cut off.
     pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
@@ -208,6 +220,10 @@ impl World {
             crashes: Vec::new(),
             trap: None,
             canary: Canary::None,
+            disks: io::Disks::new(&plan),
+            wall_clocks: clocks::WallClocks::new(&plan),
+            arming: sites::Arming::new(&plan),
+            administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
             queue: BinaryHeap::new(),
@@ -256,6 +272,7 @@ impl World {
         let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
         self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
+        self.set_clock(client);
         self.tell_wall_clock(client);
         self.pump(Node::Client(client));
         client
@@ -272,7 +289,7 @@ impl World {
     }
 
     fn tell_wall_clock(&mut self, client: usize) {
-        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_ns());
+        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_of(client));
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::WallClock(wall));
         }
@@ -444,6 +461,11 @@ impl World {
             known.any(|(_, name)| dead.contains(&name))
         };
         dead.is_empty() || !self.servers.iter().any(knows)
+    }
+
+    /// Whether every client that was to unmount has.
+    pub fn all_have_left(&self) -> bool {
+        self.mounts.iter().all(|mount| mount.machine.is_none() || !mount.leaving || mount.unmounted)
     }
 
     /// Whether every server that shall run says that it serves.

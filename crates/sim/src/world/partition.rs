@@ -179,7 +179,8 @@ impl World {
 
     /// Programs whose clients may still be evicted wait for the end of that.
     pub(super) fn note_disturbed(&mut self) {
-        let more = self.partitioning.plan.is_some() && self.partitioning.left > 0 && self.faults.on;
+        let parts = self.partitioning.plan.is_some() && self.partitioning.left > 0;
+        let more = self.faults.on && (parts || self.plan.disturbances.acts.is_some_and(|acts| acts.evicts));
         self.sched.set_disturbed(more || !self.partitioning.now.is_empty());
     }
 
@@ -201,10 +202,11 @@ impl World {
         }
         self.faults.counts.evictions += 1;
         let only_partitions = self.faults.counts.is_only_partitions();
-        if self.plan.disturbances.partitions.is_some() {
+        if self.plan.evicts() {
             if only_partitions
                 && !self.partitioning.cut_off.contains(&client)
                 && self.plan.profile == crate::Profile::Calm
+                && self.plan.disturbances.acts.is_none()
             {
                 self.fail(format!("client {client}, which was never cut off, is evicted: target {name} {line}"));
             }
@@ -217,7 +219,7 @@ impl World {
     /// A line of a client's log: it may say that it was evicted.
     pub(super) fn hear_that_evicted(&mut self, client: usize, line: &str) {
         if let Some((target, _)) = line.split_once(" evicted this client: ")
-            && self.plan.disturbances.partitions.is_some()
+            && self.plan.evicts()
             && !self.sched.learned_of_eviction(client, target, self.now)
         {
             let (target, names) = (target.to_owned(), target.contains("MDT"));
@@ -250,6 +252,10 @@ impl World {
         if let Some(begun) = self.partitioning.calls.remove(&id) {
             let waited = self.now.since(begun).as_millis() as u64;
             self.faults.counts.longest_wait_ms = self.faults.counts.longest_wait_ms.max(waited);
+            let crashes = self.faults.counts.crashes + self.faults.counts.deaths;
+            if crashes == 0 && waited > 100_000 {
+                self.fail(format!("call {id} waited {waited} ms"));
+            }
         }
     }
 }

@@ -73,6 +73,8 @@ pub struct Server {
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
+    /// A record that is damaged: as it was, and as it is.
+    pub damaged: Option<(store::Key, store::Value, store::Value)>,
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
@@ -116,14 +118,15 @@ impl Server {
             timer_serial: 0,
             serving: false,
             retired: false,
-            faults: Faults::none(),
+            faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
+            damaged: None,
         }
     }
 
     /// Starts its machine.
     pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
-        let partitions = plan.disturbances.partitions.is_some();
+        let partitions = plan.evicts();
         let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar || partitions;
         let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar && !partitions;
         let usual = Options::default();

@@ -132,9 +132,8 @@ mod tests {
     fn two_readers_agree_on_the_order_of_two_writers() {
         let writes = [vec![step(1, 20, Act::Set(1))], vec![step(1, 20, Act::Set(2))]];
         let reads = |first, second| vec![step(2, 3, Act::See(first)), step(4, 5, Act::See(second))];
-        let verdict = |one: Vec<Step>, other: Vec<Step>| {
-            disorder(0, &[writes[0].clone(), writes[1].clone(), one, other])
-        };
+        let verdict =
+            |one: Vec<Step>, other: Vec<Step>| disorder(0, &[writes[0].clone(), writes[1].clone(), one, other]);
         assert_eq!(verdict(reads(1, 2), reads(1, 2)), None);
         assert!(verdict(reads(1, 2), reads(2, 1)).is_some());
     }

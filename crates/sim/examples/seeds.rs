@@ -12,15 +12,24 @@ fn main() {
         }
         [first, count] => {
             let start = Instant::now();
-            let mut failed = 0;
+            let (mut failed, mut undecided) = (0, 0);
             for seed in first..first + count {
                 let report = sim::run_plan(sim::Plan::draw(seed), sim::Keep::Nothing, sim::Canary::None);
+                undecided += report.undecided;
+                if report.undecided > 0 {
+                    println!("{seed} {}: {} undecided", report.plan.profile.name(), report.undecided);
+                }
+                if std::env::var("LONGEST").is_ok()
+                    && let Some((took, call)) = &report.longest
+                {
+                    println!("LONG {} {seed} {} {call}", took.as_millis(), report.plan.profile.name());
+                }
                 if let Some(what) = report.failure {
                     failed += 1;
                     println!("{seed} {}: {what}", report.plan.profile.name());
                 }
             }
-            println!("{failed} of {count} failed in {:?}", start.elapsed());
+            println!("{failed} of {count} failed, {undecided} undecided, in {:?}", start.elapsed());
         }
         _ => println!("seeds FIRST COUNT | seeds SEED"),
     }

@@ -43,6 +43,8 @@ pub struct Report {
     pub faults: Counts,
     /// Requests that arrived as resends, as replays.
     pub repeated: (u64, u64),
+    /// The call that took longest since the last fault.
+    pub longest: Option<(Duration, String)>,
     /// The last lines, if they were kept.
     pub lines: Vec<String>,
 }
@@ -71,6 +73,7 @@ pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
         time: world.now,
         faults: world.faults.counts,
         repeated: world.spy.repeated(),
+        longest: world.sched.longest(),
         lines: world.trace.lines().map(str::to_owned).collect(),
         plan,
     };
@@ -152,6 +155,7 @@ impl<'w> Run<'w> {
             self.world.power_fails();
         }
         self.world.faults_off();
+        self.world.sched.calms();
         Ok(())
     }
 

@@ -105,6 +105,11 @@ struct State {
     requests: VecDeque<Request>,
     waiting: BTreeMap<u64, (usize, usize, String)>,
     answers: BTreeMap<u64, Result<Answer, Fail>>,
+    /// When calls that may not take long began.
+    begun: BTreeMap<u64, Instant>,
+    /// No fault has fallen since.
+    calm: Option<Instant>,
+    longest: Option<(Duration, String)>,
     sleeping: Vec<(Instant, usize)>,
     interrupts: VecDeque<(usize, u64)>,
     commands: VecDeque<Command>,
@@ -162,6 +167,11 @@ impl Sched {
         let id = state.next_call;
         let task = state.current;
         state.waiting.insert(id, (task, client, brief(&call)));
+        // Who waits for a record lock waits for another program.
+        if !matches!(call, Call::Setlk { wait: true, .. }) {
+            let now = state.now;
+            state.begun.insert(id, now);
+        }
         state.requests.push_back(Request { id, client, cred: cred.clone(), call });
         Ok(id)
     }
@@ -290,7 +300,18 @@ impl Sched {
         self.state.borrow().losses.clone()
     }
 
+    /// The call that took longest since the last fault, from that on if it began before.
+    pub fn longest(&self) -> Option<(Duration, String)> {
+        self.state.borrow().longest.clone()
+    }
+
     // --- for the world ---
+
+    /// From now on no fault falls.
+    pub fn calms(&self) {
+        let mut state = self.state.borrow_mut();
+        state.calm = Some(state.now);
+    }
 
     /// A client gave something up.
     pub fn note_loss(&self, loss: Loss) {
@@ -331,7 +352,14 @@ impl Sched {
     /// An answer came.
     pub fn answer(&self, id: u64, result: Result<Answer, Fail>) {
         let mut state = self.state.borrow_mut();
-        if let Some((task, ..)) = state.waiting.remove(&id) {
+        if let Some((task, client, call)) = state.waiting.remove(&id) {
+            let begun = state.begun.remove(&id);
+            if let (Some(begun), Some(calm), Ok(_) | Err(Fail::Errno(_))) = (begun, state.calm, &result) {
+                let took = state.now.since(begun.max(calm));
+                if state.longest.as_ref().is_none_or(|(longest, _)| *longest < took) {
+                    state.longest = Some((took, format!("client {client}: {call}")));
+                }
+            }
             state.answers.insert(id, result);
             state.ready.push_back(task);
         }
@@ -423,6 +451,7 @@ impl Sched {
         let mut state = self.state.borrow_mut();
         state.ready.clear();
         state.waiting.clear();
+        state.begun.clear();
         state.answers.clear();
         state.requests.clear();
         state.names.clear();

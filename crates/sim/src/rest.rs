@@ -1,6 +1,6 @@
 //! The last oracle: when everybody has left and all is durable, what the stores hold must fit together.
 //!
-//! All clients unmount; then, within a bound that covers the eviction of those that died, nothing may be left to do: no
+//! All clients unmount; then, within a bound, nothing may be left to do: no
 //! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
 //! of all targets is then final.
 
@@ -13,8 +13,9 @@ use target::{DataOp, DataResult};
 
 use crate::world::World;
 
-/// After this long without clients everything has come to rest: clients that died are evicted, then orphans go.
-const REST_MAX: Duration = Duration::from_secs(600);
+/// After this long without clients everything has come to rest: those that died were given up before, so only orphans are left to go,
+/// and their objects.
+const REST_MAX: Duration = Duration::from_secs(120);
 /// How often the stores are looked at.
 const STEP: Duration = Duration::from_secs(5);
 

@@ -115,6 +115,7 @@ struct State {
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<(usize, Instant)>,
+    evicted: Vec<usize>,
     lanes: Vec<Lane>,
     losses: Vec<Loss>,
     notes: VecDeque<String>,
@@ -285,14 +286,19 @@ impl Sched {
         self.state.borrow().left.contains(&client)
     }
 
-    /// When the first client died.
-    pub fn first_death(&self) -> Option<Instant> {
-        self.state.borrow().dead.first().map(|(_, at)| *at)
+    /// When a client died.
+    pub fn died_at(&self, client: usize) -> Option<Instant> {
+        self.state.borrow().dead.iter().find(|(dead, _)| *dead == client).map(|(_, at)| *at)
     }
 
     /// The clients that died, and when.
     pub fn deaths(&self) -> Vec<(usize, Instant)> {
         self.state.borrow().dead.clone()
+    }
+
+    /// Whether a target has given up a client that lives.
+    pub fn was_evicted(&self, client: usize) -> bool {
+        self.state.borrow().evicted.contains(&client)
     }
 
     /// What clients said that they gave up, in order.
@@ -316,6 +322,11 @@ impl Sched {
     /// A client gave something up.
     pub fn note_loss(&self, loss: Loss) {
         self.state.borrow_mut().losses.push(loss);
+    }
+
+    /// A target has given up a client that lives.
+    pub fn evicted(&self, client: usize) {
+        self.state.borrow_mut().evicted.push(client);
     }
 
     /// Time goes on.

@@ -78,6 +78,15 @@ fn no_oracle_is_blind() {
         ("canary-locks", "locks: process"),
         ("canary-objects", "which belongs to no file"),
         ("canary-full", "expected"),
+        ("canary-syncs", "are none that deaths can leave"),
+        ("canary-prefix", "is wrong at the end"),
+        ("canary-twice", "was told two outcomes"),
+        ("canary-patient", "and may take"),
+        ("canary-stale", "it failed with ESTALE"),
+        ("canary-pages", "differ"),
+        ("canary-listing", "lists "),
+        ("canary-living", "did not happen one after another"),
+        ("canary-dead", "did not happen one after another"),
     ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1 };
         let mut lines = Vec::new();

@@ -12,10 +12,12 @@ use schema::{DestroyLog, DoomedFile, Moving, Object, Orphan, Record};
 use target::{DataOp, DataResult};
 
 use crate::world::World;
+use crate::world::server::Limits;
 
-/// After this long without clients everything has come to rest: those that died were given up before, so only orphans are left to go,
-/// and their objects.
-const REST_MAX: Duration = Duration::from_secs(120);
+/// After this long without clients everything has come to rest. Slowest are the notes of files that move (gone when a look each
+/// minute finds them unused) and destroys that are tried again, each minute too. A target that restarted when a client left may
+/// wait before that for a client that could not tell it.
+const REST_MAX: Duration = Duration::from_secs(200);
 /// How often the stores are looked at.
 const STEP: Duration = Duration::from_secs(5);
 
@@ -27,7 +29,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
     for client in living {
         world.unmount(client);
     }
-    let limit = world.now + REST_MAX;
+    let limit = world.now + Limits::of(&world.plan).recovery_soft + REST_MAX;
     loop {
         world.run(world.now + STEP, |_| false)?;
         let left = world.mounts.iter().all(|mount| mount.machine.is_none() || mount.unmounted);

@@ -17,6 +17,7 @@ fn tell(names: &[&str]) {
 const NAMES: &[&str] =
     &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
 const PAUSED: &[&str] = &["paused"];
+const SHARED: &[&str] = &["link-shared", "rename-shared"];
 const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced"];
 const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
 
@@ -38,6 +39,11 @@ fn nothing_stays_of_what_is_gone() {
 #[test]
 fn nobody_is_evicted_for_a_pause() {
     tell(PAUSED);
+}
+
+#[test]
+fn an_answer_waits_for_what_others_may_lose() {
+    tell(SHARED);
 }
 
 /// Cases of Lustre's replay-single.
@@ -64,7 +70,7 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, DATA, GONE, NUMBERED].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, NUMBERED].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

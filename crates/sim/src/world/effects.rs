@@ -332,7 +332,9 @@ impl World {
                 self.push(at, Happening::Commit { server, life, group });
             }
             Effect::Data { id, op } => {
-                let delay = self.plan.data.draw(&mut self.rng);
+                // To sync takes as long as a commit.
+                let span = if matches!(op, DataOp::Sync { .. }) { self.plan.commit } else { self.plan.data };
+                let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
                 for file in op.files() {

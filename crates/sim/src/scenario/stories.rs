@@ -84,6 +84,12 @@ pub const STORIES: &[Story] = &[
     },
     Story { name: "rename-shared", what: "the same with a rename over it", acts: rename_shared, strikes: &[] },
     Story {
+        name: "rmdir-shared",
+        what: "a directory is removed that another client has emptied, which is not durable: the answer waits for that",
+        acts: rmdir_shared,
+        strikes: &[],
+    },
+    Story {
         name: "paused",
         what: "targets and clients stand still for half a minute while locks are called back: nobody is evicted for that",
         acts: paused,
@@ -354,16 +360,18 @@ fn lock_replay() -> Vec<Act> {
     acts
 }
 
-/// Client 0 changes a file, which does not reach the disk; `op` of client 1 is about the file, too.
-fn shared(op: Op) -> Vec<Act> {
+/// Client 0 makes a change that does not reach the disk, and `op` of client 1 hangs on it.
+fn shared(change: Op, op: Op) -> Vec<Act> {
     vec![
         mknod(0, "f"),
         mknod(1, "g"),
+        mkdir(1, "d"),
+        mknod(1, "d/f"),
         Do(0, Op::Syncfs),
         Do(1, Op::Syncfs),
         Wait(50_000),
         Barrier(MDT),
-        Do(0, Op::Chmod { path: path("f"), mode: 0o600 }),
+        Do(0, change),
         Begin(1, op),
         Wait(100_000),
         Waiting(1),
@@ -372,15 +380,25 @@ fn shared(op: Op) -> Vec<Act> {
     ]
 }
 
+fn chmod() -> Op {
+    Op::Chmod { path: path("f"), mode: 0o600 }
+}
+
 fn link_shared() -> Vec<Act> {
-    let mut acts = shared(Op::Link { from: path("f"), to: path("h") });
+    let mut acts = shared(chmod(), Op::Link { from: path("f"), to: path("h") });
     acts.extend([stat(0, "f"), stat(0, "h")]);
     acts
 }
 
 fn rename_shared() -> Vec<Act> {
-    let mut acts = shared(Op::Rename { from: path("g"), to: path("f"), flags: 0 });
+    let mut acts = shared(chmod(), Op::Rename { from: path("g"), to: path("f"), flags: 0 });
     acts.extend([stat(0, "f"), stat(0, "g")]);
+    acts
+}
+
+fn rmdir_shared() -> Vec<Act> {
+    let mut acts = shared(Op::Unlink { path: path("d/f") }, Op::Rmdir { path: path("d") });
+    acts.extend([stat(0, "d"), stat(1, "d/f")]);
     acts
 }
 

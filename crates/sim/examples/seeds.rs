@@ -15,7 +15,7 @@ fn main() {
         }
         [first, count] => {
             let start = Instant::now();
-            let (mut failed, mut runs, mut fell) = (0, 0, sim::Counts::default());
+            let (mut failed, mut runs, mut undecided, mut fell) = (0, 0, 0, sim::Counts::default());
             for seed in first..first + count {
                 let plan = sim::Plan::draw(seed);
                 if !kind.is_empty() && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: Some")) {
@@ -24,12 +24,13 @@ fn main() {
                 let report = sim::run_plan(plan, sim::Keep::Nothing, sim::Canary::None);
                 runs += 1;
                 fell.add(&report.faults);
+                undecided += report.undecided;
                 if let Some(what) = report.failure {
                     failed += 1;
                     println!("{seed} {}: {what}", report.plan.profile.name());
                 }
             }
-            println!("{failed} of {runs} failed in {:?}; what fell: {fell}", start.elapsed());
+            println!("{failed} of {runs} failed, {undecided} undecided, in {:?}; what fell: {fell}", start.elapsed());
         }
         _ => println!("seeds FIRST COUNT [KIND] | seeds SEED"),
     }

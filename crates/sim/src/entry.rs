@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 
-use crate::plan::{DiskFaults, Plan};
+use crate::plan::{DiskFaults, NodeFaults, Plan, Profile};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
@@ -94,6 +94,72 @@ const WORLDS: &[World] = &[
             ..Plan::still(1)
         },
         canary: Canary::DropWhenFull,
+    },
+    World {
+        name: "canary-syncs",
+        what: "object targets sync nothing, and the power fails: synced bytes that are not there must be noticed",
+        plan: || Plan { file_max: 400 << 10, ..powerless(1) },
+        canary: Canary::ForgetSyncs,
+    },
+    World {
+        name: "canary-prefix",
+        what: "changes are lost with the power of which later ones are still there: the look at the trees must notice",
+        plan: || powerless(1),
+        canary: Canary::ForgetChanges,
+    },
+    World {
+        name: "canary-twice",
+        what: "some answers come once more, with another transaction number: whoever looks at all frames must notice",
+        plan: || Plan { processes: 4, calls: 160, ..Plan::still(1) },
+        canary: Canary::TwoOutcomes,
+    },
+    World {
+        name: "canary-patient",
+        what: "targets wait for a dead client much longer than they should: the bounds of waiting must notice",
+        plan: || {
+            let plan = Plan { processes: 12, calls: 160, clients: 4, ..Plan::still(1) };
+            let often = Some(Duration::from_millis(10));
+            Plan {
+                node_faults: NodeFaults {
+                    crash_every: often,
+                    pause_max: Duration::from_millis(1),
+                    death_every: often,
+                    ..NodeFaults::default()
+                },
+                ..plan
+            }
+        },
+        canary: Canary::Patient,
+    },
+    World {
+        name: "canary-stale",
+        what: "programs are told ESTALE without a reason: it is the error of no call",
+        plan: || Plan::shared(1),
+        canary: Canary::Stale,
+    },
+    World {
+        name: "canary-pages",
+        what: "kernels are not told which pages to forget: processes that read must notice",
+        plan: || Plan { processes: 30, calls: 200, file_max: 6_000, ..Plan::still(1) },
+        canary: Canary::KeepPages,
+    },
+    World {
+        name: "canary-listing",
+        what: "some listings lack a name: processes that list must notice",
+        plan: || Plan { processes: 4, calls: 160, ..Plan::still(1) },
+        canary: Canary::HideNames,
+    },
+    World {
+        name: "canary-living",
+        what: "when a client has died some changes of the others are lost: the processes that share directories must notice",
+        plan: || mortal(1),
+        canary: Canary::SwallowAfterDeath,
+    },
+    World {
+        name: "canary-dead",
+        what: "a client dies, and a name that it had removed is there again though no server crashed: the last look must notice",
+        plan: || mortal(1),
+        canary: Canary::UnlinkAndDie,
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {
@@ -229,6 +295,17 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
 ];
+
+/// The power fails at the end, and nothing else goes wrong.
+fn powerless(seed: u64) -> Plan {
+    Plan { profile: Profile::Power, processes: 12, calls: 160, ..Plan::still(seed) }
+}
+
+/// Clients die while many processes share directories, and nothing else goes wrong.
+fn mortal(seed: u64) -> Plan {
+    let node_faults = NodeFaults { death_every: Some(Duration::from_millis(2)), ..NodeFaults::default() };
+    Plan { groups: 16, clients: 3, node_faults, ..Plan::shared(seed) }
+}
 
 /// Runs; `stop` is asked between seeds.
 pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {

@@ -22,6 +22,7 @@ use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
 use crate::world::faults::Counts;
+use crate::world::server::Limits;
 use crate::world::{Canary, Ended, World};
 
 /// What came of a run.
@@ -43,15 +44,38 @@ pub struct Report {
     pub faults: Counts,
     /// Requests that arrived as resends, as replays.
     pub repeated: (u64, u64),
+    /// The call that took longest since the last fault.
+    pub longest: Option<(Duration, String)>,
     /// The last lines, if they were kept.
     pub lines: Vec<String>,
 }
 
 /// How long faults may fall, in virtual time.
 const FAULTS_MAX: Duration = Duration::from_secs(90);
-/// After this long without faults everything that was begun has ended: the windows of recovery and of evictions, and then
-/// some.
-const HEAL_MAX: Duration = Duration::from_secs(1_200);
+/// A client that nothing is heard of is given up after this: six signs of life, and the one that it may just have given.
+const SILENT_MAX: Duration = Duration::from_secs(175);
+/// A request that was lost is sent again within this, and one step of a call asks few targets in turn.
+const RESENT_MAX: Duration = Duration::from_secs(60);
+
+/// How long a call takes at most when no faults fall any more: so long does it hold up the living that others are gone for good.
+fn call_max(plan: &Plan) -> Duration {
+    if plan.profile < Profile::Clients && !plan.liar && !plan.evicts() {
+        // All who are missing come back at once.
+        return RESENT_MAX;
+    }
+    let limits = Limits::of(plan);
+    // A recovery that waits for them, a lock of theirs (longer if a request of theirs waited), and a tenth of that at each further target.
+    let targets = plan.osts as u32 + 1;
+    limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
+}
+
+/// How long all programs together go on when no faults fall any more: each waits once for what is gone, and then has its own calls
+/// and pauses.
+fn heal_max(plan: &Plan) -> Duration {
+    let calls = plan.calls.max(60);
+    let pauses = if plan.think_percent > 0 { Duration::from_micros(plan.think.high_us) } else { Duration::ZERO };
+    call_max(plan) + calls * (pauses + Duration::from_secs(1))
+}
 
 /// Pause between two looks at what takes long to look at.
 const A_WHILE: Duration = Duration::from_secs(1);
@@ -73,6 +97,7 @@ pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
         time: world.now,
         faults: world.faults.counts,
         repeated: world.spy.repeated(),
+        longest: world.sched.longest(),
         lines: world.trace.lines().map(str::to_owned).collect(),
         plan,
     };
@@ -160,6 +185,7 @@ impl<'w> Run<'w> {
             self.world.power_fails();
         }
         self.world.faults_off();
+        self.world.sched.calms();
         Ok(())
     }
 
@@ -169,10 +195,11 @@ impl<'w> Run<'w> {
             let limit = self.world.now + DISKS_SETTLE;
             self.world.run(limit, |_| false)?;
         }
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + heal_max(&self.world.plan);
         self.bounded(limit, "not everything ends after the last fault", |world| {
             world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
-        })
+        })?;
+        self.judge_calls()
     }
 
     /// The programs' clients go, or stay with all that they have cached.
@@ -186,7 +213,7 @@ impl<'w> Run<'w> {
         for client in living {
             self.world.unmount(client);
         }
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + call_max(&self.world.plan);
         self.bounded(limit, "a client does not unmount", |world| {
             world.mounts.iter().all(|mount| mount.machine.is_none() || mount.unmounted)
         })
@@ -194,15 +221,15 @@ impl<'w> Run<'w> {
 
     fn check(&mut self) -> Result<(), String> {
         let client = self.world.add_client();
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + call_max(&self.world.plan);
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
         // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
         // at. Targets that have restarted give clients up once one is here: so the check's comes first.
         // It is a costly question: not after each event.
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + call_max(&self.world.plan) + SILENT_MAX;
         while !self.world.all_dead_are_gone() {
             if self.world.now >= limit {
-                return Err(format!("clients that died are not given up ({:?}):{}", limit, self.world.explain()));
+                return Err(format!("clients that died are not given up ({limit:?}):{}", self.world.explain()));
             }
             self.world.run(self.world.now + A_WHILE, |_| false)?;
         }
@@ -244,9 +271,11 @@ impl<'w> Run<'w> {
             }
             *flag.borrow_mut() = true;
         });
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + heal_max(&self.world.plan);
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
         self.undecided += *unjudged.borrow();
+        (0..self.world.servers.len()).for_each(|server| self.world.judge_recovery(server));
+        self.judge_calls()?;
         let first_death = self.world.sched.first_death();
         for group in &self.writers {
             group.check(first_death, &self.world.sched.losses())?;
@@ -256,6 +285,17 @@ impl<'w> Run<'w> {
             self.undecided += u64::from(verdict == Verdict::Unknown);
         }
         Ok(())
+    }
+
+    /// No call has waited longer than the promises say.
+    fn judge_calls(&self) -> Result<(), String> {
+        let most = call_max(&self.world.plan);
+        match self.world.sched.longest() {
+            Some((took, call)) if took > most => {
+                Err(format!("a call took {took:?} after the last fault, and may take {most:?}: {call}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn bounded(&mut self, limit: Instant, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {

@@ -124,6 +124,11 @@ struct State {
     requests: VecDeque<Request>,
     waiting: BTreeMap<u64, (usize, usize, String)>,
     answers: BTreeMap<u64, Result<Answer, Fail>>,
+    /// When calls that may not take long began.
+    begun: BTreeMap<u64, Instant>,
+    /// No fault has fallen since.
+    calm: Option<Instant>,
+    longest: Option<(Duration, String)>,
     sleeping: Vec<(Instant, usize)>,
     interrupts: VecDeque<(usize, u64)>,
     commands: VecDeque<Command>,
@@ -131,6 +136,8 @@ struct State {
     dead: Vec<(usize, Instant)>,
     /// Clients that unmount, or have.
     retired: Vec<usize>,
+    /// Clients that live and that some target has given up, whatever for.
+    given_up: Vec<usize>,
     lanes: Vec<Lane>,
     losses: Vec<Loss>,
     evictions: Vec<Eviction>,
@@ -187,6 +194,11 @@ impl Sched {
         let id = state.next_call;
         let task = state.current;
         state.waiting.insert(id, (task, client, brief(&call)));
+        // Who waits for a record lock waits for another program.
+        if !matches!(call, Call::Setlk { wait: true, .. }) {
+            let now = state.now;
+            state.begun.insert(id, now);
+        }
         state.requests.push_back(Request { id, client, cred: cred.clone(), call });
         Ok(id)
     }
@@ -338,9 +350,19 @@ impl Sched {
         self.state.borrow().evictions.first().map(|eviction| eviction.at)
     }
 
+    /// When a client died.
+    pub fn died_at(&self, client: usize) -> Option<Instant> {
+        self.state.borrow().dead.iter().find(|(dead, _)| *dead == client).map(|(_, at)| *at)
+    }
+
     /// The clients that died, and when.
     pub fn deaths(&self) -> Vec<(usize, Instant)> {
         self.state.borrow().dead.clone()
+    }
+
+    /// Whether a target has given up a client that lives.
+    pub fn was_given_up(&self, client: usize) -> bool {
+        self.state.borrow().given_up.contains(&client)
     }
 
     /// What clients said that they gave up, in order.
@@ -375,6 +397,11 @@ impl Sched {
     /// The evictions of a client.
     pub fn evictions_of(&self, client: usize) -> Vec<Eviction> {
         self.state.borrow().evictions.iter().filter(|eviction| eviction.client == client).cloned().collect()
+    }
+
+    /// The call that took longest since the last fault, from that on if it began before.
+    pub fn longest(&self) -> Option<(Duration, String)> {
+        self.state.borrow().longest.clone()
     }
 
     // --- for the world ---
@@ -414,9 +441,20 @@ impl Sched {
         noted
     }
 
+    /// From now on no fault falls.
+    pub fn calms(&self) {
+        let mut state = self.state.borrow_mut();
+        state.calm = Some(state.now);
+    }
+
     /// A client gave something up.
     pub fn note_loss(&self, loss: Loss) {
         self.state.borrow_mut().losses.push(loss);
+    }
+
+    /// A target has given up a client that lives.
+    pub fn note_given_up(&self, client: usize) {
+        self.state.borrow_mut().given_up.push(client);
     }
 
     /// Time goes on.
@@ -453,7 +491,14 @@ impl Sched {
     /// An answer came.
     pub fn answer(&self, id: u64, result: Result<Answer, Fail>) {
         let mut state = self.state.borrow_mut();
-        if let Some((task, ..)) = state.waiting.remove(&id) {
+        if let Some((task, client, call)) = state.waiting.remove(&id) {
+            let begun = state.begun.remove(&id);
+            if let (Some(begun), Some(calm), Ok(_) | Err(Fail::Errno(_))) = (begun, state.calm, &result) {
+                let took = state.now.since(begun.max(calm));
+                if state.longest.as_ref().is_none_or(|(longest, _)| *longest < took) {
+                    state.longest = Some((took, format!("client {client}: {call}")));
+                }
+            }
             state.answers.insert(id, result);
             state.ready.push_back(task);
         }
@@ -551,6 +596,7 @@ impl Sched {
         let mut state = self.state.borrow_mut();
         state.ready.clear();
         state.waiting.clear();
+        state.begun.clear();
         state.answers.clear();
         state.requests.clear();
         state.names.clear();

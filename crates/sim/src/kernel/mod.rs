@@ -90,6 +90,8 @@ struct Caches {
     doomed: BTreeMap<(u64, Bytes), u32>,
     /// Path walks in progress: they hold what they have found.
     walks: u32,
+    /// How often a task has waited for space on a disk.
+    pauses: BTreeMap<usize, u64>,
     /// Tokens that are done.
     forgotten: Vec<(u64, bool)>,
     dead: bool,
@@ -191,8 +193,15 @@ impl Kernel {
                 Err(Fail::Errno(Errno::EIO)) if self.0.fails && tries < FULL_TRIES => tries += 1,
                 answer => return answer,
             }
+            let task = self.0.sched.current();
+            *self.caches_mut().pauses.entry(task).or_default() += 1;
             self.0.sched.sleep(FULL_PAUSE).await;
         }
+    }
+
+    /// How often the task that runs has waited for space: each time its program has made the call again, and walks its path anew.
+    fn pauses(&self) -> u64 {
+        self.caches().pauses.get(&self.0.sched.current()).copied().unwrap_or(0)
     }
 
     fn version(&self) -> u64 {

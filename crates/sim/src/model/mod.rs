@@ -310,7 +310,7 @@ impl Model {
             Op::Fsync { fd, .. } => self.file(*fd).map(|_| Expect::Done),
             Op::Fsyncdir { path } => self.sync_directory(cred, path),
             Op::Syncfs | Op::Statfs => Ok(Expect::Done),
-            Op::PathToFid { path } => self.walk(cred, path).map(|_| Expect::Anything),
+            Op::PathToFid { path } => self.walk(cred, path).map(Expect::Inode),
             Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
             Op::Migrate { path, .. } => self.migrate(cred, path),
         }

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use client::api as capi;
 use proto::{Errno, Frame};
+use schema::Record as _;
 use stdx::Instant;
+use store::Engine as _;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
@@ -58,7 +60,8 @@ impl World {
             }
             Happening::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
-                    let mut result = self.servers[server].data.run(&op);
+                    let forgets = self.canary == Canary::ForgetSyncs && matches!(op, DataOp::Sync { .. });
+                    let mut result = if forgets { DataResult::Done } else { self.servers[server].data.run(&op) };
                     if let (
                         Canary::DropWhenFull,
                         DataOp::Write { offset, data, .. },
@@ -98,11 +101,25 @@ impl World {
                         return self.push(self.now, Happening::Answer { id, result });
                     }
                     self.note_call(client, id, &call);
+                    if self.canary == Canary::Stale
+                        && matches!(call, capi::Call::Getattr { .. } | capi::Call::Lookup { .. })
+                        && self.rng.chance(1, 10)
+                    {
+                        return self.push(self.now, Happening::Answer { id, result: Err(Errno::ESTALE) });
+                    }
                     self.tell_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
-            Happening::Answer { id, result } => {
+            Happening::Answer { id, mut result } => {
+                if let (Canary::HideNames, Ok(capi::Answer::Entries(entries))) = (self.canary, &mut result)
+                    && self.rng.chance(1, 4)
+                {
+                    // Behind `.` and `..`; the last one would be given again by the next call.
+                    if entries.len() > 3 {
+                        entries.remove(2);
+                    }
+                }
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
                 self.note_answer(id);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
@@ -118,6 +135,10 @@ impl World {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
                     return self.reach_client(client, capi::Event::Invalidated { token, known: true });
                 }
+                if let (Canary::KeepPages, capi::Invalidation::Inode { token, length: 1.., .. }) = (self.canary, &what)
+                {
+                    return self.reach_client(client, capi::Event::Invalidated { token: *token, known: true });
+                }
                 self.mounts[client].kernel.forget(what);
             }
             Happening::LetGo { client, nodes } => {
@@ -128,6 +149,7 @@ impl World {
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
             Happening::Kill { server } => self.kill(server),
+            Happening::Die { client } => self.kill_client(client),
             Happening::Fault(fault) => self.strike(fault),
             Happening::Lie => self.lie(),
         }
@@ -178,7 +200,8 @@ impl World {
         }
         self.new_clock(Node::Server(server));
         let (seed, now, wall) = (self.rng.u64(), self.time_of(Node::Server(server)), self.wall_ns());
-        self.servers[server].start(&self.plan, seed, now);
+        let patient = self.canary == Canary::Patient;
+        self.servers[server].start(&self.plan, patient, seed, now);
         let life = self.servers[server].life;
         self.trace.note(now, &[12, server as u64], || format!("{} starts, life {life}", self.servers[server].name));
         let space = space(&self.servers[server]);
@@ -312,8 +335,8 @@ impl World {
                 self.push(at, Happening::Commit { server, life, group });
             }
             Effect::Data { id, op } => {
-                let slow = self.plan.disturbances.slow_sync && matches!(op, DataOp::Sync { .. });
-                let span = if slow { self.plan.commit } else { self.plan.data };
+                // To sync takes as long as a commit.
+                let span = if matches!(op, DataOp::Sync { .. }) { self.plan.commit } else { self.plan.data };
                 let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
@@ -352,7 +375,14 @@ impl World {
             return;
         }
         let number = group.number();
-        match self.servers[server].engine.begin_commit(number, group.seal()) {
+        let mut records = group.seal();
+        if self.canary == Canary::ForgetChanges {
+            let (rng, engine) = (&mut self.rng, &self.servers[server].engine);
+            let changes =
+                |key: &store::Key| schema::Inode::parse_key(key).is_some() && matches!(engine.get(key), Ok(Some(_)));
+            records.retain(|(key, _)| !changes(key) || !rng.chance(1, 2));
+        }
+        match self.servers[server].engine.begin_commit(number, records) {
             Ok(()) => {
                 drop(group);
                 self.trace.note(self.now, &[15, server as u64, number], || {
@@ -523,7 +553,13 @@ impl World {
     pub(super) fn send(&mut self, node: Node, number: u64, frame: Frame) {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
-        if matches!(self.canary, Canary::Swallow | Canary::KeepObjects) && self.swallow(conn, side, &frame) {
+        let to = self.net.get(conn).ends[side].node;
+        if let (Node::Server(_), Node::Client(_)) = (node, to)
+            && let Err(what) = self.spy.sends(node, to, &frame)
+        {
+            self.fail(what);
+        }
+        if self.canary != Canary::None && self.swallow(conn, side, &frame) {
             return;
         }
         let (sender, receiver) = (node, self.net.get(conn).ends[side].node);
@@ -531,6 +567,18 @@ impl World {
         if passage == Passage::Lost {
             self.trace.say(self.now, || format!("cut off on connection {conn}: {}", frame_line(&frame)));
             return;
+        }
+        if self.canary == Canary::TwoOutcomes
+            && frame.header.transno.0 != 0
+            && frame.header.opcode == proto::Opcode::MdsReint as u16
+            && self.rng.chance(1, 20)
+        {
+            let mut again = frame.clone();
+            again.header.transno.0 += 1;
+            let end = self.net.end(conn, side);
+            end.last = self.now.max(end.last) + Duration::from_micros(50);
+            let at = end.last;
+            self.push(at, Happening::Frame { conn, side, frame: again });
         }
         let fate = self.trap_frame().unwrap_or_else(|| self.faults.frame(self.now));
         if let Some(delay) = fate.cut_after {
@@ -629,7 +677,22 @@ impl World {
         use proto::frame::flags;
         use proto::{Opcode, Transno};
         let opcode = Opcode::from_raw(frame.header.opcode).filter(|_| !frame.header.has(flags::REPLY));
+        let node = self.net.get(conn).ends[1 - side].node;
+        let unlinks = || {
+            let request = frame.decode::<proto::msg::ReintReq>();
+            request.is_ok_and(|request| matches!(request.op, Some(proto::msg::Reint::Unlink(_))))
+        };
+        let mut dies = None;
         let swallows = match (self.canary, opcode) {
+            (Canary::SwallowAfterDeath, Some(Opcode::MdsReint)) => {
+                self.faults.counts.deaths > 0 && self.rng.chance(1, 4)
+            }
+            (Canary::UnlinkAndDie, Some(Opcode::MdsReint)) => {
+                if let Node::Client(client) = node {
+                    dies = Some(client).filter(|_| self.faults.counts.deaths == 0 && self.faults.on && unlinks());
+                }
+                dies.is_some()
+            }
             (Canary::KeepObjects, Some(Opcode::ObjDestroy)) => true,
             (Canary::Swallow, Some(Opcode::MdsReint)) => {
                 frame.decode::<proto::msg::ReintReq>().is_ok_and(|request| {
@@ -649,6 +712,9 @@ impl World {
         let at = self.now.max(end.last) + Duration::from_micros(50);
         end.last = at;
         self.push(at, Happening::Frame { conn, side: 1 - side, frame: reply });
+        if let Some(client) = dies {
+            self.push(at + Duration::from_micros(200), Happening::Die { client });
+        }
         true
     }
 }

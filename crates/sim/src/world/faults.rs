@@ -480,6 +480,8 @@ impl World {
     pub fn crash(&mut self, server: usize, power: bool) {
         let how = if power { "loses its power" } else { "is killed" };
         self.trace.note(self.now, &[30, server as u64], || format!("{} {how}", self.servers[server].name));
+        self.judge_recovery(server);
+        self.spy.crashes(Node::Server(server));
         self.crashes.push((self.now, self.servers[server].name.kind));
         let own = &mut self.servers[server];
         own.machine = None;

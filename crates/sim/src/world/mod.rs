@@ -42,7 +42,7 @@ use crate::trace::{Keep, Trace};
 use faults::Faults;
 use mount::Mount;
 use net::{Net, Node};
-use server::Server;
+use server::{Limits, Server};
 
 /// The wall clock at the begin.
 pub const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
@@ -89,6 +89,8 @@ enum Happening {
     LetGo { client: usize, nodes: Vec<KernelNode> },
     /// A trap has sprung.
     Kill { server: usize },
+    /// A client that has been lied to dies.
+    Die { client: usize },
     /// A task's time has come.
     Wake { task: usize },
     /// A server starts.
@@ -149,6 +151,24 @@ pub enum Canary {
     KeepObjects,
     /// What a full disk refuses is answered as written.
     DropWhenFull,
+    /// Object targets sync no data files, and answer as if they had.
+    ForgetSyncs,
+    /// Some changes of inodes are not on the disk, though their group is.
+    ForgetChanges,
+    /// Some answers come once more, with another transaction number.
+    TwoOutcomes,
+    /// Some calls are answered `ESTALE` without a reason.
+    Stale,
+    /// Kernels are not told which pages to forget.
+    KeepPages,
+    /// Some listings lack a name.
+    HideNames,
+    /// Once a client has died, some changes of the others are answered with success and never reach their server.
+    SwallowAfterDeath,
+    /// The removal of a name is answered and never reaches its server; then its client dies.
+    UnlinkAndDie,
+    /// Targets wait for clients that are gone much longer than they should.
+    Patient,
 }
 
 /// The world.
@@ -443,6 +463,23 @@ impl World {
             }
         }
         text
+    }
+
+    /// The last recovery of a target has not taken longer than it may.
+    pub fn judge_recovery(&mut self, server: usize) {
+        let most = Limits::of(&self.plan).recovery().as_secs();
+        let own = &self.servers[server];
+        let mut wrong = None;
+        for (name, status) in own.machine.iter().flat_map(|machine| machine.get_params("*.*.recovery_status")) {
+            let took =
+                status.lines().find_map(|line| line.strip_prefix("recovery_duration:")?.trim().parse::<u64>().ok());
+            if let Some(took) = took.filter(|took| *took > most) {
+                wrong = Some(format!("{name}: the recovery took {took} s, and may take {most}"));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.fail(wrong);
+        }
     }
 
     /// Whether no target knows a client that died.

@@ -59,7 +59,9 @@ const RESENT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a call takes at most when no faults fall any more: so long does it hold up the living that others are gone for good.
 fn call_max(plan: &Plan) -> Duration {
-    if plan.profile < Profile::Clients && !plan.liar && !plan.evicts() {
+    // A mount that is ended by force may have gone without a word.
+    let all_live = plan.profile < Profile::Clients && !plan.liar && plan.disturbances.acts.is_none();
+    if all_live && !plan.evicts() {
         // All who are missing come back at once.
         return RESENT_MAX;
     }

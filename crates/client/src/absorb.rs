@@ -11,11 +11,12 @@ use std::sync::Arc;
 use crate::data;
 use crate::imports::{Dest, Opened, Pending};
 use crate::locks;
-use crate::op::{Body, Memo, OpState, Reply};
+use crate::op::{Body, Memo, Reply};
 use crate::world::World;
 
-/// Decodes a reply and puts what it brings into the caches. `op` is who sent the request, if it is still there.
-pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, op: Option<&mut OpState>) -> Memo {
+/// Decodes a reply and puts what it brings into the caches. `waits`: who sent the request is still there and has not
+/// forgotten it.
+pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, waits: bool) -> Memo {
     let body = match decode(pending.opcode, &frame) {
         Ok(body) => body,
         Err(why) => {
@@ -59,7 +60,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             give_up_run(w, dest, pending.want_run);
         }
         Body::Xattrs(rep) => grants(w, dest, &pending.wants, &rep.locks, None),
-        Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, op),
+        Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, waits),
         Body::Raw(_) => give_up(w, dest, pending),
     }
     memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk }))
@@ -133,7 +134,7 @@ fn grants(w: &mut World, dest: Dest, wants: &[u64], grants: &[LockGrant], lvb: O
 }
 
 /// A granted lock is pinned for the operation that asked for it at once: a callback may follow in the same read.
-fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, op: Option<&mut OpState>) -> Option<Memo> {
+fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits: bool) -> Option<Memo> {
     let cookie = *pending.wants.first()?;
     let Some(grant) = &rep.grant else {
         give_up(w, dest, pending);
@@ -143,7 +144,7 @@ fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, op: O
     let now = w.now;
     let action = target.locks.granted(grant, now);
     let lock = target.locks.get(grant.cookie);
-    let pinned = op.is_some() && grant.cookie == cookie && lock.is_some() && target.locks.hold(cookie);
+    let pinned = waits && grant.cookie == cookie && lock.is_some() && target.locks.hold(cookie);
     let _ = action;
     if let Some(lock) = lock {
         locks::refresh_bits(w, dest, &lock.resource);

@@ -235,6 +235,14 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
 
 /// The root could not be had.
 pub(crate) fn root_failed(w: &mut World, errno: Errno) {
+    let generation = w.imports.get(Dest::Mdt(0)).map_or(0, |target| target.import.generation());
+    if errno == Errno::EIO && generation != w.root_generation {
+        // Its request went with an eviction. Nothing is lost by that: a new one goes out.
+        stdx::mark!("mount_evicted");
+        w.root_generation = generation;
+        w.spawn(Task::Root);
+        return;
+    }
     w.rooting = false;
     // The request for it ends when a soft mount has waited long enough.
     let reason = match w.imports.get(Dest::Mdt(0)) {

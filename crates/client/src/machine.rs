@@ -10,7 +10,7 @@ use stdx::{Instant, Map};
 
 use crate::api::{Answer, Call, CallId, Device, Effect, Event, Options};
 use crate::cx::{Cx, Stop};
-use crate::imports::{self, Arrived, Pending};
+use crate::imports::{self, Arrived, Pending, Sender};
 use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
 use crate::{absorb, behind, closes, config, data, devices, locks, ops, params};
@@ -372,9 +372,12 @@ impl Client {
                     Arrived::Reply(pending, frame) => self.arrived(dest, pending, frame),
                     Arrived::Failed(pending, errno) => {
                         absorb::give_up(&mut self.w, dest, &pending);
-                        if let Some(state) = self.state(pending.op) {
-                            state.set_memo(pending.step, Memo::Failed(errno));
-                            self.attempt(pending.op);
+                        let Sender { op, step, number } = pending.sender;
+                        if let Some(state) = self.state(op) {
+                            if state.waits_for(step, number) {
+                                state.set_memo(step, Memo::Failed(errno));
+                            }
+                            self.attempt(op);
                         }
                     }
                 }
@@ -386,17 +389,21 @@ impl Client {
     }
 
     fn arrived(&mut self, dest: crate::imports::Dest, pending: Pending, frame: Frame) {
+        let Sender { op, step, number } = pending.sender;
         let mut taken = None;
-        if let Some(slot) = self.slots.get_mut(pending.op.slot as usize)
-            && slot.generation == pending.op.generation
+        if let Some(slot) = self.slots.get_mut(op.slot as usize)
+            && slot.generation == op.generation
         {
             taken = slot.running.take();
         }
-        let memo = absorb::reply(&mut self.w, dest, &pending, frame, taken.as_mut().map(|running| &mut running.state));
+        let waits = taken.as_ref().is_some_and(|running| running.state.waits_for(step, number));
+        let memo = absorb::reply(&mut self.w, dest, &pending, frame, waits);
         if let Some(mut running) = taken {
-            running.state.set_memo(pending.step, memo);
-            self.slots[pending.op.slot as usize].running = Some(running);
-            self.attempt(pending.op);
+            if waits {
+                running.state.set_memo(step, memo);
+            }
+            self.slots[op.slot as usize].running = Some(running);
+            self.attempt(op);
         }
     }
 }

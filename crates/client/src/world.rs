@@ -14,7 +14,7 @@ use crate::cx::Step;
 use crate::data::DataState;
 use crate::doubt::Touched;
 use crate::file::Files;
-use crate::imports::{Dest, Imports};
+use crate::imports::{Dest, Imports, Sender};
 use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
@@ -167,8 +167,12 @@ pub struct World {
     pub mounted: bool,
     /// The mount failed for good; nothing more is tried.
     pub failed: bool,
+    /// Record locks that are waited for and not wanted any more, until that is answered.
+    pub abandoned_records: Vec<(Dest, u64)>,
     /// The root is being fetched.
     pub rooting: bool,
+    /// How often this client had been evicted when that was begun.
+    pub root_generation: u32,
     /// When it is looked what a mount that is not complete waits for, and what was said of it last.
     pub mount_look: Option<Instant>,
     /// See there.
@@ -191,6 +195,8 @@ pub struct World {
     pub lost: Option<Errno>,
     /// Some answered change was lost, at some time: calls look whether they are to be told.
     pub changes_lost: bool,
+    /// Objects of which something was lost that nobody was told, and of which no node is left.
+    pub untold: std::collections::VecDeque<(u64, Errno)>,
     /// When `WaitKey::Timer` is to be woken.
     pub timer: Option<Instant>,
     /// Calls that wait while the kernel holds directories locked for them.
@@ -220,6 +226,8 @@ pub struct World {
     pub(crate) spawned: VecDeque<Task>,
     waiters: Map<WaitKey, Waiters>,
     tokens: Map<u64, (OpId, Step)>,
+    /// Requests that operations have made.
+    requests: u64,
     next_token: u64,
 }
 
@@ -241,7 +249,9 @@ impl World {
             sequences: Sequences::default(),
             mounted: false,
             failed: false,
+            abandoned_records: Vec::new(),
             rooting: false,
+            root_generation: 0,
             mount_look: None,
             mount_waits: Vec::new(),
             mount_deadline: None,
@@ -252,6 +262,7 @@ impl World {
             crowded: VecDeque::new(),
             unmounting: false,
             changes_lost: false,
+            untold: std::collections::VecDeque::new(),
             lost: None,
             timer: None,
             gates: Vec::new(),
@@ -270,6 +281,7 @@ impl World {
             spawned: VecDeque::new(),
             waiters: Map::default(),
             tokens: Map::default(),
+            requests: 0,
             next_token: 1,
             options,
         }
@@ -334,10 +346,16 @@ impl World {
         self.failures.push((op, step, errno));
     }
 
+    /// A number for the next request.
+    pub(crate) fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
     /// Sends a request for an operation. Locks that it wants were noted by [`World::want`].
-    pub(crate) fn send(&mut self, op: OpId, step: Step, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
+    pub(crate) fn send(&mut self, sender: Sender, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
         let wants = core::mem::take(&mut self.wants);
-        crate::imports::submit(self, op, step, dest, opcode, body, bulk, wants);
+        crate::imports::submit(self, sender, dest, opcode, body, bulk, wants);
     }
 
     /// The request now being made changes what a name leads to.

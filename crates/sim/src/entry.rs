@@ -3,12 +3,15 @@
 //! A run that fails says first and last how to see it again.
 
 use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
 
-use crate::plan::{DiskFaults, Plan};
+use crate::plan::{DiskFaults, NodeFaults, Plan, Profile};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
 use crate::world::Canary;
+use crate::world::faults::Counts;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -21,6 +24,17 @@ pub struct Settings {
     pub scenario: Option<String>,
     /// The first of many seeds.
     pub first_seed: u64,
+    /// So many seeds run at once, each in a thread of its own.
+    pub jobs: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Nothing is wrong.
+    pub fine: bool,
+    /// How many of the seeds ran.
+    pub done: u64,
 }
 
 /// A world with a name.
@@ -80,6 +94,72 @@ const WORLDS: &[World] = &[
             ..Plan::still(1)
         },
         canary: Canary::DropWhenFull,
+    },
+    World {
+        name: "canary-syncs",
+        what: "object targets sync nothing, and the power fails: synced bytes that are not there must be noticed",
+        plan: || Plan { file_max: 400 << 10, ..powerless(1) },
+        canary: Canary::ForgetSyncs,
+    },
+    World {
+        name: "canary-prefix",
+        what: "changes are lost with the power of which later ones are still there: the look at the trees must notice",
+        plan: || powerless(1),
+        canary: Canary::ForgetChanges,
+    },
+    World {
+        name: "canary-twice",
+        what: "some answers come once more, with another transaction number: whoever looks at all frames must notice",
+        plan: || Plan { processes: 4, calls: 160, ..Plan::still(1) },
+        canary: Canary::TwoOutcomes,
+    },
+    World {
+        name: "canary-patient",
+        what: "targets wait for a dead client much longer than they should: the bounds of waiting must notice",
+        plan: || {
+            let plan = Plan { processes: 12, calls: 160, clients: 4, ..Plan::still(1) };
+            let often = Some(Duration::from_millis(10));
+            Plan {
+                node_faults: NodeFaults {
+                    crash_every: often,
+                    pause_max: Duration::from_millis(1),
+                    death_every: often,
+                    ..NodeFaults::default()
+                },
+                ..plan
+            }
+        },
+        canary: Canary::Patient,
+    },
+    World {
+        name: "canary-stale",
+        what: "programs are told ESTALE without a reason: it is the error of no call",
+        plan: || Plan::shared(1),
+        canary: Canary::Stale,
+    },
+    World {
+        name: "canary-pages",
+        what: "kernels are not told which pages to forget: processes that read must notice",
+        plan: || Plan { processes: 30, calls: 200, file_max: 6_000, ..Plan::still(1) },
+        canary: Canary::KeepPages,
+    },
+    World {
+        name: "canary-listing",
+        what: "some listings lack a name: processes that list must notice",
+        plan: || Plan { processes: 4, calls: 160, ..Plan::still(1) },
+        canary: Canary::HideNames,
+    },
+    World {
+        name: "canary-living",
+        what: "when a client has died some changes of the others are lost: the processes that share directories must notice",
+        plan: || mortal(1),
+        canary: Canary::SwallowAfterDeath,
+    },
+    World {
+        name: "canary-dead",
+        what: "a client dies, and a name that it had removed is there again though no server crashed: the last look must notice",
+        plan: || mortal(1),
+        canary: Canary::UnlinkAndDie,
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {
@@ -216,41 +296,98 @@ const WORLDS: &[World] = &[
     },
 ];
 
-/// Runs; `stop` is asked between seeds. True: nothing is wrong.
-pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> bool {
+/// The power fails at the end, and nothing else goes wrong.
+fn powerless(seed: u64) -> Plan {
+    Plan { profile: Profile::Power, processes: 12, calls: 160, ..Plan::still(seed) }
+}
+
+/// Clients die while many processes share directories, and nothing else goes wrong.
+fn mortal(seed: u64) -> Plan {
+    let node_faults = NodeFaults { death_every: Some(Duration::from_millis(2)), ..NodeFaults::default() };
+    Plan { groups: 16, clients: 3, node_faults, ..Plan::shared(seed) }
+}
+
+/// Runs; `stop` is asked between seeds.
+pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let alone = |fine| Outcome { fine, done: 1 };
     if let Some(name) = &settings.scenario {
-        return scenario(name, say);
+        return alone(scenario(name, say));
     }
     if let Some(seed) = settings.seed {
-        return one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
+        return alone(one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say));
     }
-    let (mut done, mut events, mut faults, mut undecided) = (0, 0, 0, 0);
-    for seed in settings.first_seed..settings.first_seed.saturating_add(settings.runs) {
-        if done > 0 && stop() {
-            break;
-        }
-        let report = run_plan(Plan::draw(seed), Keep::Nothing, Canary::None);
+    many(settings, say, stop)
+}
+
+/// What came of many seeds together.
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    events: u64,
+    undecided: u64,
+    repeated: u64,
+    last: u64,
+    fell: Counts,
+    failed: Option<u64>,
+}
+
+impl Sum {
+    fn add(&mut self, report: &Report) {
+        let seed = report.plan.seed;
         if report.failure.is_some() {
-            // Again, with its lines.
-            one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
-            say(format!("{done} passed, 1 failed"));
-            return false;
+            self.failed = Some(self.failed.map_or(seed, |before| before.min(seed)));
+            return;
         }
-        done += 1;
-        events += report.events;
-        undecided += report.undecided;
-        faults += u64::from(report.repeated.0 + report.repeated.1 > 0);
+        self.done += 1;
+        self.events += report.events;
+        self.undecided += report.undecided;
+        self.fell.add(&report.faults);
+        self.repeated += u64::from(report.repeated.0 + report.repeated.1 > 0);
+        self.last = self.last.max(seed);
+    }
+}
+
+/// Runs seeds in turn, several at once, until one fails.
+fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let end = settings.first_seed.saturating_add(settings.runs);
+    let (next, ends) = (AtomicU64::new(settings.first_seed), AtomicBool::new(false));
+    let mut sum = Sum::default();
+    std::thread::scope(|scope| {
+        let (sender, reports) = mpsc::channel();
+        for _ in 0..settings.jobs.max(1) {
+            let (sender, next, ends) = (sender.clone(), &next, &ends);
+            scope.spawn(move || {
+                while !ends.load(Relaxed) {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= end || sender.send(run_plan(Plan::draw(seed), Keep::Nothing, Canary::None)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for report in reports {
+            sum.add(&report);
+            if report.failure.is_some() || stop() {
+                ends.store(true, Relaxed);
+            }
+        }
+    });
+    let Sum { done, events, undecided, repeated, last, fell, failed } = sum;
+    if let Some(seed) = failed {
+        // Again, with its lines.
+        one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
+        say(format!("{done} passed, 1 failed"));
+        return Outcome { fine: false, done };
     }
     say(format!(
-        "seeds {} to {}: {events} events; requests were sent again in {faults} of {done} runs",
-        settings.first_seed,
-        settings.first_seed + done.max(1) - 1
+        "seeds {} to {last}: {events} events; requests were sent again in {repeated} of {done} runs",
+        settings.first_seed
     ));
-    if undecided > 0 {
-        say(format!("{undecided} shared histories were too long to judge"));
-    }
+    say(format!("what fell: {fell}"));
+    say(format!("{undecided} histories undecided"));
     say(format!("{done} passed, 0 failed"));
-    true
+    Outcome { fine: true, done }
 }
 
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
@@ -319,7 +456,7 @@ fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> 
 
 fn summary(report: &Report) -> String {
     format!(
-        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}",
+        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; what fell: {}",
         report.plan.seed,
         report.plan.profile.name(),
         report.plan.clients,
@@ -328,6 +465,7 @@ fn summary(report: &Report) -> String {
         report.time,
         report.repeated.0,
         report.repeated.1,
-        report.digest
+        report.digest,
+        report.faults
     )
 }

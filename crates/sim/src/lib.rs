@@ -9,6 +9,7 @@
 //!   goes through: errors, attributes, bytes, listings. So caches are coherent and changes happen once ([`model`]).
 //! - Of processes that share directories and files there is an order of all their calls, within what real time allows,
 //!   in which the model gives the same results ([`linear`]).
+//! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]).
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.
 //! - The history of frames is one of exactly-once execution ([`spy`]).
@@ -20,12 +21,14 @@
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
+mod disturb;
 mod entry;
 mod kernel;
 mod linear;
 mod model;
 mod plan;
 mod program;
+mod register;
 mod rest;
 mod run;
 mod scenario;
@@ -34,9 +37,10 @@ mod spy;
 mod trace;
 mod world;
 
-pub use entry::{Settings, run};
+pub use entry::{Outcome, Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
 pub use scenario::{Story, Told, Wrong, stories};
 pub use trace::Keep;
 pub use world::Canary;
+pub use world::faults::Counts;

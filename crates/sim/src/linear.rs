@@ -11,6 +11,8 @@
 //! state. Processes are few and wait for their answers, so that most of the order is fixed by time and the search
 //! is short; one that is too long gives no verdict and is counted.
 
+mod lost;
+
 use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -20,6 +22,8 @@ use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
 
 use crate::model::{Expect, Got, Id, Model, Op, Path, When, differs};
+
+pub use lost::{Death, Lost};
 
 /// What a call gave.
 pub type Outcome = Result<Got, Errno>;
@@ -37,16 +41,23 @@ pub struct Event {
     pub from: Instant,
     /// When it ended, and with what; `None`: it never did.
     pub end: Option<(Instant, Outcome)>,
-    /// What it saw may have been undone by a crash, and done once more later: a server shows changes before they are
-    /// durable, and who made this one had no answer yet.
-    pub doubtful: bool,
-    /// A change that a crash may have undone after others saw it, before it was done once more.
-    pub undone: bool,
+    /// Changes of other processes that this call may have seen before a crash undid them, by serial. A server shows a change before
+    /// it is durable; if a crash takes it with its answer, the client asks again, and it is done once more.
+    pub glimpses: BTreeSet<u32>,
+    /// How many changes its client had made behind programs' backs when it ended.
+    pub made: u64,
+    /// Its client died, and it may be lost with it.
+    pub at_risk: bool,
 }
 
 impl Event {
     fn to(&self) -> Instant {
         self.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)
+    }
+
+    /// Whether it has changed something, or may have: a change whose client died has no answer.
+    fn changed(&self) -> bool {
+        self.end.as_ref().is_none_or(|(_, result)| result.is_ok()) && self.op.changes()
     }
 
     /// The call and its result in one line.
@@ -107,6 +118,12 @@ struct State {
     /// What changed the bytes of each file, in one word.
     content: BTreeMap<Id, u64>,
     trail: Option<Rc<Trail>>,
+    /// What has changed the state, the last change first.
+    effects: Option<Rc<lost::Effect>>,
+    /// Of each death: what was lost with it is so.
+    settled: Vec<bool>,
+    /// Files of which a client that died had bytes that it had not synced.
+    torn: BTreeSet<Id>,
 }
 
 /// The calls that were ordered, the last one first.
@@ -121,8 +138,16 @@ impl State {
         let mut hasher = KeyedHash::default().build_hasher();
         self.at.hash(&mut hasher);
         self.content.hash(&mut hasher);
+        (&self.settled, &self.torn).hash(&mut hasher);
         hasher.write_u64(self.model.fingerprint());
         hasher.finish()
+    }
+
+    /// The call of a process at which it is has ended.
+    fn ended(&mut self, process: usize) {
+        let (call, _) = self.at[process];
+        self.at[process] = (call + 1, Phase::Start);
+        self.trail = Some(Rc::new(Trail { process, call, before: self.trail.take() }));
     }
 
     /// The bytes of a file changed.
@@ -136,25 +161,53 @@ impl State {
     }
 }
 
+/// What the search has still to look at.
+enum Todo {
+    /// The calls that can come next in a state.
+    Calls(State),
+    /// What can be lost in a state with the death at this position.
+    Loss(State, usize),
+}
+
 /// Looks for an order of the calls of all processes that begins in `start`, in at most so many steps.
-pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verdict {
+pub fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: usize) -> Verdict {
     let first = State {
         at: vec![(0, Phase::Start); processes.len()],
         model: start.clone().into_shared(),
         content: BTreeMap::new(),
         trail: None,
+        effects: None,
+        settled: vec![false; lost.deaths.len()],
+        torn: BTreeSet::new(),
     };
     let mut seen = BTreeSet::from([first.key()]);
-    let mut stack = vec![first];
+    let mut stack = vec![Todo::Calls(first)];
     let mut best: (usize, String) = (0, String::new());
-    let mut steps = 0;
-    while let Some(state) = stack.pop() {
+    let (mut steps, mut whole) = (0, true);
+    while let Some(todo) = stack.pop() {
+        let state = match todo {
+            Todo::Calls(state) => state,
+            Todo::Loss(state, position) => {
+                let (states, all) = state.after_death(position, start, processes, lost);
+                whole &= all;
+                steps += states.len();
+                // The last one pushed is tried first.
+                stack.extend(states.into_iter().rev().filter(|state| seen.insert(state.key())).map(Todo::Calls));
+                if steps > steps_max {
+                    return Verdict::Unknown;
+                }
+                continue;
+            }
+        };
         let current: Vec<(usize, &Event)> =
             (0..processes.len()).filter_map(|p| processes[p].get(state.at[p].0).map(|event| (p, event))).collect();
         if current.iter().all(|(_, event)| event.end.is_none()) {
             return Verdict::Good;
         }
         let first_end = current.iter().map(|(_, event)| event.to()).min().unwrap_or_default();
+        let happened = |position: &usize| !state.settled[*position] && lost.deaths[*position].from <= first_end;
+        let losses: Vec<usize> = (0..lost.deaths.len()).filter(happened).collect();
+        stack.extend(losses.into_iter().map(|position| Todo::Loss(state.clone(), position)));
         let mut candidates: Vec<(usize, &Event)> =
             current.iter().copied().filter(|(_, event)| event.from <= first_end).collect();
         // The last one pushed is tried first.
@@ -162,28 +215,30 @@ pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verd
         let mut told = Vec::new();
         for (p, event) in candidates {
             steps += 1;
-            for id in glimpses(&state, p, event, &current) {
-                let mut next = state.clone();
-                next.at[p].1 = Phase::Found(id);
-                if seen.insert(next.key()) {
-                    stack.push(next);
+            for model in glimpsed(&state, p, event, &current) {
+                if let Some(next) = glance(&state, p, event, model, lost)
+                    && seen.insert(next.key())
+                {
+                    stack.push(Todo::Calls(next));
                 }
             }
             let mut next = state.clone();
-            match take(&mut next, p, event) {
+            match take(&mut next, p, event, lost) {
                 Step::Ended => {
-                    let (call, _) = state.at[p];
-                    next.at[p] = (call + 1, Phase::Start);
-                    next.trail = Some(Rc::new(Trail { process: p, call, before: state.trail.clone() }));
+                    next.note_effect(&state, p, event);
+                    next.ended(p);
                 }
-                Step::Goes(phase) => next.at[p].1 = phase,
+                Step::Goes(phase) => {
+                    next.note_effect(&state, p, event);
+                    next.at[p].1 = phase;
+                }
                 Step::Not(why) => {
                     told.push(format!("\n  process {p}, {}: {why}", event.show()));
                     continue;
                 }
             }
             if seen.insert(next.key()) {
-                stack.push(next);
+                stack.push(Todo::Calls(next));
             }
         }
         let done: usize = state.at.iter().map(|(at, _)| at).sum();
@@ -193,6 +248,9 @@ pub fn search(start: &Model, processes: &[Vec<Event>], steps_max: usize) -> Verd
         if steps > steps_max {
             return Verdict::Unknown;
         }
+    }
+    if !whole {
+        return Verdict::Unknown;
     }
     Verdict::Bad(format!(
         "no order of the calls gives their results; after {} calls the best ends with:{}",
@@ -226,35 +284,58 @@ fn looks_up(op: &Op) -> Option<&Path> {
     }
 }
 
-/// Objects that the path of a change may have led to by what a crash undid: its client had looked by then, and asks for the
-/// object. (What is only looked at need not be so at all: see [`Event::doubtful`].)
-fn glimpses(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> BTreeSet<Id> {
-    let mut found = BTreeSet::new();
-    let succeeded = event.end.as_ref().is_none_or(|(_, result)| result.is_ok());
-    let looks = event.doubtful && succeeded && event.op.changes() && state.at[process].1 == Phase::Start;
-    if let Some(path) = looks_up(&event.op).filter(|_| looks) {
-        let seen = |(p, other): &(usize, &Event)| *p != process && other.undone && other.from <= event.to();
-        let undone: Vec<&Event> = current.iter().filter(|of| seen(of)).map(|(_, other)| *other).collect();
-        walks(&state.model, path, &undone, &mut found);
-    }
+/// The states that a call may see beside the one that the order leads to: those in which changes that come later in the order, and
+/// that a crash undid meanwhile, were done already.
+fn glimpsed(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> Vec<Model> {
+    let seen = |(p, other): &&(usize, &Event)| *p != process && event.glimpses.contains(&other.serial);
+    let undone: Vec<(Phase, &Event)> = current.iter().filter(seen).map(|(p, other)| (state.at[*p].1, *other)).collect();
+    let mut found = Vec::new();
+    done_already(&state.model, &undone, &mut found);
     found
 }
 
-/// Where a path leads after some of these changes, in any order.
-fn walks(model: &Model, path: &Path, changes: &[&Event], found: &mut BTreeSet<Id>) {
-    found.extend(model.walk(&Cred::default(), path));
-    for (at, change) in changes.iter().enumerate() {
+/// A state after some of these changes, in any order.
+fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Model>) {
+    for (at, (phase, change)) in changes.iter().enumerate() {
         let mut then = model.clone();
         then.name_next(change.serial);
-        if then.apply(&change.op, &Cred::default(), When::at(0)).is_ok() {
-            walks(&then, path, &[&changes[..at], &changes[at + 1..]].concat(), found);
+        let done = match phase {
+            // What is left of a call that has made its object is a look at it.
+            Phase::Found(_) if change.op.makes() => continue,
+            Phase::Found(id) => act_on(&mut then, &change.op, *id).is_some_and(|result| result.is_ok()),
+            Phase::Start => then.apply(&change.op, &Cred::default(), When::at(0)).is_ok(),
+        };
+        if done {
+            done_already(&then, &[&changes[..at], &changes[at + 1..]].concat(), found);
+            found.push(then);
         }
     }
 }
 
+/// A step of a call that sees a state which a crash undoes: a path can lead to an object there, a look show it, and a call fail by it.
+/// What a call changes for good it changes in the state that stays.
+fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Lost) -> Option<State> {
+    let mut next = state.clone();
+    let mut there = State { model, ..state.clone() };
+    let looks = looks_up(&event.op).is_some() && state.at[process].1 == Phase::Start;
+    match take(&mut there, process, event, lost) {
+        Step::Goes(phase) if looks => next.at[process].1 = phase,
+        Step::Ended if !event.changed() => {
+            next.model.knows_numbers_of(&there.model);
+            next.ended(process);
+        }
+        _ => return None,
+    }
+    Some(next)
+}
+
 /// One step of a call.
-fn take(state: &mut State, process: usize, event: &Event) -> Step {
+fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     let phase = state.at[process].1;
+    let torn: BTreeSet<Id> = match state.torn.is_empty() && lost.given_up.is_empty() {
+        true => BTreeSet::new(),
+        false => state.model.ids().filter(|id| state.is_torn(*id, event, lost)).collect(),
+    };
     let model = &mut state.model;
     model.name_next(event.serial);
     let cred = Cred::default();
@@ -263,16 +344,21 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
     // Who waits for no answer takes every one.
     let ends = |model: &mut Model, expect: Result<Expect, Errno>| match result {
         None => Step::Ended,
-        Some(result) => match differs(model, &expect, result) {
+        Some(result) if torn.is_empty() => match differs(model, &expect, result) {
             None => Step::Ended,
             Some(what) => Step::Not(what),
         },
+        Some(result) => {
+            let result = lost::blurred(model, &expect, result, &|id| torn.contains(&id));
+            match (&event.op, differs(model, &expect, &result)) {
+                (Op::Read { fd, .. }, Some(_)) if expect.is_ok() && result.is_ok() && reads(model, *fd, &torn) => {
+                    Step::Ended
+                }
+                (_, None) => Step::Ended,
+                (_, Some(what)) => Step::Not(what),
+            }
+        }
     };
-    // A change whose client died has no answer to doubt: it is a change wherever it comes.
-    let changed = result.is_none_or(|result| result.is_ok()) && event.op.changes();
-    if event.doubtful && !changed {
-        return Step::Ended;
-    }
     let walk = match (&event.op, phase) {
         (Op::Open { path, flags, .. }, Phase::Start) if flags & 0o100 != 0 => match model.walk(&cred, path) {
             Ok(_) if flags & 0o200 != 0 => return ends(model, Err(Errno::EEXIST)),
@@ -319,32 +405,19 @@ fn take(state: &mut State, process: usize, event: &Event) -> Step {
     step
 }
 
+/// Whether it is one of these files that is open so.
+fn reads(model: &Model, fd: u32, files: &BTreeSet<Id>) -> bool {
+    model.open_files().get(&fd).is_some_and(|file| files.contains(&file.id))
+}
+
 /// The second step of a call, whose path led to an object.
 fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Result<Expect, Errno>) -> Step) -> Step {
-    let cred = Cred::default();
-    let when = When::at(0);
     let model = &mut state.model;
     if model.get(id).is_none() {
         return Step::Not("what it looked up is not there".to_owned());
     }
-    let expect = match &event.op {
-        Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expect::Inode(id)),
-        Op::Readlink { .. } => match &model.inode(id).body {
-            crate::model::Body::Symlink(target) => Ok(Expect::Data(target.clone())),
-            _ => Err(Errno::EINVAL),
-        },
-        Op::List { .. } => model.list_found(id),
-        Op::Chmod { mode, .. } => {
-            model.chmod_found(id, *mode);
-            Ok(Expect::Done)
-        }
-        Op::Truncate { size, .. } => model.truncate_found(&cred, id, *size, when),
-        Op::Open { flags, fd, .. } => match model.inode(id).is_dir() && flags & 0o100 != 0 {
-            true => Err(Errno::EISDIR),
-            false => model.open_found(&cred, id, *flags, *fd, when),
-        },
-        Op::Link { to, .. } => model.link_found(&cred, id, to, when),
-        other => return Step::Not(format!("{} has one step", other.show())),
+    let Some(expect) = act_on(model, &event.op, id) else {
+        return Step::Not(format!("{} has one step", event.op.show()));
     };
     let step = ends(model, expect);
     if let Step::Ended = step
@@ -362,6 +435,32 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
     step
 }
 
+/// What a call does to the object that its path led to; `None`: it goes by names only, or the object is not there.
+fn act_on(model: &mut Model, op: &Op, id: Id) -> Option<Result<Expect, Errno>> {
+    let cred = Cred::default();
+    let when = When::at(0);
+    model.get(id)?;
+    Some(match op {
+        Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expect::Inode(id)),
+        Op::Readlink { .. } => match &model.inode(id).body {
+            crate::model::Body::Symlink(target) => Ok(Expect::Data(target.clone())),
+            _ => Err(Errno::EINVAL),
+        },
+        Op::List { .. } => model.list_found(id),
+        Op::Chmod { mode, .. } => {
+            model.chmod_found(id, *mode);
+            Ok(Expect::Done)
+        }
+        Op::Truncate { size, .. } => model.truncate_found(&cred, id, *size, when),
+        Op::Open { flags, fd, .. } => match model.inode(id).is_dir() && flags & 0o100 != 0 {
+            true => Err(Errno::EISDIR),
+            false => model.open_found(&cred, id, *flags, *fd, when),
+        },
+        Op::Link { to, .. } => model.link_found(&cred, id, to, when),
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,7 +472,7 @@ mod tests {
 
     fn event(serial: u32, from: u64, op: Op, end: Option<(u64, Outcome)>) -> Event {
         let end = end.map(|(to, outcome)| (Instant(to), outcome));
-        Event { op, serial, client: 0, from: Instant(from), end, doubtful: false, undone: false }
+        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
     }
 
     fn begin() -> Model {
@@ -385,17 +484,13 @@ mod tests {
         model
     }
 
-    /// Who has no answer has renamed for others, whether a doubt lies on it or not.
+    /// A change whose client died may have been done for others.
     #[test]
     fn a_change_without_an_answer_is_seen_by_others() {
-        for doubtful in [false, true] {
-            let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
-            let rename = Event { doubtful, ..event(100, 1, rename, None) };
-            let gone = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Err(Errno::ENOENT))));
-            let there = event(102, 4, Op::Rmdir { path: path("f") }, Some((5, Ok(Got::Done))));
-            let verdict = search(&begin(), &[vec![rename], vec![gone, there]], 1000);
-            assert_eq!(verdict, Verdict::Good, "doubtful: {doubtful}");
-        }
+        let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
+        let gone = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Err(Errno::ENOENT))));
+        let there = event(102, 4, Op::Rmdir { path: path("f") }, Some((5, Ok(Got::Done))));
+        assert_eq!(search(&begin(), &[vec![rename], vec![gone, there]], &Lost::default(), 1000), Verdict::Good);
     }
 
     /// The attributes that come with the answer of a call that made something are a look at it, before the call ends.
@@ -411,7 +506,7 @@ mod tests {
         };
         let chmod =
             |from| event(101, from, Op::Chmod { path: path("f"), mode: 0o600 }, Some((from + 2, Ok(Got::Done))));
-        let verdict = |mode, from| search(&begin(), &[vec![make(mode)], vec![chmod(from)]], 1000);
+        let verdict = |mode, from| search(&begin(), &[vec![make(mode)], vec![chmod(from)]], &Lost::default(), 1000);
         assert_eq!(verdict(0o644, 3), Verdict::Good);
         assert_eq!(verdict(0o600, 3), Verdict::Good);
         assert!(matches!(verdict(0o640, 3), Verdict::Bad(_)), "nobody gave it that mode");
@@ -424,17 +519,45 @@ mod tests {
         let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
         let chmod = Op::Chmod { path: path("f"), mode: 0o700 };
         let gone = event(102, 20, Op::Rmdir { path: path("f") }, Some((22, Err(Errno::ENOENT))));
-        let verdict = |undone, doubtful, mode| {
-            let rename = Event { undone, ..event(100, 3, rename.clone(), Some((30, Ok(Got::Done)))) };
-            let chmod = Event { doubtful, ..event(101, 4, chmod.clone(), Some((8, Ok(Got::Done)))) };
+        let verdict = |glimpsed: bool, mode| {
+            let rename = event(100, 3, rename.clone(), Some((30, Ok(Got::Done))));
+            let glimpses = glimpsed.then_some(100).into_iter().collect();
+            let chmod = Event { glimpses, ..event(101, 4, chmod.clone(), Some((8, Ok(Got::Done)))) };
             let stat = client::api::Stat { ino: 7, mode: crate::model::S_IFDIR | mode, nlink: 2, ..Default::default() };
             let stat = event(103, 23, Op::Stat { path: path("d") }, Some((24, Ok(Got::Stat(stat)))));
-            search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], 1000)
+            search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], &Lost::default(), 1000)
         };
-        assert_eq!(verdict(true, true, 0o700), Verdict::Good);
-        assert!(matches!(verdict(true, true, 0o755), Verdict::Bad(_)), "what it led to was changed");
-        assert!(matches!(verdict(true, false, 0o700), Verdict::Bad(_)), "it was looked up after the crash");
-        assert!(matches!(verdict(false, true, 0o700), Verdict::Bad(_)), "no crash undid the rename");
+        assert_eq!(verdict(true, 0o700), Verdict::Good);
+        assert!(matches!(verdict(true, 0o755), Verdict::Bad(_)), "what it led to was changed");
+        assert!(matches!(verdict(false, 0o700), Verdict::Bad(_)), "no crash undid the rename");
+    }
+
+    /// Beside a rename that a crash undid, and that was done once more after all these looks, a look shows the names as they were
+    /// before it or after it, and nothing else.
+    #[test]
+    fn a_look_beside_a_crash_shows_one_of_two_states() {
+        let directory = |ino| {
+            let stat = client::api::Stat { ino, mode: crate::model::S_IFDIR | 0o755, nlink: 2, ..Default::default() };
+            Ok(Got::Stat(stat))
+        };
+        let stat = |at: &str| Op::Stat { path: path(at) };
+        let verdict = |op: Op, outcome: Outcome| {
+            let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
+            let rename = event(100, 1, rename, Some((30, Ok(Got::Done))));
+            let look = Event { glimpses: BTreeSet::from([100]), ..event(101, 3, op, Some((4, outcome))) };
+            // The crash was here: the name is not there yet.
+            let without = event(102, 10, stat("f"), Some((11, Err(Errno::ENOENT))));
+            search(&begin(), &[vec![rename], vec![look, without]], &Lost::default(), 1000)
+        };
+        assert_eq!(verdict(stat("f"), directory(7)), Verdict::Good, "seen before the crash");
+        assert_eq!(verdict(stat("d"), Err(Errno::ENOENT)), Verdict::Good, "seen before the crash");
+        assert_eq!(verdict(stat("f"), Err(Errno::ENOENT)), Verdict::Good, "not seen");
+        assert_eq!(verdict(stat("d"), directory(7)), Verdict::Good, "not seen");
+        let bad = |op, outcome, why: &str| assert!(matches!(verdict(op, outcome), Verdict::Bad(_)), "{why}");
+        bad(stat("f"), Err(Errno::EIO), "no state yields that error");
+        bad(stat("e"), Err(Errno::ENOENT), "the rename did not touch this name");
+        bad(Op::Rmdir { path: path("f") }, Err(Errno::ENOTEMPTY), "nothing was in it");
+        bad(Op::Rmdir { path: path("e") }, Err(Errno::ENOENT), "nor that one");
     }
 
     /// And may as well not have.
@@ -442,8 +565,8 @@ mod tests {
     fn a_change_without_an_answer_may_never_have_been() {
         let rename = event(100, 1, Op::Rename { from: path("d"), to: path("f"), flags: 0 }, None);
         let there = event(101, 2, Op::Rmdir { path: path("d") }, Some((3, Ok(Got::Done))));
-        assert_eq!(search(&begin(), &[vec![rename.clone()], vec![there]], 1000), Verdict::Good);
+        assert_eq!(search(&begin(), &[vec![rename.clone()], vec![there]], &Lost::default(), 1000), Verdict::Good);
         let gone = event(101, 2, Op::Rmdir { path: path("e") }, Some((3, Err(Errno::ENOENT))));
-        assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], 1000), Verdict::Bad(_)));
+        assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], &Lost::default(), 1000), Verdict::Bad(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! The last oracle: when everybody has left and all is durable, what the stores hold must fit together.
 //!
-//! All clients unmount; then, within a bound that covers the eviction of those that died, nothing may be left to do: no
+//! All clients unmount; then, within a bound, nothing may be left to do: no
 //! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
 //! of all targets is then final.
 
@@ -12,9 +12,12 @@ use schema::{DestroyLog, DoomedFile, Moving, Object, Orphan, Record};
 use target::{DataOp, DataResult};
 
 use crate::world::World;
+use crate::world::server::Limits;
 
-/// After this long without clients everything has come to rest: clients that died are evicted, then orphans go.
-const REST_MAX: Duration = Duration::from_secs(600);
+/// After this long without clients everything has come to rest. Slowest are the notes of files that move (gone when a look each
+/// minute finds them unused) and destroys that are tried again, each minute too. A target that restarted when a client left may
+/// wait before that for a client that could not tell it.
+const REST_MAX: Duration = Duration::from_secs(200);
 /// How often the stores are looked at.
 const STEP: Duration = Duration::from_secs(5);
 
@@ -26,7 +29,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
     for client in living {
         world.unmount(client);
     }
-    let limit = world.now + REST_MAX;
+    let limit = world.now + Limits::of(&world.plan).recovery_soft + REST_MAX;
     loop {
         world.run(world.now + STEP, |_| false)?;
         let left = world.mounts.iter().all(|mount| mount.machine.is_none() || mount.unmounted);

@@ -6,19 +6,23 @@
 
 use core::cell::RefCell;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
+use crate::model::Id;
 use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
-use crate::program::{Mounts, Setting, locks, shared, verify};
+use crate::program::synced::Synced;
+use crate::program::{Mounts, Setting, aftermath, locks, shared, verify, writers};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
 use crate::world::faults::Counts;
+use crate::world::server::Limits;
 use crate::world::{Canary, Ended, World};
 
 /// What came of a run.
@@ -28,7 +32,7 @@ pub struct Report {
     pub plan: Plan,
     /// What is wrong; `None`: nothing.
     pub failure: Option<String>,
-    /// Histories of groups that were too long to judge.
+    /// Histories of groups that were too long to judge, and trees that too many losses could have left.
     pub undecided: u64,
     /// Digest of all events.
     pub digest: u64,
@@ -40,16 +44,41 @@ pub struct Report {
     pub faults: Counts,
     /// Requests that arrived as resends, as replays.
     pub repeated: (u64, u64),
+    /// The call that took longest since the last fault.
+    pub longest: Option<(Duration, String)>,
     /// The last lines, if they were kept.
     pub lines: Vec<String>,
 }
 
 /// How long faults may fall, in virtual time.
 const FAULTS_MAX: Duration = Duration::from_secs(90);
-/// After this long without faults everything that was begun has ended: the windows of recovery and of evictions, and then
-/// some.
-const HEAL_MAX: Duration = Duration::from_secs(1_200);
+/// A client that nothing is heard of is given up after this: six signs of life, and the one that it may just have given.
+const SILENT_MAX: Duration = Duration::from_secs(175);
+/// A request that was lost is sent again within this, and one step of a call asks few targets in turn.
+const RESENT_MAX: Duration = Duration::from_secs(60);
 
+/// How long a call takes at most when no faults fall any more: so long does it hold up the living that others are gone for good.
+fn call_max(plan: &Plan) -> Duration {
+    if plan.profile < Profile::Clients && !plan.liar && !plan.evicts() {
+        // All who are missing come back at once.
+        return RESENT_MAX;
+    }
+    let limits = Limits::of(plan);
+    // A recovery that waits for them, a lock of theirs (longer if a request of theirs waited), and a tenth of that at each further target.
+    let targets = plan.osts as u32 + 1;
+    limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
+}
+
+/// How long all programs together go on when no faults fall any more: each waits once for what is gone, and then has its own calls
+/// and pauses.
+fn heal_max(plan: &Plan) -> Duration {
+    let calls = plan.calls.max(60);
+    let pauses = if plan.think_percent > 0 { Duration::from_micros(plan.think.high_us) } else { Duration::ZERO };
+    call_max(plan) + calls * (pauses + Duration::from_secs(1))
+}
+
+/// Pause between two looks at what takes long to look at.
+const A_WHILE: Duration = Duration::from_secs(1);
 /// After this long with space on all disks nothing is left that could not be written.
 const DISKS_SETTLE: Duration = Duration::from_secs(90);
 
@@ -68,6 +97,7 @@ pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
         time: world.now,
         faults: world.faults.counts,
         repeated: world.spy.repeated(),
+        longest: world.sched.longest(),
         lines: world.trace.lines().map(str::to_owned).collect(),
         plan,
     };
@@ -82,7 +112,8 @@ struct Run<'w> {
     setting: Setting,
     records: Vec<Record>,
     groups: Vec<shared::Record>,
-    /// Histories of groups without a verdict.
+    writers: Vec<writers::Record>,
+    /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
 
@@ -90,7 +121,8 @@ impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
-        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), undecided: 0 }
+        world.administrator.programs = setting.mounts.clone();
+        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), writers: Vec::new(), undecided: 0 }
     }
 
     fn all(&mut self) -> Result<(), String> {
@@ -133,6 +165,10 @@ impl<'w> Run<'w> {
         if self.world.plan.groups > 1 {
             locks::start(&self.setting, 0, rng.fork());
         }
+        for number in 0..self.world.plan.writers {
+            let record = writers::start(&self.setting, &self.world.plan, number, rng.fork());
+            self.writers.push(record);
+        }
         Ok(())
     }
 
@@ -149,6 +185,7 @@ impl<'w> Run<'w> {
             self.world.power_fails();
         }
         self.world.faults_off();
+        self.world.sched.calms();
         Ok(())
     }
 
@@ -158,10 +195,11 @@ impl<'w> Run<'w> {
             let limit = self.world.now + DISKS_SETTLE;
             self.world.run(limit, |_| false)?;
         }
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + heal_max(&self.world.plan);
         self.bounded(limit, "not everything ends after the last fault", |world| {
-            world.sched.is_idle() && world.all_serve()
-        })
+            world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
+        })?;
+        self.judge_calls()
     }
 
     /// The programs' clients go, or stay with all that they have cached.
@@ -169,12 +207,13 @@ impl<'w> Run<'w> {
         if self.rng.chance(1, 2) {
             return Ok(());
         }
-        let living: Vec<usize> =
-            (0..self.world.mounts.len()).filter(|&client| self.world.mounts[client].machine.is_some()).collect();
+        let lives =
+            |client: &usize| self.world.mounts[*client].machine.is_some() && !self.world.mounts[*client].leaving;
+        let living: Vec<usize> = (0..self.world.mounts.len()).filter(lives).collect();
         for client in living {
             self.world.unmount(client);
         }
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + call_max(&self.world.plan);
         self.bounded(limit, "a client does not unmount", |world| {
             world.mounts.iter().all(|mount| mount.machine.is_none() || mount.unmounted)
         })
@@ -182,16 +221,21 @@ impl<'w> Run<'w> {
 
     fn check(&mut self) -> Result<(), String> {
         let client = self.world.add_client();
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + call_max(&self.world.plan);
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
         // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
         // at. Targets that have restarted give clients up once one is here: so the check's comes first.
-        let limit = self.world.now + HEAL_MAX;
-        self.bounded(limit, "clients that died are not given up", World::all_dead_are_gone)?;
+        // It is a costly question: not after each event.
+        let limit = self.world.now + call_max(&self.world.plan) + SILENT_MAX;
+        while !self.world.all_dead_are_gone() {
+            if self.world.now >= limit {
+                return Err(format!("clients that died are not given up ({limit:?}):{}", self.world.explain()));
+            }
+            self.world.run(self.world.now + A_WHILE, |_| false)?;
+        }
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
-        let groups = self.groups.clone();
-        let first_death = sched.first_death();
+        let (groups, writers) = (self.groups.clone(), self.writers.clone());
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();
@@ -199,11 +243,14 @@ impl<'w> Run<'w> {
         let loses = move |step: &Step| crashed || !told(step);
         let finished = Rc::new(RefCell::new(false));
         let flag = finished.clone();
+        let unjudged = Rc::new(RefCell::new(0));
+        let count = unjudged.clone();
         self.world.sched.spawn("the check", async move {
             for record in records {
                 match check_record(&kernel, &sched, &record, power, &loses).await {
-                    Ok(None) => {}
-                    Ok(Some(what)) => {
+                    Ok(Found::Right) => {}
+                    Ok(Found::Undecided) => *count.borrow_mut() += 1,
+                    Ok(Found::Wrong(what)) => {
                         sched.fail(format!("the tree '{}' is wrong at the end: {what}", record.base[0].escape_ascii()));
                     }
                     Err(Fail::Errno(errno)) => {
@@ -212,22 +259,43 @@ impl<'w> Run<'w> {
                     Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
                 }
             }
-            if first_death.is_none() {
-                for group in groups {
-                    if group.observe(&setting, &kernel).await.is_none() {
-                        sched.fail("the client of the check died".to_owned());
-                    }
+            for group in writers {
+                if group.observe(&setting, &kernel).await.is_none() {
+                    sched.fail("the file of the writers cannot be read at the end".to_owned());
+                }
+            }
+            for group in groups {
+                if group.observe(&setting, &kernel).await.is_none() {
+                    sched.fail("the client of the check died".to_owned());
                 }
             }
             *flag.borrow_mut() = true;
         });
-        let limit = self.world.now + HEAL_MAX;
+        let limit = self.world.now + heal_max(&self.world.plan);
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
+        self.undecided += *unjudged.borrow();
+        (0..self.world.servers.len()).for_each(|server| self.world.judge_recovery(server));
+        self.judge_calls()?;
+        let first_death = self.world.sched.first_death();
+        for group in &self.writers {
+            group.check(first_death, &self.world.sched.losses())?;
+        }
         for group in &self.groups {
-            let verdict = group.check(first_death, &self.world.sched.losses(), &self.world.crashes)?;
+            let verdict = group.check(&self.world.sched, &self.world.crashes)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);
         }
         Ok(())
+    }
+
+    /// No call has waited longer than the promises say.
+    fn judge_calls(&self) -> Result<(), String> {
+        let most = call_max(&self.world.plan);
+        match self.world.sched.longest() {
+            Some((took, call)) if took > most => {
+                Err(format!("a call took {took:?} after the last fault, and may take {most:?}: {call}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn bounded(&mut self, limit: Instant, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {
@@ -238,21 +306,45 @@ impl<'w> Run<'w> {
     }
 }
 
-/// What is wrong with a process's tree.
+/// What the look at a process's tree has shown.
+pub(crate) enum Found {
+    /// What it can be.
+    Right,
+    /// What is wrong with it.
+    Wrong(String),
+    /// There were too many ways to lose changes: it may be one that was not looked at.
+    Undecided,
+}
+
+/// Looks at a process's tree.
 async fn check_record(
     kernel: &crate::kernel::Kernel,
     sched: &crate::sched::Sched,
     record: &Record,
     power: bool,
     loses: &impl Fn(&Step) -> bool,
-) -> Result<Option<String>, Fail> {
+) -> Result<Found, Fail> {
     let history = record.history.borrow().clone();
+    let wrong = |what: Option<String>| what.map_or(Found::Right, Found::Wrong);
     if !history.base_durable {
-        return Ok(None);
+        return verify::begun(kernel, &record.base).await.map(wrong);
     }
     let lost = record.lost(sched);
     let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
     dead.extend(*record.doubtful.borrow());
+    let aftermath = record.aftermath.borrow().clone();
+    if let Some(aftermath) = &aftermath {
+        // Who has lost nothing of names at an object target loses no changes of the tree.
+        let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
+        if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
+            let loses = |step: &Step| loses_names(step.client) && loses(step);
+            return aftermath::judge(kernel, &record.base, &history, aftermath, loses).await;
+        }
+        dead.extend(aftermath.clients.iter().copied());
+    }
+    if !dead.is_empty() {
+        dead.extend(record.unsynced.borrow().iter().copied().filter(|of| sched.was_evicted(*of)));
+    }
     dead.sort_unstable();
     dead.dedup();
     if dead.is_empty() {
@@ -260,41 +352,51 @@ async fn check_record(
         for (id, parts) in &lost {
             end.lose(*id, parts);
         }
-        return verify::tree(kernel, &record.base, &end, verify::FULL, &|id| record.instead(&history, id)).await;
+        let instead = |id| record.instead(&history, id);
+        return verify::tree(kernel, &record.base, &end, verify::FULL, &instead).await.map(wrong);
     }
     let ((candidates, all), what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")
     } else {
         (history.without(&dead, loses), "no state that the death of its clients can leave")
     };
+    let files = history.synced_files(&|client| !power && !dead.contains(&client));
+    let parts =
+        |id: Id| -> Vec<_> { lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect() };
+    let is_clean = |id: Id| parts(id).is_empty() && files.get(&id).is_some_and(Synced::is_clean);
     let observed = verify::observe(kernel, &record.base).await?;
+    let mut contents = BTreeMap::new();
     let (mut nearest, mut bytes) = (String::new(), None);
     // A name may have led to another file in an earlier state that looks the same but for its bytes: all of a state must be there.
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
-        match verify::observed_differs(&observed, candidate) {
-            Some(differs) => {
-                if position == 0 || position + 1 == candidates.len() {
-                    nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
-                }
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &is_clean) {
+            if position == 0 || position + 1 == candidates.len() {
+                nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
             }
-            None => {
-                for (id, data) in history.durable_files() {
-                    let Some((path, _)) = candidate.paths().into_iter().find(|(_, at)| *at == id) else { continue };
-                    let parts: Vec<_> =
-                        lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect();
-                    let instead = record.instead(&history, id);
-                    if let Some(what) = verify::bytes(kernel, &record.base, &path, &data, &parts, &instead).await? {
-                        bytes = Some(format!("synced bytes of {path:?} are not there: {what}"));
-                        continue 'candidates;
-                    }
-                }
-                return Ok(None);
+            continue;
+        }
+        for (path, id) in candidate.paths() {
+            let Some(file) = files.get(&id) else { continue };
+            if !contents.contains_key(&path) {
+                let found = verify::read(kernel, &record.base, &path).await?;
+                contents.insert(path.clone(), found);
+            }
+            let size = observed[&path].stat.size;
+            let (least, most) = file.sizes(&parts(id));
+            let differs = match &contents[&path] {
+                _ if !(least..=most).contains(&size) => Some(format!("size {size}, expected {least} to {most}")),
+                Ok(data) => file.differs(data, &parts(id), &record.instead(&history, id)),
+                Err(what) => Some(what.clone()),
+            };
+            if let Some(what) = differs {
+                bytes = Some(format!("the bytes of {path:?} are none that deaths can leave: {what}"));
+                continue 'candidates;
             }
         }
+        return Ok(Found::Right);
     }
-    if bytes.is_some() {
-        return Ok(bytes);
+    if !all {
+        return Ok(Found::Undecided);
     }
-    // Where there were too many ways to look at, what was seen may be one of the others.
-    Ok(all.then(|| format!("it is {what}{nearest}")))
+    Ok(Found::Wrong(bytes.unwrap_or_else(|| format!("it is {what}{nearest}"))))
 }

@@ -1,7 +1,8 @@
 //! The exactly-once oracle: looks at every frame that arrives and keeps the history of changes.
 //!
 //! What must hold, whatever was lost, doubled, resent or replayed:
-//! - every answer to one request with a slot, as the client gets it, names the same transno and status;
+//! - every answer to one request with a slot names the same transno and status: as the client gets it, and as its server sends it,
+//!   whether it arrives or not, unless the server crashed in between and had not said that the change is durable;
 //! - a transno belongs to one request;
 //! - the changes of a client's slot have transnos in the order of their xids.
 
@@ -20,6 +21,10 @@ type Request = (Node, Node, u64);
 pub struct Spy {
     /// Of a request: the transno and status that its client was told.
     told: BTreeMap<Request, (u64, i32)>,
+    /// Of a request: the transno and status of the answer that its server sent last.
+    sent: BTreeMap<Request, (u64, i32)>,
+    /// Of a server: the highest transno of which it has said that it is durable.
+    durable: BTreeMap<Node, u64>,
     /// Of a server's transno: the client and xid.
     owners: BTreeMap<(Node, u64), (Node, u64)>,
     /// Of a client's slot on a server: by xid, the transno.
@@ -35,6 +40,39 @@ pub struct Spy {
 }
 
 impl Spy {
+    /// A server sends an answer, which may be lost.
+    ///
+    /// # Errors
+    /// It had answered otherwise before, and cannot have forgotten that.
+    pub fn sends(&mut self, server: Node, client: Node, frame: &Frame) -> Result<(), String> {
+        let h = &frame.header;
+        let durable = self.durable.entry(server).or_default();
+        *durable = (*durable).max(h.last_committed.0);
+        let request = (client, server, h.xid.0);
+        if !h.has(flags::REPLY)
+            || h.has(flags::EARLY)
+            || h.transno.0 == 0
+            || !modifies(h.opcode)
+            || !self.tags.contains_key(&request)
+        {
+            return Ok(());
+        }
+        let now = (h.transno.0, h.status);
+        match self.sent.insert(request, now) {
+            Some(before) if before != now => Err(format!(
+                "{server:?} answers xid {:x} of {client:?} with transno {:x} status {}, and did so before with transno {:x} status {}",
+                h.xid.0, now.0, now.1, before.0, before.1
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A server crashes: what is not durable it does not remember.
+    pub fn crashes(&mut self, server: Node) {
+        let durable = self.durable.get(&server).copied().unwrap_or(0);
+        self.sent.retain(|(_, of, _), (transno, _)| *of != server || *transno <= durable);
+    }
+
     /// A frame arrives on a connection.
     ///
     /// # Errors
@@ -168,6 +206,29 @@ mod tests {
         assert_eq!(history(&[request(7), reply(7, 100, 0), request(7), reply(7, 100, 0), reply(8, 101, 0)]), Ok(()));
         assert!(history(&[request(7), reply(7, 100, 0), reply(7, 101, 0)]).unwrap_err().contains("two outcomes"));
         assert!(history(&[request(7), reply(7, 100, 0), reply(7, 100, -2)]).unwrap_err().contains("two outcomes"));
+    }
+
+    /// The first answer was lost: only a crash of a server that had not made the change durable is a reason for another one.
+    #[test]
+    fn what_was_answered_is_remembered_also_if_nobody_heard_it() {
+        let durable = |xid, transno, committed| {
+            let mut frame = reply(xid, transno, 0);
+            frame.header.last_committed = Transno(committed);
+            frame
+        };
+        let second = |crash: bool, committed| {
+            let mut spy = Spy::default();
+            spy.arrives(1, CLIENT, MDT, &request(7)).unwrap();
+            spy.sends(MDT, CLIENT, &reply(7, 100, 0)).unwrap();
+            spy.sends(MDT, CLIENT, &durable(6, 99, committed)).unwrap();
+            if crash {
+                spy.crashes(MDT);
+            }
+            spy.sends(MDT, CLIENT, &reply(7, 120, 0))
+        };
+        assert_eq!(second(true, 99), Ok(()));
+        assert!(second(true, 100).unwrap_err().contains("did so before"));
+        assert!(second(false, 99).unwrap_err().contains("did so before"));
     }
 
     /// Neither of what came before the answer to the connect request, nor of what came on another connection.

@@ -361,6 +361,12 @@ impl Cluster {
         self.servers[at].data.set_capacity(Some(bytes));
     }
 
+    /// The next operation on a data file of an object target fails.
+    pub fn fail_next(&mut self, server: &str, errno: Errno) {
+        let at = self.server(server);
+        self.servers[at].data.fail_next(errno);
+    }
+
     /// Bytes that the store of a target may take from now on, besides what it holds.
     pub fn set_store_room(&mut self, server: &str, bytes: u64) {
         let at = self.server(server);

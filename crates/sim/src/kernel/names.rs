@@ -30,15 +30,17 @@ pub const O_EXCL: u32 = 0o200;
 /// `O_TRUNC`.
 pub const O_TRUNC: u32 = 0o1000;
 
-/// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh.
+/// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh. (A program that
+/// waits for space makes its call again.)
 macro_rules! fresh_if_stale {
     ($kernel:ident, $fresh:ident => $body:expr) => {{
         let _walk = $kernel.begin_walk();
         let mut $fresh = false;
         loop {
+            let pauses = $kernel.pauses();
             let result = async { $body }.await;
             match result {
-                Err(Fail::Errno(Errno::ESTALE)) if !$fresh => $fresh = true,
+                Err(Fail::Errno(Errno::ESTALE)) if !$fresh || $kernel.pauses() != pauses => $fresh = true,
                 other => break other,
             }
         }

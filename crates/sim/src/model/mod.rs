@@ -310,10 +310,33 @@ impl Model {
             Op::Fsync { fd, .. } => self.file(*fd).map(|_| Expect::Done),
             Op::Fsyncdir { path } => self.sync_directory(cred, path),
             Op::Syncfs | Op::Statfs => Ok(Expect::Done),
-            Op::PathToFid { path } => self.walk(cred, path).map(|_| Expect::Anything),
+            Op::PathToFid { path } => self.walk(cred, path).map(Expect::Inode),
             Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
             Op::Migrate { path, .. } => self.migrate(cred, path),
         }
+    }
+
+    /// Clocks of clients differ: times are merged by the newest change of status, so a change by a slow clock may leave them as they were
+    /// in the state before it.
+    pub fn may_keep_times(&mut self, before: &Model) {
+        let changed: Vec<Id> = self.ids().filter(|id| !self.same_body(before, *id)).collect();
+        for id in changed {
+            let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
+            let inode = self.change(id);
+            (inode.mtime, inode.ctime) = (inode.mtime.or(old.0), inode.ctime.or(old.1));
+        }
+    }
+
+    /// The objects that a call is about, and the directories of its names.
+    pub fn concerned(&self, op: &Op) -> Vec<Id> {
+        let (root, mut op) = (Cred::default(), op.clone());
+        let opened = op.fd().and_then(|fd| self.open.get(&fd)).map(|file| file.id);
+        let mut found: Vec<Id> = opened.into_iter().collect();
+        for (_, path) in op.paths_mut() {
+            found.extend(self.walk(&root, path).ok());
+            found.extend(path.split_last().and_then(|(_, parent)| self.walk(&root, &parent.to_vec()).ok()));
+        }
+        found
     }
 
     fn file(&self, fd: u32) -> Result<OpenFile, Errno> {

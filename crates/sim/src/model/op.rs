@@ -195,8 +195,6 @@ impl Op {
 pub enum Expect {
     /// Success, nothing to look at.
     Done,
-    /// Success; the value is the system's choice.
-    Anything,
     /// Attributes of this inode, as it is now.
     Inode(Id),
     /// These bytes.

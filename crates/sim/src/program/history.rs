@@ -196,52 +196,9 @@ impl History {
         (losses.into_iter().filter_map(state).collect(), all)
     }
 
-    /// The files whose bytes are durable, with the bytes' state: synced through the only client that wrote them, and not
-    /// written since.
-    pub fn durable_files(&self) -> Vec<(Id, Vec<u8>)> {
-        let mut files = std::collections::BTreeMap::<Id, Written>::new();
-        let mut before = &self.start;
-        for step in &self.steps {
-            for (id, data) in changed(before, &step.after) {
-                let file = files.entry(id).or_default();
-                if file.clean {
-                    file.by.clear();
-                }
-                if !file.by.contains(&step.client) {
-                    file.by.push(step.client);
-                }
-                file.clean = false;
-                file.data = data;
-            }
-            if step.succeeded {
-                match &step.op {
-                    Op::Fsync { fd, .. } => {
-                        let id = step.after.open_files().get(fd).map(|file| file.id);
-                        if let Some(file) = id.and_then(|id| files.get_mut(&id)) {
-                            file.clean |= file.by == [step.client];
-                        }
-                    }
-                    Op::Syncfs => {
-                        for file in files.values_mut() {
-                            file.clean |= file.by == [step.client];
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            before = &step.after;
-        }
-        let untouched = |id: &Id| match &self.doubt {
-            // The call in doubt may be a write to anything: only that it is not open keeps a file safe from it.
-            Some(_) => !self.state(self.steps.len()).open_files().values().any(|file| file.id == *id),
-            None => true,
-        };
-        let in_doubt =
-            self.doubt.as_ref().is_some_and(|doubt| matches!(doubt.op, Op::Truncate { .. } | Op::Open { .. }));
-        if in_doubt {
-            return Vec::new();
-        }
-        files.into_iter().filter(|(id, file)| file.clean && untouched(id)).map(|(id, file)| (id, file.data)).collect()
+    /// The states that the call in doubt can have left, if it was done.
+    pub fn doubted(&self) -> Vec<Model> {
+        self.with_doubt(self.state(self.steps.len()).clone()).into_iter().skip(1).collect()
     }
 }
 
@@ -261,25 +218,6 @@ fn ways_to_lose(lists: &[Vec<usize>]) -> (Vec<Vec<usize>>, bool) {
             .collect();
     }
     (losses, all)
-}
-
-#[derive(Default)]
-struct Written {
-    clean: bool,
-    by: Vec<usize>,
-    data: Vec<u8>,
-}
-
-/// Files whose bytes differ between two states.
-fn changed(before: &Model, after: &Model) -> Vec<(Id, Vec<u8>)> {
-    after
-        .ids()
-        .filter(|id| {
-            let data = after.inode(*id).data();
-            !after.same_body(before, *id) && before.get(*id).map_or(!data.is_empty(), |inode| inode.data() != data)
-        })
-        .map(|id| (id, after.inode(id).data().to_vec()))
-        .collect()
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 //! What each certainly holds, from the answer to the next call that could end it, may never conflict with what another
 //! certainly holds. What it possibly holds, while a call is under way too, is the only excuse for a refusal. Who waits
 //! is granted, or told of a deadlock, in bounded time: a deadlock that nobody notices ends the run as one in which not
-//! everything ends. A client that dies holds nothing for certain any more, and possibly until the end. A client that a server
-//! gives up, because its changes hang on those of one that died, is told so (`EIO`): then nothing is judged any more.
+//! everything ends. A client that dies holds nothing for certain any more, and possibly until the servers must have given it up. A
+//! client that a server gives up while it lives, because its changes hang on those of one that died, is told so (`EIO`), and holds
+//! nothing for certain either; the others are judged on.
 
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -16,11 +17,15 @@ use stdx::{Instant, Rng};
 
 use super::{Setting, name, root};
 use crate::kernel::{Fd, Kernel, OpenHow, Sys};
-use crate::sched::Fail;
+use crate::sched::{Fail, Sched};
 
 /// Parts of the file that are locked; one more stands for `flock`.
 const PARTS: usize = 8;
 const FLOCK: usize = PARTS;
+
+/// A client that died holds nothing any more after this: nothing is heard of it for six signs of life, or a target restarts and waits
+/// for it until its recovery ends.
+const GIVEN_UP_MAX: Duration = Duration::from_secs(175 + 240);
 
 /// One process's hold on one part.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +42,8 @@ struct Hold {
 struct Holder {
     client: usize,
     parts: [Hold; PARTS + 1],
-    /// It waits for a lock.
-    waits: bool,
+    /// The parts that it waits for, and how strong.
+    waits: Option<(usize, usize, u8)>,
 }
 
 type Table = Rc<RefCell<Vec<Holder>>>;
@@ -49,8 +54,6 @@ struct Process {
     number: usize,
     rng: Rng,
     table: Table,
-    /// A client was given up with its locks, because others died: nothing is certain any more.
-    over: Rc<Cell<bool>>,
     fd: Fd,
 }
 
@@ -60,7 +63,6 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
     let path = vec![name(&format!("l{number}"))];
     setting.sched.spawn(title.clone(), async move {
         let table: Table = Rc::default();
-        let over: Rc<Cell<bool>> = Rc::default();
         let count = rng.range(2, 4);
         for number in 0..count as usize {
             let Some(kernel) = rng.pick(&outer.mounts.living()).cloned() else { return };
@@ -68,10 +70,11 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
                 Err(Fail::Dead) => continue,
+                Err(_) if outer.sched.was_evicted(kernel.client()) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
-            let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: false };
+            let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: None };
             table.borrow_mut().push(holder);
             let mut process = Process {
                 setting: outer.clone(),
@@ -79,7 +82,6 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
                 number: table.borrow().len() - 1,
                 rng: rng.fork(),
                 table: table.clone(),
-                over: over.clone(),
                 fd,
             };
             let calls = rng.range(5, 30);
@@ -106,8 +108,12 @@ fn conflict(one: u8, other: u8) -> bool {
 impl Process {
     async fn live(&mut self, calls: u64) -> Sys<()> {
         for _ in 0..calls {
-            if self.setting.sched.has_failed() || self.over.get() {
+            if self.setting.sched.has_failed() {
                 return Ok(());
+            }
+            // Of an evicted client nothing is known any more; what it holds it gives back.
+            if self.is_evicted() {
+                break;
             }
             let pause = Duration::from_micros(self.rng.below(2_000));
             self.setting.sched.sleep(pause).await;
@@ -147,7 +153,7 @@ impl Process {
         let old = self.table.borrow()[self.number].parts;
         {
             let mut table = self.table.borrow_mut();
-            table[self.number].waits = wait;
+            table[self.number].waits = wait.then_some((from, to, wanted));
             for hold in &mut table[self.number].parts[from..=to] {
                 hold.certain.0 = hold.certain.0.min(wanted);
                 hold.possible = hold.possible.max(wanted);
@@ -162,8 +168,9 @@ impl Process {
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
-            Err(Fail::Errno(Errno::EIO)) if self.setting.sched.first_death().is_some() => {
-                self.over.set(true);
+            // What its server gave up it has no longer, whatever it was told before.
+            Err(Fail::Errno(_)) if self.is_evicted() => {
+                self.table.borrow_mut()[self.number].waits = None;
                 return Ok(());
             }
             Err(Fail::Errno(errno)) => Some(errno),
@@ -171,7 +178,7 @@ impl Process {
             Err(Fail::Dead) => return Err(Fail::Dead),
         };
         let mut table = self.table.borrow_mut();
-        table[self.number].waits = false;
+        table[self.number].waits = None;
         for (hold, old) in table[self.number].parts.iter_mut().zip(old).take(to + 1).skip(from) {
             let is = if errno.is_none() { wanted } else { old.possible };
             hold.until[usize::from(hold.possible)] = now;
@@ -188,9 +195,8 @@ impl Process {
                 None => Some(format!("{what} was refused although nobody can have it")),
             },
             Some(Errno::EDEADLK) if wait && from != FLOCK => {
-                let others = self.table.borrow().iter().filter(|holder| holder.waits).count();
-                let sound = self.holds(0..=PARTS - 1) && others > 0;
-                (!sound).then(|| format!("{what} was called a deadlock, but nobody waits for it"))
+                let sound = is_deadlock(&self.table.borrow(), self.number, (from, to, wanted));
+                (!sound).then(|| format!("{what} was called a deadlock, but no circle of waiting leads back to it"))
             }
             Some(errno) => Some(format!("{what} failed with {}", errno.name())),
         };
@@ -215,8 +221,12 @@ impl Process {
         Ok(())
     }
 
+    fn is_evicted(&self) -> bool {
+        is_given_up(&self.setting.sched, self.kernel.client())
+    }
+
     fn judge(&self, wrong: Option<String>) {
-        if let Some(wrong) = wrong.filter(|_| !self.over.get()) {
+        if let Some(wrong) = wrong.filter(|_| !self.is_evicted()) {
             let sched = &self.setting.sched;
             sched.fail(format!("locks: {wrong}; the table: {:?}", self.table.borrow()));
         }
@@ -226,11 +236,38 @@ impl Process {
     fn excuse(&self, from: usize, to: usize, wanted: u8, of: impl Fn(&Hold, bool) -> u8) -> Option<usize> {
         let table = self.table.borrow();
         table.iter().enumerate().find_map(|(number, holder)| {
-            let dead = self.setting.sched.is_dead(holder.client);
-            let conflicts = holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
+            let sched = &self.setting.sched;
+            let gone = sched.died_at(holder.client).is_some_and(|at| sched.now().since(at) > GIVEN_UP_MAX);
+            let dead =
+                sched.is_dead(holder.client) || sched.is_retired(holder.client) || is_given_up(sched, holder.client);
+            let conflicts =
+                !gone && holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
             (number != self.number && conflicts).then_some(number)
         })
     }
+}
+
+/// Whether some target has given up a client that lives.
+fn is_given_up(sched: &Sched, client: usize) -> bool {
+    sched.was_evicted(client) || sched.was_given_up(client)
+}
+
+/// Whether a process that wants these parts may wait for one that waits, over others perhaps, for it.
+fn is_deadlock(table: &[Holder], number: usize, wanted: (usize, usize, u8)) -> bool {
+    let mut todo = vec![(number, wanted)];
+    let mut seen = vec![false; table.len()];
+    while let Some((waiter, (from, to, strength))) = todo.pop() {
+        for (other, holder) in table.iter().enumerate().filter(|(other, _)| *other != waiter) {
+            let keeps = holder.parts[from..=to].iter().any(|hold| conflict(strength, hold.possible));
+            if keeps && other == number {
+                return true;
+            }
+            if let Some(waits) = holder.waits.filter(|_| keeps && !core::mem::replace(&mut seen[other], true)) {
+                todo.push((other, waits));
+            }
+        }
+    }
+    false
 }
 
 impl Hold {
@@ -244,6 +281,24 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A deadlock is a circle: that somebody waits, and the one who is refused holds something, is none.
+    #[test]
+    fn a_deadlock_is_a_circle() {
+        let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
+        let holder = |part: usize, waits: Option<usize>| {
+            let mut parts = [none; PARTS + 1];
+            parts[part].possible = 2;
+            Holder { client: 0, parts, waits: waits.map(|part| (part, part, 2)) }
+        };
+        let circle = [holder(0, None), holder(1, Some(2)), holder(2, Some(0))];
+        assert!(is_deadlock(&circle, 0, (1, 1, 2)), "0 wants 1, whose holder wants 2, whose holder wants 0");
+        assert!(!is_deadlock(&circle, 0, (3, 3, 2)), "nobody has that");
+        let line = [holder(0, None), holder(1, Some(2)), holder(2, None), holder(3, Some(0))];
+        assert!(!is_deadlock(&line, 0, (1, 1, 2)), "who has 2 waits for nobody");
+        let shared = [holder(0, None), holder(1, Some(0))];
+        assert!(is_deadlock(&shared, 0, (1, 1, 1)) && !is_deadlock(&shared, 0, (2, 2, 2)));
+    }
 
     /// An answer may be late: what was possible at any time since the question counts, not only what was possible last.
     #[test]

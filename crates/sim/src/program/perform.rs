@@ -137,7 +137,7 @@ impl Hands<'_> {
                 Ok(_) | Err(Fail::Errno(Errno::ETIMEDOUT)) => Ok(Got::Done),
                 Err(other) => Err(other),
             },
-            Op::PathToFid { path } => kernel.fid_of(cred, &self.full(path)).await.map(|_| Got::Done),
+            Op::PathToFid { path } => kernel.fid_of(cred, &self.full(path)).await.map(|fid| Got::Opened(fid.ino())),
             Op::SetStripe { path, size, count, first } => {
                 let (stripe_size, want_count, want_first) = (*size, *count, *first);
                 let wish = || Layout { stripe_size, want_count, want_first, ..Layout::default() };

@@ -11,17 +11,17 @@ use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use proto::Errno;
+use proto::{Errno, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::draw::pattern;
 use super::perform::Hands;
 use super::{Setting, name, root};
 use crate::kernel::{Fd, Kernel, Sys};
-use crate::linear::{Event, Verdict, search};
+use crate::linear::{Death, Event, Lost, Verdict, search};
 use crate::model::{Got, Model, Op, Path, S_IFREG, When};
 use crate::plan::{Plan, Span};
-use crate::sched::{Fail, Loss};
+use crate::sched::{Fail, Sched};
 
 /// Steps of a search; more are too many.
 const STEPS_MAX: usize = 400_000;
@@ -65,7 +65,9 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     setting.sched.spawn(title.clone(), async move {
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
         if let Err(fail) = own.make(&kernel).await {
-            if let Fail::Errno(errno) = fail {
+            if let Fail::Errno(errno) = fail
+                && !outer.sched.was_evicted(kernel.client())
+            {
                 outer.sched.fail(format!("{title} cannot make its directories: {}", errno.name()));
             }
             return;
@@ -142,8 +144,9 @@ impl Record {
             client: kernel.client(),
             from: sched.now(),
             end: None,
-            doubtful: false,
-            undone: false,
+            glimpses: BTreeSet::new(),
+            made: u64::MAX,
+            at_risk: false,
         };
         let at = {
             let mut histories = self.histories.borrow_mut();
@@ -165,6 +168,7 @@ impl Record {
         };
         let event = &mut self.histories.borrow_mut()[process][at];
         event.end = Some((sched.now(), result.clone()));
+        event.made = sched.lanes().get(event.client).map_or(0, |lane| lane.made);
         kernel.as_done(&mut event.op, &result);
         sched.note(|| format!("{} process {process}: {}", self.name(), event.show()));
         Some(result)
@@ -204,26 +208,20 @@ impl Record {
         Some(())
     }
 
-    /// Whether the history is one of calls that came one after another. What clients did once one of them was dead does
-    /// not count: it may be lost. Nor does what came after bytes of one of their files were given up.
+    /// Whether the history is one of calls that came one after another, but for what clients that died can have taken with them.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, ended: Option<Instant>, losses: &[Loss], crashes: &[Instant]) -> Result<Verdict, String> {
+    pub fn check(&self, sched: &Sched, crashes: &[(Instant, TargetKind)]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
-        let seen: BTreeSet<u64> = histories.iter().flatten().filter_map(seen).collect();
-        let lost = losses.iter().find(|loss| seen.contains(&loss.ino)).map(|loss| loss.at);
-        if let Some(death) = ended.into_iter().chain(lost).min() {
-            for events in &mut histories {
-                events.retain(|event| event.from < death);
-                for event in events {
-                    event.end.take_if(|(to, _)| *to >= death);
-                }
-            }
+        if let Some(eviction) = sched.first_eviction() {
+            cut(&mut histories, eviction);
         }
-        stale(&mut histories)?;
         doubt(&mut histories, crashes);
-        let verdict = search(&Record::begin(), &histories, STEPS_MAX);
+        let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
+        let deaths = risk(&mut histories, &sched.deaths(), &told, crashes);
+        let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
+        let verdict = search(&Record::begin(), &histories, &Lost { deaths, given_up }, STEPS_MAX);
         match verdict {
             Verdict::Bad(what) => {
                 Err(format!("the calls in '{}' did not happen one after another: {what}", self.name()))
@@ -237,64 +235,97 @@ impl Record {
     }
 }
 
-/// The inode that a call gave.
-fn seen(event: &Event) -> Option<u64> {
-    match &event.end {
-        Some((_, Ok(Got::Opened(ino)))) => Some(*ino),
-        _ => None,
+/// What clients did once one of them was evicted does not count: what that had not told may be lost, and it goes on.
+fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
+    for events in histories {
+        events.retain(|event| event.from < eviction);
+        for event in events {
+            event.end.take_if(|(to, _)| *to >= eviction);
+        }
     }
 }
 
-/// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: what others
-/// looked at from its begin to the crash proves nothing. (What others *changed* on top of it was answered only when both
-/// were durable; but the object that a name led to can be changed whatever became of the name.) And the kernel
-/// keeps names and attributes until the call that changes them returns: what other processes look at through it
-/// meanwhile may be older than what other clients see.
-fn doubt(histories: &mut [Vec<Event>], crashes: &[Instant]) {
-    let mut zones: Vec<(usize, Instant, Instant)> = Vec::new();
+/// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: so much others may
+/// have seen from its begin to the crash. (What others *changed* on top of it was answered only when both were durable; but the
+/// object that a name led to can be changed whatever became of the name.)
+fn doubt(histories: &mut [Vec<Event>], crashes: &[(Instant, TargetKind)]) {
+    let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
-        let last = crashes.iter().filter(|at| (event.from..=to).contains(at)).max();
-        if event.op.changes() {
-            zones.extend(last.map(|last| (process, event.from, *last)));
-        }
+        let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && lies_on(&event.op, *kind);
+        let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
+        zones.extend(last.map(|last| (process, event.serial, event.from, last)));
     }
     for (process, events) in histories.iter_mut().enumerate() {
         for event in events {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
             let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
-            event.undone = event.op.changes() && crashes.iter().any(|at| (event.from..=to).contains(at));
-            event.doubtful = zones.iter().any(|(of, from, last)| meets(*of, *from, *last));
+            event.glimpses = zones
+                .iter()
+                .filter(|(of, _, from, last)| meets(*of, *from, *last))
+                .map(|(_, serial, ..)| *serial)
+                .collect();
         }
     }
 }
 
-/// Linux walks a path once more if it met something stale. Who meets a second one is told so, and has changed nothing:
-/// that is a known weakness, but must not be met while nobody changes names.
-fn stale(histories: &mut [Vec<Event>]) -> Result<(), String> {
-    let changes: Vec<(usize, Instant, Instant)> = histories
-        .iter()
-        .enumerate()
-        .flat_map(|(process, events)| events.iter().map(move |event| (process, event)))
-        .filter(|(_, event)| event.op.changes())
-        .map(|(process, event)| (process, event.from, event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)))
-        .collect();
-    for (process, events) in histories.iter_mut().enumerate() {
-        let mut wrong = None;
-        events.retain(|event| {
-            let Some((end, Err(Errno::ESTALE))) = &event.end else { return true };
-            let meant = changes.iter().filter(|(of, from, to)| *of != process && from <= end && *to >= event.from);
-            if meant.count() == 0 {
-                let when = format!("from {:?} to {end:?} on client {}", event.from, event.client);
-                wrong.get_or_insert(format!("{} met ESTALE {when} although nobody changed names", event.op.show()));
-            }
-            false
-        });
-        if let Some(wrong) = wrong {
-            return Err(wrong);
-        }
+/// Whether a crash of such a target can undo a call: object targets have bytes and sizes only, the management target nothing.
+fn lies_on(op: &Op, kind: TargetKind) -> bool {
+    let data = match op {
+        Op::Truncate { .. } | Op::Ftruncate { .. } | Op::Write { .. } | Op::Fallocate { .. } => true,
+        Op::Open { flags, .. } => flags & 0o1000 != 0,
+        _ => false,
+    };
+    match kind {
+        TargetKind::Mgt => false,
+        TargetKind::Mdt => op.changes(),
+        TargetKind::Ost => data,
     }
-    Ok(())
+}
+
+/// Marks what can be lost with clients that died: what no sync of theirs covers, if a crash took it (with a target that had it and
+/// had not made it durable) or the servers had not been told. Gives the deaths with which something can be.
+fn risk(
+    histories: &mut [Vec<Event>],
+    deaths: &[(usize, Instant)],
+    told: &[u64],
+    crashes: &[(Instant, TargetKind)],
+) -> Vec<Death> {
+    let mut found = Vec::new();
+    for &(client, died) in deaths {
+        let syncs: Vec<Event> = histories
+            .iter()
+            .flatten()
+            .filter(|event| event.client == client && matches!(event.end, Some((_, Ok(_)))) && is_sync(&event.op))
+            .cloned()
+            .collect();
+        let mut from: Option<Instant> = None;
+        for event in histories.iter_mut().flatten().filter(|event| event.client == client && event.op.changes()) {
+            let data = lies_on(&event.op, TargetKind::Ost);
+            let covers = |sync: &Event| match sync.op {
+                Op::Fsync { fd, data_only } => {
+                    (!data && !data_only) || (event.op.fd().is_some() && event.op.fd() == Some(fd))
+                }
+                _ => true,
+            };
+            let ended = event.end.as_ref().map(|(to, _)| *to);
+            if ended.is_some_and(|ended| syncs.iter().any(|sync| sync.from >= ended && covers(sync))) {
+                continue;
+            }
+            let crash =
+                crashes.iter().filter(|(at, kind)| *at >= event.from && lies_on(&event.op, *kind)).map(|(at, _)| *at);
+            let untold = data || event.made > told.get(client).copied().unwrap_or(0);
+            let first = crash.chain(untold.then_some(died)).min();
+            event.at_risk = first.is_some();
+            from = from.into_iter().chain(first.map(|first| first.min(died))).min();
+        }
+        found.extend(from.map(|from| Death { client, from }));
+    }
+    found
+}
+
+fn is_sync(op: &Op) -> bool {
+    matches!(op, Op::Fsync { .. } | Op::Syncfs)
 }
 
 impl Process {
@@ -404,5 +435,59 @@ impl Process {
                 _ => Op::Close { fd: self.fd()? },
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(serial: u32, from: u64, to: u64, op: Op) -> Event {
+        let end = Some((Instant(to), Ok(Got::Done)));
+        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
+    }
+
+    /// Of a client that died, what the servers had been told and no crash took is safe, and what a sync of its own covers.
+    #[test]
+    fn what_is_at_risk_no_sync_covers_and_nobody_was_told_or_forgot() {
+        let mkdir = |serial, from, to, made| Event {
+            made,
+            ..event(serial, from, to, Op::Mkdir { path: path(&["x"]), mode: 0o755 })
+        };
+        let marked = |sync: Option<u64>, told, crash: Option<u64>| {
+            let fsync = sync.map(|at| event(102, at, at + 1, Op::Fsync { fd: 1, data_only: false }));
+            let mut histories = [vec![mkdir(100, 10, 12, 1), mkdir(101, 20, 22, 2)], fsync.into_iter().collect()];
+            let crashes: Vec<_> = crash.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
+            let deaths = risk(&mut histories, &[(0, Instant(50))], &[told], &crashes);
+            let from = deaths.first().map(|death| death.from.0);
+            (histories[0].iter().map(|event| event.at_risk).collect::<Vec<_>>(), from)
+        };
+        assert_eq!(marked(None, 2, None), (vec![false, false], None));
+        assert_eq!(marked(None, 1, None), (vec![false, true], Some(50)));
+        assert_eq!(marked(None, 2, Some(15)), (vec![true, false], Some(15)), "the second came after it");
+        assert_eq!(marked(None, 2, Some(40)), (vec![true, true], Some(40)));
+        assert_eq!(marked(Some(15), 2, Some(40)), (vec![false, true], Some(40)));
+        assert_eq!(marked(Some(30), 0, Some(40)), (vec![false, false], None));
+    }
+
+    /// Only a target that has what a call changes can undo it, and only looks between its begin and the crash can have seen it.
+    #[test]
+    fn a_doubt_lies_on_what_a_crash_can_undo() {
+        let seen = |op: Op, kind, from, to| {
+            let change = event(100, 10, 30, op);
+            let look = event(101, from, to, Op::Stat { path: path(&["x"]) });
+            let mut histories = [vec![change], vec![look]];
+            doubt(&mut histories, &[(Instant(20), kind)]);
+            assert!(histories[0][0].glimpses.is_empty());
+            histories[1][0].glimpses.contains(&100)
+        };
+        let rename = || Op::Rename { from: path(&["x"]), to: path(&["y"]), flags: 0 };
+        let cut = || Op::Truncate { path: path(&["x"]), size: 0 };
+        assert!(seen(rename(), TargetKind::Mdt, 5, 15) && seen(rename(), TargetKind::Mdt, 20, 40));
+        assert!(!seen(rename(), TargetKind::Mdt, 5, 9), "it had not begun");
+        assert!(!seen(rename(), TargetKind::Mdt, 21, 22), "the crash was before");
+        assert!(!seen(rename(), TargetKind::Ost, 12, 15) && !seen(rename(), TargetKind::Mgt, 12, 15));
+        assert!(seen(cut(), TargetKind::Ost, 12, 15) && !seen(cut(), TargetKind::Mgt, 12, 15));
+        assert!(!seen(Op::Readlink { path: path(&["x"]) }, TargetKind::Mdt, 12, 15), "a look changes nothing");
     }
 }

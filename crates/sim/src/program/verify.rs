@@ -106,25 +106,30 @@ pub async fn bytes(
     lost: &[Range<u64>],
     instead: &Instead<'_>,
 ) -> Sys<Option<String>> {
+    Ok(match read(kernel, base, path).await? {
+        Ok(have) => content_differs(want, &have, lost, instead),
+        Err(what) => Some(what),
+    })
+}
+
+/// All bytes of a file, or why there are none.
+pub async fn read(kernel: &Kernel, base: &[Bytes], path: &[Bytes]) -> Sys<Result<Vec<u8>, String>> {
     let how = crate::kernel::OpenHow { flags: 0, mode: 0, blind: false };
     let file = match kernel.open(&root(), &full(base, path), how).await {
         Ok(file) => file,
-        Err(Fail::Errno(errno)) => return Ok(Some(format!("open: {}", errno.name()))),
+        Err(Fail::Errno(errno)) => return Ok(Err(format!("open: {}", errno.name()))),
         Err(fail) => return Err(fail),
     };
     let mut have = Vec::new();
     let result = loop {
         match errno(kernel.read(&root(), &file, have.len() as u64, 128 << 10).await)? {
-            Ok(data) if data.is_empty() => break None,
+            Ok(data) if data.is_empty() => break Ok(()),
             Ok(data) => have.extend_from_slice(&data),
-            Err(errno) => break Some(format!("read at {}: {}", have.len(), errno.name())),
+            Err(errno) => break Err(format!("read at {}: {}", have.len(), errno.name())),
         }
     };
     kernel.close(&root(), &file, 1).await?;
-    if result.is_some() {
-        return Ok(result);
-    }
-    Ok(content_differs(want, &have, lost, instead))
+    Ok(result.map(|()| have))
 }
 
 fn full(base: &[Bytes], path: &[Bytes]) -> Vec<Bytes> {
@@ -138,6 +143,20 @@ pub fn errno<T>(result: Sys<T>) -> Sys<Result<T, Errno>> {
         Err(Fail::Errno(errno)) => Ok(Err(errno)),
         Err(fail) => Err(fail),
     }
+}
+
+/// What is wrong with the directory of a process that did not get so far as to make it durable: it may be there, and empty.
+pub async fn begun(kernel: &Kernel, base: &[Bytes]) -> Sys<Option<String>> {
+    let stat = match kernel.stat(&root(), base).await {
+        Ok(stat) => stat,
+        Err(Fail::Errno(Errno::ENOENT)) => return Ok(None),
+        Err(fail) => return Err(fail),
+    };
+    if kernel.kind_of(&stat) != crate::model::S_IFDIR {
+        return Ok(Some(format!("mode {:o}, expected a directory", stat.mode)));
+    }
+    let entries = kernel.list(&root(), base, false, 4096).await?;
+    Ok((!entries.is_empty()).then(|| format!("{} names are in a directory in which nothing was made", entries.len())))
 }
 
 /// A tree as it was found.
@@ -189,8 +208,9 @@ pub async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
     Ok(found)
 }
 
-/// What differs between a tree that was found and a model, bytes and times aside.
-pub fn observed_differs(observed: &Observed, model: &Model) -> Option<String> {
+/// What differs between a tree that was found and a model. Sizes and bytes of files are for [`super::synced`]; set-id bits and times of
+/// a file count if it `is_clean`: nobody has changed it since a sync.
+pub fn observed_differs(observed: &Observed, model: &Model, is_clean: &dyn Fn(Id) -> bool) -> Option<String> {
     let paths = model.paths();
     if let Some(path) = observed.keys().find(|path| !paths.iter().any(|(known, _)| known == *path)) {
         return Some(format!("{} exists", Op::Stat { path: path.clone() }.show()));
@@ -206,8 +226,11 @@ pub fn observed_differs(observed: &Observed, model: &Model) -> Option<String> {
             _ => {}
         }
         // A write or a cut that is lost leaves the set-id bits that it would have cleared.
-        if inode.is_file() {
+        if inode.is_file() && !is_clean(id) {
             stat.mode = stat.mode & !0o6000 | inode.mode & 0o6000;
+        }
+        if inode.is_file() && is_clean(id) && !inode.mtime.holds(stat.mtime_ns) {
+            return Some(format!("{shown}: mtime {}, expected {:?}", stat.mtime_ns, inode.mtime));
         }
         if let Some(what) = model.attributes_differ(id, &stat, false) {
             return Some(format!("{shown}: {what}"));

@@ -3,7 +3,7 @@
 use client::api::SetTime;
 use proto::Bytes;
 
-use super::Act::{Arm, Begin, Crash, Die, Do, Join, Unmount, Wait};
+use super::Act::{Arm, Barrier, Begin, Crash, Die, Do, Join, Unmount, Wait, Waiting};
 use super::{Act, MDT, MGT, OST, Story};
 use crate::model::{Op, Path, S_IFREG, Way};
 use crate::program::draw::pattern;
@@ -17,6 +17,7 @@ const ALL: &[Strike] = &[Strike::Crash(MDT), Strike::Lose, Strike::Double, Strik
 const DATA: &[Strike] = &[
     Strike::Crash(MDT),
     Strike::Crash(OST),
+    Strike::Power(OST),
     Strike::Lose,
     Strike::Double,
     Strike::LoseAndCrash(MDT),
@@ -73,6 +74,19 @@ pub const STORIES: &[Story] = &[
         name: "rename-recalled",
         what: "what is renamed loses its lock meanwhile: the kernel forgets it under its new name, too",
         acts: rename_recalled,
+        strikes: &[],
+    },
+    Story {
+        name: "link-shared",
+        what: "a file gets a further name while another client's change of it is not durable: the answer waits for that",
+        acts: link_shared,
+        strikes: &[],
+    },
+    Story { name: "rename-shared", what: "the same with a rename over it", acts: rename_shared, strikes: &[] },
+    Story {
+        name: "rmdir-shared",
+        what: "a directory is removed that another client has emptied, which is not durable: the answer waits for that",
+        acts: rmdir_shared,
         strikes: &[],
     },
     Story {
@@ -346,6 +360,48 @@ fn lock_replay() -> Vec<Act> {
     acts
 }
 
+/// Client 0 makes a change that does not reach the disk, and `op` of client 1 hangs on it.
+fn shared(change: Op, op: Op) -> Vec<Act> {
+    vec![
+        mknod(0, "f"),
+        mknod(1, "g"),
+        mkdir(1, "d"),
+        mknod(1, "d/f"),
+        Do(0, Op::Syncfs),
+        Do(1, Op::Syncfs),
+        Wait(50_000),
+        Barrier(MDT),
+        Do(0, change),
+        Begin(1, op),
+        Wait(100_000),
+        Waiting(1),
+        Crash(MDT),
+        Join,
+    ]
+}
+
+fn chmod() -> Op {
+    Op::Chmod { path: path("f"), mode: 0o600 }
+}
+
+fn link_shared() -> Vec<Act> {
+    let mut acts = shared(chmod(), Op::Link { from: path("f"), to: path("h") });
+    acts.extend([stat(0, "f"), stat(0, "h")]);
+    acts
+}
+
+fn rename_shared() -> Vec<Act> {
+    let mut acts = shared(chmod(), Op::Rename { from: path("g"), to: path("f"), flags: 0 });
+    acts.extend([stat(0, "f"), stat(0, "g")]);
+    acts
+}
+
+fn rmdir_shared() -> Vec<Act> {
+    let mut acts = shared(Op::Unlink { path: path("d/f") }, Op::Rmdir { path: path("d") });
+    acts.extend([stat(0, "d"), stat(1, "d/f")]);
+    acts
+}
+
 fn rename_recalled() -> Vec<Act> {
     let mut acts = Vec::new();
     // The other client's change comes a little later each time, so that some lie between the request and its answer.
@@ -372,8 +428,8 @@ fn paused() -> Vec<Act> {
     const PAUSE: u64 = 30_000_000;
     let evicts_nobody = || [MDT, OST].map(|server| Act::Expect(Node::Server(server), "*.*.eviction_count", "0".into()));
     let mut acts = vec![
-        Act::Set(MDT, "ldlm_timeout", "5"),
-        Act::Set(OST, "ldlm_timeout", "5"),
+        Act::Set(Node::Server(MDT), "ldlm_timeout", "5"),
+        Act::Set(Node::Server(OST), "ldlm_timeout", "5"),
         mkdir(0, "d"),
         open(0, "d/f", CREATE, 1),
         write(0, 1, 0, 200_000),

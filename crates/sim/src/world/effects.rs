@@ -4,10 +4,13 @@ use core::time::Duration;
 
 use client::api as capi;
 use proto::{Errno, Frame};
+use schema::Record as _;
 use stdx::Instant;
+use store::Engine as _;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
+use super::partition::Passage;
 use super::{Canary, Happening, World, space};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
@@ -57,7 +60,8 @@ impl World {
             }
             Happening::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
-                    let mut result = self.servers[server].data.run(&op);
+                    let forgets = self.canary == Canary::ForgetSyncs && matches!(op, DataOp::Sync { .. });
+                    let mut result = if forgets { DataResult::Done } else { self.servers[server].data.run(&op) };
                     if let (
                         Canary::DropWhenFull,
                         DataOp::Write { offset, data, .. },
@@ -96,12 +100,28 @@ impl World {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
                         return self.push(self.now, Happening::Answer { id, result });
                     }
+                    self.note_call(client, id, &call);
+                    if self.canary == Canary::Stale
+                        && matches!(call, capi::Call::Getattr { .. } | capi::Call::Lookup { .. })
+                        && self.rng.chance(1, 10)
+                    {
+                        return self.push(self.now, Happening::Answer { id, result: Err(Errno::ESTALE) });
+                    }
                     self.tell_wall_clock(client);
                     self.reach_client(client, capi::Event::Call { id: capi::CallId(id), cred, call });
                 }
             }
-            Happening::Answer { id, result } => {
+            Happening::Answer { id, mut result } => {
+                if let (Canary::HideNames, Ok(capi::Answer::Entries(entries))) = (self.canary, &mut result)
+                    && self.rng.chance(1, 4)
+                {
+                    // Behind `.` and `..`; the last one would be given again by the next call.
+                    if entries.len() > 3 {
+                        entries.remove(2);
+                    }
+                }
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
+                self.note_answer(id);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             Happening::Interrupt { client, id } => {
@@ -115,6 +135,10 @@ impl World {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
                     return self.reach_client(client, capi::Event::Invalidated { token, known: true });
                 }
+                if let (Canary::KeepPages, capi::Invalidation::Inode { token, length: 1.., .. }) = (self.canary, &what)
+                {
+                    return self.reach_client(client, capi::Event::Invalidated { token: *token, known: true });
+                }
                 self.mounts[client].kernel.forget(what);
             }
             Happening::LetGo { client, nodes } => {
@@ -125,6 +149,7 @@ impl World {
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
             Happening::Kill { server } => self.kill(server),
+            Happening::Die { client } => self.kill_client(client),
             Happening::Fault(fault) => self.strike(fault),
             Happening::Lie => self.lie(),
         }
@@ -175,7 +200,8 @@ impl World {
         }
         self.new_clock(Node::Server(server));
         let (seed, now, wall) = (self.rng.u64(), self.time_of(Node::Server(server)), self.wall_ns());
-        self.servers[server].start(&self.plan, seed, now);
+        let patient = self.canary == Canary::Patient;
+        self.servers[server].start(&self.plan, patient, seed, now);
         let life = self.servers[server].life;
         self.trace.note(now, &[12, server as u64], || format!("{} starts, life {life}", self.servers[server].name));
         let space = space(&self.servers[server]);
@@ -309,7 +335,9 @@ impl World {
                 self.push(at, Happening::Commit { server, life, group });
             }
             Effect::Data { id, op } => {
-                let delay = self.plan.data.draw(&mut self.rng);
+                // To sync takes as long as a commit.
+                let span = if matches!(op, DataOp::Sync { .. }) { self.plan.commit } else { self.plan.data };
+                let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
                 for file in op.files() {
@@ -328,6 +356,7 @@ impl World {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
                 // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
                 self.judge_eviction(server, &line);
+                self.hear_of_eviction(server, &line);
                 if line.contains("older copy") && !line.contains("liar (") {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
@@ -336,7 +365,7 @@ impl World {
                 }
             }
             Effect::Stop { reason } => {
-                self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
+                self.stopped(server, &reason);
             }
         }
     }
@@ -346,7 +375,14 @@ impl World {
             return;
         }
         let number = group.number();
-        match self.servers[server].engine.begin_commit(number, group.seal()) {
+        let mut records = group.seal();
+        if self.canary == Canary::ForgetChanges {
+            let (rng, engine) = (&mut self.rng, &self.servers[server].engine);
+            let changes =
+                |key: &store::Key| schema::Inode::parse_key(key).is_some() && matches!(engine.get(key), Ok(Some(_)));
+            records.retain(|(key, _)| !changes(key) || !rng.chance(1, 2));
+        }
+        match self.servers[server].engine.begin_commit(number, records) {
             Ok(()) => {
                 drop(group);
                 self.trace.note(self.now, &[15, server as u64, number], || {
@@ -403,7 +439,8 @@ impl World {
             }
             capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
-            capi::Effect::Unmounted { .. } => {
+            capi::Effect::Unmounted { result } => {
+                self.judge_unmount(client, result);
                 self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));
                 self.mounts[client].unmounted = true;
                 self.sched.left(client);
@@ -412,6 +449,7 @@ impl World {
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
                 self.hear_of_loss(&line);
+                self.hear_that_evicted(client, &line);
             }
         }
     }
@@ -435,6 +473,9 @@ impl World {
             .iter()
             .find_map(|nid| self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some()));
         match target {
+            Some(server) if self.is_cut_off(node, Node::Server(server)) => {
+                self.after(super::partition::DIAL_TIME, Happening::DialFailed { node, life, number });
+            }
             Some(server) if !self.faults.dial_fails() => {
                 let to = (Node::Server(server), self.servers[server].life);
                 let conn = self.net.connect((node, life, number), to);
@@ -512,8 +553,32 @@ impl World {
     pub(super) fn send(&mut self, node: Node, number: u64, frame: Frame) {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
-        if matches!(self.canary, Canary::Swallow | Canary::KeepObjects) && self.swallow(conn, side, &frame) {
+        let to = self.net.get(conn).ends[side].node;
+        if let (Node::Server(_), Node::Client(_)) = (node, to)
+            && let Err(what) = self.spy.sends(node, to, &frame)
+        {
+            self.fail(what);
+        }
+        if self.canary != Canary::None && self.swallow(conn, side, &frame) {
             return;
+        }
+        let (sender, receiver) = (node, self.net.get(conn).ends[side].node);
+        let passage = self.passage(conn, sender, receiver);
+        if passage == Passage::Lost {
+            self.trace.say(self.now, || format!("cut off on connection {conn}: {}", frame_line(&frame)));
+            return;
+        }
+        if self.canary == Canary::TwoOutcomes
+            && frame.header.transno.0 != 0
+            && frame.header.opcode == proto::Opcode::MdsReint as u16
+            && self.rng.chance(1, 20)
+        {
+            let mut again = frame.clone();
+            again.header.transno.0 += 1;
+            let end = self.net.end(conn, side);
+            end.last = self.now.max(end.last) + Duration::from_micros(50);
+            let at = end.last;
+            self.push(at, Happening::Frame { conn, side, frame: again });
         }
         let fate = self.trap_frame().unwrap_or_else(|| self.faults.frame(self.now));
         if let Some(delay) = fate.cut_after {
@@ -525,7 +590,10 @@ impl World {
         for _ in 0..fate.copies {
             let delay = self.plan.network.draw(&mut self.rng) + fate.late;
             let end = self.net.end(conn, side);
-            let at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            let mut at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            if let Passage::Held(until) = passage {
+                at = at.max(until + delay);
+            }
             end.last = at;
             self.push(at, Happening::Frame { conn, side, frame: frame.clone() });
         }
@@ -544,6 +612,7 @@ impl World {
         if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
+        self.note_greeting(from, end.node, &frame);
         match end.node {
             Node::Server(server) => {
                 let (now, header) = (self.time_of(end.node), frame.header);
@@ -588,10 +657,17 @@ impl World {
     /// One side closes: the other gets what is on its way, and then the end.
     fn hang_up(&mut self, conn: usize, side: usize) {
         self.net.end(conn, side).dead_from = Some(self.now);
+        let ends = &self.net.get(conn).ends;
+        let (from, to) = (ends[side].node, ends[1 - side].node);
+        let passage = self.passage(conn, from, to);
         let other = self.net.end(conn, 1 - side);
-        let at = other.last.max(self.now) + Duration::from_micros(20);
+        let mut at = other.last.max(self.now) + Duration::from_micros(20);
+        if let Passage::Held(until) = passage {
+            at = at.max(until);
+        }
         other.last = at;
-        if other.dead_from.is_none() {
+        // What is lost is told when the connection is cut.
+        if other.dead_from.is_none() && passage != Passage::Lost {
             self.push(at, Happening::Closed { conn, side: 1 - side });
         }
     }
@@ -601,7 +677,22 @@ impl World {
         use proto::frame::flags;
         use proto::{Opcode, Transno};
         let opcode = Opcode::from_raw(frame.header.opcode).filter(|_| !frame.header.has(flags::REPLY));
+        let node = self.net.get(conn).ends[1 - side].node;
+        let unlinks = || {
+            let request = frame.decode::<proto::msg::ReintReq>();
+            request.is_ok_and(|request| matches!(request.op, Some(proto::msg::Reint::Unlink(_))))
+        };
+        let mut dies = None;
         let swallows = match (self.canary, opcode) {
+            (Canary::SwallowAfterDeath, Some(Opcode::MdsReint)) => {
+                self.faults.counts.deaths > 0 && self.rng.chance(1, 4)
+            }
+            (Canary::UnlinkAndDie, Some(Opcode::MdsReint)) => {
+                if let Node::Client(client) = node {
+                    dies = Some(client).filter(|_| self.faults.counts.deaths == 0 && self.faults.on && unlinks());
+                }
+                dies.is_some()
+            }
             (Canary::KeepObjects, Some(Opcode::ObjDestroy)) => true,
             (Canary::Swallow, Some(Opcode::MdsReint)) => {
                 frame.decode::<proto::msg::ReintReq>().is_ok_and(|request| {
@@ -621,6 +712,9 @@ impl World {
         let at = self.now.max(end.last) + Duration::from_micros(50);
         end.last = at;
         self.push(at, Happening::Frame { conn, side: 1 - side, frame: reply });
+        if let Some(client) = dies {
+            self.push(at + Duration::from_micros(200), Happening::Die { client });
+        }
         true
     }
 }

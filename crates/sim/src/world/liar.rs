@@ -438,6 +438,11 @@ impl World {
     pub(super) fn judge_eviction(&mut self, server: usize, line: &str) {
         let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
         let is_there = whom.and_then(|client| self.mounts.get(client)).is_some_and(|mount| !mount.leaving);
+        if let Some(client) =
+            whom.filter(|client| self.mounts.get(*client).is_some_and(|mount| mount.machine.is_some()))
+        {
+            self.sched.note_given_up(client);
+        }
         if self.liar.is_some() && is_there && self.faults.counts.deaths == 0 && self.faults.counts.power == 0 {
             self.fail(format!("beside a liar target {} {line}", self.servers[server].name));
         }

@@ -8,14 +8,19 @@
 //! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
+pub mod acts;
+mod clocks;
 mod effects;
 pub mod faults;
+mod io;
 pub mod liar;
 mod loss;
 pub mod mount;
 pub mod net;
+pub mod partition;
 pub mod pause;
 pub mod server;
+mod sites;
 pub mod trap;
 
 use core::cmp::Reverse;
@@ -37,7 +42,7 @@ use crate::trace::{Keep, Trace};
 use faults::Faults;
 use mount::Mount;
 use net::{Net, Node};
-use server::Server;
+use server::{Limits, Server};
 
 /// The wall clock at the begin.
 pub const WALL_START_NS: i64 = 1_800_000_000_000_000_000;
@@ -84,6 +89,8 @@ enum Happening {
     LetGo { client: usize, nodes: Vec<KernelNode> },
     /// A trap has sprung.
     Kill { server: usize },
+    /// A client that has been lied to dies.
+    Die { client: usize },
     /// A task's time has come.
     Wake { task: usize },
     /// A server starts.
@@ -144,6 +151,24 @@ pub enum Canary {
     KeepObjects,
     /// What a full disk refuses is answered as written.
     DropWhenFull,
+    /// Object targets sync no data files, and answer as if they had.
+    ForgetSyncs,
+    /// Some changes of inodes are not on the disk, though their group is.
+    ForgetChanges,
+    /// Some answers come once more, with another transaction number.
+    TwoOutcomes,
+    /// Some calls are answered `ESTALE` without a reason.
+    Stale,
+    /// Kernels are not told which pages to forget.
+    KeepPages,
+    /// Some listings lack a name.
+    HideNames,
+    /// Once a client has died, some changes of the others are answered with success and never reach their server.
+    SwallowAfterDeath,
+    /// The removal of a name is answered and never reaches its server; then its client dies.
+    UnlinkAndDie,
+    /// Targets wait for clients that are gone much longer than they should.
+    Patient,
 }
 
 /// The world.
@@ -164,12 +189,22 @@ pub struct World {
     pub spy: Spy,
     /// What goes wrong.
     pub faults: Faults,
-    /// When servers were killed.
-    pub crashes: Vec<Instant>,
+    /// When servers were killed, and of what kind they were.
+    pub crashes: Vec<(Instant, TargetKind)>,
     /// A fault at one chosen step.
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
+    /// Disks that fail.
+    disks: io::Disks,
+    /// Clocks of clients.
+    wall_clocks: clocks::WallClocks,
+    /// Faults at named sites.
+    arming: sites::Arming,
+    /// What administrators do.
+    pub administrator: acts::Administrator,
+    /// Clients that are cut off.
+    pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
     queue: BinaryHeap<Reverse<Entry>>,
@@ -205,6 +240,11 @@ impl World {
             crashes: Vec::new(),
             trap: None,
             canary: Canary::None,
+            disks: io::Disks::new(&plan),
+            wall_clocks: clocks::WallClocks::new(&plan),
+            arming: sites::Arming::new(&plan),
+            administrator: acts::Administrator::new(&plan),
+            partitioning: partition::Partitioning::new(&plan),
             liar,
             queue: BinaryHeap::new(),
             order: 0,
@@ -252,6 +292,7 @@ impl World {
         let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
         self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
+        self.set_clock(client);
         self.tell_wall_clock(client);
         self.pump(Node::Client(client));
         client
@@ -268,7 +309,7 @@ impl World {
     }
 
     fn tell_wall_clock(&mut self, client: usize) {
-        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_ns());
+        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_of(client));
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::WallClock(wall));
         }
@@ -354,16 +395,23 @@ impl World {
             Command::Crash(server) => self.kill(server),
             Command::Barrier(server) => self.servers[server].withheld = true,
             Command::Pause(node, time) => self.pause(node, time),
-            Command::Set(server, name, value) => {
-                let now = self.time_of(Node::Server(server));
-                if let Some(machine) = &mut self.servers[server].machine
-                    && let Err(errno) = machine.set_param(now, name, value)
-                {
-                    self.fail(format!("{name}={value}: {}", errno.name()));
+            Command::Set(node, name, value, expected) => {
+                let now = self.time_of(node);
+                let outcome = match node {
+                    Node::Server(server) => {
+                        self.servers[server].machine.as_mut().map(|machine| machine.set_param(now, name, value))
+                    }
+                    Node::Client(client) => {
+                        self.mounts[client].machine.as_mut().map(|machine| machine.set_param(now, name, value))
+                    }
+                    Node::Liar => None,
+                };
+                if outcome != Some(expected) {
+                    self.fail(format!("{name}={value} of {node:?}: {outcome:?}, expected {expected:?}"));
                 }
-                self.pump(Node::Server(server));
+                self.pump(node);
             }
-            Command::Expect(node, pattern, text) => {
+            Command::Expect(node, pattern, text, is_so) => {
                 let found = match node {
                     Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
@@ -373,8 +421,9 @@ impl World {
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
                 let wanted = words(&text);
                 let found: Vec<String> = found.into_iter().flatten().map(|(_, value)| words(&value)).collect();
-                if !found.iter().any(|value| value.contains(&wanted)) {
-                    self.fail(format!("'{pattern}' of {node:?} should have '{text}', and is {found:?}"));
+                if found.iter().any(|value| value.contains(&wanted)) != is_so {
+                    let should = if is_so { "should" } else { "should not" };
+                    self.fail(format!("'{pattern}' of {node:?} {should} have '{text}', and is {found:?}"));
                 }
             }
             _ => {}
@@ -416,6 +465,23 @@ impl World {
         text
     }
 
+    /// The last recovery of a target has not taken longer than it may.
+    pub fn judge_recovery(&mut self, server: usize) {
+        let most = Limits::of(&self.plan).recovery().as_secs();
+        let own = &self.servers[server];
+        let mut wrong = None;
+        for (name, status) in own.machine.iter().flat_map(|machine| machine.get_params("*.*.recovery_status")) {
+            let took =
+                status.lines().find_map(|line| line.strip_prefix("recovery_duration:")?.trim().parse::<u64>().ok());
+            if let Some(took) = took.filter(|took| *took > most) {
+                wrong = Some(format!("{name}: the recovery took {took} s, and may take {most}"));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.fail(wrong);
+        }
+    }
+
     /// Whether no target knows a client that died.
     pub fn all_dead_are_gone(&self) -> bool {
         let dead: Vec<String> = self
@@ -432,6 +498,11 @@ impl World {
             known.any(|(_, name)| dead.contains(&name))
         };
         dead.is_empty() || !self.servers.iter().any(knows)
+    }
+
+    /// Whether every client that was to unmount has.
+    pub fn all_have_left(&self) -> bool {
+        self.mounts.iter().all(|mount| mount.machine.is_none() || !mount.leaving || mount.unmounted)
     }
 
     /// Whether every server that shall run says that it serves.

@@ -25,11 +25,15 @@ pub struct Mount {
     pub leaving: bool,
     /// It said that it is unmounted.
     pub unmounted: bool,
+    /// Faults of its process.
+    pub faults: stdx::Faults,
 }
 
 impl Mount {
     /// A client that begins to mount.
     pub fn new(plan: &Plan, position: usize, kernel: Kernel, seed: u64, now: Instant) -> Mount {
+        let sites = plan.disturbances.sites.is_some();
+        let faults = if sites { stdx::Faults::allowed(seed) } else { stdx::Faults::none() };
         let options = Options {
             uuid: ClientUuid(u128::from(seed) << 64 | 0xc11e_0000 | position as u128),
             seed,
@@ -51,7 +55,7 @@ impl Mount {
             max_rpcs_in_flight: 512,
             max_mod_rpcs_in_flight: plan.slots[position % plan.slots.len()],
             sync_metadata: plan.sync_metadata[position % plan.sync_metadata.len()],
-            faults: stdx::Faults::none(),
+            faults: faults.clone(),
         };
         Mount {
             machine: Some(Client::new(options, now)),
@@ -61,6 +65,7 @@ impl Mount {
             mounted: false,
             leaving: false,
             unmounted: false,
+            faults,
         }
     }
 }

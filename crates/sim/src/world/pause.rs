@@ -86,6 +86,7 @@ impl World {
             | Happening::Wake { .. }
             | Happening::Start { .. }
             | Happening::Kill { .. }
+            | Happening::Die { .. }
             | Happening::Lie
             | Happening::Fault(_) => None,
         }

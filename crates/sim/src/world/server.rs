@@ -73,6 +73,41 @@ pub struct Server {
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
+    /// A record that is damaged: as it was, and as it is.
+    pub damaged: Option<(store::Key, store::Value, store::Value)>,
+}
+
+/// How long targets wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// For a lock that is called back.
+    pub lock_timeout: Duration,
+    /// For clients in a recovery: each for so long without a word,
+    pub recovery_soft: Duration,
+    /// and once the recovery is so old, at most so long in all.
+    pub recovery_hard: Duration,
+}
+
+impl Limits {
+    /// Those of a plan. While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
+    /// Otherwise they are those that targets have by default.
+    pub fn of(plan: &Plan) -> Limits {
+        let usual = Options::default();
+        let Options { lock_timeout, recovery_soft, recovery_hard, .. } = usual;
+        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar && !plan.evicts();
+        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar || plan.evicts();
+        Limits {
+            lock_timeout: if deaths { lock_timeout } else { Duration::from_secs(120) },
+            recovery_soft: if everybody_lives { Duration::from_secs(300) } else { recovery_soft },
+            recovery_hard: if everybody_lives { Duration::from_secs(900) } else { recovery_hard },
+        }
+    }
+
+    /// Longest recovery: who keeps the first gate shut is given up when it is as old as the hard limit, and at each of the two that
+    /// follow after the soft one.
+    pub fn recovery(&self) -> Duration {
+        self.recovery_hard + self.recovery_soft * 2
+    }
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
@@ -116,16 +151,23 @@ impl Server {
             timer_serial: 0,
             serving: false,
             retired: false,
-            faults: Faults::none(),
+            faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
+            damaged: None,
         }
     }
 
     /// Starts its machine.
-    pub fn start(&mut self, plan: &Plan, seed: u64, now: Instant) {
-        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar;
-        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar;
+    pub fn start(&mut self, plan: &Plan, patient: bool, seed: u64, now: Instant) {
         let usual = Options::default();
+        let Limits { lock_timeout, recovery_soft, recovery_hard } = match patient {
+            true => Limits {
+                recovery_soft: usual.recovery_soft * 20,
+                recovery_hard: usual.recovery_hard * 10,
+                ..Limits::of(plan)
+            },
+            false => Limits::of(plan),
+        };
         let options = Options {
             name: Some(self.name.clone()),
             nids: vec![self.nid.clone()],
@@ -134,10 +176,9 @@ impl Server {
             cache_limit: plan.cache_limit,
             max_mod_rpcs: plan.max_mod_rpcs,
             commit: store::CommitPolicy { interval: plan.commit_interval, dirty_limit: plan.dirty_limit },
-            // While no client dies nobody may be evicted, however bad the network: the limits are beyond all its faults.
-            lock_timeout: if deaths { Duration::from_secs(20) } else { Duration::from_secs(120) },
-            recovery_soft: if everybody_lives { Duration::from_secs(300) } else { usual.recovery_soft },
-            recovery_hard: if everybody_lives { Duration::from_secs(900) } else { usual.recovery_hard },
+            lock_timeout,
+            recovery_soft,
+            recovery_hard,
             faults: self.faults.clone(),
             timeouts: plan.timeouts(),
             ..usual

@@ -10,6 +10,8 @@ use super::{Happening, World};
 pub enum Strike {
     /// A server is killed after some event.
     Crash(usize),
+    /// The same, and what was written and not synced is lost, too.
+    Power(usize),
     /// Some frame, and its connection, is lost.
     Lose,
     /// Some frame comes twice.
@@ -55,7 +57,7 @@ impl World {
     /// An event has happened.
     pub(super) fn trap_event(&mut self) {
         if let Some(trap) = &mut self.trap
-            && let Strike::Crash(server) = trap.strike
+            && let Strike::Crash(server) | Strike::Power(server) = trap.strike
             && trap.step()
         {
             self.push(self.now, Happening::Kill { server });
@@ -64,7 +66,7 @@ impl World {
 
     /// What happens to a frame that is sent, if it is the one.
     pub(super) fn trap_frame(&mut self) -> Option<Fate> {
-        let trap = self.trap.as_mut().filter(|trap| !matches!(trap.strike, Strike::Crash(_)))?;
+        let trap = self.trap.as_mut().filter(|trap| !matches!(trap.strike, Strike::Crash(_) | Strike::Power(_)))?;
         if !trap.step() {
             return None;
         }
@@ -72,7 +74,7 @@ impl World {
         match trap.strike {
             Strike::Double => fate = Fate { copies: 2, cut_after: None, ..fate },
             Strike::LoseAndCrash(server) => self.push(self.now, Happening::Kill { server }),
-            Strike::Lose | Strike::Crash(_) => {}
+            Strike::Lose | Strike::Crash(_) | Strike::Power(_) => {}
         }
         Some(fate)
     }
@@ -81,7 +83,8 @@ impl World {
     pub(super) fn kill(&mut self, server: usize) {
         if self.servers[server].machine.is_some() {
             self.faults.counts.crashes += 1;
-            self.crash(server, false);
+            let power = self.trap.is_some_and(|trap| trap.strike == Strike::Power(server));
+            self.crash(server, power);
             self.start_server(server, PAUSE);
         }
     }

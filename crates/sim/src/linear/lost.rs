@@ -1,0 +1,274 @@
+//! What may be lost with a client that died, in a history of several processes.
+//!
+//! A change that a client was answered is lost if both that client and the server die before it is durable, or if the client had
+//! not told the server of it yet. Which ones are lost nobody is told: the search tries. For each client that died there is one
+//! moment, at the earliest its death or the crash, at which some of its changes that no sync covers are undone: of two of which one
+//! ended before the other began, the later one goes first. What everybody else was answered must stand without them, for it was
+//! answered only when all that it hangs on was durable.
+//!
+//! Bytes are another matter. What a client that died had buffered may be on its target in parts, so of a file that it has changed
+//! and not synced neither bytes nor size are compared from then on.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use proto::Errno;
+use stdx::Instant;
+
+use super::{Cred, Event, Phase, State, When, act_on};
+use crate::model::{Expect, Got, Id, Model, Op};
+
+/// What the search allows for beside the order of calls.
+#[derive(Clone, Debug, Default)]
+pub struct Lost {
+    /// Clients that died with changes at risk.
+    pub deaths: Vec<Death>,
+    /// Inodes of which clients gave up bytes that could not be written, and when.
+    pub given_up: Vec<(u64, Instant)>,
+}
+
+/// A client that died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Death {
+    /// Which.
+    pub client: usize,
+    /// What is lost with it is so from here on, at the earliest.
+    pub from: Instant,
+}
+
+/// More ways to lose changes than this are not tried.
+const WAYS_MAX: usize = 4_000;
+
+/// A change of the order so far.
+pub(super) struct Effect {
+    process: usize,
+    call: usize,
+    /// How far the call was before it.
+    phase: Phase,
+    /// The file whose bytes it changed.
+    file: Option<Id>,
+    /// It made its object.
+    made: bool,
+    before: Option<Rc<Effect>>,
+}
+
+impl State {
+    /// A call that was in `phase` has taken a step which may have changed something. Nobody asks if nobody died.
+    pub(super) fn note_effect(&mut self, before: &State, process: usize, event: &Event) {
+        if self.settled.is_empty() || !event.changed() {
+            return;
+        }
+        let (call, phase) = before.at[process];
+        let there = |model: &Model| model.get(Id(event.serial)).is_some();
+        let made = there(&self.model) && !there(&before.model);
+        let file = match (&event.op, phase) {
+            (Op::Write { fd, .. } | Op::Ftruncate { fd, .. }, _) => {
+                before.model.open_files().get(fd).map(|file| file.id)
+            }
+            (Op::Truncate { .. }, Phase::Found(id)) => Some(id),
+            (Op::Open { flags, .. }, Phase::Found(id)) if flags & 0o1000 != 0 => Some(id),
+            _ => None,
+        };
+        if file.is_some() || before.model.fingerprint() != self.model.fingerprint() {
+            let before = self.effects.take();
+            self.effects = Some(Rc::new(Effect { process, call, phase, file, made, before }));
+        }
+    }
+
+    /// Whether neither bytes nor size of a file are certain for a call.
+    pub(super) fn is_torn(&self, id: Id, event: &Event, lost: &Lost) -> bool {
+        let ino = self.model.ino_of(id);
+        self.torn.contains(&id) || lost.given_up.iter().any(|(of, at)| Some(*of) == ino && event.to() >= *at)
+    }
+
+    /// The states that the death at this position can leave, that in which least is lost first, and whether these are all.
+    pub(super) fn after_death(
+        &self,
+        position: usize,
+        start: &Model,
+        processes: &[Vec<Event>],
+        lost: &Lost,
+    ) -> (Vec<State>, bool) {
+        let client = lost.deaths[position].client;
+        let mut effects: Vec<Rc<Effect>> = Vec::new();
+        let mut at = self.effects.clone();
+        while let Some(effect) = at {
+            at = effect.before.clone();
+            effects.push(effect);
+        }
+        effects.reverse();
+        let event = |effect: &Effect| &processes[effect.process][effect.call];
+        let mut torn = self.torn.clone();
+        let mut risky = Vec::new();
+        for (at, effect) in effects.iter().enumerate().filter(|(_, effect)| event(effect).at_risk_with(client)) {
+            torn.extend(effect.file);
+            let names = effect.file.is_none() && (effect.made || event(effect).op.fd().is_none());
+            if names && !matches!(event(effect).op, Op::Open { .. } if !effect.made) {
+                risky.push(at);
+            }
+        }
+        let (ways, all) = ways_to_lose(&risky, &|one, other| event(&effects[one]).to() < event(&effects[other]).from);
+        let mut found = Vec::new();
+        for way in ways {
+            let mut next = State { torn: torn.clone(), ..self.clone() };
+            next.settled[position] = true;
+            if !way.is_empty() {
+                let kept = effects.iter().enumerate().filter(|(at, _)| !way.contains(at)).map(|(_, effect)| effect);
+                let Some((mut model, effects)) = replayed(start, kept, processes) else { continue };
+                model.knows_numbers_of(&self.model);
+                (next.model, next.effects) = (model, effects);
+            }
+            found.push(next);
+        }
+        (found, all)
+    }
+}
+
+impl Event {
+    fn at_risk_with(&self, client: usize) -> bool {
+        self.at_risk && self.client == client
+    }
+}
+
+/// The state to which these changes lead; `None`: one that was answered cannot have gone as it went.
+fn replayed<'e>(
+    start: &Model,
+    kept: impl Iterator<Item = &'e Rc<Effect>>,
+    processes: &[Vec<Event>],
+) -> Option<(Model, Option<Rc<Effect>>)> {
+    let mut model = start.clone().into_shared();
+    let mut effects = None;
+    for effect in kept {
+        let event = &processes[effect.process][effect.call];
+        model.name_next(event.serial);
+        let done = match effect.phase {
+            Phase::Found(id) => act_on(&mut model, &event.op, id).is_some_and(|result| result.is_ok()),
+            Phase::Start => model.apply(&event.op, &Cred::default(), When::at(0)).is_ok(),
+        };
+        // What goes through an open file that is lost goes nowhere. That a file is open makes it no more durable than it was.
+        let opens = matches!(event.op, Op::Open { .. }) && !effect.made;
+        let stands =
+            event.end.is_some() && event.op.fd().is_none() && !opens && !(event.at_risk && effect.file.is_some());
+        if !done && stands {
+            return None;
+        }
+        let Effect { process, call, phase, file, made, .. } = **effect;
+        effects = Some(Rc::new(Effect { process, call, phase, file, made, before: effects }));
+    }
+    Some((model, effects))
+}
+
+/// The sets of changes that can be lost, the smallest first: with each go all that began when it had ended. Also whether these are all.
+fn ways_to_lose(risky: &[usize], precedes: &dyn Fn(usize, usize) -> bool) -> (Vec<BTreeSet<usize>>, bool) {
+    let mut ways = vec![BTreeSet::new()];
+    let mut seen: BTreeSet<BTreeSet<usize>> = ways.iter().cloned().collect();
+    let mut at = 0;
+    while let Some(way) = ways.get(at).cloned() {
+        for &one in risky.iter().filter(|one| !way.contains(one)) {
+            let last = risky.iter().all(|&other| !precedes(one, other) || way.contains(&other));
+            let mut more = way.clone();
+            more.insert(one);
+            if last && seen.insert(more.clone()) {
+                if ways.len() >= WAYS_MAX {
+                    return (ways, false);
+                }
+                ways.push(more);
+            }
+        }
+        at += 1;
+    }
+    (ways, true)
+}
+
+/// A result without what is not certain in it, as [`State::is_torn`] says.
+pub(super) fn blurred(
+    model: &Model,
+    expect: &Result<Expect, Errno>,
+    result: &Result<Got, Errno>,
+    torn: &dyn Fn(Id) -> bool,
+) -> Result<Got, Errno> {
+    let mut result = result.clone();
+    match (expect, &mut result) {
+        (Ok(Expect::Inode(id)), Ok(Got::Stat(stat))) if model.inode(*id).is_file() && torn(*id) => {
+            stat.size = model.inode(*id).data().len() as u64;
+        }
+        (Ok(Expect::Entries(want)), Ok(Got::Entries(entries))) => {
+            for entry in entries {
+                if want.iter().any(|(name, id)| *name == entry.name && torn(*id)) {
+                    entry.stat = None;
+                }
+            }
+        }
+        _ => {}
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linear::{Verdict, search};
+    use crate::model::{Path, S_IFREG};
+    use crate::program::name;
+
+    fn path(text: &str) -> Path {
+        text.split('/').map(name).collect()
+    }
+
+    fn event(serial: u32, client: usize, from: u64, op: Op, outcome: Result<Got, Errno>) -> Event {
+        let (from, end) = (Instant(from), Some((Instant(from + 1), outcome)));
+        Event { op, serial, client, from, end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
+    }
+
+    fn made(serial: u32, client: usize, from: u64, at: &str) -> Event {
+        let stat = client::api::Stat { ino: serial.into(), mode: S_IFREG | 0o644, nlink: 1, ..Default::default() };
+        event(serial, client, from, Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 }, Ok(Got::Stat(stat)))
+    }
+
+    fn unlink(serial: u32, from: u64, at: &str, outcome: Result<Got, Errno>) -> Event {
+        event(serial, 1, from, Op::Unlink { path: path(at) }, outcome)
+    }
+
+    fn verdict(processes: &[Vec<Event>]) -> Verdict {
+        let lost = Lost { deaths: vec![Death { client: 0, from: Instant(20) }], given_up: Vec::new() };
+        search(&Model::new(0, 0, 0o755, When::at(0)), processes, &lost, 10_000)
+    }
+
+    const GONE: Result<Got, Errno> = Err(Errno::ENOENT);
+
+    /// Client 0 makes a and then b, and dies at 20.
+    #[test]
+    fn the_last_changes_of_a_dead_client_may_be_lost_and_no_others() {
+        let (a, b) = (made(100, 0, 1, "a"), made(101, 0, 3, "b"));
+        let risk = |event: &Event| Event { at_risk: true, ..event.clone() };
+        let look = |of: &str, from, there| match there {
+            true => unlink(from as u32 + 200, from, of, Ok(Got::Done)),
+            false => unlink(from as u32 + 200, from, of, GONE),
+        };
+        let all = |first: &Event, second: &Event, looks| verdict(&[vec![first.clone(), second.clone()], looks]);
+        let looks = |a, b| vec![look("a", 30, a), look("b", 40, b)];
+        assert_eq!(all(&risk(&a), &risk(&b), looks(true, true)), Verdict::Good);
+        assert_eq!(all(&risk(&a), &risk(&b), looks(true, false)), Verdict::Good);
+        assert_eq!(all(&risk(&a), &risk(&b), looks(false, false)), Verdict::Good);
+        let bad = |found: Verdict, why: &str| assert!(matches!(found, Verdict::Bad(_)), "{why}");
+        bad(all(&risk(&a), &risk(&b), looks(false, true)), "a was made before b");
+        bad(all(&a, &b, looks(true, false)), "a sync covers it");
+        bad(all(&a, &risk(&b), looks(false, false)), "a sync covers a");
+        bad(all(&risk(&a), &risk(&b), vec![look("b", 10, false)]), "the client lived, and so did its server");
+        let twice = vec![look("a", 30, false), made(300, 1, 35, "a"), look("b", 40, false), look("a", 50, false)];
+        bad(all(&risk(&a), &risk(&b), twice), "what a living client was answered stays");
+    }
+
+    /// Somebody else was answered about a link to it: it was durable by then.
+    #[test]
+    fn what_others_have_built_on_stays() {
+        let a = Event { at_risk: true, ..made(100, 0, 1, "a") };
+        let link = event(101, 1, 10, Op::Link { from: path("a"), to: path("b") }, Ok(Got::Done));
+        let gone = |at| unlink(102, 30, at, GONE);
+        let there = |at| unlink(102, 30, at, Ok(Got::Done));
+        let with = |last| verdict(&[vec![a.clone()], vec![link.clone(), last]]);
+        assert_eq!(with(there("a")), Verdict::Good);
+        assert!(matches!(with(gone("a")), Verdict::Bad(_)));
+        assert!(matches!(with(gone("b")), Verdict::Bad(_)));
+    }
+}

@@ -1,0 +1,234 @@
+//! What a sync has made certain of the bytes of files, for the check after clients died.
+//!
+//! What `fsync` or `syncfs` of a client answered for is there afterwards, byte by byte: those that this client had written last. What
+//! was written after it may be there in parts. So a byte that is certain has its value at the sync or one that it got since,
+//! and is missing only if the file was cut below it since. A byte that no sync covers has a value that it once had, or is zero.
+//!
+//! A client that lives loses nothing: what it did counts as synced at once.
+
+use core::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::history::{History, Step};
+use crate::model::{Id, Instead, Model, Op};
+
+/// One file.
+#[derive(Clone, Debug, Default)]
+pub struct Synced {
+    /// Its bytes at the last sync that covered all of it, and after each change since.
+    states: Vec<Vec<u8>>,
+    /// Of each byte: the state from which on it is certain.
+    certain: Vec<Option<usize>>,
+    /// Of each byte: the client that wrote it last.
+    writers: Vec<usize>,
+    /// Clients that changed it since.
+    by: BTreeSet<usize>,
+}
+
+impl Synced {
+    fn change(&mut self, before: &[u8], after: &[u8], client: usize) {
+        let length = after.len();
+        self.writers.resize(length, client);
+        self.certain.resize(length.max(self.certain.len()), None);
+        for at in 0..length.min(before.len()) {
+            if before[at] != after[at] {
+                self.writers[at] = client;
+            }
+        }
+        self.states.push(after.to_vec());
+        self.by.insert(client);
+    }
+
+    fn sync(&mut self, covers: &impl Fn(usize) -> bool) {
+        self.by.retain(|client| !covers(*client));
+        if self.by.is_empty() {
+            self.states.drain(..self.states.len().saturating_sub(1));
+            self.certain = vec![Some(0); self.states.last().map_or(0, Vec::len)];
+            return;
+        }
+        let now = self.states.len().saturating_sub(1);
+        for (at, _) in self.writers.iter().enumerate().filter(|(_, writer)| covers(**writer)) {
+            self.certain[at] = Some(now);
+        }
+    }
+
+    /// A call without an answer may have changed it.
+    fn doubt(&mut self, after: &[u8]) {
+        self.states.push(after.to_vec());
+        self.certain.resize(after.len().max(self.certain.len()), None);
+        self.by.insert(usize::MAX);
+    }
+
+    /// Nobody has changed it since a sync.
+    pub fn is_clean(&self) -> bool {
+        self.by.is_empty()
+    }
+
+    /// How small and how large it can be.
+    pub fn sizes(&self, lost: &[Range<u64>]) -> (u64, u64) {
+        let least = (0..self.certain.len()).rev().find(|at| self.must_be(*at, lost)).map_or(0, |at| at as u64 + 1);
+        let most = self.states.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        let shortest = self.states.iter().map(Vec::len).min().unwrap_or(0) as u64;
+        // Where nobody has changed it and nothing was lost, it is as long as it was, holes and all.
+        (if self.is_clean() && lost.is_empty() { shortest } else { least }, most)
+    }
+
+    /// Whether this byte is certain, and no cut has taken it since.
+    fn must_be(&self, at: usize, lost: &[Range<u64>]) -> bool {
+        let Some(from) = self.certain[at] else { return false };
+        let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
+        // A zero at the end may be a hole, which a loss behind it takes along.
+        let hole = !lost.is_empty() && self.states[from..].iter().any(|state| state.get(at) == Some(&0));
+        !given_up && !hole && self.states[from..].iter().all(|state| state.len() > at)
+    }
+
+    /// What is wrong with the bytes that were found.
+    pub fn differs(&self, got: &[u8], lost: &[Range<u64>], instead: &Instead<'_>) -> Option<String> {
+        let (least, most) = self.sizes(lost);
+        if !(least..=most).contains(&(got.len() as u64)) {
+            return Some(format!("{} bytes, expected {least} to {most}", got.len()));
+        }
+        let tail = got.len() - if got.ends_with(&instead.appended) { instead.appended.len() } else { 0 };
+        for (at, byte) in got.iter().enumerate() {
+            let certain = self.certain.get(at).copied().flatten();
+            let since = &self.states[certain.unwrap_or(0)..];
+            let mut values = since.iter().map(|state| state.get(at));
+            if values.any(|value| value == Some(byte)) {
+                continue;
+            }
+            // Cut off and grown again, or never written.
+            let zero = *byte == 0 && (certain.is_none() || since.iter().any(|state| state.len() <= at));
+            let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
+            let older = || at >= tail || *byte == 0 || instead.older.iter().any(|data| data.get(at) == Some(byte));
+            if !zero && !(given_up && older()) {
+                let want: BTreeSet<u8> = since.iter().filter_map(|state| state.get(at).copied()).collect();
+                return Some(format!("byte {at} of {} is 0x{byte:02x}, expected one of {want:02x?}", got.len()));
+            }
+        }
+        None
+    }
+}
+
+impl History {
+    /// All files, with what is certain of each. Clients that are `safe` lose nothing.
+    pub fn synced_files(&self, safe: &dyn Fn(usize) -> bool) -> BTreeMap<Id, Synced> {
+        let mut files = BTreeMap::<Id, Synced>::new();
+        let mut before = &self.start;
+        for step in &self.steps {
+            for id in changed(before, &step.after) {
+                let file = files.entry(id).or_insert_with(|| Synced { states: vec![Vec::new()], ..Synced::default() });
+                let old = before.get(id).map_or(&[][..], |inode| inode.data());
+                file.change(old, step.after.inode(id).data(), step.client);
+                file.sync(&safe);
+            }
+            if step.succeeded {
+                let covers = |client: usize| client == step.client || safe(client);
+                if let Some(file) = synced(step).and_then(|id| files.get_mut(&id)) {
+                    file.sync(&covers);
+                }
+                if matches!(step.op, Op::Syncfs) {
+                    files.values_mut().for_each(|file| file.sync(&covers));
+                }
+            }
+            before = &step.after;
+        }
+        for done in self.doubted() {
+            for id in changed(before, &done) {
+                let file = files.entry(id).or_insert_with(|| Synced { states: vec![Vec::new()], ..Synced::default() });
+                file.doubt(done.inode(id).data());
+            }
+        }
+        files
+    }
+}
+
+/// The file that a step has synced.
+fn synced(step: &Step) -> Option<Id> {
+    match &step.op {
+        Op::Fsync { fd, .. } => step.after.open_files().get(fd).map(|file| file.id),
+        _ => None,
+    }
+}
+
+/// Files whose bytes differ between two states.
+fn changed(before: &Model, after: &Model) -> Vec<Id> {
+    after
+        .ids()
+        .filter(|id| {
+            let data = after.inode(*id).data();
+            !after.same_body(before, *id) && before.get(*id).map_or(!data.is_empty(), |inode| inode.data() != data)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Synced {
+        Synced { states: vec![Vec::new()], ..Synced::default() }
+    }
+
+    fn differs(file: &Synced, got: &[u8]) -> bool {
+        file.differs(got, &[], &Instead::default()).is_some()
+    }
+
+    /// One client writes, syncs, and writes more; the power fails.
+    #[test]
+    fn what_was_synced_is_there_also_if_the_file_grew_later() {
+        let mut file = file();
+        file.change(b"", b"abcd", 0);
+        file.sync(&|client| client == 0);
+        assert!(file.is_clean());
+        assert!(
+            !differs(&file, b"abcd") && differs(&file, b"abc") && differs(&file, b"abcde") && differs(&file, b"abxd")
+        );
+        file.change(b"abcd", b"aBcdef", 0);
+        assert!(!file.is_clean());
+        for there in [&b"abcd"[..], b"aBcd", b"abcdef", b"aBcd\0f", b"aBcdef"] {
+            assert!(!differs(&file, there), "{}", there.escape_ascii());
+        }
+        for wrong in [&b"abc"[..], b"a\0cd", b"abcdxf", b"abcdefg", b"\0\0\0\0ef"] {
+            assert!(differs(&file, wrong), "{}", wrong.escape_ascii());
+        }
+    }
+
+    /// Two clients have written; one of them syncs.
+    #[test]
+    fn a_sync_covers_what_its_own_client_wrote() {
+        let mut file = file();
+        file.change(b"", b"aaaa", 0);
+        file.change(b"aaaa", b"aabb", 1);
+        file.sync(&|client| client == 0);
+        assert!(!file.is_clean());
+        for there in [&b"aabb"[..], b"aaaa", b"aa", b"aa\0b"] {
+            assert!(!differs(&file, there), "{}", there.escape_ascii());
+        }
+        assert!(differs(&file, b"a") && differs(&file, b"\0abb") && differs(&file, b"aabc"));
+        file.sync(&|client| client == 1);
+        assert!(file.is_clean() && differs(&file, b"aaaa") && !differs(&file, b"aabb"));
+    }
+
+    /// It was cut after the sync: either length, and what comes back is zero or what it was.
+    #[test]
+    fn a_cut_after_a_sync_may_have_been_done() {
+        let mut file = file();
+        file.change(b"", b"abcd", 0);
+        file.sync(&|_| true);
+        file.change(b"abcd", b"ab", 0);
+        file.change(b"ab", b"ab\0\0", 0);
+        for there in [&b"abcd"[..], b"ab", b"ab\0\0", b"ab\0d"] {
+            assert!(!differs(&file, there), "{}", there.escape_ascii());
+        }
+        assert!(differs(&file, b"a") && differs(&file, b"abxd") && differs(&file, b"\0b"));
+    }
+
+    /// Nothing covers it, and yet no foreign bytes are in it.
+    #[test]
+    fn what_no_sync_covers_is_what_it_once_was_or_zero() {
+        let mut file = file();
+        file.change(b"", b"abcd", 0);
+        assert!(!differs(&file, b"") && !differs(&file, b"a\0\0d") && !differs(&file, b"abcd"));
+        assert!(differs(&file, b"abce") && differs(&file, b"abcde"));
+    }
+}

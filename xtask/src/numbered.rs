@@ -179,6 +179,10 @@ fn page(machine: &str, cases: &[Case], statuses: &BTreeMap<&str, &str>) -> anyho
          server processes and\na mount of their own; what differs stands in the comments of the sources, `crates/e2e/tests`. \
          The cases that lose requests and answers\nuse the sites of [Faults on purpose](faults.md); those of replay-single are stories of the simulator, too: `adamant sim --scenario \
          replay-single-53a`.\n\n\
+         Each case is played twice: with a mount as mounts are without options, which makes changes of its own directories behind \
+         the programs'\nbacks and sends them in batches, and with `-o sync_metadata`, where each change is a request that its \
+         program waits for. Cases that need one\nslot for each change have other mounts make the files; what is lost of \
+         batches is then tried with files of the mount's own.\n\n\
          This page is written by `cargo xtask results`, which runs the cases; `cargo xtask tidy` holds it against the \
          sources.\n\n## Test bed\n\n",
     );
@@ -234,7 +238,8 @@ mod tests {
             assert_eq!(differences(&failed, &cases).len(), 2, "a case that did not pass in one mode");
         }
         let one = Case { in_both: false, ..cases[0].clone() };
-        let page = page("here", &[one.clone()], &statuses(told)).unwrap();
-        assert!(differences(&page, &[one])[0].contains("one mode alone"));
+        let one = std::slice::from_ref(&one);
+        let page = page("here", one, &statuses(told)).unwrap();
+        assert!(differences(&page, one)[0].contains("one mode alone"));
     }
 }

@@ -83,7 +83,7 @@ impl core::fmt::Display for Instance {
 /// A device of a mount, as `lctl dl` lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// `mgc`, `mdc`, `osc`, `lmv`, `lov`.
+    /// `llite`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
     pub kind: &'static str,
     /// `demo-MDT0000-mdc-ffff9a3c0e4b8800`.
     pub name: String,

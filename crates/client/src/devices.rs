@@ -55,8 +55,8 @@ pub(crate) fn names(instance: Instance, pattern: &str, name: &str) -> bool {
     wildcard::matches(pattern, &format!("{device}{rest}"))
 }
 
-/// The devices of a mount. A connection is referred to by the mount, by each request without an answer and by each lock;
-/// what stands for several targets by the mount and by each of them.
+/// The devices of a mount. The mount itself is referred to by its process and by each object that it remembers; a connection by the
+/// mount, by each request without an answer and by each lock; what stands for several targets by the mount and by each of them.
 pub(crate) fn list(w: &World) -> Vec<Device> {
     let uuid = w.options.uuid.to_string();
     let device = |kind: &'static str, name: String, references: usize| Device {
@@ -66,7 +66,11 @@ pub(crate) fn list(w: &World) -> Vec<Device> {
         references: 1 + references as u64,
     };
     let count = |kind: &str| w.imports.iter().filter(|target| kind_of(target.dest) == kind).count();
-    let mut list = vec![device("lmv", of_all(w, "lmv"), count("mdc")), device("lov", of_all(w, "lov"), count("osc"))];
+    let mut list = vec![
+        device("llite", of_mount(w), w.nodes.len()),
+        device("lmv", of_all(w, "lmv"), count("mdc")),
+        device("lov", of_all(w, "lov"), count("osc")),
+    ];
     list.extend(w.imports.iter().map(|target| {
         let (status, (locks, _)) = (target.import.status(), target.locks.counts());
         device(kind_of(target.dest), of_target(w, target), status.in_flight + status.queued + locks)

@@ -493,6 +493,7 @@ fn mounts_of_a_node_are_told_apart_by_their_devices() {
     let devices = lctl(&["dl"]).ok();
     for it in &instances {
         for (kind, name) in [
+            ("llite", format!("{fsname}-{it}")),
             ("mdc", format!("{fsname}-MDT0000-mdc-{it}")),
             ("osc", format!("{fsname}-OST0000-osc-{it}")),
             ("mgc", format!("MGS-mgc-{it}")),

@@ -54,7 +54,7 @@ pub struct Device {
     /// `UP`; `AT`: a mount that waits for its servers before it is seen; `ST`: it stops, and was a mount that still writes back what
     /// programs have written.
     pub state: String,
-    /// `mgs`, `mdt`, `obdfilter`; of a mount `client`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
+    /// `mgs`, `mdt`, `obdfilter`; of a mount `client`, `llite`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
     pub kind: String,
     /// `adamant-MDT0000`.
     pub name: String,

@@ -296,6 +296,7 @@ mod tests {
         crate::api::Options {
             uuid: proto::ClientUuid(1),
             seed: 1,
+            instance: crate::api::Instance(1),
             fsname: "fs".into(),
             mgs: Vec::new(),
             description: String::new(),

@@ -3,6 +3,15 @@
 //! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
 //! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
 
+/// Prints a line to standard error. If nobody reads it any more (`adamant up 2>&1 | head -1`, a closed terminal) a command goes on
+/// with what it does.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod audience;
 mod commands;
 mod daemon;

@@ -17,6 +17,7 @@ use crate::world::World;
 /// Decodes a reply and puts what it brings into the caches. `waits`: who sent the request is still there and has not
 /// forgotten it.
 pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, waits: bool) -> Memo {
+    w.takes_in(pending.sender.number);
     let body = match decode(pending.opcode, &frame) {
         Ok(body) => body,
         Err(why) => {
@@ -182,7 +183,7 @@ pub(crate) fn rebuilt(w: &mut World) {
 
 /// Attributes came in; unless `make`, only a node that is known takes them.
 fn apply(w: &mut World, attr: &Attr, make: bool) {
-    let ino = attr.fid.ino();
+    let (ino, taking_in) = (attr.fid.ino(), w.taking_in);
     w.behind.seen(w.mdt_of(attr.fid), proto::Transno(attr.version));
     if w.nodes.get(ino).is_none() && !make {
         return;
@@ -201,9 +202,17 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
             node.atime_ns = None;
         }
     }
-    node.attr_covered = node.has(bits::UPDATE);
-    node.xattr_covered = node.has(bits::XATTR);
-    node.layout_covered = node.has(bits::LAYOUT);
+    // A lock may have come without attributes (with extended ones): then it covers those of requests that were made under it, not of a
+    // reply that was held up. What is covered already stays so: only changes of our own can be newer.
+    let under = taking_in.is_under(node.gained);
+    if !under {
+        stdx::mark!("attributes_from_before_the_lock");
+    }
+    let covers = |already: bool, bits: u64| node.has(bits) && (already || under);
+    let (attr_covered, xattr_covered) =
+        (covers(node.attr_covered, bits::UPDATE), covers(node.xattr_covered, bits::XATTR));
+    let layout_covered = covers(node.layout_covered, bits::LAYOUT);
+    (node.attr_covered, node.xattr_covered, node.layout_covered) = (attr_covered, xattr_covered, layout_covered);
     if newer && node.is_regular() {
         data::attr_arrived(w, ino, attr);
     }

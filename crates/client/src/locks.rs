@@ -184,7 +184,7 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     }
     let Some(target) = w.imports.get_mut(dest) else { return };
     let held = target.locks.bits_held(resource);
-    let now = w.now;
+    let (now, moment) = (w.now, w.moment());
     if held == 0 && w.nodes.get(resource.fid.ino()).is_none() {
         return;
     }
@@ -192,6 +192,9 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     let lost = node.bits & !held;
     let gained = held & !node.bits;
     node.bits = held;
+    if gained & (bits::UPDATE | bits::XATTR | bits::LAYOUT) != 0 {
+        node.gained = moment;
+    }
     // What was learned without the lock is not covered by it later: gaining counts like losing.
     if (lost | gained) & bits::UPDATE != 0 {
         w.epochs = w.epochs.wrapping_add(1);

@@ -135,6 +135,23 @@ impl Waiters {
     }
 }
 
+/// A reply that is being taken in.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct TakingIn {
+    /// The number of its request.
+    number: u64,
+    /// When it came.
+    began: u64,
+}
+
+impl TakingIn {
+    /// Whether what it shows was so under a lock that came at the moment `gained`: the lock came with it, or its request was made
+    /// under the lock. Another reply can have been on its way for so long that it shows what was before the lock.
+    pub(crate) fn is_under(self, gained: u64) -> bool {
+        self.number > gained || gained >= self.began
+    }
+}
+
 /// See the module.
 pub struct World {
     /// Settings.
@@ -226,8 +243,10 @@ pub struct World {
     pub(crate) spawned: VecDeque<Task>,
     waiters: Map<WaitKey, Waiters>,
     tokens: Map<u64, (OpId, Step)>,
-    /// Requests that operations have made.
-    requests: u64,
+    /// Requests that were made and replies that were taken in: the order of both.
+    moments: u64,
+    /// The reply that is being taken in.
+    pub(crate) taking_in: TakingIn,
     next_token: u64,
 }
 
@@ -281,7 +300,8 @@ impl World {
             spawned: VecDeque::new(),
             waiters: Map::default(),
             tokens: Map::default(),
-            requests: 0,
+            moments: 0,
+            taking_in: TakingIn::default(),
             next_token: 1,
             options,
         }
@@ -346,10 +366,21 @@ impl World {
         self.failures.push((op, step, errno));
     }
 
-    /// A number for the next request.
+    /// A number for the request that is now made: greater than those of all requests made and replies taken in before.
     pub(crate) fn next_request(&mut self) -> u64 {
-        self.requests += 1;
-        self.requests
+        self.moments += 1;
+        self.moments
+    }
+
+    /// The reply to the request with this number is taken in from here on.
+    pub(crate) fn takes_in(&mut self, number: u64) {
+        self.moments += 1;
+        self.taking_in = TakingIn { number, began: self.moments };
+    }
+
+    /// How far [`World::next_request`] has come.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moments
     }
 
     /// Sends a request for an operation. Locks that it wants were noted by [`World::want`].

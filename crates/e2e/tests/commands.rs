@@ -157,6 +157,15 @@ fn output_that_nobody_reads_is_no_failure() {
     drop(reader);
     let unread = run(writer.into());
     assert_eq!((unread.status.code(), String::from_utf8_lossy(&unread.stderr).as_ref()), (Some(0), ""));
+    // Standard error, likewise: `adamant ... 2>&1 | head -1`.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for words in [&["lfs", "df", "/nowhere"][..], &["lctl", "get_param", "no.such"], &["lctl", "frobnicate"], &[]] {
+        let ended =
+            Process::new(binary()).args(words).stderr(writer.try_clone().unwrap()).stdout(Stdio::null()).status();
+        let code = ended.unwrap().code();
+        assert!(matches!(code, Some(1 | 2)), "{words:?}: {code:?}");
+    }
     let full = run(fs::File::options().write(true).open("/dev/full").unwrap().into());
     let told = String::from_utf8_lossy(&full.stderr).into_owned();
     assert_eq!((full.status.code(), told.lines().count()), (Some(1), 1), "{told}");

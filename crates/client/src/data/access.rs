@@ -162,17 +162,17 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     Ok(())
 }
 
-/// What an object looks like now: from here if a lock covers its end, by a glimpse otherwise. `try_lock`: rather get a
-/// lock for it, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
-pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Option<Result<Lvb, Errno>> {
+/// What an object looks like now: from here if locks cover it, by a glimpse otherwise. `times`: not only its size is asked for; rather
+/// get a lock for it then, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
+pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Option<Result<Lvb, Errno>> {
     let object = file(cx.w, ino)?.object(key)?;
-    if object.knows_end() {
+    if if times { object.knows_times() } else { object.knows_end() } {
         return Some(Ok(object.lvb()));
     }
     let (dest, resource, contended) = (object.dest, object.resource, object.contended_until > cx.w.now);
     let number = object.number();
     let try_at = step(steps::TRY_LOCK, number);
-    if try_lock && (cx.began(try_at) || !contended) {
+    if times && (cx.began(try_at) || !contended) {
         let request = |cookie| EnqueueReq {
             resource,
             mode: LockMode::Pr as i32,
@@ -212,7 +212,7 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Op
     };
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
-    merged.size = lvb.size.max(object.size_floor());
+    merged.size = if object.knows_end() { object.size } else { lvb.size.max(object.size_floor()) };
     merged.blocks = merged.blocks.max(lvb.blocks);
     merged.atime_ns = merged.atime_ns.max(lvb.atime_ns);
     if (lvb.ctime_ns, lvb.mtime_ns) > (merged.ctime_ns, merged.mtime_ns) {
@@ -222,12 +222,12 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Op
 }
 
 /// What all objects of a striped file look like together: size of the file, space, newest times.
-pub(super) fn merged(cx: &mut Cx<'_>, ino: u64, try_lock: bool) -> Run<Lvb> {
+pub(super) fn merged(cx: &mut Cx<'_>, ino: u64, times: bool) -> Run<Lvb> {
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let mut all = Lvb::default();
     let mut waiting = false;
     for key in keys {
-        match glimpse(cx, ino, key, try_lock) {
+        match glimpse(cx, ino, key, times) {
             None => waiting = true,
             Some(Err(errno)) => return Err(errno.into()),
             Some(Ok(lvb)) => {

@@ -59,6 +59,8 @@ struct Server {
 pub struct Node {
     pub machine: Client,
     pub answers: BTreeMap<CallId, Result<Answer, Errno>>,
+    /// Calls in the order of their answers, each with how many invalidations were told before.
+    pub order: Vec<(usize, CallId)>,
     pub mounted: bool,
     /// What a mount that is not complete waits for.
     pub waits: Vec<String>,
@@ -491,6 +493,7 @@ impl Cluster {
         self.nodes.push(Node {
             machine,
             answers: BTreeMap::new(),
+            order: Vec::new(),
             mounted: false,
             waits: Vec::new(),
             failed: None,
@@ -785,6 +788,8 @@ impl Cluster {
                 }
             }
             Effect::Answer { id, result } => {
+                let told = self.nodes[at].invalidations.len();
+                self.nodes[at].order.push((told, id));
                 assert!(self.nodes[at].answers.insert(id, result).is_none(), "a call is answered once");
             }
             Effect::Invalidate(what) => {

@@ -646,6 +646,24 @@ fn a_read_that_waits_for_a_server_can_be_interrupted() {
     c.getattr(b, dir).unwrap();
 }
 
+#[test]
+fn a_change_that_is_on_its_way_is_answered_with_what_came_of_it_although_its_call_is_interrupted() {
+    let mut c = Cluster::new(0);
+    let (a, b) = (c.mount(), c.mount());
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    let id = c.send_as(a, cred(0), Call::Mkdir { parent: 1, name: name("d"), mode: 0o755 });
+    c.pass(Duration::from_secs(1));
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Interrupt { id });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(a, id), "a program that is told EINTR would take it for not done");
+    c.start(at);
+    let answer = c.answer(a, id);
+    let there = c.lookup(b, 1, "d").unwrap().ino;
+    assert!(matches!(&answer, Ok(Answer::Entry(made)) if made.ino == there), "{answer:?}");
+}
+
 /// A client dies with locks at every target. Another meets them one after another, and waits about as long as for one.
 #[test]
 fn a_client_that_died_costs_others_one_wait() {

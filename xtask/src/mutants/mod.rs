@@ -40,6 +40,9 @@ pub struct Arguments {
     /// Only seeds and stories of the simulator, no unit tests
     #[arg(long)]
     simulator: bool,
+    /// Only unit tests, for mutants that the simulator has not found
+    #[arg(long, conflicts_with = "simulator")]
+    units: bool,
     /// Seeds that are drawn
     #[arg(long, default_value_t = 5000)]
     seeds: usize,
@@ -102,7 +105,7 @@ pub fn run(sh: &Shell, arguments: &Arguments) -> anyhow::Result<()> {
         ensure!(mutants.iter().any(|mutant| mutant.name == *name), "there is no mutant '{name}'");
     }
     tree::write(sh, &mutants)?;
-    let runner = tree::build_runner(sh)?;
+    let runner = if arguments.units { PathBuf::new() } else { tree::build_runner(sh)? };
     let rows = Mutex::new(page::rows(&sh.read_file(PAGE).unwrap_or_default()));
     rows.lock()
         .unwrap()
@@ -115,7 +118,7 @@ pub fn run(sh: &Shell, arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let jobs = arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
-    let seeds = watch_seeds(&runner, arguments, jobs)?;
+    let seeds = if arguments.units { Reached::new() } else { watch_seeds(&runner, arguments, jobs)? };
     let run = Run {
         arguments,
         jobs,
@@ -134,9 +137,9 @@ pub fn run(sh: &Shell, arguments: &Arguments) -> anyhow::Result<()> {
     let next = AtomicUsize::new(0);
     let work = || -> anyhow::Result<()> {
         while let Some(mutant) = chosen.get(next.fetch_add(1, Relaxed)) {
-            let before = rows.lock().unwrap().get(&mutant.name).and_then(Row::seed);
+            let before = rows.lock().unwrap().get(&mutant.name).cloned();
             let start = Instant::now();
-            let row = run.one(mutant, before).with_context(|| mutant.name.clone())?;
+            let row = run.one(mutant, before.as_ref()).with_context(|| mutant.name.clone())?;
             let took = start.elapsed().as_secs();
             println!("{:<36} {:>20}  {took:>4} s  {}", mutant.name, row.reached, row.caught);
             let mut rows = rows.lock().unwrap();
@@ -171,7 +174,7 @@ fn in_parallel(jobs: usize, work: &(impl Fn() -> anyhow::Result<()> + Sync)) -> 
 /// A process that runs behind everything else, and may not take all memory.
 fn command(binary: &Path) -> Command {
     let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("ulimit -v {MEMORY_KIB_MAX}; exec nice -n 10 \"$0\" \"$@\"")).arg(binary);
+    command.arg("-c").arg(format!("ulimit -v {MEMORY_KIB_MAX}; exec nice -n 5 \"$0\" \"$@\"")).arg(binary);
     command
 }
 
@@ -273,18 +276,37 @@ fn reached(line: &str) -> Option<(String, BTreeSet<u32>)> {
 }
 
 impl Run<'_> {
-    /// What catches a mutant; `before`: the seed that caught it last time.
-    fn one(&self, mutant: &Mutant, before: Option<u64>) -> anyhow::Result<Row> {
+    /// What catches a mutant; `before`: what caught it last time.
+    fn one(&self, mutant: &Mutant, before: Option<&Row>) -> anyhow::Result<Row> {
+        let mut row = match before {
+            Some(before) if self.arguments.units => before.clone(),
+            None if self.arguments.units => {
+                Row { reached: "—".to_owned(), caught: "**nobody** (no seeds)".to_owned() }
+            }
+            _ => self.simulated(mutant, before.and_then(Row::seed))?,
+        };
+        if self.arguments.simulator || row.is_caught() {
+            return Ok(row);
+        }
+        if let Some(end) = row.caught.find(page::UNITS_NOT_RUN) {
+            row.caught.truncate(end);
+        }
+        if let Some(what) = self.tested(mutant)? {
+            row.caught = format!("unit {what}");
+        }
+        Ok(row)
+    }
+
+    /// What of the simulator catches a mutant. The seed that did so last time comes first.
+    fn simulated(&self, mutant: &Mutant, before: Option<u64>) -> anyhow::Result<Row> {
         let number = mutant.number;
         let mut seeds: Vec<&String> =
             self.seeds.iter().filter(|(_, places)| places.contains(&number)).map(|(seed, _)| seed).collect();
         seeds.sort_by_key(|seed| seed.parse::<u64>().unwrap_or_default());
         let reached = Row::reached(seeds.len(), self.arguments.seeds);
         let before = before.map(|seed| seed.to_string());
-        let known = before.as_ref().and_then(|seed| seeds.iter().position(|other| *other == seed));
-        if let Some(position) = known {
-            let seed = seeds.remove(position);
-            seeds.insert(0, seed);
+        if let Some(at) = before.and_then(|before| seeds.iter().position(|seed| **seed == before)) {
+            seeds[..=at].rotate_right(1);
         }
         seeds.truncate(self.arguments.reached);
         let tried = seeds.len();
@@ -297,11 +319,15 @@ impl Run<'_> {
         if let Outcome::Failed(story, what) = self.process(number, "stories", Some(self.arguments.stride), &names)? {
             return Ok(Row { reached, caught: format!("story {story}: {what}") });
         }
-        let nobody = || format!("**nobody** ({tried} seeds, {} stories)", names.len());
-        if self.arguments.simulator {
-            return Ok(Row { reached, caught: format!("{}; unit tests not run", nobody()) });
-        }
+        let caught = format!("**nobody** ({tried} seeds, {} stories){}", names.len(), page::UNITS_NOT_RUN);
+        Ok(Row { reached, caught })
+    }
+
+    /// Which unit test catches a mutant.
+    fn tested(&self, mutant: &Mutant) -> anyhow::Result<Option<String>> {
+        let number = mutant.number;
         let units = self.units.get_or_init(|| self.watch_units().expect("the unit tests can be run"));
+        // Those of its own crate are the likeliest.
         let reach = |tests: &&Tests| units.get(&tests.name).is_some_and(|places| places.contains(&number));
         let (own, others): (Vec<&Tests>, Vec<&Tests>) = self
             .tests()
@@ -310,10 +336,10 @@ impl Run<'_> {
             .partition(|tests| mutant.file.starts_with(&format!("crates/{}/", tests.crate_name())));
         for tests in own.into_iter().chain(others) {
             if let Some(what) = self.unit(number, tests)? {
-                return Ok(Row { reached, caught: format!("unit {}: {what}", tests.name) });
+                return Ok(Some(format!("{}: {what}", tests.name)));
             }
         }
-        Ok(Row { reached, caught: nobody() })
+        Ok(None)
     }
 
     /// Runs seeds or stories with a mutant on.

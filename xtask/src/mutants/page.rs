@@ -13,6 +13,9 @@ pub const PAGE: &str = "docs/src/mutants.md";
 /// What a row says that has no result.
 pub const NOT_RUN: &str = "not run yet";
 
+/// What it says more of one that was not taken through the unit tests.
+pub const UNITS_NOT_RUN: &str = "; unit tests not run";
+
 /// A place that fewer of the seeds reach wants a story.
 const RARE: f64 = 5.0 / 5000.0;
 
@@ -25,7 +28,7 @@ const HEAD: &str = "# Mutants\n\n\
     - **reached**: of so many seeds drawn, so many reach the place. For a mutant that changes a value, only where the value \
     differs. A place that\n  fewer than one in a thousand reaches is marked *rare*: chance does not test it, it wants a story.\n\
     - **caught by**: the first seed that fails (`adamant sim --seed` runs it, without the mutant), a story, or a unit test. \
-    **nobody**: a hole\n  in the proof; the seeds that were tried with it are counted.\n\n\
+    **nobody**: a hole\n  in the proof, if enough was tried: the seeds and stories are counted.\n\n\
     ## To add one\n\n\
     The table is `tests/mutants/*.toml`, a file for each crate. An entry has a `name` that stays, the `fault` in a sentence, the \
     `file`, and what\nchanges: `old`, a piece of the source that occurs once in the file, and `new`, what a slip would have made of \
@@ -35,10 +38,19 @@ const HEAD: &str = "# Mutants\n\n\
     for conditions\n  and numbers.\n\
     - `expression` and `statements` (taken for what ends in `;` or `}`): one of the two is run. An empty `new` leaves it out.\n\
     - `raw`: `new` stands for `old`, with `$ON` for whether the mutant is on and `$OLD` for `old`; for an arm of a `match`.\n\n\
-    `equivalent` says why nobody could tell the difference; such a mutant is not run. `cargo xtask mutants --check` compiles all of them in, \
-    a few minutes the\nfirst time; `--only NAME…` runs some. The product's sources stay as they are: mutants are built into a copy \
-    under `target/mutants`. A mutant\nthat nobody catches needs a unit test, a story, or a simulator that draws more or looks closer; then \
-    run it again.\n\n";
+    `equivalent` says why nobody could tell the difference; such a mutant is not run. A mutant that nobody catches needs a unit \
+    test, a story,\nor a simulator that draws more or looks closer.\n\n\
+    ## To run them\n\n\
+    - `cargo xtask mutants --check` compiles all of them in; a few minutes the first time. The product's sources stay as they are: \
+    mutants are\n  built into a copy under `target/mutants`.\n\
+    - `cargo xtask mutants` runs all, each on up to 1000 of the first 5000 seeds; that takes hours. The seed that caught one last \
+    time comes first,\n  so what is still caught costs next to nothing.\n\
+    - `--only NAME…` runs some, `--survivors` those that nobody has caught so far, `--simulator` leaves the unit tests \
+    out,\n  `--units` the simulator.\n\
+    - `--seeds 600 --reached 150 --stride 9` is a smaller budget: fewer seeds, and stories with the fault at every ninth step only. \
+    `--first`\n  begins elsewhere, `--jobs` says how many processes run.\n\n\
+    Every seed runs once without a mutant first, to learn which places it reaches: up to there a run with the mutant is the same, so a \
+    mutant\nis run only on seeds that reach its place. Rows of mutants that a command does not run stay as they are.\n\n";
 
 /// What is known of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@
 
 use core::time::Duration;
 
+use crate::disturb::{Disturbances, Partitions};
 use crate::plan::{DiskFaults, Plan};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
@@ -81,6 +82,26 @@ const WORLDS: &[World] = &[
             ..Plan::still(1)
         },
         canary: Canary::DropWhenFull,
+    },
+    World {
+        name: "canary-told",
+        what: "what an eviction takes is told to nobody: the check of the trees must notice",
+        plan: || Plan {
+            processes: 8,
+            calls: 160,
+            write_back_after: Duration::from_secs(5),
+            disturbances: Disturbances {
+                partitions: Some(Partitions {
+                    every: Duration::from_millis(5),
+                    least: Duration::from_secs(60),
+                    most: Duration::from_secs(90),
+                    count: 4,
+                }),
+                ..Disturbances::default()
+            },
+            ..Plan::still(1)
+        },
+        canary: Canary::TellNobody,
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {

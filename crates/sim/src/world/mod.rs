@@ -149,6 +149,8 @@ pub enum Canary {
     KeepObjects,
     /// What a full disk refuses is answered as written.
     DropWhenFull,
+    /// Whatever evicted clients tell their programs is not heard.
+    TellNobody,
 }
 
 /// The world.

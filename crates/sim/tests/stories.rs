@@ -78,6 +78,7 @@ fn no_oracle_is_blind() {
         ("canary-locks", "locks: process"),
         ("canary-objects", "which belongs to no file"),
         ("canary-full", "expected"),
+        ("canary-told", "nobody was told"),
     ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1 };
         let mut lines = Vec::new();

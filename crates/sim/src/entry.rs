@@ -87,14 +87,15 @@ const WORLDS: &[World] = &[
         name: "canary-told",
         what: "what an eviction takes is told to nobody: the check of the trees must notice",
         plan: || Plan {
-            processes: 8,
+            processes: 16,
             calls: 160,
+            sync_metadata: [false; crate::plan::CLIENTS_MAX],
             write_back_after: Duration::from_secs(5),
             disturbances: Disturbances {
                 partitions: Some(Partitions {
                     every: Duration::from_millis(5),
-                    least: Duration::from_secs(60),
-                    most: Duration::from_secs(90),
+                    least: Duration::from_secs(200),
+                    most: Duration::from_secs(300),
                     count: 4,
                 }),
                 ..Disturbances::default()

@@ -29,6 +29,8 @@ pub struct Trap {
     pub armed: bool,
     /// It has struck.
     pub sprung: bool,
+    /// With the server its power fails, at every second step: what its data files had not synced is torn.
+    power: bool,
 }
 
 /// A server that was killed comes back after this.
@@ -37,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 impl Trap {
     /// At this step.
     pub fn new(strike: Strike, step: u64) -> Trap {
-        Trap { strike, left: step, armed: false, sprung: false }
+        Trap { strike, left: step, armed: false, sprung: false, power: step % 2 == 1 }
     }
 
     /// A step; whether it is the one.
@@ -81,7 +83,8 @@ impl World {
     pub(super) fn kill(&mut self, server: usize) {
         if self.servers[server].machine.is_some() {
             self.faults.counts.crashes += 1;
-            self.crash(server, false);
+            let power = self.trap.as_ref().is_some_and(|trap| trap.power);
+            self.crash(server, power);
             self.start_server(server, PAUSE);
         }
     }

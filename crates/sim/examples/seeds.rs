@@ -18,7 +18,10 @@ fn main() {
             let (mut failed, mut runs, mut undecided, mut fell) = (0, 0, 0, sim::Counts::default());
             for seed in first..first + count {
                 let plan = sim::Plan::draw(seed);
-                if !kind.is_empty() && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: Some")) {
+                if !kind.is_empty()
+                    && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: Some"))
+                    && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: true"))
+                {
                     continue;
                 }
                 let report = sim::run_plan(plan, sim::Keep::Nothing, sim::Canary::None);

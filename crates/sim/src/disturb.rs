@@ -1,4 +1,5 @@
-//! What disturbs the world of a run beyond lost frames, crashes and full disks: partitions of clients that live on.
+//! What disturbs the world of a run beyond lost frames, crashes and full disks: partitions of clients that live on, administrators, failing
+//! disks, clocks that differ, faults at named sites, names that collide.
 //!
 //! Each kind is drawn from a stream of its own, and falls in a part of the seeds only: what a seed draws otherwise does not change
 //! when a kind is added. Until a plan draws one, it has none ([`Disturbances::default`]).
@@ -22,6 +23,8 @@ pub struct Disturbances {
     pub clocks: Option<ClockSteps>,
     /// Faults at named sites of servers and clients.
     pub sites: Option<SiteFaults>,
+    /// Processes choose names that all have one hash.
+    pub one_hash: bool,
     /// Data files are made durable as slowly as a store commits.
     pub slow_sync: bool,
 }
@@ -95,7 +98,9 @@ impl Disturbances {
         let io = Io::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
         let slow_sync = Rng::new(plan.seed ^ 0x510a_510a).chance(1, 3);
         let sites = SiteFaults::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
-        Disturbances { partitions, acts, io, slow_sync, clocks: ClockSteps::draw(plan), sites }
+        // Names can be chosen so where the hash has no key.
+        let one_hash = plan.seed.is_multiple_of(2) && Rng::new(plan.seed ^ 0x0ea5_0ea5).chance(1, 3);
+        Disturbances { partitions, acts, io, slow_sync, clocks: ClockSteps::draw(plan), sites, one_hash }
     }
 }
 

@@ -6,6 +6,7 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 
+use crate::disturb::{Disturbances, Partitions};
 use crate::plan::{DiskFaults, NodeFaults, Plan, Profile};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
@@ -160,6 +161,27 @@ const WORLDS: &[World] = &[
         what: "a client dies, and a name that it had removed is there again though no server crashed: the last look must notice",
         plan: || mortal(1),
         canary: Canary::UnlinkAndDie,
+    },
+    World {
+        name: "canary-told",
+        what: "what an eviction takes is told to nobody: the check of the trees must notice",
+        plan: || Plan {
+            processes: 16,
+            calls: 160,
+            sync_metadata: [false; crate::plan::CLIENTS_MAX],
+            write_back_after: Duration::from_secs(5),
+            disturbances: Disturbances {
+                partitions: Some(Partitions {
+                    every: Duration::from_millis(5),
+                    least: Duration::from_secs(200),
+                    most: Duration::from_secs(300),
+                    count: 4,
+                }),
+                ..Disturbances::default()
+            },
+            ..Plan::still(1)
+        },
+        canary: Canary::TellNobody,
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {

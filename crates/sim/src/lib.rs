@@ -13,6 +13,8 @@
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.
 //! - The history of frames is one of exactly-once execution ([`spy`]).
+//! - What an eviction of a living client takes is among what its programs were told of; nothing else is lost ([`program::aftermath`]).
+//!   Clients that are not cut off are held up by those that are for a bounded time.
 //! - Once faults stop, everything that was begun ends in bounded virtual time.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
 //!   the history at or beyond the last sync.

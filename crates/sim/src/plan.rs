@@ -405,7 +405,7 @@ impl Plan {
             file_max: 1 << 20,
             user_percent: 0,
             liar: false,
-            disturbances: Disturbances::default(),
+            disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
         }
     }
 

@@ -238,6 +238,13 @@ impl<'w> Run<'w> {
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
         let (groups, writers) = (self.groups.clone(), self.writers.clone());
+        if self.world.canary == Canary::TellNobody {
+            for record in &records {
+                if let Some(aftermath) = &mut *record.aftermath.borrow_mut() {
+                    aftermath.told.clear();
+                }
+            }
+        }
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();

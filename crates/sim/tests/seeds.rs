@@ -1,6 +1,6 @@
 //! A handful of fixed seeds, determinism, and the proof that the alarm rings.
 
-use sim::{Canary, Keep, Plan, Profile, Report};
+use sim::{Canary, Counts, Keep, Plan, Profile, Report};
 
 fn run(seed: u64) -> Report {
     sim::run_plan(Plan::draw(seed), Keep::Nothing, Canary::None)
@@ -57,6 +57,28 @@ fn faults_fall_and_requests_are_repeated() {
     assert!(sum(|report| report.faults.crashes_together) > 0);
     assert!(sum(|report| report.repeated.0) > 0, "nothing was sent again");
     assert!(sum(|report| report.repeated.1) > 0, "nothing was replayed");
+}
+
+/// Partitions, evictions, acts of administrators, failing disks, clocks, named sites: each falls, and none too often for the others.
+#[test]
+fn the_world_is_disturbed() {
+    let reports: Vec<Report> = (1..90).map(run).collect();
+    let mut all = Counts::default();
+    reports.iter().for_each(|report| all.add(&report.faults));
+    for (what, count) in [
+        ("partitions", all.partitions),
+        ("evictions", all.evictions),
+        ("acts", all.acts),
+        ("unmounts", all.unmounts),
+        ("I/O errors", all.io_errors),
+        ("damaged records", all.damaged),
+        ("stopped targets", all.stops),
+        ("steps of clocks", all.clock_steps),
+        ("sites", all.sites),
+    ] {
+        assert!(count > 0, "no {what} in: {all}");
+    }
+    assert!(reports.iter().filter(|report| report.plan.disturbances == Default::default()).count() > 5);
 }
 
 /// Every number of clients, one slot and many, and as many calls at once as slots.

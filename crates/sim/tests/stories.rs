@@ -100,6 +100,7 @@ fn no_oracle_is_blind() {
         ("canary-listing", "lists "),
         ("canary-living", "did not happen one after another"),
         ("canary-dead", "did not happen one after another"),
+        ("canary-told", "nobody was told"),
     ] {
         let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1, jobs: 1 };
         let mut lines = Vec::new();

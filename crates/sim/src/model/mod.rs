@@ -323,7 +323,11 @@ impl Model {
         for id in changed {
             let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
             let inode = self.change(id);
-            (inode.mtime, inode.ctime) = (inode.mtime.or(old.0), inode.ctime.or(old.1));
+            if inode.mtime != old.0 {
+                // A change of data is not older than what was known of the file.
+                inode.mtime = inode.mtime.or(old.0).or(old.1);
+            }
+            inode.ctime = inode.ctime.or(old.1);
         }
     }
 

@@ -12,6 +12,7 @@
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
 pub mod aftermath;
+pub mod collide;
 pub mod draw;
 pub mod history;
 pub mod locks;

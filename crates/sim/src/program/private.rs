@@ -123,7 +123,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         setting: setting.clone(),
         number,
         base: base.clone(),
-        taste: Taste::draw(&mut rng, plan.file_max),
+        taste: Taste::draw(&mut rng, plan.file_max).with_names(plan.disturbances.one_hash),
         rng,
         model,
         born,

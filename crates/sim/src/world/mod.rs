@@ -169,6 +169,8 @@ pub enum Canary {
     UnlinkAndDie,
     /// Targets wait for clients that are gone much longer than they should.
     Patient,
+    /// Whatever evicted clients tell their programs is not heard.
+    TellNobody,
 }
 
 /// The world.

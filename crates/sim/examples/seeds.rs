@@ -13,13 +13,16 @@ fn main() {
         [first, count] => {
             let start = Instant::now();
             let mut failed = 0;
+            let mut coverage = sim::Coverage::default();
             for seed in first..first + count {
                 let report = sim::run_plan(sim::Plan::draw(seed), sim::Keep::Nothing, sim::Canary::None);
+                coverage.add(&report);
                 if let Some(what) = report.failure {
                     failed += 1;
                     println!("{seed} {}: {what}", report.plan.profile.name());
                 }
             }
+            println!("{coverage}");
             println!("{failed} of {count} failed in {:?}", start.elapsed());
         }
         _ => println!("seeds FIRST COUNT | seeds SEED"),

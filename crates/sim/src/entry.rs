@@ -4,6 +4,7 @@
 
 use core::time::Duration;
 
+use crate::coverage::Coverage;
 use crate::plan::{DiskFaults, Plan};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
@@ -21,6 +22,8 @@ pub struct Settings {
     pub scenario: Option<String>,
     /// The first of many seeds.
     pub first_seed: u64,
+    /// Say what many seeds reached.
+    pub coverage: bool,
 }
 
 /// A world with a name.
@@ -224,6 +227,10 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
     if let Some(seed) = settings.seed {
         return one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
     }
+    if settings.coverage {
+        stdx::marks::count_here();
+    }
+    let mut coverage = Coverage::default();
     let (mut done, mut events, mut faults, mut undecided) = (0, 0, 0, 0);
     for seed in settings.first_seed..settings.first_seed.saturating_add(settings.runs) {
         if done > 0 && stop() {
@@ -237,6 +244,7 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
             return false;
         }
         done += 1;
+        coverage.add(&report);
         events += report.events;
         undecided += report.undecided;
         faults += u64::from(report.repeated.0 + report.repeated.1 > 0);
@@ -249,8 +257,24 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
     if undecided > 0 {
         say(format!("{undecided} shared histories were too long to judge"));
     }
+    if settings.coverage {
+        say(coverage.to_string());
+    }
     say(format!("{done} passed, 0 failed"));
     true
+}
+
+/// What so many runs reach, whatever comes of them.
+pub fn coverage(first: u64, runs: u64, stop: &mut dyn FnMut() -> bool) -> Coverage {
+    stdx::marks::count_here();
+    let mut coverage = Coverage::default();
+    for seed in first..first.saturating_add(runs) {
+        if stop() {
+            break;
+        }
+        coverage.add(&run_plan(Plan::draw(seed), Keep::Nothing, Canary::None));
+    }
+    coverage
 }
 
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {

@@ -21,6 +21,7 @@
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
+mod coverage;
 mod entry;
 mod kernel;
 mod linear;
@@ -36,7 +37,8 @@ mod spy;
 mod trace;
 mod world;
 
-pub use entry::{Settings, run};
+pub use coverage::{Coverage, all_marks};
+pub use entry::{Settings, coverage, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
 pub use scenario::{Story, Told, Wrong, stories};

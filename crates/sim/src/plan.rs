@@ -179,6 +179,8 @@ pub struct Plan {
     pub user_percent: u64,
     /// There is a client that lies.
     pub liar: bool,
+    /// Of 1000 calls that reach a client so many meet a signal; some of these kill the program.
+    pub signals: u64,
 }
 
 /// One of several, with weights.
@@ -197,7 +199,7 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_full_disks(seed).with_disks().with_writers()
+        Plan::before_full_disks(seed).with_disks().with_writers().with_signals()
     }
 
     /// The same as earlier versions drew it: disks are never full.
@@ -258,6 +260,7 @@ impl Plan {
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
             liar: false,
+            signals: 0,
         };
         plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
@@ -335,6 +338,14 @@ impl Plan {
         self
     }
 
+    /// Signals, from a stream of their own. Not where disks are full, for who is killed in the middle of trying again has done a part.
+    fn with_signals(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0x5161_5161);
+        let signals = pick(&mut rng, &[(2, 0), (1, 5), (1, 20)]);
+        self.signals = if self.disk_faults.fill_every.is_some() { 0 } else { signals };
+        self
+    }
+
     /// Processes that write at different places of one file: in some runs, from a stream of their own.
     fn with_writers(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x3717_3717);
@@ -380,6 +391,7 @@ impl Plan {
             file_max: 1 << 20,
             user_percent: 0,
             liar: false,
+            signals: 0,
         }
     }
 

@@ -79,7 +79,8 @@ fn no_oracle_is_blind() {
         ("canary-objects", "which belongs to no file"),
         ("canary-full", "expected"),
     ] {
-        let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1 };
+        let settings =
+            sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1, coverage: false };
         let mut lines = Vec::new();
         assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false), "{name} passed");
         assert!(lines.iter().any(|line| line.contains(says)), "{name}: {:?}", lines.iter().rev().take(3));

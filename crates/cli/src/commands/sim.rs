@@ -24,6 +24,9 @@ pub struct Arguments {
     /// Stop after this many minutes
     #[arg(long)]
     pub minutes: Option<u64>,
+    /// Say at the end which operations and which marked places the seeds reached, and which they did not
+    #[arg(long)]
+    pub coverage: bool,
     /// A named scenario; 'list' lists them, 'canary' must fail
     #[arg(long)]
     pub scenario: Option<String>,
@@ -36,6 +39,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         runs: arguments.runs,
         scenario: arguments.scenario,
         first_seed: arguments.first.unwrap_or_else(|| host::clock::seed() >> 16),
+        coverage: arguments.coverage,
     };
     let start = Instant::now();
     let too_long = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));

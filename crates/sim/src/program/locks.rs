@@ -67,7 +67,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
-                Err(Fail::Dead) => continue,
+                Err(Fail::Dead | Fail::Killed) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
@@ -158,7 +158,10 @@ impl Process {
         let call = Call::Setlk { fh: self.fd.fh, owner: self.owner(), lock, wait, flock: from == FLOCK };
         let what = format!("process {} {kind:?} {from} to {to}, wait {wait}", self.number);
         self.setting.sched.note(|| what.clone());
-        let result = self.kernel.plain(&root(), call).await;
+        let result = match kind {
+            RecordLockKind::Unlock => self.kernel.plain(&root(), call).await,
+            _ => self.kernel.with_signals().plain(&root(), call).await,
+        };
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
@@ -168,7 +171,7 @@ impl Process {
             }
             Err(Fail::Errno(errno)) => Some(errno),
             // It holds what it may hold, for all that anybody knows, and waits until its server gives it up.
-            Err(Fail::Dead) => return Err(Fail::Dead),
+            Err(fail) => return Err(fail),
         };
         let mut table = self.table.borrow_mut();
         table[self.number].waits = false;
@@ -192,6 +195,8 @@ impl Process {
                 let sound = self.holds(0..=PARTS - 1) && others > 0;
                 (!sound).then(|| format!("{what} was called a deadlock, but nobody waits for it"))
             }
+            // A signal: it was not locked.
+            Some(Errno::EINTR) if self.kernel.with_signals().was_interrupted(&Err::<(), _>(Errno::EINTR)) => None,
             Some(errno) => Some(format!("{what} failed with {}", errno.name())),
         };
         self.judge(wrong);

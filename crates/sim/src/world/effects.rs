@@ -353,6 +353,9 @@ impl World {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
                 // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
                 self.judge_eviction(server, &line);
+                if line.starts_with("recovery is over") {
+                    self.recovered.push((self.now, self.servers[server].name.kind));
+                }
                 if line.contains("older copy") && !line.contains("liar (") {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }

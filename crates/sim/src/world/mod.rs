@@ -186,6 +186,8 @@ pub struct World {
     pub faults: Faults,
     /// When servers were killed, and of what kind they were.
     pub crashes: Vec<(Instant, TargetKind)>,
+    /// When recoveries were over, and of what kind of target.
+    pub recovered: Vec<(Instant, TargetKind)>,
     /// A fault at one chosen step.
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
@@ -223,6 +225,7 @@ impl World {
             spy: Spy::default(),
             faults: Faults::new(&plan, rng.fork()),
             crashes: Vec::new(),
+            recovered: Vec::new(),
             trap: None,
             canary: Canary::None,
             liar,

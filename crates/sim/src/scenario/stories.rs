@@ -90,6 +90,12 @@ pub const STORIES: &[Story] = &[
         strikes: &[],
     },
     Story {
+        name: "open-shared",
+        what: "a file is opened by a name that another client's rename gave it, which is not durable: the answer waits for that",
+        acts: open_shared,
+        strikes: &[],
+    },
+    Story {
         name: "paused",
         what: "targets and clients stand still for half a minute while locks are called back: nobody is evicted for that",
         acts: paused,
@@ -360,8 +366,8 @@ fn lock_replay() -> Vec<Act> {
     acts
 }
 
-/// Client 0 makes a change that does not reach the disk, and `op` of client 1 hangs on it.
-fn shared(change: Op, op: Op) -> Vec<Act> {
+/// Client 0 makes a change that does not reach the disk, and `op` of client 1, which has seen it, hangs on it.
+fn shared(change: Op, seen: &str, op: Op) -> Vec<Act> {
     vec![
         mknod(0, "f"),
         mknod(1, "g"),
@@ -372,6 +378,7 @@ fn shared(change: Op, op: Op) -> Vec<Act> {
         Wait(50_000),
         Barrier(MDT),
         Do(0, change),
+        stat(1, seen),
         Begin(1, op),
         Wait(100_000),
         Waiting(1),
@@ -385,20 +392,27 @@ fn chmod() -> Op {
 }
 
 fn link_shared() -> Vec<Act> {
-    let mut acts = shared(chmod(), Op::Link { from: path("f"), to: path("h") });
+    let mut acts = shared(chmod(), "f", Op::Link { from: path("f"), to: path("h") });
     acts.extend([stat(0, "f"), stat(0, "h")]);
     acts
 }
 
 fn rename_shared() -> Vec<Act> {
-    let mut acts = shared(chmod(), Op::Rename { from: path("g"), to: path("f"), flags: 0 });
+    let mut acts = shared(chmod(), "f", Op::Rename { from: path("g"), to: path("f"), flags: 0 });
     acts.extend([stat(0, "f"), stat(0, "g")]);
     acts
 }
 
 fn rmdir_shared() -> Vec<Act> {
-    let mut acts = shared(Op::Unlink { path: path("d/f") }, Op::Rmdir { path: path("d") });
+    let mut acts = shared(Op::Unlink { path: path("d/f") }, "d", Op::Rmdir { path: path("d") });
     acts.extend([stat(0, "d"), stat(1, "d/f")]);
+    acts
+}
+
+fn open_shared() -> Vec<Act> {
+    let rename = Op::Rename { from: path("f"), to: path("h"), flags: 0 };
+    let mut acts = shared(rename, "h", Op::Open { path: path("h"), flags: 0, mode: 0, fd: 1 });
+    acts.extend([stat(0, "h"), stat(1, "f")]);
     acts
 }
 

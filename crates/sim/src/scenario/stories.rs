@@ -3,7 +3,7 @@
 use client::api::SetTime;
 use proto::Bytes;
 
-use super::Act::{Arm, Barrier, Begin, Crash, Die, Do, Join, Unmount, Wait, Waiting};
+use super::Act::{Arm, Barrier, Begin, Crash, Die, Do, Join, Power, Unmount, Wait, Waiting};
 use super::{Act, MDT, MGT, OST, Story};
 use crate::model::{Op, Path, S_IFREG, Way};
 use crate::program::draw::pattern;
@@ -93,6 +93,12 @@ pub const STORIES: &[Story] = &[
         name: "open-shared",
         what: "a file is opened by a name that another client's rename gave it, which is not durable: the answer waits for that",
         acts: open_shared,
+        strikes: &[],
+    },
+    Story {
+        name: "synced-stripes",
+        what: "a file over several targets is synced, then its client dies and all targets lose their power: all of it is there",
+        acts: synced_stripes,
         strikes: &[],
     },
     Story {
@@ -414,6 +420,28 @@ fn open_shared() -> Vec<Act> {
     let mut acts = shared(rename, "h", Op::Open { path: path("h"), flags: 0, mode: 0, fd: 1 });
     acts.extend([stat(0, "h"), stat(1, "f")]);
     acts
+}
+
+fn synced_stripes() -> Vec<Act> {
+    vec![
+        mkdir(0, "d"),
+        Do(0, Op::SetStripe { path: path("d"), size: 64 << 10, count: -1, first: -1 }),
+        open(0, "d/f", CREATE, 1),
+        write(0, 1, 0, 300_000),
+        fsync(0, 1),
+        // It grew later: what was synced is there all the same.
+        write(0, 1, 300_000, 1),
+        Do(0, Op::Ftruncate { fd: 1, size: 300_000 }),
+        fsync(0, 1),
+        Die(0),
+        Power(OST),
+        Power(OST + 1),
+        Power(MDT),
+        Wait(50_000),
+        open(1, "d/f", 0, 2),
+        read(1, 2),
+        close_fd(1, 2),
+    ]
 }
 
 fn rename_recalled() -> Vec<Act> {

@@ -10,6 +10,7 @@ use store::Engine as _;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
+use super::trap::Strike;
 use super::{Canary, Happening, World, space};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
@@ -145,7 +146,10 @@ impl World {
             }
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
-            Happening::Kill { server } => self.kill(server),
+            Happening::Kill { server } => {
+                let power = self.trap.is_some_and(|trap| trap.strike == Strike::Power(server));
+                self.kill(server, power);
+            }
             Happening::Die { client } => self.kill_client(client),
             Happening::Fault(fault) => self.strike(fault),
             Happening::Lie => self.lie(),

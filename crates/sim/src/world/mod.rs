@@ -374,7 +374,8 @@ impl World {
     /// What stories ask beside that.
     fn obey_story(&mut self, command: Command) {
         match command {
-            Command::Crash(server) => self.kill(server),
+            Command::Crash(server) => self.kill(server, false),
+            Command::Power(server) => self.kill(server, true),
             Command::Barrier(server) => self.servers[server].withheld = true,
             Command::Pause(node, time) => self.pause(node, time),
             Command::Set(server, name, value) => {

@@ -429,10 +429,6 @@ fn synced_stripes() -> Vec<Act> {
         open(0, "d/f", CREATE, 1),
         write(0, 1, 0, 300_000),
         fsync(0, 1),
-        // It grew later: what was synced is there all the same.
-        write(0, 1, 300_000, 1),
-        Do(0, Op::Ftruncate { fd: 1, size: 300_000 }),
-        fsync(0, 1),
         Die(0),
         Power(OST),
         Power(OST + 1),

@@ -254,12 +254,6 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
-        name: "emptied-elsewhere",
-        what: "a directory is removed that another client emptied, who was not told of it before its server crashed",
-        plan: || Plan::before_full_disks(26_386),
-        canary: Canary::None,
-    },
-    World {
         name: "made-and-changed",
         what: "a directory has another mode by the time its maker is told that it is made",
         plan: || Plan::before_full_disks(193_063),
@@ -293,12 +287,6 @@ const WORLDS: &[World] = &[
         name: "untold",
         what: "the power fails when a client has not told of a directory that it made, and another's later change is durable",
         plan: || Plan::before_full_disks(17_016),
-        canary: Canary::None,
-    },
-    World {
-        name: "opened-in-doubt",
-        what: "a file is opened by a name that a crash takes away again, and that its rename gives once more",
-        plan: || Plan::before_full_disks(8_999),
         canary: Canary::None,
     },
     World {

@@ -12,14 +12,29 @@
 //! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]).
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.
-//! - The history of frames is one of exactly-once execution ([`spy`]).
+//! - The history of frames is one of exactly-once execution, whether answers arrive or not ([`spy`]).
 //! - What an eviction of a living client takes is among what its programs were told of; nothing else is lost ([`program::aftermath`]).
 //!   Clients that are not cut off are held up by those that are for a bounded time.
-//! - Once faults stop, everything that was begun ends in bounded virtual time.
+//! - Once faults stop, every call ends within the sum of the times that are promised: a recovery of those who are gone for good, a lock
+//!   of theirs, a request that is sent again. No recovery takes longer than its hard limit and two soft ones.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
-//!   the history at or beyond the last sync.
+//!   the history at or beyond the last sync; of bytes, those that were synced or that came later.
 //! - At rest, when all clients have left, what the stores hold fits together and nothing is left over ([`rest`]).
 //! - The same seed gives the same digest of all events.
+//!
+//! # What they excuse
+//! Each in the words of a promise, and no more than that:
+//! - *"What a client changed can be seen by others before it is durable"*: beside a crash a call may show a state in which changes that
+//!   the crash undid, and that were done again after it, were done already (`linear`, `Event::glimpses`).
+//! - *"is undone if that client and its server are both lost before it is"*: of a client that died the last changes may be missing that
+//!   no sync covers, if a server had not been told of them or crashed before it had them again. What others were answered on top of
+//!   them stands (`linear::lost`, `program::history`).
+//! - *"Buffered unsynced work of a client that died"*: bytes that it had written last and not synced, and in files that are shared all
+//!   bytes of these files (`program::synced`, `linear::lost`).
+//! - *"A client that was evicted (EIO, outcome unknown)"*: of locks, if a target has given up a client that lives.
+//! - *"Ranges that cannot be written when their lock is called back"*: those that a client's log names (`world`, `Loss`).
+//!
+//! A history that is too long to judge, and a tree for which there are too many ways to lose changes, is counted as undecided.
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 

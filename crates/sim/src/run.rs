@@ -75,6 +75,11 @@ fn call_max(plan: &Plan) -> Duration {
     limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
 }
 
+/// The same when clients have left. One that leaves while a target recovers cannot tell it, and is waited for as one that is gone.
+fn leave_max(plan: &Plan) -> Duration {
+    call_max(plan) + Limits::of(plan).recovery_soft
+}
+
 /// How long all programs together go on when no faults fall any more: each waits once for what is gone, and then has its own calls
 /// and pauses.
 fn heal_max(plan: &Plan) -> Duration {
@@ -208,7 +213,7 @@ impl<'w> Run<'w> {
         self.bounded(limit, "not everything ends after the last fault", |world| {
             world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
         })?;
-        self.judge_calls()
+        self.judge_calls(call_max(&self.world.plan))
     }
 
     /// The programs' clients go, or stay with all that they have cached.
@@ -222,7 +227,7 @@ impl<'w> Run<'w> {
         for client in living {
             self.world.unmount(client);
         }
-        let limit = self.world.now + call_max(&self.world.plan);
+        let limit = self.world.now + leave_max(&self.world.plan);
         self.bounded(limit, "a client does not unmount", |world| {
             world.mounts.iter().all(|mount| mount.machine.is_none() || mount.unmounted)
         })
@@ -230,12 +235,12 @@ impl<'w> Run<'w> {
 
     fn check(&mut self) -> Result<(), String> {
         let client = self.world.add_client();
-        let limit = self.world.now + call_max(&self.world.plan);
+        let limit = self.world.now + leave_max(&self.world.plan);
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
         // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
         // at. Targets that have restarted give clients up once one is here: so the check's comes first.
         // It is a costly question: not after each event.
-        let limit = self.world.now + call_max(&self.world.plan) + SILENT_MAX;
+        let limit = self.world.now + leave_max(&self.world.plan) + SILENT_MAX;
         while !self.world.all_dead_are_gone() {
             if self.world.now >= limit {
                 return Err(format!("clients that died are not given up ({limit:?}):{}", self.world.explain()));
@@ -287,25 +292,24 @@ impl<'w> Run<'w> {
             }
             *flag.borrow_mut() = true;
         });
-        let limit = self.world.now + heal_max(&self.world.plan);
+        let limit = self.world.now + heal_max(&self.world.plan) + Limits::of(&self.world.plan).recovery_soft;
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
         self.undecided += *unjudged.borrow();
         (0..self.world.servers.len()).for_each(|server| self.world.judge_recovery(server));
-        self.judge_calls()?;
+        self.judge_calls(leave_max(&self.world.plan))?;
         let first_death = self.world.sched.first_death();
         for group in &self.writers {
             group.check(first_death, &self.world.sched.losses())?;
         }
         for group in &self.groups {
-            let verdict = group.check(&self.world.sched, &self.world.crashes)?;
+            let verdict = group.check(&self.world.sched, &self.world.crashes, &self.world.recovered)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);
         }
         Ok(())
     }
 
     /// No call has waited longer than the promises say.
-    fn judge_calls(&self) -> Result<(), String> {
-        let most = call_max(&self.world.plan);
+    fn judge_calls(&self, most: Duration) -> Result<(), String> {
         match self.world.sched.longest() {
             Some((took, call)) if took > most => {
                 Err(format!("a call took {took:?} after the last fault, and may take {most:?}: {call}"))

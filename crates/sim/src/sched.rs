@@ -63,6 +63,8 @@ pub enum Command {
     Unmount(usize),
     /// A server is killed, and comes back.
     Crash(usize),
+    /// The same, and what was written and not synced is lost, too.
+    Power(usize),
     /// What a server does does not reach its disk any more.
     Barrier(usize),
     /// A node stands still for so long.

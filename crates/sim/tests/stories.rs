@@ -17,8 +17,8 @@ fn tell(names: &[&str]) {
 const NAMES: &[&str] =
     &["create", "names", "rename", "exchange", "setattr", "xattr", "mgs", "lock-replay", "rename-recalled"];
 const PAUSED: &[&str] = &["paused"];
-const SHARED: &[&str] = &["link-shared", "rename-shared", "rmdir-shared"];
-const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced"];
+const SHARED: &[&str] = &["link-shared", "rename-shared", "rmdir-shared", "open-shared"];
+const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced", "synced-stripes"];
 const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
 
 #[test]

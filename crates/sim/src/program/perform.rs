@@ -146,6 +146,11 @@ impl Hands<'_> {
             Op::Syncfs => kernel.sync_all(cred).await.map(done),
             // A server that is away is waited for only so long.
             Op::Statfs => match kernel.plain(cred, Call::Statfs { ino: 1 }).await {
+                Ok(Answer::Space { blocks, free, available, files, files_free, .. })
+                    if available > free || free > blocks || files_free > files =>
+                {
+                    Err(Fail::Errno(Errno::EPROTO))
+                }
                 Ok(_) | Err(Fail::Errno(Errno::ETIMEDOUT)) => Ok(Got::Done),
                 Err(other) => Err(other),
             },

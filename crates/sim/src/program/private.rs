@@ -290,7 +290,10 @@ impl Process {
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
         if let Some(client) = lost {
-            // It died while this call waited: what it had not synced may be gone, and the call have met that.
+            // It died while this call waited: what it had not synced may be gone, and the call have met that, but nothing else.
+            if let Some(what) = self.met_no_loss(kernel.client(), &op, &cred, when, &result) {
+                return self.wrong(&format!("{} beside the death of client {client}: {what}", op.show()));
+            }
             let doubt = Doubt { op, cred, when, client: kernel.client(), before };
             self.history.borrow_mut().doubt = Some(doubt);
             return Err(Halt::Bereft(client));
@@ -358,6 +361,27 @@ impl Process {
                 let _ = kernel.close(&cred, &fd, 1).await;
             }
         }
+    }
+
+    /// Why the result of a call cannot be that of one beside which clients died with work of this process: no state that they can leave
+    /// gives it. What goes through open files goes to objects that may be lost, and has any fate.
+    fn met_no_loss(
+        &self,
+        kernel: usize,
+        op: &Op,
+        cred: &Cred,
+        when: When,
+        result: &Result<Got, Errno>,
+    ) -> Option<String> {
+        let sched = &self.setting.sched;
+        if op.fd().is_some() || sched.was_given_up(kernel) {
+            return None;
+        }
+        let dead: Vec<usize> = self.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
+        let (states, all) = self.history.borrow().without(&dead, |_| true);
+        let fits = |state: &Model| fate_differs(&state.clone().apply(op, cred, when), result).is_none();
+        let right = !all || states.iter().any(fits) || fits(&self.model);
+        (!right).then(|| format!("{result:?} is the result in no state that this can leave"))
     }
 
     /// The file of this process of which bytes were given up, and these.

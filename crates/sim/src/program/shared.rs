@@ -28,6 +28,9 @@ const STEPS_MAX: usize = 400_000;
 /// Appended in one go, at most, but for the few that make a file leave the metadata target.
 const RECORD_MAX: u64 = 300;
 
+/// When something happened to a target of such a kind.
+type Moment = (Instant, TargetKind);
+
 /// What a group did.
 #[derive(Clone)]
 pub struct Record {
@@ -228,14 +231,14 @@ impl Record {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, sched: &Sched, crashes: &[(Instant, TargetKind)]) -> Result<Verdict, String> {
+    pub fn check(&self, sched: &Sched, crashes: &[Moment], recovered: &[Moment]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
         if let Some(eviction) = sched.first_eviction() {
             cut(&mut histories, eviction);
         }
         doubt(&mut histories, crashes);
         let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
-        let deaths = risk(&mut histories, &sched.deaths(), &told, crashes);
+        let deaths = risk(&mut histories, &sched.deaths(), &told, crashes, recovered);
         let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
         let verdict = search(&Record::begin(), &histories, &Lost { deaths, given_up }, STEPS_MAX);
         match verdict {
@@ -264,7 +267,7 @@ fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
 /// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: so much others may
 /// have seen from its begin to the crash. (What others *changed* on top of it was answered only when both were durable; but the
 /// object that a name led to can be changed whatever became of the name.)
-fn doubt(histories: &mut [Vec<Event>], crashes: &[(Instant, TargetKind)]) {
+fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
     for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
         let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
@@ -300,12 +303,14 @@ fn lies_on(op: &Op, kind: TargetKind) -> bool {
 }
 
 /// Marks what can be lost with clients that died: what no sync of theirs covers, if a crash took it (with a target that had it and
-/// had not made it durable) or the servers had not been told. Gives the deaths with which something can be.
+/// had not made it durable) or the servers had not been told. A client that lived when the recovery was over had made it again, if it
+/// is no matter of bytes. Gives the deaths with which something can be.
 fn risk(
     histories: &mut [Vec<Event>],
     deaths: &[(usize, Instant)],
     told: &[u64],
-    crashes: &[(Instant, TargetKind)],
+    crashes: &[Moment],
+    recovered: &[Moment],
 ) -> Vec<Death> {
     let mut found = Vec::new();
     for &(client, died) in deaths {
@@ -328,8 +333,12 @@ fn risk(
             if ended.is_some_and(|ended| syncs.iter().any(|sync| sync.from >= ended && covers(sync))) {
                 continue;
             }
-            let crash =
-                crashes.iter().filter(|(at, kind)| *at >= event.from && lies_on(&event.op, *kind)).map(|(at, _)| *at);
+            let again = |crash: Instant| {
+                let over = |(at, kind): &Moment| *kind == TargetKind::Mdt && crash < *at && *at < died;
+                !data && recovered.iter().any(over)
+            };
+            let hits = |(at, kind): &&Moment| *at >= event.from && lies_on(&event.op, *kind) && !again(*at);
+            let crash = crashes.iter().filter(hits).map(|(at, _)| *at);
             let untold = data || event.made > told.get(client).copied().unwrap_or(0);
             let first = crash.chain(untold.then_some(died)).min();
             event.at_risk = first.is_some();
@@ -470,14 +479,18 @@ mod tests {
             made,
             ..event(serial, from, to, Op::Mkdir { path: path(&["x"]), mode: 0o755 })
         };
-        let marked = |sync: Option<u64>, told, crash: Option<u64>| {
+        let marked_after = |sync: Option<u64>, told, crash: Option<u64>, over: Option<u64>| {
             let fsync = sync.map(|at| event(102, at, at + 1, Op::Fsync { fd: 1, data_only: false }));
             let mut histories = [vec![mkdir(100, 10, 12, 1), mkdir(101, 20, 22, 2)], fsync.into_iter().collect()];
             let crashes: Vec<_> = crash.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
-            let deaths = risk(&mut histories, &[(0, Instant(50))], &[told], &crashes);
+            let over: Vec<_> = over.map(|at| (Instant(at), TargetKind::Mdt)).into_iter().collect();
+            let deaths = risk(&mut histories, &[(0, Instant(50))], &[told], &crashes, &over);
             let from = deaths.first().map(|death| death.from.0);
             (histories[0].iter().map(|event| event.at_risk).collect::<Vec<_>>(), from)
         };
+        let marked = |sync, told, crash| marked_after(sync, told, crash, None);
+        assert_eq!(marked_after(None, 2, Some(30), Some(40)), (vec![false, false], None), "made again");
+        assert_eq!(marked_after(None, 2, Some(30), Some(60)), (vec![true, true], Some(30)), "it was dead by then");
         assert_eq!(marked(None, 2, None), (vec![false, false], None));
         assert_eq!(marked(None, 1, None), (vec![false, true], Some(50)));
         assert_eq!(marked(None, 2, Some(15)), (vec![true, false], Some(15)), "the second came after it");

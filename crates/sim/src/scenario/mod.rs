@@ -71,6 +71,8 @@ pub enum Act {
     Barrier(usize),
     /// A server is killed, and comes back.
     Crash(usize),
+    /// The same, and what was written and not synced is lost, too.
+    Power(usize),
     /// A node stands still for so many microseconds.
     Pause(Node, u64),
     /// A parameter is set.
@@ -288,6 +290,7 @@ impl Actor {
             }
             Act::Barrier(server) => sched.command(Command::Barrier(server)),
             Act::Crash(server) => sched.command(Command::Crash(server)),
+            Act::Power(server) => sched.command(Command::Power(server)),
             Act::Pause(node, us) => sched.command(Command::Pause(node, Duration::from_micros(us))),
             Act::Set(node, name, value) => sched.command(Command::Set(node, name, value, Ok(()))),
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),

@@ -3,7 +3,7 @@
 use client::api::SetTime;
 use proto::Bytes;
 
-use super::Act::{Arm, Barrier, Begin, Crash, Die, Do, Join, Unmount, Wait, Waiting};
+use super::Act::{Arm, Barrier, Begin, Crash, Die, Do, Join, Power, Unmount, Wait, Waiting};
 use super::{Act, MDT, MGT, OST, Story};
 use crate::model::{Op, Path, S_IFREG, Way};
 use crate::program::draw::pattern;
@@ -87,6 +87,18 @@ pub const STORIES: &[Story] = &[
         name: "rmdir-shared",
         what: "a directory is removed that another client has emptied, which is not durable: the answer waits for that",
         acts: rmdir_shared,
+        strikes: &[],
+    },
+    Story {
+        name: "open-shared",
+        what: "a file is opened by a name that another client's rename gave it, which is not durable: the answer waits for that",
+        acts: open_shared,
+        strikes: &[],
+    },
+    Story {
+        name: "synced-stripes",
+        what: "a file over several targets is synced, then its client dies and all targets lose their power: all of it is there",
+        acts: synced_stripes,
         strikes: &[],
     },
     Story {
@@ -360,8 +372,8 @@ fn lock_replay() -> Vec<Act> {
     acts
 }
 
-/// Client 0 makes a change that does not reach the disk, and `op` of client 1 hangs on it.
-fn shared(change: Op, op: Op) -> Vec<Act> {
+/// Client 0 makes a change that does not reach the disk, and `op` of client 1, which has seen it, hangs on it.
+fn shared(change: Op, seen: &str, op: Op) -> Vec<Act> {
     vec![
         mknod(0, "f"),
         mknod(1, "g"),
@@ -372,6 +384,7 @@ fn shared(change: Op, op: Op) -> Vec<Act> {
         Wait(50_000),
         Barrier(MDT),
         Do(0, change),
+        stat(1, seen),
         Begin(1, op),
         Wait(100_000),
         Waiting(1),
@@ -385,21 +398,46 @@ fn chmod() -> Op {
 }
 
 fn link_shared() -> Vec<Act> {
-    let mut acts = shared(chmod(), Op::Link { from: path("f"), to: path("h") });
+    let mut acts = shared(chmod(), "f", Op::Link { from: path("f"), to: path("h") });
     acts.extend([stat(0, "f"), stat(0, "h")]);
     acts
 }
 
 fn rename_shared() -> Vec<Act> {
-    let mut acts = shared(chmod(), Op::Rename { from: path("g"), to: path("f"), flags: 0 });
+    let mut acts = shared(chmod(), "f", Op::Rename { from: path("g"), to: path("f"), flags: 0 });
     acts.extend([stat(0, "f"), stat(0, "g")]);
     acts
 }
 
 fn rmdir_shared() -> Vec<Act> {
-    let mut acts = shared(Op::Unlink { path: path("d/f") }, Op::Rmdir { path: path("d") });
+    let mut acts = shared(Op::Unlink { path: path("d/f") }, "d", Op::Rmdir { path: path("d") });
     acts.extend([stat(0, "d"), stat(1, "d/f")]);
     acts
+}
+
+fn open_shared() -> Vec<Act> {
+    let rename = Op::Rename { from: path("f"), to: path("h"), flags: 0 };
+    let mut acts = shared(rename, "h", Op::Open { path: path("h"), flags: 0, mode: 0, fd: 1 });
+    acts.extend([stat(0, "h"), stat(1, "f")]);
+    acts
+}
+
+fn synced_stripes() -> Vec<Act> {
+    vec![
+        mkdir(0, "d"),
+        Do(0, Op::SetStripe { path: path("d"), size: 64 << 10, count: -1, first: -1 }),
+        open(0, "d/f", CREATE, 1),
+        write(0, 1, 0, 300_000),
+        fsync(0, 1),
+        Die(0),
+        Power(OST),
+        Power(OST + 1),
+        Power(MDT),
+        Wait(50_000),
+        open(1, "d/f", 0, 2),
+        read(1, 2),
+        close_fd(1, 2),
+    ]
 }
 
 fn rename_recalled() -> Vec<Act> {

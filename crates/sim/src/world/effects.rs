@@ -11,6 +11,7 @@ use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
 use super::partition::Passage;
+use super::trap::Strike;
 use super::{Canary, Happening, World, space};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
@@ -150,7 +151,10 @@ impl World {
             }
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
-            Happening::Kill { server } => self.kill(server),
+            Happening::Kill { server } => {
+                let power = self.trap.is_some_and(|trap| trap.strike == Strike::Power(server));
+                self.kill(server, power);
+            }
             Happening::Die { client } => self.kill_client(client),
             Happening::Fault(fault) => self.strike(fault),
             Happening::Lie => self.lie(),
@@ -359,6 +363,9 @@ impl World {
                 // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
                 self.judge_eviction(server, &line);
                 self.hear_of_eviction(server, &line);
+                if line.starts_with("recovery is over") {
+                    self.recovered.push((self.now, self.servers[server].name.kind));
+                }
                 if line.contains("older copy") && !line.contains("liar (") {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }

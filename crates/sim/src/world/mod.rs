@@ -193,6 +193,8 @@ pub struct World {
     pub faults: Faults,
     /// When servers were killed, and of what kind they were.
     pub crashes: Vec<(Instant, TargetKind)>,
+    /// When recoveries were over, and of what kind of target.
+    pub recovered: Vec<(Instant, TargetKind)>,
     /// A fault at one chosen step.
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
@@ -240,6 +242,7 @@ impl World {
             spy: Spy::default(),
             faults: Faults::new(&plan, rng.fork()),
             crashes: Vec::new(),
+            recovered: Vec::new(),
             trap: None,
             canary: Canary::None,
             disks: io::Disks::new(&plan),
@@ -394,7 +397,8 @@ impl World {
     /// What stories ask beside that.
     fn obey_story(&mut self, command: Command) {
         match command {
-            Command::Crash(server) => self.kill(server),
+            Command::Crash(server) => self.kill(server, false),
+            Command::Power(server) => self.kill(server, true),
             Command::Barrier(server) => self.servers[server].withheld = true,
             Command::Pause(node, time) => self.pause(node, time),
             Command::Set(node, name, value, expected) => {

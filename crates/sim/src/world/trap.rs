@@ -79,11 +79,10 @@ impl World {
         Some(fate)
     }
 
-    /// The trap's server is killed, and comes back.
-    pub(super) fn kill(&mut self, server: usize) {
+    /// A server is killed, or loses its power, and comes back.
+    pub(super) fn kill(&mut self, server: usize, power: bool) {
         if self.servers[server].machine.is_some() {
             self.faults.counts.crashes += 1;
-            let power = self.trap.is_some_and(|trap| trap.strike == Strike::Power(server));
             self.crash(server, power);
             self.start_server(server, PAUSE);
         }

@@ -191,7 +191,7 @@ pub fn results(sh: &Shell) -> anyhow::Result<()> {
 
 /// What takes longer than two minutes.
 pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
-    deps::install(sh)?;
+    deps::install_for_soak(sh)?;
     let binary = adamant(sh)?;
     let minutes = minutes.to_string();
     // The time is the bound, not the number of runs.

@@ -118,6 +118,23 @@ fn a_file_without_a_name_lives_until_its_last_close() {
 }
 
 #[test]
+fn a_removed_directory_that_is_open_has_no_names_and_gets_none() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(Fid::ROOT, "file");
+    let open = w.open(0, Fid::ROOT, "dir", o::DIRECTORY).unwrap();
+    w.rmdir(Fid::ROOT, "dir").unwrap();
+    assert_eq!(w.getattr(dir).map(|attr| attr.nlink), Ok(0));
+    assert_eq!(w.lookup_as(0, cred(0), dir, ".."), Err(Errno::ENOENT));
+    assert_eq!(w.create(dir, "new", S_IFREG), Err(Errno::ENOENT));
+    assert_eq!(w.link(file, dir, "new"), Err(Errno::ENOENT));
+    assert_eq!(w.rename((Fid::ROOT, "file"), (dir, "new"), 0), Err(Errno::ENOENT));
+    w.close(0, dir, open.handle).unwrap();
+    assert_eq!(w.getattr(dir), Err(Errno::ESTALE));
+    w.check();
+}
+
+#[test]
 fn many_closes_are_one_change() {
     let mut w = World::new();
     let other = w.connect();

@@ -83,7 +83,7 @@ fn an_open_creates_truncates_or_refuses() {
     assert_eq!(again.attr.map(|attr| attr.size), Some(4));
     assert_ne!(again.handle, rep.handle);
     let cut = w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
-    assert_eq!(cut.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((0, w.time_ns)));
+    assert_eq!(cut.attr.map(|attr| (attr.size, attr.mtime_ns, attr.ctime_ns)), Some((0, w.time_ns, w.time_ns)));
     assert_eq!(w.target().service().open_count(), 3);
     for handle in [rep.handle, again.handle, cut.handle] {
         assert!(w.close(0, fid, handle).is_ok());
@@ -114,6 +114,19 @@ fn a_file_without_a_name_lives_until_its_last_close() {
     w.close(other, fid, theirs.handle).unwrap();
     assert_eq!(w.getattr(fid), Err(Errno::ESTALE));
     assert_eq!((w.records::<schema::Orphan>(), w.records::<schema::SmallData>()), (0, 0));
+    w.check();
+}
+
+#[test]
+fn an_open_that_cuts_a_file_takes_the_data_that_others_have_of_it() {
+    let mut w = World::new();
+    let other = w.connect();
+    let file = w.mknod(Fid::ROOT, "file");
+    write(&mut w, 0, file, 0, b"data", 0).unwrap();
+    let held = enqueue(&mut w, other, file, LockMode::Pr, bits::DOM).grant.unwrap().handle;
+    w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
+    let called: Vec<u64> = w.clients[other].called_back.iter().map(|callback| callback.handle).collect();
+    assert_eq!(called, [held]);
     w.check();
 }
 
@@ -228,6 +241,9 @@ fn locks_come_with_replies_and_are_called_back_by_others() {
     let request = GetattrReq { fid: file, ..GetattrReq::default() };
     let rep: ObjectRep = w.call(other, Opcode::MdsGetattr, &request).unwrap();
     assert_eq!(rep.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((77, 5)));
+    let request = ObjGetattrReq { object: ObjectId { fid: file, stripe: 0 } };
+    let rep: ObjectStateRep = w.call(other, Opcode::ObjGetattr, &request).unwrap();
+    assert_eq!(rep.lvb.map(|lvb| (lvb.size, lvb.mtime_ns)), Some((77, 5)));
     assert_eq!(cookies(&w), [12]);
     // Reading takes the data lock, unlinking the rest.
     read(&mut w, other, file, 0, 10).unwrap();

@@ -118,16 +118,37 @@ fn a_file_without_a_name_lives_until_its_last_close() {
 }
 
 #[test]
-fn an_open_that_cuts_a_file_takes_the_data_that_others_have_of_it() {
+fn who_cuts_a_file_takes_the_data_that_others_have_of_it() {
     let mut w = World::new();
     let other = w.connect();
     let file = w.mknod(Fid::ROOT, "file");
     write(&mut w, 0, file, 0, b"data", 0).unwrap();
-    let held = enqueue(&mut w, other, file, LockMode::Pr, bits::DOM).grant.unwrap().handle;
-    w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
-    let called: Vec<u64> = w.clients[other].called_back.iter().map(|callback| callback.handle).collect();
-    assert_eq!(called, [held]);
+    let mut held = Vec::new();
+    for by_open in [true, false] {
+        held.push(enqueue(&mut w, other, file, LockMode::Pr, bits::DOM).grant.unwrap().handle);
+        if by_open {
+            w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
+        } else {
+            w.setattr_as(cred(0), SetattrOp { fid: file, valid: valid::SIZE, ..SetattrOp::default() }).unwrap();
+        }
+        let called: Vec<u64> = w.clients[other].called_back.iter().map(|callback| callback.handle).collect();
+        assert_eq!(called, held, "by an open: {by_open}");
+    }
     w.check();
+}
+
+#[test]
+fn a_sync_of_a_small_file_is_answered_when_it_is_durable() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    w.commits = false;
+    write(&mut w, 0, file, 0, b"data", 0).unwrap();
+    let request = ObjSyncReq { objects: vec![ObjectId { fid: file, stripe: 0 }], ..ObjSyncReq::default() };
+    let xid = w.send(0, Opcode::ObjSync, Tag(0), &request, Bytes::new(), 0);
+    assert!(w.wait(0, xid).is_none());
+    w.commits = true;
+    w.write_groups();
+    assert_eq!(w.wait(0, xid).expect("an answer").header.status, 0);
 }
 
 #[test]

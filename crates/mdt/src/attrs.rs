@@ -229,4 +229,12 @@ mod tests {
         let changed = run(&caller(2, &[]), &newer, op(all)).unwrap();
         assert_eq!((changed.mtime_ns, changed.ctime_ns), (3, 100));
     }
+
+    #[test]
+    fn times_that_are_told_late_put_nothing_back() {
+        let inode = Inode { atime_ns: 10, mtime_ns: 10, ctime_ns: 7, ..file(0o644) };
+        let late = op(valid::HOUSEKEEPING | valid::ATIME | valid::MTIME | valid::CTIME);
+        let changed = run(&caller(2, &[]), &inode, late).unwrap();
+        assert_eq!((changed.atime_ns, changed.mtime_ns, changed.ctime_ns), (10, 10, 7));
+    }
 }

@@ -1,12 +1,15 @@
-//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|bench|compat|results|docs|deps`.
+//! The one door to everything around the code: `cargo xtask ci|test|tidy|sim|soak|mutants|bench|compat|results|docs|deps`.
 //!
 //! The README's commands, `.ci/run` and the people use the same subcommands. What each step runs stands in [`steps`];
 //! what the sources must look like stands in [`tidy`]; what the machine must have stands in [`deps`]; how older versions
-//! become peers of the tests stands in [`compat`].
+//! become peers of the tests stands in [`compat`]; which seeds the simulator runs stands in [`seeds`]; how faults are planted
+//! on purpose stands in [`mutants`].
 
 mod compat;
 mod deps;
+mod mutants;
 mod numbered;
+mod seeds;
 mod steps;
 mod tidy;
 
@@ -39,10 +42,12 @@ enum Command {
     },
     /// What takes longer than two minutes: long simulation, the ignored tests with real processes
     Soak {
-        /// How long the simulator runs
+        /// How long seeds of the simulator run at most; the next soak goes on from there
         #[arg(long, default_value_t = 60)]
         minutes: u32,
     },
+    /// Plants realistic faults, one at a time, says which test finds each, and writes the guide's page of them
+    Mutants(mutants::Arguments),
     /// `adamant bench` built for release, with the arguments that follow (when none: all experiments, and a page of them)
     #[command(disable_help_flag = true)]
     Bench {
@@ -85,6 +90,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Ok(cmd!(sh, "cargo run --release --package adamant -- sim {arguments...}").run()?)
         }
         Command::Soak { minutes } => steps::soak(&sh, minutes),
+        Command::Mutants(arguments) => mutants::run(&sh, &arguments),
         Command::Bench { arguments } => {
             if !arguments.is_empty() {
                 return Ok(cmd!(sh, "cargo run --release --package adamant -- bench {arguments...}").run()?);

@@ -1,13 +1,14 @@
 //! The tests by Lustre's numbers: found in the sources by their names, run, and written as a page of the guide.
 //!
 //! A test with real processes that is a case of a suite of Lustre bears its name: `replay_single_53a_close_request_…` is
-//! case 53a of replay-single, and the words behind are its title. `cargo xtask results` runs them all and writes
+//! case 53a of replay-single, and the words behind are its title. It is played with a mount as mounts are by default, and another
+//! test, whose name ends with [`SYNCHRONOUS`], plays it with that mount option. `cargo xtask results` runs them all and writes
 //! [`PAGE`]; tidy holds the page against the sources, so that it lists the cases that exist and no others, all passed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
 /// The page.
@@ -27,6 +28,15 @@ const SUITES: &[&str] = &[
     "recovery_small",
 ];
 
+/// Suites about what servers do by themselves: how a mount makes changes is nothing to them.
+const SERVERS_ALONE: &[&str] = &["sanity-lfsck", "sanity-scrub"];
+
+/// How the name of a test ends that plays a case with `-o sync_metadata`.
+const SYNCHRONOUS: &str = "_sync_metadata";
+
+/// A test that cannot run, for it is not root's or there is no FUSE, fails if this is set.
+pub const STRICT: &str = "ADAMANT_E2E_STRICT";
+
 /// A case.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Case {
@@ -36,8 +46,10 @@ pub struct Case {
     number: (u32, String),
     /// `close request while two requests in flight`.
     pub title: String,
-    /// The function.
+    /// The function that plays it with a mount as mounts are by default.
     pub function: String,
+    /// Whether another one plays it with `-o sync_metadata`.
+    pub in_both: bool,
 }
 
 impl Case {
@@ -46,9 +58,22 @@ impl Case {
         format!("test {}{}: {}", self.number.0, self.number.1, self.title)
     }
 
-    /// Its row, with this status.
-    fn row(&self, status: &str) -> String {
-        format!("| {} | {} | {status} |", self.suite, self.shown())
+    /// The functions that play it.
+    fn functions(&self) -> Vec<String> {
+        let second = self.in_both.then(|| format!("{}{SYNCHRONOUS}", self.function));
+        core::iter::once(self.function.clone()).chain(second).collect()
+    }
+
+    /// Its row, with the status of each function.
+    fn row(&self, status: impl Fn(&str) -> String) -> String {
+        let mut cells: Vec<String> = self.functions().iter().map(|function| status(function)).collect();
+        cells.resize(2, "-".to_owned());
+        format!("| {} | {} | {} |", self.suite, self.shown(), cells.join(" | "))
+    }
+
+    /// Its row when all is well.
+    fn passed(&self) -> String {
+        self.row(|_| "PASS".to_owned())
     }
 }
 
@@ -64,16 +89,22 @@ fn case(function: &str) -> Option<Case> {
             number: (digits.parse().ok()?, letters),
             title: title.replace('_', " "),
             function: function.to_owned(),
+            in_both: false,
         })
     })
 }
 
 /// The cases in these sources, in order.
 pub fn cases<'a>(sources: impl Iterator<Item = &'a str>) -> Vec<Case> {
-    let mut cases: Vec<Case> = sources
+    let functions: Vec<&str> = sources
         .flat_map(str::lines)
         .filter_map(|line| line.strip_prefix("fn ")?.split_once('('))
-        .filter_map(|(function, _)| case(function))
+        .map(|(function, _)| function)
+        .collect();
+    let synchronous: Vec<&str> = functions.iter().filter_map(|function| function.strip_suffix(SYNCHRONOUS)).collect();
+    let default = functions.iter().filter(|function| !function.ends_with(SYNCHRONOUS));
+    let mut cases: Vec<Case> = default
+        .filter_map(|function| Some(Case { in_both: synchronous.contains(function), ..case(function)? }))
         .collect();
     cases.sort();
     cases
@@ -85,42 +116,40 @@ pub fn differences(page: &str, cases: &[Case]) -> Vec<String> {
         line.split_once(" | test ").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     let found: Vec<&str> = page.lines().filter(is_row).collect();
-    let wanted: Vec<String> = cases.iter().map(|case| case.row("PASS")).collect();
+    let wanted: Vec<String> = cases.iter().map(Case::passed).collect();
+    let alone = cases.iter().filter(|case| !case.in_both && !SERVERS_ALONE.contains(&&*case.suite));
+    let alone = alone.map(|case| format!("has a case that is played in one mode alone: {}", case.function));
     let missing = wanted.iter().filter(|row| !found.contains(&&***row)).map(|row| format!("lacks the row '{row}'"));
     let wrong = found.iter().filter(|row| !wanted.iter().any(|want| want == **row));
     let wrong = wrong.map(|row| format!("has the row '{row}', which is no case that exists, or did not pass"));
-    missing.chain(wrong).collect()
+    missing.chain(wrong).chain(alone).collect()
 }
 
 /// Runs the cases and writes the page.
 pub fn results(sh: &Shell, binary: &std::ffi::OsStr) -> anyhow::Result<()> {
-    let uid = cmd!(sh, "id -u").quiet().read()?;
-    ensure!(uid == "0", "the tests mount, which needs root: without it they are skipped, and say nothing");
     let mut texts = Vec::new();
     for path in sh.read_dir(SOURCES)? {
         texts.push(sh.read_file(path)?);
     }
     let cases = cases(texts.iter().map(String::as_str));
     let _binary = sh.push_env("ADAMANT", binary);
-    let functions: Vec<&str> = cases.iter().map(|case| case.function.as_str()).collect();
-    let told = cmd!(
-        sh,
-        "cargo test --package e2e --release --locked --no-fail-fast -- --test-threads=1 --exact {functions...}"
-    )
-    .ignore_status()
-    .read()?;
+    // A case that did nothing has not passed.
+    let _strict = sh.push_env(STRICT, "1");
+    let functions: Vec<String> = cases.iter().flat_map(Case::functions).collect();
+    let names = &functions;
+    let told =
+        cmd!(sh, "cargo test --package e2e --release --locked --no-fail-fast -- --test-threads=1 --exact {names...}")
+            .ignore_status()
+            .read()?;
     let statuses = statuses(&told);
     let page = page(&machine(sh), &cases, &statuses)?;
     sh.write_file(PAGE, &page)?;
-    let failed: Vec<&str> = cases
-        .iter()
-        .filter(|case| statuses.get(&*case.function) != Some(&"PASS"))
-        .map(|case| case.function.as_str())
-        .collect();
+    let failed: Vec<&str> =
+        functions.iter().map(String::as_str).filter(|function| statuses.get(function) != Some(&"PASS")).collect();
     if !failed.is_empty() {
         bail!("not passed: {}; the page says so", failed.join(", "));
     }
-    eprintln!("{} cases passed; see {PAGE}", cases.len());
+    eprintln!("{} cases passed in each mode; see {PAGE}", cases.len());
     Ok(())
 }
 
@@ -150,14 +179,20 @@ fn page(machine: &str, cases: &[Case], statuses: &BTreeMap<&str, &str>) -> anyho
          server processes and\na mount of their own; what differs stands in the comments of the sources, `crates/e2e/tests`. \
          The cases that lose requests and answers\nuse the sites of [Faults on purpose](faults.md); those of replay-single are stories of the simulator, too: `adamant sim --scenario \
          replay-single-53a`.\n\n\
+         Each case is played twice: with a mount as mounts are without options, which makes changes of its own directories behind \
+         the programs'\nbacks and sends them in batches, and with `-o sync_metadata`, where each change is a request that its \
+         program waits for. Cases that need one\nslot for each change have other mounts make the files; what is lost of \
+         batches is then tried with files of the mount's own.\n\n\
          This page is written by `cargo xtask results`, which runs the cases; `cargo xtask tidy` holds it against the \
          sources.\n\n## Test bed\n\n",
     );
     writeln!(text, "- {machine}\n- Adamant {}\n", env!("CARGO_PKG_VERSION"))?;
-    text.push_str("## Results\n\n| test suite | test case | status |\n|---|---|---|\n");
+    text.push_str("## Results\n\n| test suite | test case | default mount | `sync_metadata` |\n|---|---|---|---|\n");
     for case in cases {
-        let status = statuses.get(&*case.function).with_context(|| format!("{} did not run", case.function))?;
-        writeln!(text, "{}", case.row(status))?;
+        for function in case.functions() {
+            statuses.get(&*function).with_context(|| format!("{function} did not run"))?;
+        }
+        writeln!(text, "{}", case.row(|function| statuses.get(function).copied().unwrap_or("-").to_owned()))?;
     }
     Ok(text)
 }
@@ -166,20 +201,20 @@ fn page(machine: &str, cases: &[Case], statuses: &BTreeMap<&str, &str>) -> anyho
 mod tests {
     use super::*;
 
-    const SOURCE: &str =
-        "#[test]\nfn replay_single_53a_close_request() {\n}\nfn helper_2_x() {}\nfn sanity_9_first() {\n";
+    const SOURCE: &str = "#[test]\nfn replay_single_53a_close_request() {\n}\nfn helper_2_x() {}\nfn sanity_9_first() {\n\
+                          fn sanity_9_first_sync_metadata() {\nfn replay_single_53a_close_request_sync_metadata() {\n";
 
     #[test]
     fn cases_are_found_by_their_names() {
         let cases = cases([SOURCE, "fn sanity_lfsck_36b_x(\nfn sanity_10_y(\n"].into_iter());
-        let shown: Vec<String> = cases.iter().map(|case| case.row("PASS")).collect();
+        let shown: Vec<String> = cases.iter().map(Case::passed).collect();
         assert_eq!(
             shown,
             [
-                "| replay-single | test 53a: close request | PASS |",
-                "| sanity | test 9: first | PASS |",
-                "| sanity | test 10: y | PASS |",
-                "| sanity-lfsck | test 36b: x | PASS |",
+                "| replay-single | test 53a: close request | PASS | PASS |",
+                "| sanity | test 9: first | PASS | PASS |",
+                "| sanity | test 10: y | PASS | - |",
+                "| sanity-lfsck | test 36b: x | PASS | - |",
             ]
         );
     }
@@ -187,12 +222,24 @@ mod tests {
     #[test]
     fn a_page_that_does_not_fit_is_caught() {
         let cases = cases([SOURCE].into_iter());
-        let told = "test replay_single_53a_close_request ... ok\ntest sanity_9_first ... ok\n";
+        let told = "test replay_single_53a_close_request ... ok\ntest sanity_9_first ... ok\n\
+                    test replay_single_53a_close_request_sync_metadata ... ok\ntest sanity_9_first_sync_metadata ... ok\n";
         let good = page("here", &cases, &statuses(told)).unwrap();
-        assert!(differences(&good, &cases).is_empty());
+        assert!(differences(&good, &cases).is_empty(), "{:?}", differences(&good, &cases));
         assert_eq!(differences(&good, &cases[..1]).len(), 1, "a case that is gone");
         assert_eq!(differences("# x\n", &cases).len(), 2, "cases that are new");
-        let failed = page("here", &cases, &statuses(&told.replacen("ok", "FAILED", 1))).unwrap();
-        assert_eq!(differences(&failed, &cases).len(), 2, "a case that did not pass");
+        for at in 1..=4 {
+            let failed: Vec<String> = told
+                .lines()
+                .enumerate()
+                .map(|(line, text)| if line + 1 == at { text.replace("ok", "FAILED") } else { text.to_owned() })
+                .collect();
+            let failed = page("here", &cases, &statuses(&failed.join("\n"))).unwrap();
+            assert_eq!(differences(&failed, &cases).len(), 2, "a case that did not pass in one mode");
+        }
+        let one = Case { in_both: false, ..cases[0].clone() };
+        let one = std::slice::from_ref(&one);
+        let page = page("here", one, &statuses(told)).unwrap();
+        assert!(differences(&page, one)[0].contains("one mode alone"));
     }
 }

@@ -6,11 +6,11 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use xshell::{Shell, cmd};
 
-use crate::{compat, deps, root, target_directory, tidy};
+use crate::{compat, deps, root, seeds, target_directory, tidy};
 
 /// Which of the steps to run.
 #[derive(Args)]
@@ -43,7 +43,7 @@ const STEPS: &[Step] = &[
     Step { name: "unit", about: "tests of every crate but e2e", run: unit },
     Step {
         name: "sim",
-        about: "the simulated cluster, the same seeds each time; new ones belong to the soak",
+        about: "the simulated cluster: seeds that are new with every change of the core",
         run: simulator_smoke,
     },
     Step { name: "canary", about: "the simulator finds a planted fault", run: simulator_canary },
@@ -143,7 +143,8 @@ fn adamant(sh: &Shell) -> anyhow::Result<OsString> {
 
 fn simulator_smoke(sh: &Shell) -> anyhow::Result<()> {
     let adamant = adamant(sh)?;
-    Ok(cmd!(sh, "{adamant} sim --first 500 --runs 1000 --minutes 3").run()?)
+    let (first, runs) = (seeds::smoke_base()?.to_string(), seeds::SMOKE.to_string());
+    Ok(cmd!(sh, "{adamant} sim --first {first} --runs {runs} --minutes 15 --complete").run()?)
 }
 
 /// A run with a planted fault must fail, or the simulator's alarm does not ring.
@@ -165,7 +166,20 @@ fn e2e(sh: &Shell) -> anyhow::Result<()> {
     real_processes(sh, &["--test-threads=1"])
 }
 
+/// Without root or FUSE nearly all of these tests would skip themselves and count as passed.
+fn may_mount(sh: &Shell) -> anyhow::Result<()> {
+    let uid = cmd!(sh, "id -u").quiet().read()?;
+    ensure!(
+        uid == "0",
+        "these tests mount and act as several users, which needs root; run it as root, or leave this step out"
+    );
+    ensure!(sh.path_exists("/dev/fuse"), "these tests mount, which needs /dev/fuse: load the kernel's module fuse");
+    Ok(())
+}
+
 fn real_processes(sh: &Shell, runner_arguments: &[&str]) -> anyhow::Result<()> {
+    may_mount(sh)?;
+    let _strict = sh.push_env(crate::numbered::STRICT, "1");
     let _binary = sh.push_env("ADAMANT", adamant(sh)?);
     let _older = sh.push_env("ADAMANT_COMPAT", compat::build_all(sh)?);
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
@@ -185,6 +199,7 @@ fn book(sh: &Shell) -> anyhow::Result<()> {
 
 /// The tests by number, and their page.
 pub fn results(sh: &Shell) -> anyhow::Result<()> {
+    may_mount(sh)?;
     let binary = adamant(sh)?;
     crate::numbered::results(sh, &binary)
 }
@@ -193,8 +208,8 @@ pub fn results(sh: &Shell) -> anyhow::Result<()> {
 pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
     deps::install(sh)?;
     let binary = adamant(sh)?;
-    let minutes = minutes.to_string();
-    // The time is the bound, not the number of runs.
-    cmd!(sh, "{binary} sim --runs 1000000000 --minutes {minutes}").run()?;
+    seeds::soak(sh, binary.as_ref(), Duration::from_secs(u64::from(minutes) * 60))?;
+    // Every fault at every step.
+    cmd!(sh, "{binary} sim --scenario all").run()?;
     real_processes(sh, &["--test-threads=1", "--include-ignored"])
 }

@@ -1,7 +1,7 @@
 //! `mds-survey`: the sweep over numbers of threads and directories, and its lines.
 //!
 //! The load itself is made inside the servers ([`host::survey`]); here orders are given and figures gathered. All targets of a
-//! line work at the same time; its rate is that of all together, its ranges are those of each target's seconds.
+//! line work at the same time; its rate is that of all together, its range that of all their seconds.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Survey {
     pub threads_high: u32,
     /// Directories.
     pub folders: u32,
-    /// Files of all threads.
+    /// Files of all threads, on each target.
     pub files: u64,
     /// Requests that each thread has outstanding.
     pub outstanding: u32,
@@ -82,6 +82,21 @@ pub fn tests(list: &str) -> Result<Vec<Test>, String> {
     Ok(tests)
 }
 
+/// What the files of a run are called that were given a directory: `mds_survey_2026-11-24@06:40_node`.
+pub fn result_name() -> String {
+    let node = rustix::system::uname();
+    named(&crate::mdtest::run::timestamp(), &node.nodename().to_string_lossy())
+}
+
+/// `at` is `11/24/2026 06:40:05`.
+fn named(at: &str, node: &str) -> String {
+    let mut words = at.split(['/', ' ']);
+    let mut word = || words.next().unwrap_or_default();
+    let (month, day, year, time) = (word(), word(), word(), word());
+    let minute = time.rsplit_once(':').map_or(time, |(minute, _)| minute);
+    format!("mds_survey_{year}-{month}-{day}@{minute}_{node}")
+}
+
 impl Survey {
     /// Whether the numbers fit together.
     ///
@@ -124,14 +139,8 @@ impl Survey {
                 files: self.files,
                 start: self.start,
             };
-            write!(
-                out,
-                "mdt {} file {:>7} dir {:>4} thr {threads:>4}",
-                self.targets.len(),
-                self.files * self.targets.len() as u64,
-                self.folders
-            )
-            .map_err(output)?;
+            write!(out, "mdt {} file {:>7} dir {:>4} thr {threads:>4}", self.targets.len(), self.files, self.folders)
+                .map_err(output)?;
             let result = self.line(ask, &plan, out, rows);
             writeln!(out).map_err(output)?;
             result?;
@@ -204,9 +213,10 @@ impl Survey {
             ranges: statuses.iter().map(range).collect(),
         };
         write!(out, " {} {:>7.2}", row.test, row.rate).map_err(output)?;
-        for (low, high) in &row.ranges {
-            write!(out, " [{low:>7.2},{high:>7.2}]").map_err(output)?;
-        }
+        // One pair, as Lustre's tool has it: of all targets.
+        let low = row.ranges.iter().map(|range| range.0).fold(f64::INFINITY, f64::min);
+        let high = row.ranges.iter().map(|range| range.1).fold(0.0, f64::max);
+        write!(out, " [{low:>7.2},{high:>7.2}]").map_err(output)?;
         out.flush().map_err(output)?;
         rows.push(row);
         Ok(())
@@ -335,6 +345,29 @@ mod tests {
             orders[..],
             [Order::Open(_), Order::Run(Test::Create), Order::Run(Test::Destroy), Order::Close]
         ));
+    }
+
+    #[test]
+    fn files_are_named_by_the_time_and_the_node() {
+        assert_eq!(named("11/24/2026 06:40:05", "oss1"), "mds_survey_2026-11-24@06:40_oss1");
+        assert!(result_name().starts_with("mds_survey_20"), "{}", result_name());
+    }
+
+    #[test]
+    fn several_targets_have_one_range() {
+        let ask = |target: &str, _: Order| {
+            let samples = if target == "fs-MDT0000" { vec![300.0, 500.0] } else { vec![400.0, 600.0] };
+            Ok(Status { done: 1000, seconds: 2.0, samples, ..Status::default() })
+        };
+        let targets = ["fs-MDT0000", "fs-MDT0001"].map(str::to_owned).to_vec();
+        let (mut out, mut rows) = (Vec::new(), Vec::new());
+        Survey { targets, threads_high: 4, ..survey() }.run(&ask, &mut out, &mut rows).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.starts_with("mdt 2 file    1000 dir    4 thr    4 create 1000.00 [ 300.00, 600.00] destroy"),
+            "{text}"
+        );
+        assert_eq!(rows[0].ranges, [(300.0, 500.0), (400.0, 600.0)]);
     }
 
     #[test]

@@ -3,6 +3,15 @@
 //! A command translates words into calls of `host`, `fuse` and `sim` and prints what they give. Exit status: 0 done,
 //! 1 failed, 2 misused. Errors are one line on standard error that says what to do.
 
+/// Prints a line to standard error. If nobody reads it any more (`adamant up 2>&1 | head -1`, a closed terminal) a command goes on
+/// with what it does.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod audience;
 mod commands;
 mod daemon;
@@ -130,14 +139,14 @@ fn main() -> ExitCode {
         // mount(8) calls it by the type that a mount has when it is to change.
         "mount.adamant" | "mount.fuse.adamant" => mount::run(called("mount.adamant", words)),
         "mds-survey" => survey::run(called("mds-survey", words)),
-        "mdtest" => mdtest::run(called("mdtest", words.clone()), &words[1..]),
+        "mdtest" => mdtest::run(called("mdtest", mdtest::attached(words.clone(), 0)), &words[1..]),
         "createmany" => many::create(called("createmany", many::attached(words, 0))),
         "unlinkmany" => many::remove(called("unlinkmany", words)),
         "statmany" => many::stat(called("statmany", words)),
         _ if words.get(1).is_some_and(|word| word == "lfs") => {
             run(parse::<Adamant>(lfs::find::plain(words, 2)).command)
         }
-        _ => run(parse::<Adamant>(many::attached(words, 1)).command),
+        _ => run(parse::<Adamant>(mdtest::attached(many::attached(words, 1), 1)).command),
     };
     match result {
         Ok(_) if output::is_lost() => ExitCode::from(1),

@@ -11,11 +11,13 @@ use std::sync::Arc;
 use crate::data;
 use crate::imports::{Dest, Opened, Pending};
 use crate::locks;
-use crate::op::{Body, Memo, OpState, Reply};
+use crate::op::{Body, Memo, Reply};
 use crate::world::World;
 
-/// Decodes a reply and puts what it brings into the caches. `op` is who sent the request, if it is still there.
-pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, op: Option<&mut OpState>) -> Memo {
+/// Decodes a reply and puts what it brings into the caches. `waits`: who sent the request is still there and has not
+/// forgotten it.
+pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, waits: bool) -> Memo {
+    w.takes_in(pending.sender.number);
     let body = match decode(pending.opcode, &frame) {
         Ok(body) => body,
         Err(why) => {
@@ -59,7 +61,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             give_up_run(w, dest, pending.want_run);
         }
         Body::Xattrs(rep) => grants(w, dest, &pending.wants, &rep.locks, None),
-        Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, op),
+        Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, waits),
         Body::Raw(_) => give_up(w, dest, pending),
     }
     memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk }))
@@ -133,7 +135,7 @@ fn grants(w: &mut World, dest: Dest, wants: &[u64], grants: &[LockGrant], lvb: O
 }
 
 /// A granted lock is pinned for the operation that asked for it at once: a callback may follow in the same read.
-fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, op: Option<&mut OpState>) -> Option<Memo> {
+fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits: bool) -> Option<Memo> {
     let cookie = *pending.wants.first()?;
     let Some(grant) = &rep.grant else {
         give_up(w, dest, pending);
@@ -143,7 +145,7 @@ fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, op: O
     let now = w.now;
     let action = target.locks.granted(grant, now);
     let lock = target.locks.get(grant.cookie);
-    let pinned = op.is_some() && grant.cookie == cookie && lock.is_some() && target.locks.hold(cookie);
+    let pinned = waits && grant.cookie == cookie && lock.is_some() && target.locks.hold(cookie);
     let _ = action;
     if let Some(lock) = lock {
         locks::refresh_bits(w, dest, &lock.resource);
@@ -181,7 +183,7 @@ pub(crate) fn rebuilt(w: &mut World) {
 
 /// Attributes came in; unless `make`, only a node that is known takes them.
 fn apply(w: &mut World, attr: &Attr, make: bool) {
-    let ino = attr.fid.ino();
+    let (ino, taking_in) = (attr.fid.ino(), w.taking_in);
     w.behind.seen(w.mdt_of(attr.fid), proto::Transno(attr.version));
     if w.nodes.get(ino).is_none() && !make {
         return;
@@ -200,9 +202,17 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
             node.atime_ns = None;
         }
     }
-    node.attr_covered = node.has(bits::UPDATE);
-    node.xattr_covered = node.has(bits::XATTR);
-    node.layout_covered = node.has(bits::LAYOUT);
+    // A lock may have come without attributes (with extended ones): then it covers those of requests that were made under it, not of a
+    // reply that was held up. What is covered already stays so: only changes of our own can be newer.
+    let under = taking_in.is_under(node.gained);
+    if !under {
+        stdx::mark!("attributes_from_before_the_lock");
+    }
+    let covers = |already: bool, bits: u64| node.has(bits) && (already || under);
+    let (attr_covered, xattr_covered) =
+        (covers(node.attr_covered, bits::UPDATE), covers(node.xattr_covered, bits::XATTR));
+    let layout_covered = covers(node.layout_covered, bits::LAYOUT);
+    (node.attr_covered, node.xattr_covered, node.layout_covered) = (attr_covered, xattr_covered, layout_covered);
     if newer && node.is_regular() {
         data::attr_arrived(w, ino, attr);
     }

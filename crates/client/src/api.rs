@@ -30,6 +30,8 @@ pub struct Options {
     pub uuid: proto::ClientUuid,
     /// Seed for what needs one: first xid, retry jitter.
     pub seed: u64,
+    /// What the mount's devices are named by; random.
+    pub instance: Instance,
     /// File system.
     pub fsname: String,
     /// Where the MGS is.
@@ -66,6 +68,29 @@ pub struct Options {
     pub sync_metadata: bool,
     /// The process's faults.
     pub faults: stdx::Faults,
+}
+
+/// What tells the devices of a mount from those of other mounts of its node: the end of their names.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Instance(pub u64);
+
+impl core::fmt::Display for Instance {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A device of a mount, as `lctl dl` lists it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// `llite`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
+    pub kind: &'static str,
+    /// `demo-MDT0000-mdc-ffff9a3c0e4b8800`.
+    pub name: String,
+    /// The mount's identity.
+    pub uuid: String,
+    /// How much refers to it.
+    pub references: u64,
 }
 
 /// When reading something moves its access time.

@@ -194,13 +194,24 @@ fn take(w: &mut World, config: Config) {
 /// Sets the persistent parameters that are new, as far as they are a client's. (Others were set before, and may have been
 /// set otherwise since.)
 fn set_params(w: &mut World, told: Vec<Param>) {
-    for param in told.iter().filter(|param| !w.config_params.contains(param)).cloned().collect::<Vec<_>>() {
-        match params::set(w, &param.path, &param.value) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => {
-                w.log_warn(format!("persistent parameter {}={} cannot be set here: {errno}", param.path, param.value));
+    let mut left: Vec<Param> = told.iter().filter(|param| !w.config_params.contains(param)).cloned().collect();
+    // One may be refused until another is set (`max_mod_rpcs_in_flight` stays below `max_rpcs_in_flight`), in whichever order
+    // they were kept.
+    loop {
+        let refused: Vec<(Param, Errno)> = left
+            .iter()
+            .filter_map(|param| match params::set(w, &param.path, &param.value) {
+                Ok(()) | Err(Errno::ENOENT) => None,
+                Err(errno) => Some((param.clone(), errno)),
+            })
+            .collect();
+        if refused.is_empty() || refused.len() == left.len() {
+            for (Param { path, value }, errno) in refused {
+                w.log_warn(format!("persistent parameter {path}={value} cannot be set here: {errno}"));
             }
+            break;
         }
+        left = refused.into_iter().map(|(param, _)| param).collect();
     }
     w.config_params = told;
 }
@@ -224,6 +235,14 @@ pub(crate) fn root(cx: &mut Cx<'_>) -> Run<()> {
 
 /// The root could not be had.
 pub(crate) fn root_failed(w: &mut World, errno: Errno) {
+    let generation = w.imports.get(Dest::Mdt(0)).map_or(0, |target| target.import.generation());
+    if errno == Errno::EIO && generation != w.root_generation {
+        // Its request went with an eviction. Nothing is lost by that: a new one goes out.
+        stdx::mark!("mount_evicted");
+        w.root_generation = generation;
+        w.spawn(Task::Root);
+        return;
+    }
     w.rooting = false;
     // The request for it ends when a soft mount has waited long enough.
     let reason = match w.imports.get(Dest::Mdt(0)) {
@@ -233,4 +252,63 @@ pub(crate) fn root_failed(w: &mut World, errno: Errno) {
         _ => not_in_time(w),
     };
     fail(w, reason);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{AccessTimes, Instance, MAX_NODES_DEFAULT, Options, Timeouts};
+    use stdx::Instant;
+
+    fn world() -> World {
+        let options = Options {
+            uuid: proto::ClientUuid(1),
+            seed: 1,
+            instance: Instance(0xffff_0000_0000_0001),
+            fsname: "fs".to_owned(),
+            mgs: vec![Nid::Unix("mgs".into())],
+            description: String::new(),
+            read_only: false,
+            max_dirty: 1 << 20,
+            max_cached: 1 << 20,
+            max_read_ahead: 0,
+            max_nodes: MAX_NODES_DEFAULT,
+            soft: None,
+            timeouts: Timeouts::default(),
+            always_ping: false,
+            access_times: AccessTimes::default(),
+            directory_access_times: AccessTimes::default(),
+            write_back_after: Duration::from_secs(1),
+            max_rpcs_in_flight: 8,
+            max_mod_rpcs_in_flight: 7,
+            sync_metadata: false,
+            faults: stdx::Faults::none(),
+        };
+        let mut w = World::new(options.clone());
+        w.imports.add(&options, Instant(0), Dest::Mdt(0), "fs-MDT0000".to_owned(), vec![Nid::Unix("mdt".into())], 1);
+        w
+    }
+
+    fn param(leaf: &str, value: &str) -> Param {
+        Param { path: format!("mdc.fs-MDT0000-mdc-*.{leaf}"), value: value.to_owned() }
+    }
+
+    #[test]
+    fn settings_that_hang_on_each_other_are_made_in_any_order() {
+        let mut w = world();
+        let raise = param("max_mod_rpcs_raise", "1");
+        let requests = param("max_rpcs_in_flight", "8");
+        // Refused until the raise is allowed, which the MGS tells behind it.
+        set_params(&mut w, vec![param("max_mod_rpcs_in_flight", "8"), raise, requests]);
+        let import = &w.imports.get(Dest::Mdt(0)).unwrap().import;
+        assert_eq!((import.rpcs_in_flight(), import.mod_rpcs_in_flight()), (9, 8));
+        assert!(w.effects.is_empty(), "nothing to complain of");
+
+        let mut w = world();
+        set_params(&mut w, vec![param("max_mod_rpcs_in_flight", "8"), param("max_mod_rpcs_raise", "2")]);
+        let import = &w.imports.get(Dest::Mdt(0)).unwrap().import;
+        assert_eq!((import.rpcs_in_flight(), import.mod_rpcs_in_flight()), (8, 7));
+        let complaints = w.effects.iter().filter(|effect| matches!(effect, Effect::Log(..))).count();
+        assert_eq!(complaints, 2, "what stays refused is told, once");
+    }
 }

@@ -10,7 +10,7 @@ use stdx::Instant;
 
 use crate::api::{Effect, Invalidation};
 use crate::behind;
-use crate::imports::{self, Dest};
+use crate::imports::{self, Dest, Sender};
 use crate::op::{Memo, OpState, Reply, Task, WaitKey};
 use crate::world::World;
 
@@ -174,10 +174,12 @@ impl Cx<'_> {
                 return None;
             }
             let (body, bulk) = request(self.w, self.op);
-            self.op.set_memo(step, Memo::Sent(dest));
+            let number = self.w.next_request();
+            self.op.set_memo(step, Memo::Sent(number));
             self.op.changes += u32::from(modifies(opcode));
             self.w.urgent = self.op.urgent || self.op.has_pins();
-            self.w.send(self.op.id, step, dest, opcode, body.encode_to_vec().into(), bulk);
+            let sender = Sender { op: self.op.id, step, number };
+            self.w.send(sender, dest, opcode, body.encode_to_vec().into(), bulk);
         }
         self.answer(step)
     }

@@ -37,9 +37,7 @@ pub enum Dest {
 #[derive(Debug)]
 pub struct Pending {
     /// Who sent it.
-    pub op: OpId,
-    /// At which step.
-    pub step: Step,
+    pub sender: Sender,
     /// What it is.
     pub opcode: Opcode,
     /// Locks that it wants.
@@ -50,6 +48,17 @@ pub struct Pending {
     pub open_body: Option<Bytes>,
     /// What it changes.
     pub touched: Touched,
+}
+
+/// Which operation sent a request, at which of its steps, and the request's number.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// The operation.
+    pub op: OpId,
+    /// Its step.
+    pub step: Step,
+    /// Of all requests of this client.
+    pub number: u64,
 }
 
 /// A target.
@@ -305,8 +314,7 @@ fn tell_pressed(w: &mut World, pressed: bool) {
 /// Sends a request.
 pub(crate) fn submit(
     w: &mut World,
-    op: OpId,
-    step: Step,
+    sender: Sender,
     dest: Dest,
     opcode: Opcode,
     body: Bytes,
@@ -315,7 +323,7 @@ pub(crate) fn submit(
 ) {
     let now = w.now;
     let Some(&index) = w.imports.index.get(&dest) else {
-        w.fail_step(op, step, Errno::EIO);
+        w.fail_step(sender.op, sender.step, Errno::EIO);
         return;
     };
     let target = &mut w.imports.list[index];
@@ -338,7 +346,7 @@ pub(crate) fn submit(
         timeout: None,
     };
     let id = target.import.submit(now, outgoing);
-    target.pending.insert(id, Pending { op, step, opcode, wants, want_run, open_body, touched });
+    target.pending.insert(id, Pending { sender, opcode, wants, want_run, open_body, touched });
     w.imports.touch(index);
 }
 
@@ -346,12 +354,12 @@ pub(crate) fn submit(
 /// has had no effect.
 pub(crate) fn withdraw_change(w: &mut World, op: OpId) -> bool {
     let main = crate::ops::step::MAIN;
-    withdraw(w, |pending| pending.op == op && pending.step == main && crate::cx::modifies(pending.opcode))
+    withdraw(w, |pending| pending.sender.op == op && pending.sender.step == main && crate::cx::modifies(pending.opcode))
 }
 
 /// Takes back all requests of an operation that were not sent.
 pub(crate) fn withdraw_all(w: &mut World, op: OpId) {
-    withdraw(w, |pending| pending.op == op);
+    withdraw(w, |pending| pending.sender.op == op);
 }
 
 /// Takes back those requests that were not sent. Whether there were any.
@@ -496,6 +504,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                 if dest == Dest::Mgs {
                     w.spawn(Task::Config);
                 }
+                locks::abandon_again(w, dest);
                 w.wake(WaitKey::Target(dest));
             }
             ImportEffect::Away => {

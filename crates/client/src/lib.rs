@@ -41,6 +41,7 @@ mod closes;
 mod config;
 mod cx;
 pub mod data;
+mod devices;
 mod doubt;
 mod file;
 mod here;

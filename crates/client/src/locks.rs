@@ -184,7 +184,7 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     }
     let Some(target) = w.imports.get_mut(dest) else { return };
     let held = target.locks.bits_held(resource);
-    let now = w.now;
+    let (now, moment) = (w.now, w.moment());
     if held == 0 && w.nodes.get(resource.fid.ino()).is_none() {
         return;
     }
@@ -192,6 +192,9 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     let lost = node.bits & !held;
     let gained = held & !node.bits;
     node.bits = held;
+    if gained & (bits::UPDATE | bits::XATTR | bits::LAYOUT) != 0 {
+        node.gained = moment;
+    }
     // What was learned without the lock is not covered by it later: gaining counts like losing.
     if (lost | gained) & bits::UPDATE != 0 {
         w.epochs = w.epochs.wrapping_add(1);
@@ -340,6 +343,23 @@ pub(crate) fn forget_versions(w: &mut World, dest: Dest) {
 
 /// A record lock that is being waited for is not wanted any more.
 pub(crate) fn abandon_record(w: &mut World, dest: Dest, cookie: u64) {
+    if !w.abandoned_records.contains(&(dest, cookie)) {
+        w.abandoned_records.push((dest, cookie));
+    }
+    say_abandoned(w, dest, cookie);
+}
+
+/// Requests without an answer were sent again. Those for record locks that nobody wants any more begin to wait anew, whatever the server was
+/// told before.
+pub(crate) fn abandon_again(w: &mut World, dest: Dest) {
+    let again: Vec<u64> = w.abandoned_records.iter().filter(|(at, _)| *at == dest).map(|(_, cookie)| *cookie).collect();
+    for cookie in again {
+        stdx::mark!("record_abandoned_again");
+        say_abandoned(w, dest, cookie);
+    }
+}
+
+fn say_abandoned(w: &mut World, dest: Dest, cookie: u64) {
     let request = CancelReq { handles: Vec::new(), waiting_cookies: vec![cookie] };
     crate::imports::tell(w, dest, Opcode::LdlmCancel, &request);
 }

@@ -1,6 +1,7 @@
 //! What was answered and did not last: changes made behind the programs' backs that the server refused, and what an eviction
 //! takes. Each is an error in the log, with its path, and somebody is told: the open descriptions of a file at their next write,
-//! fsync and close, open directories at fsync, and besides them the next call that opens the object or changes it or a name in it.
+//! fsync and close, open directories at fsync, and besides them the next call that opens the object or changes it or a name in it. So is
+//! who opens a file next of which bytes were lost that nobody had open.
 
 use core::fmt::Write as _;
 use dlm::client::HeldLock;
@@ -17,6 +18,8 @@ use crate::world::World;
 
 /// Of how many objects an eviction says in the log what was lost, each with its path.
 const LOST_MAX: usize = 16;
+/// Of how many objects it is kept that something was lost and nobody told, when nothing else is known of them any more.
+const UNTOLD_MAX: usize = 1024;
 
 /// Lost changes of a node.
 #[derive(Clone, Copy, Debug)]
@@ -36,10 +39,35 @@ pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     data::failed(w, ino, errno);
     if let Some(node) = w.nodes.get_mut(ino) {
         node.attr_covered = false;
+    }
+    note_failure(w, ino, errno);
+}
+
+/// Bytes of a file are lost. Programs that have it open are told by that; if none has, the next call that opens or changes it is.
+pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
+    if w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
+        note_failure(w, ino, errno);
+    }
+}
+
+fn note_failure(w: &mut World, ino: u64, errno: Errno) {
+    if let Some(node) = w.nodes.get_mut(ino) {
         let count = node.failures().0.wrapping_add(1);
         node.failures = Some(Box::new(Failures { count, errno, untold: true }));
         w.changes_lost = true;
     }
+}
+
+/// A node is dropped: what nobody was told of it so far is kept for the next call about the object, of the newest so many.
+pub(crate) fn node_dropped(w: &mut World, ino: u64) {
+    let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) else {
+        return;
+    };
+    let errno = failures.errno;
+    if w.untold.len() >= UNTOLD_MAX {
+        w.untold.pop_front();
+    }
+    w.untold.push_back((ino, errno));
 }
 
 /// The error for a call that begins: a change of what it is about is lost, and no call was told so far.
@@ -53,6 +81,9 @@ pub(crate) fn told(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
             stdx::mark!("lost_change_told");
             failures.untold = false;
             return Some(failures.errno);
+        }
+        if let Some(at) = cx.w.untold.iter().position(|(of, _)| *of == ino) {
+            return cx.w.untold.remove(at).map(|(_, errno)| errno);
         }
     }
     None

@@ -8,12 +8,12 @@ use proto::{Errno, Frame};
 use std::sync::Arc;
 use stdx::{Instant, Map};
 
-use crate::api::{Answer, Call, CallId, Effect, Event, Options};
+use crate::api::{Answer, Call, CallId, Device, Effect, Event, Options};
 use crate::cx::{Cx, Stop};
-use crate::imports::{self, Arrived, Pending};
+use crate::imports::{self, Arrived, Pending, Sender};
 use crate::op::{Memo, OpId, OpState, Task, WaitKey, Work};
 use crate::world::World;
-use crate::{absorb, behind, closes, config, data, locks, ops, params};
+use crate::{absorb, behind, closes, config, data, devices, locks, ops, params};
 
 /// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
 /// behind takes memory, and a user can go on leaving calls behind while a server is away.
@@ -118,6 +118,16 @@ impl Client {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The mount's own name among devices: `demo-ffff9a3c0e4b8800`.
+    pub fn device(&self) -> String {
+        devices::of_mount(&self.w)
+    }
+
+    /// Its devices.
+    pub fn devices(&self) -> Vec<Device> {
+        devices::list(&self.w)
     }
 
     /// Parameters that match `pattern` (`*` stands for anything), sorted by name.
@@ -362,9 +372,12 @@ impl Client {
                     Arrived::Reply(pending, frame) => self.arrived(dest, pending, frame),
                     Arrived::Failed(pending, errno) => {
                         absorb::give_up(&mut self.w, dest, &pending);
-                        if let Some(state) = self.state(pending.op) {
-                            state.set_memo(pending.step, Memo::Failed(errno));
-                            self.attempt(pending.op);
+                        let Sender { op, step, number } = pending.sender;
+                        if let Some(state) = self.state(op) {
+                            if state.waits_for(step, number) {
+                                state.set_memo(step, Memo::Failed(errno));
+                            }
+                            self.attempt(op);
                         }
                     }
                 }
@@ -376,17 +389,21 @@ impl Client {
     }
 
     fn arrived(&mut self, dest: crate::imports::Dest, pending: Pending, frame: Frame) {
+        let Sender { op, step, number } = pending.sender;
         let mut taken = None;
-        if let Some(slot) = self.slots.get_mut(pending.op.slot as usize)
-            && slot.generation == pending.op.generation
+        if let Some(slot) = self.slots.get_mut(op.slot as usize)
+            && slot.generation == op.generation
         {
             taken = slot.running.take();
         }
-        let memo = absorb::reply(&mut self.w, dest, &pending, frame, taken.as_mut().map(|running| &mut running.state));
+        let waits = taken.as_ref().is_some_and(|running| running.state.waits_for(step, number));
+        let memo = absorb::reply(&mut self.w, dest, &pending, frame, waits);
         if let Some(mut running) = taken {
-            running.state.set_memo(pending.step, memo);
-            self.slots[pending.op.slot as usize].running = Some(running);
-            self.attempt(pending.op);
+            if waits {
+                running.state.set_memo(step, memo);
+            }
+            self.slots[op.slot as usize].running = Some(running);
+            self.attempt(op);
         }
     }
 }

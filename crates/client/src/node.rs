@@ -56,6 +56,8 @@ pub struct Node {
     pub update_losses: u32,
     /// When it was lost last.
     pub update_lost: Instant,
+    /// The moment ([`crate::world::World::moment`]) at which it last gained bits that cover attributes.
+    pub gained: u64,
     /// The newest attributes seen; `None` before the first.
     pub attr: Option<Attr>,
     /// `attr` came in while UPDATE was held and has been covered since.
@@ -121,6 +123,7 @@ impl Node {
             update_epoch: 0,
             update_losses: 0,
             update_lost: Instant::ZERO,
+            gained: 0,
             attr: None,
             attr_covered: false,
             xattr_covered: false,

@@ -194,8 +194,8 @@ impl Reply {
 /// What an earlier attempt did at a step.
 #[derive(Clone, Debug)]
 pub enum Memo {
-    /// A request is on its way.
-    Sent(Dest),
+    /// A request is on its way: its number, so that its answer is not taken for that of another once the step was forgotten.
+    Sent(u64),
     /// Its reply.
     Reply(Reply),
     /// It got no reply and never will: eviction, `soft`, no such target.
@@ -325,13 +325,18 @@ impl OpState {
         }
     }
 
+    /// Whether the request with this number is still the one of its step.
+    pub(crate) fn waits_for(&self, step: Step, number: u64) -> bool {
+        matches!(self.memo(step), Some(Memo::Sent(sent)) if *sent == number)
+    }
+
     /// Whether it has locks pinned.
     pub(crate) fn has_pins(&self) -> bool {
         stdx::steps::add(self.memo.len());
         self.memo.iter().any(|(_, memo)| matches!(memo, Memo::Lock { .. }))
     }
 
-    /// Forgets.
+    /// Forgets. An answer that is still on its way is dropped when it comes, but for what it brings for the caches.
     pub fn forget(&mut self, step: Step) {
         if let Ok(at) = self.place(step) {
             self.memo.remove(at);

@@ -5,13 +5,13 @@ use proto::Errno;
 use proto::connect::features;
 use rpc::client::ImportStatus;
 use std::fmt::Write;
+use stdx::Instant;
 use stdx::tally::count_line;
-use stdx::{Instant, wildcard};
 
 use crate::api::{Effect, JobIds, NODE_BYTES};
-use crate::data;
 use crate::imports::{Dest, lru_size};
 use crate::world::World;
+use crate::{data, devices};
 
 /// Most files that `unwritable` lists.
 const UNWRITABLE_SHOWN: usize = 64;
@@ -52,6 +52,7 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       flags: 0x{:x}", status.connect_flags);
     let _ = writeln!(text, "       instance: {}", status.connect_data.instance);
     let _ = writeln!(text, "       target_version: {}", status.connect_data.server_version);
+    let _ = writeln!(text, "       max_easize: {}", proto::connect::XATTR_SIZE_MAX);
     if status.connect_flags & features::MULTI_MOD_RPCS != 0 {
         let _ = writeln!(text, "       max_mod_rpcs: {}", status.connect_data.max_mod_rpcs);
     }
@@ -68,6 +69,8 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       idle: {} sec", now.since(status.last_sent).as_secs());
     let _ = writeln!(text, "    rpcs:");
     let _ = writeln!(text, "       inflight: {}", status.in_flight);
+    // A request owns what it sends and receives: it is given up in one step.
+    let _ = writeln!(text, "       unregistering: 0");
     let _ = writeln!(text, "       queued: {}", status.queued);
     let _ = writeln!(text, "       timeouts: {}", status.timeouts);
     let _ = writeln!(text, "       avg_waittime: {} usec", status.mean_wait.as_micros());
@@ -77,7 +80,9 @@ fn import_text(name: &str, now: Instant, status: &ImportStatus) -> String {
     let _ = writeln!(text, "       network: {} sec", whole(status.network.worst()));
     let _ = writeln!(text, "    transactions:");
     let _ = writeln!(text, "       last_replay: {}", status.last_replay);
-    let _ = write!(text, "       peer_committed: {}", status.last_committed);
+    let _ = writeln!(text, "       peer_committed: {}", status.last_committed);
+    // What is kept for replay is looked through whenever the former is told.
+    let _ = write!(text, "       last_checked: {}", status.last_committed);
     text
 }
 
@@ -119,38 +124,36 @@ fn unwritable_text(w: &World) -> String {
 /// All parameters, sorted by name.
 fn all(w: &World) -> Vec<(String, String)> {
     let fs = &w.options.fsname;
+    let llite = format!("llite.{}", devices::of_mount(w));
+    let (lmv, lov) = (format!("lmv.{}", devices::of_all(w, "lmv")), format!("lov.{}", devices::of_all(w, "lov")));
     let mut list = vec![
-        (format!("llite.{fs}.fstype"), "adamant".to_owned()),
-        (format!("llite.{fs}.uuid"), w.options.uuid.to_string()),
-        (format!("llite.{fs}.max_cached_mb"), (w.options.max_cached >> 20).to_string()),
-        (format!("llite.{fs}.max_dirty_mb"), (w.options.max_dirty >> 20).to_string()),
-        (format!("llite.{fs}.max_read_ahead_mb"), (w.options.max_read_ahead >> 20).to_string()),
-        (format!("llite.{fs}.max_nodes"), w.options.max_nodes.to_string()),
-        (format!("llite.{fs}.max_nodes_mb"), (w.options.max_nodes * NODE_BYTES).div_ceil(1 << 20).to_string()),
-        (format!("llite.{fs}.read_only"), u8::from(w.options.read_only).to_string()),
-        (format!("llite.{fs}.sync_metadata"), u8::from(w.options.sync_metadata).to_string()),
-        (format!("llite.{fs}.nodes"), w.nodes.len().to_string()),
-        (format!("llite.{fs}.stats"), stats_text(w)),
-        (format!("llite.{fs}.unwritable"), unwritable_text(w)),
-        (format!("lmv.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
-        (format!("lov.{fs}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
+        (format!("{llite}.fstype"), "adamant".to_owned()),
+        (format!("{llite}.uuid"), w.options.uuid.to_string()),
+        (format!("{llite}.max_cached_mb"), (w.options.max_cached >> 20).to_string()),
+        (format!("{llite}.max_dirty_mb"), (w.options.max_dirty >> 20).to_string()),
+        (format!("{llite}.max_read_ahead_mb"), (w.options.max_read_ahead >> 20).to_string()),
+        (format!("{llite}.max_nodes"), w.options.max_nodes.to_string()),
+        (format!("{llite}.max_nodes_mb"), (w.options.max_nodes * NODE_BYTES).div_ceil(1 << 20).to_string()),
+        (format!("{llite}.read_only"), u8::from(w.options.read_only).to_string()),
+        (format!("{llite}.sync_metadata"), u8::from(w.options.sync_metadata).to_string()),
+        (format!("{llite}.nodes"), w.nodes.len().to_string()),
+        (format!("{llite}.stats"), stats_text(w)),
+        (format!("{llite}.unwritable"), unwritable_text(w)),
+        (format!("{lmv}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Mdt(_))).count().to_string()),
+        (format!("{lov}.numobd"), w.imports.iter().filter(|t| matches!(t.dest, Dest::Ost(_))).count().to_string()),
     ];
     for (pool, osts) in &w.pools {
         let members: String = osts.iter().map(|ost| format!("{fs}-OST{ost:04x}_UUID\n")).collect();
-        list.push((format!("lov.{fs}.pools.{pool}"), members));
+        list.push((format!("{lov}.pools.{pool}"), members));
     }
     list.extend(w.options.timeouts.params());
     list.push(("jobid_name".to_owned(), w.jobs.name.clone()));
     list.push(("jobid_var".to_owned(), w.jobs.var.clone()));
     for target in w.imports.iter() {
-        let kind = match target.dest {
-            Dest::Mgs => "mgc",
-            Dest::Mdt(_) => "mdc",
-            Dest::Ost(_) => "osc",
-        };
-        let device = format!("{kind}.{}-{kind}", target.name);
+        let name = devices::of_target(w, target);
+        let device = format!("{}.{name}", devices::kind_of(target.dest));
         let status = target.import.status();
-        list.push((format!("{device}.import"), import_text(&format!("{}-{kind}", target.name), w.now, &status)));
+        list.push((format!("{device}.import"), import_text(&name, w.now, &status)));
         list.push((format!("{device}.state"), state_text(ahead(w), &status)));
         list.push((format!("{device}.timeouts"), timeouts_text(&status)));
         if let Dest::Mdt(_) = target.dest {
@@ -173,7 +176,7 @@ fn all(w: &World) -> Vec<(String, String)> {
         }
         list.push((format!("{device}.stats"), stats.trim_end().to_owned()));
         let (held, unused) = target.locks.counts();
-        let space = format!("ldlm.namespaces.{}-{kind}", target.name);
+        let space = format!("ldlm.namespaces.{name}");
         list.push((format!("{space}.lock_count"), held.to_string()));
         list.push((format!("{space}.lock_unused_count"), unused.to_string()));
         list.push((format!("{space}.lru_size"), target.lru_size.to_string()));
@@ -184,7 +187,7 @@ fn all(w: &World) -> Vec<(String, String)> {
 
 /// Those that match a pattern.
 pub(crate) fn get(w: &World, pattern: &str) -> Vec<(String, String)> {
-    all(w).into_iter().filter(|(name, _)| wildcard::matches(pattern, name)).collect()
+    all(w).into_iter().filter(|(name, _)| devices::names(w.options.instance, pattern, name)).collect()
 }
 
 /// Sets every parameter that matches `pattern`.
@@ -275,7 +278,7 @@ fn set_max_nodes(w: &mut World, number: usize) {
 /// The metadata target whose import's parameter this is.
 fn import_of(w: &World, name: &str) -> Option<Dest> {
     let of = name.strip_prefix("mdc.")?;
-    w.imports.iter().find(|target| of.starts_with(&format!("{}-mdc.", target.name))).map(|target| target.dest)
+    w.imports.iter().find(|target| of.starts_with(&format!("{}-mdc-", target.name))).map(|target| target.dest)
 }
 
 fn set_import(w: &mut World, dest: Dest, last: &str, value: &str) -> Result<(), Errno> {

@@ -137,6 +137,7 @@ impl World {
     pub(crate) fn drop_node(&mut self, ino: u64) {
         let Some(node) = self.nodes.get(ino) else { return };
         let (fid, held) = (node.fid, node.bits);
+        crate::lost::node_dropped(self, ino);
         crate::data::drop_node(self, ino);
         self.nodes.remove(ino);
         // Whoever waits for it finds that it is gone.

@@ -14,7 +14,7 @@ use crate::cx::Step;
 use crate::data::DataState;
 use crate::doubt::Touched;
 use crate::file::Files;
-use crate::imports::{Dest, Imports};
+use crate::imports::{Dest, Imports, Sender};
 use crate::node::{Node, Nodes};
 use crate::op::{OpId, Task, WaitKey};
 use crate::ops::Gate;
@@ -135,6 +135,23 @@ impl Waiters {
     }
 }
 
+/// A reply that is being taken in.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct TakingIn {
+    /// The number of its request.
+    number: u64,
+    /// When it came.
+    began: u64,
+}
+
+impl TakingIn {
+    /// Whether what it shows was so under a lock that came at the moment `gained`: the lock came with it, or its request was made
+    /// under the lock. Another reply can have been on its way for so long that it shows what was before the lock.
+    pub(crate) fn is_under(self, gained: u64) -> bool {
+        self.number > gained || gained >= self.began
+    }
+}
+
 /// See the module.
 pub struct World {
     /// Settings.
@@ -167,8 +184,12 @@ pub struct World {
     pub mounted: bool,
     /// The mount failed for good; nothing more is tried.
     pub failed: bool,
+    /// Record locks that are waited for and not wanted any more, until that is answered.
+    pub abandoned_records: Vec<(Dest, u64)>,
     /// The root is being fetched.
     pub rooting: bool,
+    /// How often this client had been evicted when that was begun.
+    pub root_generation: u32,
     /// When it is looked what a mount that is not complete waits for, and what was said of it last.
     pub mount_look: Option<Instant>,
     /// See there.
@@ -191,6 +212,8 @@ pub struct World {
     pub lost: Option<Errno>,
     /// Some answered change was lost, at some time: calls look whether they are to be told.
     pub changes_lost: bool,
+    /// Objects of which something was lost that nobody was told, and of which no node is left.
+    pub untold: std::collections::VecDeque<(u64, Errno)>,
     /// When `WaitKey::Timer` is to be woken.
     pub timer: Option<Instant>,
     /// Calls that wait while the kernel holds directories locked for them.
@@ -220,6 +243,10 @@ pub struct World {
     pub(crate) spawned: VecDeque<Task>,
     waiters: Map<WaitKey, Waiters>,
     tokens: Map<u64, (OpId, Step)>,
+    /// Requests that were made and replies that were taken in: the order of both.
+    moments: u64,
+    /// The reply that is being taken in.
+    pub(crate) taking_in: TakingIn,
     next_token: u64,
 }
 
@@ -241,7 +268,9 @@ impl World {
             sequences: Sequences::default(),
             mounted: false,
             failed: false,
+            abandoned_records: Vec::new(),
             rooting: false,
+            root_generation: 0,
             mount_look: None,
             mount_waits: Vec::new(),
             mount_deadline: None,
@@ -252,6 +281,7 @@ impl World {
             crowded: VecDeque::new(),
             unmounting: false,
             changes_lost: false,
+            untold: std::collections::VecDeque::new(),
             lost: None,
             timer: None,
             gates: Vec::new(),
@@ -270,6 +300,8 @@ impl World {
             spawned: VecDeque::new(),
             waiters: Map::default(),
             tokens: Map::default(),
+            moments: 0,
+            taking_in: TakingIn::default(),
             next_token: 1,
             options,
         }
@@ -334,10 +366,27 @@ impl World {
         self.failures.push((op, step, errno));
     }
 
+    /// A number for the request that is now made: greater than those of all requests made and replies taken in before.
+    pub(crate) fn next_request(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
+    }
+
+    /// The reply to the request with this number is taken in from here on.
+    pub(crate) fn takes_in(&mut self, number: u64) {
+        self.moments += 1;
+        self.taking_in = TakingIn { number, began: self.moments };
+    }
+
+    /// How far [`World::next_request`] has come.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moments
+    }
+
     /// Sends a request for an operation. Locks that it wants were noted by [`World::want`].
-    pub(crate) fn send(&mut self, op: OpId, step: Step, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
+    pub(crate) fn send(&mut self, sender: Sender, dest: Dest, opcode: Opcode, body: Bytes, bulk: Bytes) {
         let wants = core::mem::take(&mut self.wants);
-        crate::imports::submit(self, op, step, dest, opcode, body, bulk, wants);
+        crate::imports::submit(self, sender, dest, opcode, body, bulk, wants);
     }
 
     /// The request now being made changes what a name leads to.

@@ -72,6 +72,24 @@ fn a_known_file_is_opened_and_closed_for_reading_without_a_request() {
     }
 }
 
+/// After a crash another client may find the file under no name, or another under its name: until the server knows that it is
+/// open, it must not be open.
+#[test]
+fn a_file_whose_name_a_crash_may_take_is_not_opened_here() {
+    let (mut c, a, b, dir, ino) = known();
+    c.slow_media = true;
+    rename(&mut c, a, dir, "f", "g");
+    c.walk(b, "d/g").unwrap();
+    c.requests.clear();
+    let fh = c.open(b, ino, READING).unwrap();
+    assert_eq!(c.requests.get("mds_reint"), Some(&1), "{:?}", c.requests);
+    c.close(b, fh).unwrap();
+    c.slow_media = false;
+    c.pass(Duration::from_secs(10));
+    c.call(b, Call::Statfs { ino: 1 }).unwrap();
+    open_here(&mut c, b, ino);
+}
+
 /// What attributes do not allow is refused by the server, in its words.
 #[test]
 fn who_may_not_read_is_refused() {

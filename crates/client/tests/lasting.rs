@@ -42,6 +42,48 @@ fn syncfs_waits_for_cuts_of_objects() {
 }
 
 #[test]
+fn a_read_behind_the_end_holds_no_lock_up() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, fh) = large_file(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    let other = c.open(b, ino, 2).unwrap();
+    let read = c.send(a, Call::Read { fh, offset: 200_000, length: 4096 });
+    assert!(!c.answered(a, read), "it lets others go first");
+    let before = c.now;
+    let write = c.send(
+        b,
+        Call::Write {
+            fh: other,
+            ino: 0,
+            offset: 200_000,
+            data: vec![8; 10].into(),
+            write_back: false,
+            kill_priv: false,
+        },
+    );
+    assert!(c.answered(b, write) && c.now == before, "and a writer does not wait for it");
+    // It sees what is there when it is answered.
+    assert!(matches!(c.answer(a, read), Ok(Answer::Data(data)) if data[..] == [8; 10]));
+}
+
+#[test]
+fn an_fsync_waits_for_every_stripe() {
+    let mut c = Cluster::new(3);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: cluster::wish(64 << 10, -1, 0) }).unwrap();
+    assert_eq!(c.write(a, fh, 0, &vec![7; 192 << 10]), Ok(192 << 10));
+    c.requests.clear();
+    c.slow_media = true;
+    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    assert_eq!((c.requests.get("ost_write"), c.requests.get("ost_sync")), (Some(&3), Some(&3)));
+    assert!(!c.answered(a, sync), "nothing of it is durable");
+    c.slow_media = false;
+    assert_eq!(c.answer(a, sync), Ok(Answer::Done));
+}
+
+#[test]
 fn an_answered_cut_outlives_an_unmount_while_its_target_is_away() {
     let mut c = Cluster::new(1);
     let (a, b) = (c.mount(), c.mount());

@@ -341,6 +341,39 @@ fn record_locks_wait_are_interrupted_and_survive_a_restart() {
     c.call(b, flock(theirs, 7)).unwrap();
 }
 
+/// The server recovers when the wait is interrupted: what it is told then it has forgotten when the request comes again.
+#[test]
+fn a_wait_for_a_record_lock_that_is_interrupted_while_its_server_is_away_ends() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, ours) = c.create(a, 1, "f").unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    let set = |fh| Call::Setlk { fh, owner: 1, lock: lock(RecordLockKind::Exclusive, 0, 9), wait: true, flock: false };
+    c.call(a, set(ours)).unwrap();
+    for restarts in [true, false] {
+        let id = c.send(b, set(theirs));
+        c.pass(Duration::from_secs(1));
+        assert!(!c.answered(b, id));
+        let at = c.server("fs-MDT0000");
+        if restarts {
+            c.kill(at);
+        } else {
+            c.cut(b);
+        }
+        let now = c.now;
+        c.nodes[b].machine.handle(now, Event::Interrupt { id });
+        c.run();
+        if restarts {
+            c.start(at);
+        }
+        c.pass(Duration::from_secs(60));
+        assert!(c.answered(b, id), "restarts {restarts}");
+        assert_eq!(c.answer(b, id), Err(Errno::EINTR));
+    }
+    assert!(stdx::marks::count("record_abandoned_again") > 0);
+}
+
 /// A close tells of the process only, and not of the open file description that a lock of `F_OFD_SETLK` belongs to.
 #[test]
 fn locks_of_an_open_file_description_go_with_it_and_no_others() {
@@ -399,6 +432,55 @@ fn a_client_that_was_silent_is_evicted_and_starts_anew() {
     }
     c.close(a, again).unwrap();
     c.create(a, 1, "g").unwrap();
+}
+
+/// Bytes that were not written back when their target gave the client up. Nobody has the file open that could be told at `fsync`, so
+/// who opens it next is, once, also if the client has forgotten the node meanwhile.
+#[test]
+fn bytes_of_a_closed_file_that_an_eviction_takes_are_told_to_who_opens_it() {
+    for forgets in [false, true] {
+        let mut c = Cluster::new(1);
+        let write_back_after = Duration::from_secs(20);
+        let a = c.begin_mount(Options { max_nodes: 16, write_back_after, ..Cluster::options(0) });
+        c.until(|c| c.nodes[a].mounted);
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &[7; 300_000]).unwrap();
+        c.close(a, fh).unwrap();
+        c.cut(a);
+        let uuid = Cluster::options(0).uuid.to_string();
+        c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.evict_client", &uuid);
+        c.until(|c| c.log.iter().any(|line| line.contains("are lost (its lock was lost")));
+        if forgets {
+            c.call(a, Call::Forget { ino: f.ino, count: 1 }).unwrap();
+            for number in 0..64 {
+                let made = c.mkdir(a, 1, &format!("d{number}")).unwrap();
+                c.call(a, Call::Forget { ino: made.ino, count: 1 }).unwrap();
+            }
+            assert_eq!(c.walk(a, "f"), Ok(f.ino));
+        }
+        assert_eq!(c.open(a, f.ino, 0).map(drop), Err(Errno::EIO), "forgets {forgets}: {:#?}", c.log);
+        let fh = c.open(a, f.ino, 0).unwrap();
+        assert_ne!(&c.read(a, fh, 0, 300_000).unwrap()[..], &[7; 300_000]);
+    }
+}
+
+/// The request for the root meets an eviction: the mount asks once more.
+#[test]
+fn a_client_that_is_evicted_while_it_mounts_mounts() {
+    let mut c = Cluster::new(1);
+    c.tamper = Some(Box::new(|to_client, _, frame| {
+        let root = to_client && frame.header.opcode == Opcode::MdsGetattr as u16;
+        if root { Vec::new() } else { vec![frame] }
+    }));
+    let a = c.begin_mount(Cluster::options(0));
+    c.pass(Duration::from_secs(2));
+    assert!(!c.nodes[a].mounted);
+    c.tamper = None;
+    let uuid = Cluster::options(0).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    c.until(|c| c.nodes[a].mounted || c.nodes[a].failed.is_some());
+    assert_eq!(c.nodes[a].failed, None);
+    assert!(stdx::marks::count("mount_evicted") > 0);
 }
 
 /// Changes that a restarted server did not have any more, and that nobody brought it: the log names them, and the next call that
@@ -562,6 +644,24 @@ fn a_read_that_waits_for_a_server_can_be_interrupted() {
     assert_eq!(c.answer(b, id), Err(Errno::EINTR));
     c.start(at);
     c.getattr(b, dir).unwrap();
+}
+
+#[test]
+fn a_change_that_is_on_its_way_is_answered_with_what_came_of_it_although_its_call_is_interrupted() {
+    let mut c = Cluster::new(0);
+    let (a, b) = (c.mount(), c.mount());
+    let at = c.server("fs-MDT0000");
+    c.kill(at);
+    let id = c.send_as(a, cred(0), Call::Mkdir { parent: 1, name: name("d"), mode: 0o755 });
+    c.pass(Duration::from_secs(1));
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Interrupt { id });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(a, id), "a program that is told EINTR would take it for not done");
+    c.start(at);
+    let answer = c.answer(a, id);
+    let there = c.lookup(b, 1, "d").unwrap().ino;
+    assert!(matches!(&answer, Ok(Answer::Entry(made)) if made.ino == there), "{answer:?}");
 }
 
 /// A client dies with locks at every target. Another meets them one after another, and waits about as long as for one.

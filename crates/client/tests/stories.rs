@@ -1027,6 +1027,33 @@ fn what_programs_do_is_counted_in_lustres_words() {
 
 /// A program reads a small file while another one of the same client cuts it: it gets the bytes from before or from after, whatever the order
 /// in which the server's answers come.
+/// Two clients write at different places, each under a lock of its own, and one of them cuts the file behind the other's lock.
+#[test]
+fn who_has_locked_the_beginning_of_a_file_says_nothing_of_its_end() {
+    let mut c = Cluster::new(1);
+    let (maker, low, high) = (c.mount(), c.mount(), c.mount());
+    let (f, fh) = c.create(maker, 1, "f").unwrap();
+    assert_eq!(c.write(maker, fh, 0, &vec![1; 1 << 20]), Ok(1 << 20));
+    let places = [(low, 0), (high, 512 << 10)].map(|(node, offset)| {
+        c.lookup(node, 1, "f").unwrap();
+        (node, c.open(node, f.ino, 2).unwrap(), offset)
+    });
+    // Both wait for the maker's lock, so each is given what the other does not want.
+    let calls = places.map(|(node, fh, offset)| {
+        let data = Bytes::from(vec![2; 100]);
+        let call = Call::Write { fh, ino: 0, offset, data, write_back: false, kill_priv: false };
+        (node, c.send_quietly(node, cred(0), call))
+    });
+    c.run();
+    for (node, id) in calls {
+        assert_eq!(c.answer(node, id), Ok(Answer::Written(100)));
+    }
+    let set = SetStat { size: Some(768 << 10), ..SetStat::default() };
+    c.call(high, Call::Setattr { ino: f.ino, set }).unwrap();
+    assert_eq!(c.getattr(maker, f.ino).unwrap().size, 768 << 10);
+    assert_eq!(c.getattr(low, f.ino).unwrap().size, 768 << 10);
+}
+
 #[test]
 fn a_read_beside_a_truncation_sees_one_state() {
     let data = [7; 300];

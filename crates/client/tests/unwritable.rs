@@ -224,6 +224,22 @@ fn what_was_written_before_a_restart_is_written_again_when_the_disk_has_space() 
     assert!(!c.log.iter().any(|line| line.contains("evicts") || line.contains("are lost")), "{:?}", c.log);
 }
 
+/// A disk that fails once while changes are done again costs nobody anything.
+#[test]
+fn what_was_written_before_a_restart_is_written_again_when_the_disk_has_failed_once() {
+    let (mut c, a, ino, fh) = with_file();
+    let b = c.mount();
+    let other = c.open(b, ino, 0).unwrap();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    assert_eq!(c.read(b, other, MIB, 10).unwrap()[..], [2; 10]);
+    c.fail_next("fs-OST0000", Errno::EIO);
+    c.restart("fs-OST0000");
+    c.pass(Duration::from_secs(5));
+    fsync(&mut c, a, fh).unwrap();
+    assert_eq!(c.read(b, other, MIB, 8192).unwrap()[..], [2; 8192]);
+    assert!(!c.log.iter().any(|line| line.contains("evicts") || line.contains("are lost")), "{:?}", c.log);
+}
+
 #[test]
 fn the_end_of_a_mount_gives_up_after_a_while_and_says_so() {
     let (mut c, a, _, fh) = with_file();

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,55 @@ pub fn mode(file: &Path) -> u32 {
     std::fs::metadata(file).expect("it is there").permissions().mode() & 0o7777
 }
 
+/// How a mount makes changes. The cases by Lustre's numbers are played in both ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// As mounts do without options: in directories that they have to themselves behind the programs' backs, in batches.
+    WriteBack,
+    /// Each change is a request of its own, and answered before the program goes on (`-o sync_metadata`).
+    Synchronous,
+}
+
+/// A program that has a file open and closes it when it is told to, like Lustre's `multiop FILE O_c`: its exit status tells
+/// what its open and its close gave.
+#[derive(Debug)]
+pub struct Multiop(Child);
+
+impl Multiop {
+    /// Opens a file that is there, for writing. When it has done so the caller must find out.
+    pub fn open(file: &Path) -> Multiop {
+        let mut command = std::process::Command::new("dd");
+        command.arg(format!("of={}", file.display())).args(["conv=notrunc", "status=none"]);
+        Multiop(command.stdin(Stdio::piped()).spawn().expect("dd is part of the system"))
+    }
+
+    /// Lets it close the file, and gives its exit status.
+    ///
+    /// # Panics
+    /// It does not end.
+    #[track_caller]
+    pub fn close(mut self) -> i32 {
+        drop(self.0.stdin.take());
+        let mut status = None;
+        wait_for("the program that closes its file ends", || {
+            status = self.0.try_wait().expect("it is a child");
+            status.is_some()
+        });
+        status.and_then(|status| status.code()).expect("no signal ended it")
+    }
+}
+
 impl Shape {
+    /// A mount that makes changes in this way and another that makes each as a request, one object target, and faults allowed
+    /// everywhere.
+    pub fn with_faults_in(mode: Mode) -> Shape {
+        let sync_metadata = match mode {
+            Mode::WriteBack => vec![1],
+            Mode::Synchronous => vec![0, 1],
+        };
+        Shape { mounts: 2, sync_metadata, ..Shape::with_faults() }
+    }
+
     /// One mount, one object target, and faults allowed everywhere. Each change is a request, so that a fault meets the one that is meant.
     pub fn with_faults() -> Shape {
         Shape {
@@ -102,18 +151,77 @@ impl Cluster {
         self.set_on(Which::Mdt, "fail_loc", &format!("{loc:#x}")).ok();
     }
 
-    /// So many files in a new directory of the first mount, with the mode 0644.
+    /// So many files in a new directory, with the mode 0644, made by one of the mounts; as the first mount calls them.
     #[track_caller]
-    pub fn make_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
-        let folder = self.mount(0).join(folder);
-        std::fs::create_dir(&folder).expect("it is new");
-        let files: Vec<PathBuf> = (0..count).map(|at| folder.join(format!("f{at}"))).collect();
-        for file in &files {
-            std::fs::write(file, b"").expect("it can be made");
-            chmod(0o644, file);
+    fn make_files_by(&self, maker: usize, folder: &str, count: usize) -> Vec<PathBuf> {
+        let made = self.mount(maker).join(folder);
+        std::fs::create_dir(&made).expect("it is new");
+        for at in 0..count {
+            let file = made.join(format!("f{at}"));
+            std::fs::write(&file, b"").expect("it can be made");
+            chmod(0o644, &file);
         }
+        adamant(["sync", &made.display().to_string()]).ok();
+        let folder = self.mount(0).join(folder);
+        let files: Vec<PathBuf> = (0..count).map(|at| folder.join(format!("f{at}"))).collect();
+        files.iter().for_each(|file| assert_eq!(mode(file), 0o644, "{}", file.display()));
         wait_for("nothing is in flight", || self.in_flight() == 0);
         files
+    }
+
+    /// So many files with the mode 0644 in a new directory. The last mount makes them: to the first they are others' files, so
+    /// that each change of one is a request, in whichever way it makes changes.
+    #[track_caller]
+    pub fn make_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
+        self.make_files_by(self.mounts().len() - 1, folder, count)
+    }
+
+    /// The same, but the first mount makes them: if it may, it changes them behind the programs' backs.
+    #[track_caller]
+    pub fn make_own_files(&self, folder: &str, count: usize) -> Vec<PathBuf> {
+        self.make_files_by(0, folder, count)
+    }
+
+    /// Arms a site and changes the mode of files of the first mount's own behind the program's back: that waits for nobody. One
+    /// request with changes is on its way.
+    #[track_caller]
+    pub fn chmod_behind(&self, loc: u32, to: u32, files: &[PathBuf]) {
+        self.fail_loc(loc);
+        let start = Instant::now();
+        files.iter().for_each(|file| chmod(to, file));
+        self.await_hit();
+        assert!(start.elapsed() < Duration::from_secs(5), "a program waited for what was lost: {:?}", start.elapsed());
+        assert_eq!(self.in_flight(), 1, "one batch is on its way, the others wait for it");
+    }
+
+    /// A number of the first mount about changes behind the programs' backs.
+    #[track_caller]
+    fn write_back(&self, key: &str) -> usize {
+        let text = self.mdc_parameter("metadata_write_back");
+        let count = text.lines().find_map(|line| line.strip_prefix(key)).expect("a number");
+        count.trim().parse().expect("a number")
+    }
+
+    /// How many batches of changes the first mount has sent, each counted once.
+    #[track_caller]
+    pub fn batches(&self) -> usize {
+        self.write_back("batches:")
+    }
+
+    /// How many changes it has made that have no answer.
+    #[track_caller]
+    pub fn outstanding(&self) -> usize {
+        self.write_back("outstanding:")
+    }
+
+    /// Waits until the modes are so for all: the last mount looks.
+    #[track_caller]
+    pub fn await_modes(&self, to: u32, files: &[PathBuf]) {
+        let seen = self.mount(self.mounts().len() - 1);
+        for file in files {
+            let file = seen.join(file.strip_prefix(self.mount(0)).expect("it is in the first mount"));
+            assert_eq!(mode(&file), to, "{}", file.display());
+        }
     }
 
     /// Arms a site and begins to change the mode of files, each in a process of its own: each holds a slot until it is

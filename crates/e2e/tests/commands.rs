@@ -157,6 +157,15 @@ fn output_that_nobody_reads_is_no_failure() {
     drop(reader);
     let unread = run(writer.into());
     assert_eq!((unread.status.code(), String::from_utf8_lossy(&unread.stderr).as_ref()), (Some(0), ""));
+    // Standard error, likewise: `adamant ... 2>&1 | head -1`.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for words in [&["lfs", "df", "/nowhere"][..], &["lctl", "get_param", "no.such"], &["lctl", "frobnicate"], &[]] {
+        let ended =
+            Process::new(binary()).args(words).stderr(writer.try_clone().unwrap()).stdout(Stdio::null()).status();
+        let code = ended.unwrap().code();
+        assert!(matches!(code, Some(1 | 2)), "{words:?}: {code:?}");
+    }
     let full = run(fs::File::options().write(true).open("/dev/full").unwrap().into());
     let told = String::from_utf8_lossy(&full.stderr).into_owned();
     assert_eq!((full.status.code(), told.lines().count()), (Some(1), 1), "{told}");
@@ -456,6 +465,67 @@ fn from_afar(cluster: &Cluster, mdt: &str) {
     ask(Which::Mdt, &["set_param", "-P", "x=1"]).refused_with(&["--host"]);
     let nobody = adamant(["lctl", "--host", &e2e::cluster::free_nid(), "get_param", &exports]).run();
     assert!(nobody.code != Some(0) && nobody.stderr.contains("is a server running there"), "{nobody}");
+}
+
+/// Two mounts of one file system on one node, whose parameters have equal values.
+#[test]
+fn mounts_of_a_node_are_told_apart_by_their_devices() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("devices of mounts", Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape { osts: 1, ..Shape::mounts(2) });
+    let fsname = &cluster.fsname;
+    fs::write(cluster.mount(0).join("f"), "x").unwrap();
+    let instances: Vec<String> = (0..2)
+        .map(|index| {
+            let mount = cluster.mount(index).display().to_string();
+            let names =
+                lctl(&["--device", &mount, "get_param", "-N", &format!("mdc.{fsname}-MDT0000-mdc-*.state")]).ok();
+            let part = names.trim().strip_suffix(".state").and_then(|name| name.rsplit_once('-'));
+            part.map(|(_, instance)| instance.to_owned()).expect("the instance")
+        })
+        .collect();
+    assert!(instances[0] != instances[1] && instances.iter().all(|it| it.len() == 16), "{instances:?}");
+    // The pattern of Lustre's scripts, and one without the instance.
+    for pattern in [format!("mdc.{fsname}-MDT0000-mdc-*"), format!("mdc.{fsname}-MDT0000-mdc")] {
+        let told = lctl(&["get_param", &format!("{pattern}.max_mod_rpcs_in_flight")]).ok();
+        let line = |it: &String| format!("mdc.{fsname}-MDT0000-mdc-{it}.max_mod_rpcs_in_flight=7");
+        let mut want: Vec<String> = instances.iter().map(line).collect();
+        want.sort();
+        assert_eq!(told.lines().collect::<Vec<_>>(), want, "{pattern}");
+    }
+    let set = |name: &str| lctl(&["set_param", name]).ok();
+    set(&format!("mdc.{fsname}-MDT0000-mdc-{}.max_mod_rpcs_in_flight=5", instances[1]));
+    let values = lctl(&["get_param", "-n", &format!("mdc.{fsname}-MDT0000-mdc-*.max_mod_rpcs_in_flight")]).ok();
+    assert_eq!(values.lines().collect::<std::collections::BTreeSet<_>>(), ["5", "7"].into());
+    let devices = lctl(&["dl"]).ok();
+    for it in &instances {
+        for (kind, name) in [
+            ("llite", format!("{fsname}-{it}")),
+            ("mdc", format!("{fsname}-MDT0000-mdc-{it}")),
+            ("osc", format!("{fsname}-OST0000-osc-{it}")),
+            ("mgc", format!("MGS-mgc-{it}")),
+            ("lov", format!("{fsname}-clilov-{it}")),
+            ("lmv", format!("{fsname}-clilmv-{it}")),
+        ] {
+            let words = devices.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let row = words.into_iter().find(|words| words.get(3) == Some(&name.as_str())).expect(&name);
+            assert_eq!((row.len(), row[1], row[2]), (6, "UP", kind), "{row:?}");
+            assert!(row[5].parse::<u64>().is_ok_and(|count| count > 0), "{row:?}");
+            let uuid = lctl(&["--device", &name, "get_param", "-n", "llite.*.uuid"]).ok();
+            assert_eq!(uuid.trim(), row[4], "a device names its mount");
+        }
+    }
+    let target = devices.lines().find(|line| line.contains(&format!(" mdt {fsname}-MDT0000 "))).unwrap();
+    assert!(
+        target.split_whitespace().nth(5).unwrap().parse::<u64>().unwrap() > 2,
+        "two mounts and the server: {target}"
+    );
+    for path in ["llite", "lov", "lmv"] {
+        let names = lctl(&["list_param", &format!("{path}.{fsname}*")]).ok();
+        assert_eq!(names.lines().count(), 2, "{names}");
+    }
 }
 
 #[test]

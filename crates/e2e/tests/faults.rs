@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use e2e::faults::wait_for;
+use e2e::faults::{Mode, wait_for};
 use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
 
 const DROP_RPC: u32 = 0x505;
@@ -51,13 +51,12 @@ fn each_process_has_its_own_table() {
 }
 
 /// A client that loses what it sends: nothing is done until it has noticed, and then all of it once.
-#[test]
-fn a_client_that_loses_what_it_sends_sends_it_again() {
+fn sends_again_what_it_lost(mode: Mode) {
     if !needs_root() {
         return;
     }
-    let story = Story::begin("a client loses requests", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::with_faults());
+    let story = Story::begin(&format!("a client loses requests, {mode:?}"), Duration::from_secs(60));
+    let cluster = Cluster::start(&story, Shape::with_faults_in(mode));
     cluster.await_mount();
     let mount = cluster.mount(0).to_path_buf();
     cluster.resend_after(Duration::from_secs(2));
@@ -69,10 +68,20 @@ fn a_client_that_loses_what_it_sends_sends_it_again() {
     let waiting = std::thread::spawn(move || std::fs::create_dir(folder).map(|()| start.elapsed()));
     wait_for("a change is waited for", || cluster.in_flight() == 1);
     set(0);
-    assert!(!waiting.is_finished());
+    assert_eq!(waiting.is_finished(), mode == Mode::WriteBack, "{mode:?}");
     let took = waiting.join().unwrap().unwrap();
-    assert!(mount.join("d/e").is_dir());
-    story.note(&format!("sent again after {took:.1?}"));
+    assert!(cluster.mount(1).join("d/e").is_dir());
+    story.note(&format!("the program went on after {took:.1?}, others saw it after {:.1?}", start.elapsed()));
+}
+
+#[test]
+fn a_client_that_loses_what_it_sends_sends_it_again() {
+    sends_again_what_it_lost(Mode::Synchronous);
+}
+
+#[test]
+fn a_client_that_loses_a_batch_sends_it_again() {
+    sends_again_what_it_lost(Mode::WriteBack);
 }
 
 /// The guide's table of sites is that of the program.

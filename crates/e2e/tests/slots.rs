@@ -1,12 +1,21 @@
-//! Many changes in flight per client, with real processes: cases of Lustre's sanity and conf-sanity by their numbers.
+//! Many changes in flight per client, with real processes: cases of Lustre's sanity and conf-sanity by their numbers, each in
+//! both modes of a mount.
 
 use std::time::Duration;
 
+use e2e::faults::{Mode, wait_for};
 use e2e::{Cluster, Shape, Story, Which, adamant, needs_root};
 
-/// The client's parameters of the metadata target.
+/// The client's parameters of the metadata target, as Lustre's scripts name them.
 fn mdc(cluster: &Cluster, name: &str) -> String {
-    format!("mdc.{}-MDT0000-mdc*.{name}", cluster.fsname)
+    format!("mdc.{}-MDT0000-mdc-*.{name}", cluster.fsname)
+}
+
+fn shape(mode: Mode) -> Shape {
+    match mode {
+        Mode::WriteBack => Shape::mounts(1),
+        Mode::Synchronous => Shape::synchronous(1),
+    }
 }
 
 fn set(cluster: &Cluster, name: &str, value: &str) -> e2e::Outcome {
@@ -26,13 +35,12 @@ fn histogram(cluster: &Cluster) -> Vec<(usize, u64)> {
 }
 
 /// 10 processes make 1000 files each in directories of their own, and 10 remove them.
-#[test]
-fn sanity_182_processes_of_one_client_change_side_by_side() {
+fn processes_of_one_client_change_side_by_side(mode: Mode) {
     if !needs_root() {
         return;
     }
-    let story = Story::begin("sanity 182", Duration::from_secs(120));
-    let cluster = Cluster::start(&story, Shape::synchronous(1));
+    let story = Story::begin(&format!("sanity 182 {mode:?}"), Duration::from_secs(120));
+    let cluster = Cluster::start(&story, shape(mode));
     set(&cluster, "rpc_stats", "0").ok();
     let names: Vec<String> = (0..10)
         .map(|at| {
@@ -52,7 +60,12 @@ fn sanity_182_processes_of_one_client_change_side_by_side() {
     }
     let rows = histogram(&cluster);
     story.note(&format!("changes in flight: {rows:?}"));
-    assert!(rows.iter().any(|(in_flight, times)| *in_flight > 1 && *times > 0), "one at a time: {rows:?}");
+    // Batches leave one at a time, each with the changes of all ten.
+    if mode == Mode::Synchronous {
+        assert!(rows.iter().any(|(in_flight, times)| *in_flight > 1 && *times > 0), "one at a time: {rows:?}");
+    } else {
+        assert!(cluster.batches() > 0, "nothing was made behind the programs' backs");
+    }
     let limit: usize = cluster.parameter(&mdc(&cluster, "max_mod_rpcs_in_flight")).parse().unwrap();
     assert!(rows.iter().all(|(in_flight, _)| *in_flight <= limit + 1), "{limit} and one close: {rows:?}");
     for at in 0..10 {
@@ -60,29 +73,50 @@ fn sanity_182_processes_of_one_client_change_side_by_side() {
     }
 }
 
-/// The import tells that the feature is granted, and how many changes the target takes.
 #[test]
-fn sanity_245_the_import_tells_of_the_feature() {
+fn sanity_182_processes_of_one_client_change_side_by_side() {
+    processes_of_one_client_change_side_by_side(Mode::WriteBack);
+}
+
+#[test]
+fn sanity_182_processes_of_one_client_change_side_by_side_sync_metadata() {
+    processes_of_one_client_change_side_by_side(Mode::Synchronous);
+}
+
+/// The import tells that the feature is granted, and how many changes the target takes.
+fn the_import_tells_of_the_feature(mode: Mode) {
     if !needs_root() {
         return;
     }
-    let story = Story::begin("sanity 245", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::synchronous(1));
+    let story = Story::begin(&format!("sanity 245 {mode:?}"), Duration::from_secs(60));
+    let cluster = Cluster::start(&story, shape(mode));
     let import = cluster.parameter(&mdc(&cluster, "import"));
     let flags = import.lines().find(|line| line.contains("connect_flags")).expect("flags");
     assert!(flags.contains("multi_mod_rpcs"), "{import}");
     assert!(import.contains("max_mod_rpcs: 8"), "{import}");
+    let name = import.lines().find_map(|line| line.trim().strip_prefix("name: ")).expect("a name");
+    let instance = name.strip_prefix(&format!("{}-MDT0000-mdc-", cluster.fsname)).expect("Lustre's form");
+    assert!(instance.len() == 16 && instance.bytes().all(|digit| digit.is_ascii_hexdigit()), "{name}");
     story.note("told");
 }
 
-/// What `lr_reader` shows of targets, running and stopped.
 #[test]
-fn sanity_252_the_reader_of_sessions() {
+fn sanity_245_the_import_tells_of_the_feature() {
+    the_import_tells_of_the_feature(Mode::WriteBack);
+}
+
+#[test]
+fn sanity_245_the_import_tells_of_the_feature_sync_metadata() {
+    the_import_tells_of_the_feature(Mode::Synchronous);
+}
+
+/// What `lr_reader` shows of targets, running and stopped.
+fn the_reader_of_sessions(mode: Mode) {
     if !needs_root() {
         return;
     }
-    let story = Story::begin("sanity 252", Duration::from_secs(60));
-    let mut cluster = Cluster::start(&story, Shape::synchronous(1));
+    let story = Story::begin(&format!("sanity 252 {mode:?}"), Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, shape(mode));
     let folder = cluster.mount(0).join("d");
     std::fs::create_dir(&folder).unwrap();
     std::fs::File::open(&folder).unwrap().sync_all().unwrap();
@@ -112,28 +146,98 @@ fn sanity_252_the_reader_of_sessions() {
     assert_eq!(wrong.code, Some(1), "{wrong}");
 }
 
-/// What a client may ask for: not more than the target offers, and less than its requests in flight.
 #[test]
-fn conf_sanity_86c_limits_of_changes_in_flight() {
+fn sanity_252_the_reader_of_sessions() {
+    the_reader_of_sessions(Mode::WriteBack);
+}
+
+#[test]
+fn sanity_252_the_reader_of_sessions_sync_metadata() {
+    the_reader_of_sessions(Mode::Synchronous);
+}
+
+/// A value that is refused because it is out of range.
+#[track_caller]
+fn out_of_range(cluster: &Cluster, name: &str, value: u64, why: &str) {
+    let before = cluster.mdc_parameter(name);
+    let outcome = set(cluster, name, &value.to_string());
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("Numerical result out of range"), "{why}: {outcome}");
+    assert_eq!(cluster.mdc_parameter(name), before, "{why}");
+}
+
+/// How many requests and how many changes the client may have in flight.
+fn limits(cluster: &Cluster) -> (u64, u64) {
+    let value = |name: &str| cluster.mdc_parameter(name).parse().expect("a number");
+    (value("max_rpcs_in_flight"), value("max_mod_rpcs_in_flight"))
+}
+
+/// Mounts again, with what the target offers now.
+fn remount(cluster: &mut Cluster, offer: u64) {
+    cluster.unmount(0);
+    cluster.set_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight", &offer.to_string()).ok();
+    cluster.mount_again(0);
+    cluster.await_mount();
+}
+
+/// What a client may ask for: not more than the target offers, and less than its requests in flight. As in Lustre of 2015; with
+/// `max_mod_rpcs_raise` as in later ones, where setting the one raises the other.
+fn limits_of_changes_in_flight(mode: Mode) {
     if !needs_root() {
         return;
     }
-    let story = Story::begin("conf-sanity 86c", Duration::from_secs(60));
-    let cluster = Cluster::start(&story, Shape::synchronous(1));
-    let value = |name: &str| cluster.parameter(&mdc(&cluster, name));
-    assert_eq!((value("max_rpcs_in_flight"), value("max_mod_rpcs_in_flight")), ("8".into(), "7".into()));
-    for (wrong, why) in [("8", "not below max_rpcs_in_flight"), ("0", "none"), ("513", "too many"), ("x", "no number")]
-    {
-        let outcome = set(&cluster, "max_mod_rpcs_in_flight", wrong);
-        assert_ne!(outcome.code, Some(0), "{why}: {outcome}");
-        assert_eq!(value("max_mod_rpcs_in_flight"), "7", "{why}");
+    let story = Story::begin(&format!("conf-sanity 86c {mode:?}"), Duration::from_secs(60));
+    let mut cluster = Cluster::start(&story, shape(mode));
+    cluster.await_mount();
+    let offer = cluster.get_on(Which::Mdt, "mdt.*.max_mod_rpcs_in_flight").parse().expect("a number");
+    let (requests, changes) = limits(&cluster);
+    assert_eq!((offer, requests, changes), (8, 8, 7));
+
+    // The target offers as many as the client has requests in flight, and no less.
+    remount(&mut cluster, requests);
+    for (wrong, why) in [(requests, "not below max_rpcs_in_flight"), (0, "none"), (513, "more than there are slots")] {
+        out_of_range(&cluster, "max_mod_rpcs_in_flight", wrong, why);
     }
-    set(&cluster, "max_rpcs_in_flight", "10").ok();
-    let beyond = set(&cluster, "max_mod_rpcs_in_flight", "9");
-    assert_ne!(beyond.code, Some(0), "the target offers 8: {beyond}");
-    set(&cluster, "max_mod_rpcs_in_flight", "8").ok();
+    let nonsense = set(&cluster, "max_mod_rpcs_in_flight", "x");
+    assert!(nonsense.code == Some(1) && nonsense.stderr.contains("Invalid argument"), "{nonsense}");
+    for (wrong, why) in [(1, "no room for a change"), (513, "more than there are slots")] {
+        out_of_range(&cluster, "max_rpcs_in_flight", wrong, why);
+    }
+
+    // More than it offers.
+    remount(&mut cluster, offer);
+    set(&cluster, "max_rpcs_in_flight", &(offer + 2).to_string()).ok();
+    out_of_range(&cluster, "max_mod_rpcs_in_flight", offer + 1, "the target offers less");
+    set(&cluster, "max_mod_rpcs_in_flight", &offer.to_string()).ok();
+    assert_eq!(limits(&cluster), (offer + 2, offer));
+    // Less than the client would have: it takes what it gets. Lowering the one lowers the other.
+    remount(&mut cluster, 3);
+    assert_eq!(limits(&cluster), (8, 3));
+    set(&cluster, "max_rpcs_in_flight", "3").ok();
+    assert_eq!(limits(&cluster), (3, 2));
+    remount(&mut cluster, offer);
+
+    // Where the one raises the other, and kept by the MGS: both outlast the mount.
+    let keep = |name: &str, value: u64| {
+        adamant(["lctl", "set_param", "-P", &format!("{}={value}", mdc(&cluster, name))]).ok();
+    };
+    keep("max_mod_rpcs_raise", 1);
+    keep("max_rpcs_in_flight", requests);
+    keep("max_mod_rpcs_in_flight", requests);
+    wait_for("the mount follows", || limits(&cluster) == (requests + 1, requests));
+    remount(&mut cluster, offer);
+    wait_for("the next one does, too", || limits(&cluster) == (requests + 1, requests));
     for at in 0..50 {
         std::fs::write(cluster.mount(0).join(format!("f{at}")), b"x").unwrap();
     }
     story.note("refused and taken");
+}
+
+#[test]
+fn conf_sanity_86c_limits_of_changes_in_flight() {
+    limits_of_changes_in_flight(Mode::WriteBack);
+}
+
+#[test]
+fn conf_sanity_86c_limits_of_changes_in_flight_sync_metadata() {
+    limits_of_changes_in_flight(Mode::Synchronous);
 }

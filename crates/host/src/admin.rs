@@ -54,7 +54,7 @@ pub struct Device {
     /// `UP`; `AT`: a mount that waits for its servers before it is seen; `ST`: it stops, and was a mount that still writes back what
     /// programs have written.
     pub state: String,
-    /// `mgs`, `mdt`, `obdfilter`, `mdc`, `osc`, `mgc`.
+    /// `mgs`, `mdt`, `obdfilter`; of a mount `client`, `llite`, `lmv`, `lov`, `mgc`, `mdc`, `osc`.
     pub kind: String,
     /// `adamant-MDT0000`.
     pub name: String,
@@ -62,6 +62,9 @@ pub struct Device {
     pub uuid: String,
     /// Where it listens or is mounted.
     pub place: String,
+    /// How much refers to it, if it is known.
+    #[serde(default)]
+    pub refs: Option<u64>,
 }
 
 /// What a process says of itself.
@@ -517,6 +520,7 @@ mod tests {
                     name: "fs-MDT0000".to_owned(),
                     uuid: uuid.to_owned(),
                     place: String::new(),
+                    refs: None,
                 }],
                 waits: Vec::new(),
             }),

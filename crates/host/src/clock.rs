@@ -60,6 +60,11 @@ pub fn seed() -> u64 {
     if filled == bytes.len() { u64::from_le_bytes(bytes) } else { wall_ns() as u64 }
 }
 
+/// What the devices of a mount are named by: like an address in a kernel, as scripts for Lustre know it.
+pub fn instance() -> client::api::Instance {
+    client::api::Instance(0xffff << 48 | seed() >> 16)
+}
+
 /// A random identity.
 pub fn uuid() -> proto::ClientUuid {
     proto::ClientUuid((u128::from(seed()) << 64) | u128::from(seed()))

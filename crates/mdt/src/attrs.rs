@@ -28,6 +28,10 @@ pub fn change(
     check(caller, inode, op, may_truncate)?;
     let has = |bit| op.valid & bit != 0;
     let old = inode.clone();
+    // A write that was made later may have come before this, and whoever wrote goes by the newest time of a change: so does this.
+    // (Only files are written: the time of a directory may lie ahead because somebody set it so, and is no change made then.)
+    let of_data = inode.is_file() && op.valid & (valid::SIZE | valid::MTIME) != 0;
+    let now_ns = if of_data { now_ns.max(inode.lvb().ctime_ns) } else { now_ns };
     if has(valid::UID) {
         inode.uid = op.uid;
     }
@@ -191,6 +195,21 @@ mod tests {
         let mut open = file(0o4555);
         assert_eq!(change(&caller(2, &[]), &mut open, &op(valid::SIZE), NOW, true), Ok(()));
         assert_eq!((open.mode, open.mtime_ns, open.ctime_ns), (S_IFREG | 0o555, NOW, NOW));
+        // A write that was made after it came first.
+        let mut written = Inode { mtime_ns: NOW + 3, ctime_ns: NOW + 3, ..file(0o644) };
+        assert_eq!(change(&caller(1, &[]), &mut written, &op(valid::SIZE), NOW, true), Ok(()));
+        assert_eq!((written.mtime_ns, written.ctime_ns), (NOW + 3, NOW + 3));
+        assert_eq!(change(&caller(1, &[]), &mut written, &op(valid::MTIME), NOW, true), Ok(()));
+        assert_eq!((written.mtime_ns, written.lvb().ctime_ns, written.ctime_ns), (6, NOW + 3, NOW + 3));
+    }
+
+    /// Somebody has set the time of a directory to one that is still to come: that is when it changed for nobody else.
+    #[test]
+    fn a_time_ahead_that_was_set_on_a_directory_is_no_change() {
+        let dir = Inode { mode: S_IFDIR | 0o755, mtime_ns: NOW + 3, ctime_ns: 4, ..file(0) };
+        let all = op(valid::MTIME | valid::ATIME | valid::ATIME_NOW);
+        let changed = run(&caller(1, &[]), &dir, all).unwrap();
+        assert_eq!((changed.atime_ns, changed.mtime_ns, changed.ctime_ns), (NOW, 6, NOW));
     }
 
     #[test]

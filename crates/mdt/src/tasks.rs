@@ -569,3 +569,22 @@ fn fetch(mdt: &mut Mdt, cx: &mut Cx<'_>) -> Result<(), Stop> {
     mdt.fetching = false;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_go_in_order_when_it_is_durable_that_nobody_needs_them() {
+        let objects = |oid| ObjectsKey { fid: Fid::new(Fid::SEQ_FIRST, oid), first: 0 };
+        let mut destroys = Destroys::default();
+        for (transno, oid) in [(5, 1), (6, 2), (8, 3)] {
+            destroys.add(Transno(transno), objects(oid));
+        }
+        assert_eq!(destroys.next(Transno(4)), None, "a crash may bring the file back");
+        assert_eq!(destroys.next(Transno(7)), Some(vec![objects(1), objects(2)]));
+        assert_eq!(destroys.next(Transno(7)), None);
+        assert_eq!(destroys.next(Transno(8)), Some(vec![objects(3)]));
+        assert_eq!(destroys.in_flight(), 2);
+    }
+}

@@ -20,6 +20,8 @@ use target::{Cx, IDENTITY, Stop, format_features};
 
 /// So many records are read at most to find out whether a directory has a name.
 const TOMBSTONES_READ_MAX: usize = 1024;
+/// Links of a directory without directories below it: its name and its own `.`.
+const DIRECTORY_LINKS: u32 = 2;
 /// Version of what is not there.
 pub const NO_ENTRY: u64 = 1;
 
@@ -255,7 +257,16 @@ pub fn put_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, name: &Bytes, t
     if place.entry.is_none() {
         dir.inode.dir.entries += 1;
         if place.tombstone {
-            dir.inode.dir.tombstones = dir.inode.dir.tombstones.saturating_sub(1);
+            match dir.inode.dir.tombstones.checked_sub(1) {
+                Some(left) => dir.inode.dir.tombstones = left,
+                None => cx.log(
+                    target::LogLevel::Error,
+                    format!(
+                        "directory {} counts fewer removed names than it has: its record is wrong; run lfsck",
+                        dir.fid()
+                    ),
+                ),
+            }
         }
     }
 }
@@ -276,6 +287,20 @@ pub fn remove_entry(cx: &mut Cx<'_>, dir: &mut Node, place: &Place, tombstone: b
                 format!("directory {} counts fewer names than it has: its record is wrong; run lfsck", dir.fid());
             cx.log(target::LogLevel::Error, line);
         }
+    }
+}
+
+/// A directory has one directory less below it. A count that says that there was none is wrong, and stays as it is: the names count.
+pub fn subdirectory_gone(cx: &mut Cx<'_>, dir: &mut Node) {
+    if dir.inode.nlink > DIRECTORY_LINKS {
+        dir.inode.nlink -= 1;
+    } else {
+        let line = format!(
+            "directory {} has {} links and loses a directory below it: its record is wrong; run lfsck",
+            dir.fid(),
+            dir.inode.nlink
+        );
+        cx.log(target::LogLevel::Error, line);
     }
 }
 

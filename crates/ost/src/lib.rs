@@ -166,8 +166,13 @@ impl Service for Ost {
 
     fn set_param(&mut self, cx: &mut Cx<'_>, path: &str, value: &str) -> Option<Result<(), Errno>> {
         let base = format!("obdfilter.{}.", cx.name());
-        if path.strip_prefix(&base)? != "degraded" {
-            return None;
+        match path.strip_prefix(&base)? {
+            "degraded" => {}
+            "brw_stats" => {
+                self.stats = Stats::default();
+                return Some(Ok(()));
+            }
+            _ => return None,
         }
         Some(match value.trim() {
             on @ ("0" | "1") => {

@@ -1,42 +1,73 @@
 //! Counts of what the target did, for `obdfilter.*.brw_stats`.
 
-use stdx::tally::{Tally, count_line};
+use core::fmt::Write;
 
-/// What was done since the start.
+/// Reads and writes of up to so many pages, by powers of two: 1, 2, 4 … and all that is more.
+const SIZES: usize = 12;
+/// What the histogram counts in.
+const PAGE: u64 = 4096;
+
+/// What was done since the start, or since it was set to count anew.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    read: Tally,
-    write: Tally,
+    reads: [u64; SIZES],
+    writes: [u64; SIZES],
     /// Truncations, holes, allocations.
     pub punches: u64,
     /// Objects removed.
     pub destroys: u64,
 }
 
+/// Where a request of so many bytes counts.
+fn place(bytes: u64) -> usize {
+    let pages = bytes.div_ceil(PAGE).max(1);
+    (pages.next_power_of_two().trailing_zeros() as usize).min(SIZES - 1)
+}
+
 impl Stats {
     /// A read.
     pub fn read(&mut self, bytes: u64) {
-        self.read.add(bytes);
+        self.reads[place(bytes)] += 1;
     }
 
     /// A write.
     pub fn write(&mut self, bytes: u64) {
-        self.write.add(bytes);
+        self.writes[place(bytes)] += 1;
     }
 
-    /// In Lustre's form, without what was never done.
+    /// In Lustre's form.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        for (name, bytes) in [("read_bytes", self.read), ("write_bytes", self.write)] {
-            if bytes.samples != 0 {
-                text.push_str(&bytes.line(name, "bytes"));
+        let mut text = String::from(
+            "                           read      |     write\n\
+             pages per bulk r/w     rpcs  % cum % |  rpcs        % cum %\n",
+        );
+        let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+        let percent = |part: u64, all: u64| (100 * part).checked_div(all).unwrap_or(0);
+        let all = [sum(&self.reads), sum(&self.writes)];
+        for size in 0..SIZES {
+            let so_far = [sum(&self.reads[..=size]), sum(&self.writes[..=size])];
+            if so_far == [0, 0] {
+                continue;
+            }
+            let [read, write] = [(self.reads[size], 0), (self.writes[size], 1)]
+                .map(|(count, way)| (count, percent(count, all[way]), percent(so_far[way], all[way])));
+            // A string takes all that is written to it.
+            let _ = writeln!(
+                text,
+                "{:<18}{:>10} {:>3} {:>3}   | {:>4} {:>3} {:>3}",
+                format!("{}:", 1u64 << size),
+                read.0,
+                read.1,
+                read.2,
+                write.0,
+                write.1,
+                write.2
+            );
+            if so_far == all {
+                break;
             }
         }
-        for (name, samples) in [("punch", self.punches), ("destroy", self.destroys)] {
-            if samples != 0 {
-                text.push_str(&count_line(name, samples));
-            }
-        }
+        let _ = write!(text, "\npunches: {}\ndestroys: {}\n", self.punches, self.destroys);
         text
     }
 }
@@ -48,13 +79,26 @@ mod tests {
     #[test]
     fn statistics_look_like_lustres() {
         let mut stats = Stats::default();
-        assert_eq!(stats.text(), "");
+        assert_eq!(stats.text().lines().count(), 5, "{}", stats.text());
         stats.write(10);
-        stats.write(4);
+        stats.write(4096);
+        stats.write(4097);
+        stats.write(1 << 20);
+        stats.read(16384);
         stats.punches = 3;
-        assert_eq!(
-            stats.text(),
-            "write_bytes               2 samples [bytes] 4 10 14 116\npunch                     3 samples [reqs]\n"
-        );
+        let text = stats.text();
+        let rows: Vec<&str> = text.lines().skip(2).take_while(|line| !line.is_empty()).collect();
+        assert_eq!(rows[0], "1:                         0   0   0   |    2  50  50");
+        assert_eq!(rows[1], "2:                         0   0   0   |    1  25  75");
+        assert_eq!(rows[2], "4:                         1 100 100   |    0   0  75");
+        assert_eq!(rows.last(), Some(&"256:                       0   0 100   |    1  25 100"));
+        assert!(text.ends_with("punches: 3\ndestroys: 0\n"), "{text}");
+    }
+
+    #[test]
+    fn sizes_are_counted_up_to_the_next_power_of_two() {
+        for (bytes, want) in [(0, 0), (1, 0), (4096, 0), (4097, 1), (12288, 2), (1 << 20, 8), (u64::MAX, SIZES - 1)] {
+            assert_eq!(place(bytes), want, "{bytes}");
+        }
     }
 }

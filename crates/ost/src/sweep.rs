@@ -4,6 +4,8 @@
 //! then on they are like all others that wait to be removed. One task at a time removes some doomed files, makes the removal
 //! durable, and only then forgets them.
 
+use core::time::Duration;
+
 use proto::Transno;
 use schema::{DoomedFile, OstState, Record};
 use store::KeyRange;
@@ -17,8 +19,15 @@ const CHUNK: usize = 64;
 /// Numbers and records in one look.
 const LOOK: usize = 4096;
 
+/// Files that a disk did not let go are tried again after this.
+const RETRY: Duration = Duration::from_secs(30);
+
 /// A task: these files go.
-struct Remove(Vec<u64>);
+struct Remove {
+    files: Vec<u64>,
+    /// It was tried before.
+    again: bool,
+}
 
 /// Loads the state, finds what a crash left over, dooms it.
 pub fn start(ost: &mut Ost, cx: &mut Cx<'_>) -> Result<(), Stop> {
@@ -74,18 +83,28 @@ pub fn go_on(ost: &mut Ost, cx: &mut Cx<'_>) {
     }
     ost.sweeping = true;
     let files = ost.files.take_doomed(cx.last_committed(), CHUNK);
-    cx.spawn(Task::new("remove data files", Remove(files)));
+    cx.spawn(Task::new("remove data files", Remove { files, again: false }));
 }
 
 /// One attempt.
 pub fn task(ost: &mut Ost, cx: &mut Cx<'_>, task: &Task) -> Result<(), Stop> {
-    let Some(Remove(files)) = task.get::<Remove>() else { return Ok(()) };
+    let Some(Remove { files, again }) = task.get::<Remove>() else { return Ok(()) };
+    if *again {
+        cx.sleep(RETRY)?;
+    }
     match remove(cx, files) {
         Err(Stop::Wait) => Err(Stop::Wait),
-        Err(stop) => {
-            // The records stay: the next start tries again.
-            ost.sweeping = false;
-            Err(stop)
+        Err(Stop::Errno(errno)) => {
+            // The records stay.
+            if !again {
+                let (count, pause) = (files.len(), RETRY.as_secs());
+                let line = format!(
+                    "{count} data files that nothing needs cannot be removed ({errno}): tried again every {pause} s"
+                );
+                cx.log(LogLevel::Error, line);
+            }
+            cx.spawn(Task::new("remove data files", Remove { files: files.clone(), again: true }));
+            Ok(())
         }
         Ok(()) => {
             for &file in files {

@@ -82,7 +82,7 @@ const GROUPS: &[Group] = &[
     (
         &["obdfilter.*."],
         &[
-            ("brw_stats", false),
+            ("brw_stats", true),
             ("degraded", true),
             ("filesfree", false),
             ("filestotal", false),

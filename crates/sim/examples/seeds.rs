@@ -1,9 +1,12 @@
-//! Runs seeds and prints what came of them: `seeds FIRST COUNT`, or `seeds SEED` with every line of its trace.
+//! Runs seeds and prints what came of them: `seeds FIRST COUNT`, or `seeds SEED` with every line of its trace. `seeds FIRST COUNT KIND`:
+//! those of them whose plan has this kind of disturbance, a word of its debug form.
 
 use std::time::Instant;
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let kind = words.get(numbers.len()).cloned().unwrap_or_default();
     match numbers[..] {
         [seed] => {
             let report = sim::run_plan(sim::Plan::draw(seed), sim::Keep::Print, sim::Canary::None);
@@ -12,25 +15,26 @@ fn main() {
         }
         [first, count] => {
             let start = Instant::now();
-            let (mut failed, mut undecided) = (0, 0);
+            let (mut failed, mut runs, mut undecided, mut fell) = (0, 0, 0, sim::Counts::default());
             for seed in first..first + count {
-                let report = sim::run_plan(sim::Plan::draw(seed), sim::Keep::Nothing, sim::Canary::None);
-                undecided += report.undecided;
-                if report.undecided > 0 {
-                    println!("{seed} {}: {} undecided", report.plan.profile.name(), report.undecided);
-                }
-                if std::env::var("LONGEST").is_ok()
-                    && let Some((took, call)) = &report.longest
+                let plan = sim::Plan::draw(seed);
+                if !kind.is_empty()
+                    && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: Some"))
+                    && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: true"))
                 {
-                    println!("LONG {} {seed} {} {call}", took.as_millis(), report.plan.profile.name());
+                    continue;
                 }
+                let report = sim::run_plan(plan, sim::Keep::Nothing, sim::Canary::None);
+                runs += 1;
+                fell.add(&report.faults);
+                undecided += report.undecided;
                 if let Some(what) = report.failure {
                     failed += 1;
                     println!("{seed} {}: {what}", report.plan.profile.name());
                 }
             }
-            println!("{failed} of {count} failed, {undecided} undecided, in {:?}", start.elapsed());
+            println!("{failed} of {runs} failed, {undecided} undecided, in {:?}; what fell: {fell}", start.elapsed());
         }
-        _ => println!("seeds FIRST COUNT | seeds SEED"),
+        _ => println!("seeds FIRST COUNT [KIND] | seeds SEED"),
     }
 }

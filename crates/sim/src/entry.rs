@@ -3,12 +3,16 @@
 //! A run that fails says first and last how to see it again.
 
 use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
 
+use crate::disturb::{Disturbances, Partitions};
 use crate::plan::{DiskFaults, NodeFaults, Plan, Profile};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
 use crate::world::Canary;
+use crate::world::faults::Counts;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -21,6 +25,17 @@ pub struct Settings {
     pub scenario: Option<String>,
     /// The first of many seeds.
     pub first_seed: u64,
+    /// So many seeds run at once, each in a thread of its own.
+    pub jobs: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Nothing is wrong.
+    pub fine: bool,
+    /// How many of the seeds ran.
+    pub done: u64,
 }
 
 /// A world with a name.
@@ -146,6 +161,27 @@ const WORLDS: &[World] = &[
         what: "a client dies, and a name that it had removed is there again though no server crashed: the last look must notice",
         plan: || mortal(1),
         canary: Canary::UnlinkAndDie,
+    },
+    World {
+        name: "canary-told",
+        what: "what an eviction takes is told to nobody: the check of the trees must notice",
+        plan: || Plan {
+            processes: 16,
+            calls: 160,
+            sync_metadata: [false; crate::plan::CLIENTS_MAX],
+            write_back_after: Duration::from_secs(5),
+            disturbances: Disturbances {
+                partitions: Some(Partitions {
+                    every: Duration::from_millis(5),
+                    least: Duration::from_secs(200),
+                    most: Duration::from_secs(300),
+                    count: 4,
+                }),
+                ..Disturbances::default()
+            },
+            ..Plan::still(1)
+        },
+        canary: Canary::TellNobody,
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {
@@ -281,38 +317,87 @@ fn mortal(seed: u64) -> Plan {
     Plan { groups: 16, clients: 3, node_faults, ..Plan::shared(seed) }
 }
 
-/// Runs; `stop` is asked between seeds. True: nothing is wrong.
-pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> bool {
+/// Runs; `stop` is asked between seeds.
+pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let alone = |fine| Outcome { fine, done: 1 };
     if let Some(name) = &settings.scenario {
-        return scenario(name, say);
+        return alone(scenario(name, say));
     }
     if let Some(seed) = settings.seed {
-        return one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
+        return alone(one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say));
     }
-    let (mut done, mut events, mut faults, mut undecided) = (0, 0, 0, 0);
-    for seed in settings.first_seed..settings.first_seed.saturating_add(settings.runs) {
-        if done > 0 && stop() {
-            break;
-        }
-        let report = run_plan(Plan::draw(seed), Keep::Nothing, Canary::None);
+    many(settings, say, stop)
+}
+
+/// What came of many seeds together.
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    events: u64,
+    undecided: u64,
+    repeated: u64,
+    last: u64,
+    fell: Counts,
+    failed: Option<u64>,
+}
+
+impl Sum {
+    fn add(&mut self, report: &Report) {
+        let seed = report.plan.seed;
         if report.failure.is_some() {
-            // Again, with its lines.
-            one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
-            say(format!("{done} passed, 1 failed"));
-            return false;
+            self.failed = Some(self.failed.map_or(seed, |before| before.min(seed)));
+            return;
         }
-        done += 1;
-        events += report.events;
-        undecided += report.undecided;
-        faults += u64::from(report.repeated.0 + report.repeated.1 > 0);
+        self.done += 1;
+        self.events += report.events;
+        self.undecided += report.undecided;
+        self.fell.add(&report.faults);
+        self.repeated += u64::from(report.repeated.0 + report.repeated.1 > 0);
+        self.last = self.last.max(seed);
+    }
+}
+
+/// Runs seeds in turn, several at once, until one fails.
+fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let end = settings.first_seed.saturating_add(settings.runs);
+    let (next, ends) = (AtomicU64::new(settings.first_seed), AtomicBool::new(false));
+    let mut sum = Sum::default();
+    std::thread::scope(|scope| {
+        let (sender, reports) = mpsc::channel();
+        for _ in 0..settings.jobs.max(1) {
+            let (sender, next, ends) = (sender.clone(), &next, &ends);
+            scope.spawn(move || {
+                while !ends.load(Relaxed) {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= end || sender.send(run_plan(Plan::draw(seed), Keep::Nothing, Canary::None)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for report in reports {
+            sum.add(&report);
+            if report.failure.is_some() || stop() {
+                ends.store(true, Relaxed);
+            }
+        }
+    });
+    let Sum { done, events, undecided, repeated, last, fell, failed } = sum;
+    if let Some(seed) = failed {
+        // Again, with its lines.
+        one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
+        say(format!("{done} passed, 1 failed"));
+        return Outcome { fine: false, done };
     }
     say(format!(
-        "seeds {} to {}: {events} events; requests were sent again in {faults} of {done} runs",
-        settings.first_seed,
-        settings.first_seed + done.max(1) - 1
+        "seeds {} to {last}: {events} events; requests were sent again in {repeated} of {done} runs",
+        settings.first_seed
     ));
-    say(format!("{done} passed, 0 failed, {undecided} histories undecided"));
-    true
+    say(format!("what fell: {fell}"));
+    say(format!("{undecided} histories undecided"));
+    say(format!("{done} passed, 0 failed"));
+    Outcome { fine: true, done }
 }
 
 fn scenario(name: &str, say: &mut dyn FnMut(String)) -> bool {
@@ -381,7 +466,7 @@ fn one(plan: Plan, canary: Canary, again: &str, say: &mut dyn FnMut(String)) -> 
 
 fn summary(report: &Report) -> String {
     format!(
-        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}",
+        "seed {} ({}): {} clients, {} object targets, {} events in {:?} of virtual time, {} resends, {} replays, digest {:016x}; what fell: {}",
         report.plan.seed,
         report.plan.profile.name(),
         report.plan.clients,
@@ -390,6 +475,7 @@ fn summary(report: &Report) -> String {
         report.time,
         report.repeated.0,
         report.repeated.1,
-        report.digest
+        report.digest,
+        report.faults
     )
 }

@@ -9,9 +9,12 @@
 //!   goes through: errors, attributes, bytes, listings. So caches are coherent and changes happen once ([`model`]).
 //! - Of processes that share directories and files there is an order of all their calls, within what real time allows,
 //!   in which the model gives the same results ([`linear`]).
+//! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]).
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.
 //! - The history of frames is one of exactly-once execution, whether answers arrive or not ([`spy`]).
+//! - What an eviction of a living client takes is among what its programs were told of; nothing else is lost ([`program::aftermath`]).
+//!   Clients that are not cut off are held up by those that are for a bounded time.
 //! - Once faults stop, every call ends within the sum of the times that are promised: a recovery of those who are gone for good, a lock
 //!   of theirs, a request that is sent again. No recovery takes longer than its hard limit and two soft ones.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
@@ -35,12 +38,14 @@
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
+mod disturb;
 mod entry;
 mod kernel;
 mod linear;
 mod model;
 mod plan;
 mod program;
+mod register;
 mod rest;
 mod run;
 mod scenario;
@@ -49,9 +54,10 @@ mod spy;
 mod trace;
 mod world;
 
-pub use entry::{Settings, run};
+pub use entry::{Outcome, Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};
 pub use scenario::{Story, Told, Wrong, stories};
 pub use trace::Keep;
 pub use world::Canary;
+pub use world::faults::Counts;

@@ -8,6 +8,8 @@ use core::time::Duration;
 use rpc::at::Timeouts;
 use stdx::Rng;
 
+use crate::disturb::Disturbances;
+
 /// What kinds of faults a run has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Profile {
@@ -123,6 +125,8 @@ pub struct Plan {
     pub calls: u32,
     /// Groups of processes that share a directory.
     pub groups: usize,
+    /// Groups of processes that write at different places of a file.
+    pub writers: usize,
     /// All targets live and die together.
     pub one_server: bool,
     /// One way of a frame.
@@ -177,10 +181,12 @@ pub struct Plan {
     pub user_percent: u64,
     /// There is a client that lies.
     pub liar: bool,
+    /// What else goes wrong with the world.
+    pub disturbances: Disturbances,
 }
 
 /// One of several, with weights.
-fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
+pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
     let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
     let mut left = rng.below(total);
     for &(weight, choice) in choices {
@@ -195,6 +201,11 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
+        Plan::before_disturbances(seed).with_disturbances().with_writers()
+    }
+
+    /// The same as earlier versions drew it: nobody is cut off.
+    pub fn before_disturbances(seed: u64) -> Plan {
         Plan::before_full_disks(seed).with_disks()
     }
 
@@ -225,6 +236,7 @@ impl Plan {
             processes: rng.range(1, 4) as usize,
             calls: rng.range(20, 160) as u32,
             groups: rng.below(3) as usize,
+            writers: 0,
             one_server: rng.chance(1, 3),
             network: pick(rng, &[(3, Span::us(20, 60)), (2, Span::us(20, 500)), (1, Span::us(100, 20_000))]),
             load: pick(rng, &[(3, Span::us(5, 50)), (2, Span::us(20, 2_000))]),
@@ -255,6 +267,7 @@ impl Plan {
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
             liar: false,
+            disturbances: Disturbances::default(),
         };
         plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
@@ -332,6 +345,28 @@ impl Plan {
         self
     }
 
+    /// Whether clients that live may be evicted.
+    pub fn evicts(&self) -> bool {
+        self.disturbances.partitions.is_some() || self.disturbances.acts.is_some_and(|acts| acts.evicts)
+    }
+
+    /// From streams of their own.
+    fn with_disturbances(mut self) -> Plan {
+        self.disturbances = Disturbances::draw(&self);
+        if self.disturbances.io.is_some_and(|io| io.damage) {
+            // What was answered before its server knew of it would be lost with a record that cannot be read, and told.
+            self.sync_metadata = [true; CLIENTS_MAX];
+        }
+        self
+    }
+
+    /// Processes that write at different places of one file: in some runs, from a stream of their own.
+    fn with_writers(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0x3717_3717);
+        self.writers = pick(&mut rng, &[(2, 0), (2, 1), (1, 2)]);
+        self
+    }
+
     /// A small cluster without faults, for stories in which one is planned.
     pub fn still(seed: u64) -> Plan {
         Plan {
@@ -342,6 +377,7 @@ impl Plan {
             processes: 0,
             calls: 0,
             groups: 0,
+            writers: 0,
             one_server: false,
             network: Span::us(40, 60),
             load: Span::us(5, 20),
@@ -369,6 +405,7 @@ impl Plan {
             file_max: 1 << 20,
             user_percent: 0,
             liar: false,
+            disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
         }
     }
 

@@ -17,7 +17,7 @@ use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::synced::Synced;
-use crate::program::{Mounts, Setting, locks, shared, verify};
+use crate::program::{Mounts, Setting, aftermath, locks, shared, verify, writers};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -59,7 +59,9 @@ const RESENT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a call takes at most when no faults fall any more: so long does it hold up the living that others are gone for good.
 fn call_max(plan: &Plan) -> Duration {
-    if plan.profile < Profile::Clients && !plan.liar {
+    // A mount that is ended by force may have gone without a word.
+    let all_live = plan.profile < Profile::Clients && !plan.liar && plan.disturbances.acts.is_none();
+    if all_live && !plan.evicts() {
         // All who are missing come back at once.
         return RESENT_MAX;
     }
@@ -82,6 +84,8 @@ fn heal_max(plan: &Plan) -> Duration {
     call_max(plan) + calls * (pauses + Duration::from_secs(1))
 }
 
+/// Pause between two looks at what takes long to look at.
+const A_WHILE: Duration = Duration::from_secs(1);
 /// After this long with space on all disks nothing is left that could not be written.
 const DISKS_SETTLE: Duration = Duration::from_secs(90);
 
@@ -115,6 +119,7 @@ struct Run<'w> {
     setting: Setting,
     records: Vec<Record>,
     groups: Vec<shared::Record>,
+    writers: Vec<writers::Record>,
     /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
@@ -123,7 +128,8 @@ impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
-        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), undecided: 0 }
+        world.administrator.programs = setting.mounts.clone();
+        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), writers: Vec::new(), undecided: 0 }
     }
 
     fn all(&mut self) -> Result<(), String> {
@@ -166,6 +172,10 @@ impl<'w> Run<'w> {
         if self.world.plan.groups > 1 {
             locks::start(&self.setting, 0, rng.fork());
         }
+        for number in 0..self.world.plan.writers {
+            let record = writers::start(&self.setting, &self.world.plan, number, rng.fork());
+            self.writers.push(record);
+        }
         Ok(())
     }
 
@@ -194,7 +204,7 @@ impl<'w> Run<'w> {
         }
         let limit = self.world.now + heal_max(&self.world.plan);
         self.bounded(limit, "not everything ends after the last fault", |world| {
-            world.sched.is_idle() && world.all_serve()
+            world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
         })?;
         self.judge_calls(call_max(&self.world.plan))
     }
@@ -204,8 +214,9 @@ impl<'w> Run<'w> {
         if self.rng.chance(1, 2) {
             return Ok(());
         }
-        let living: Vec<usize> =
-            (0..self.world.mounts.len()).filter(|&client| self.world.mounts[client].machine.is_some()).collect();
+        let lives =
+            |client: &usize| self.world.mounts[*client].machine.is_some() && !self.world.mounts[*client].leaving;
+        let living: Vec<usize> = (0..self.world.mounts.len()).filter(lives).collect();
         for client in living {
             self.world.unmount(client);
         }
@@ -221,11 +232,24 @@ impl<'w> Run<'w> {
         self.bounded(limit, "the client of the check does not mount", |world| world.mounts[client].mounted)?;
         // What a client asked for before it died may still wait for a lock of another's, and happen while the tree is looked
         // at. Targets that have restarted give clients up once one is here: so the check's comes first.
+        // It is a costly question: not after each event.
         let limit = self.world.now + leave_max(&self.world.plan) + SILENT_MAX;
-        self.bounded(limit, "clients that died are not given up", World::all_dead_are_gone)?;
+        while !self.world.all_dead_are_gone() {
+            if self.world.now >= limit {
+                return Err(format!("clients that died are not given up ({limit:?}):{}", self.world.explain()));
+            }
+            self.world.run(self.world.now + A_WHILE, |_| false)?;
+        }
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
-        let groups = self.groups.clone();
+        let (groups, writers) = (self.groups.clone(), self.writers.clone());
+        if self.world.canary == Canary::TellNobody {
+            for record in &records {
+                if let Some(aftermath) = &mut *record.aftermath.borrow_mut() {
+                    aftermath.told.clear();
+                }
+            }
+        }
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();
@@ -249,6 +273,11 @@ impl<'w> Run<'w> {
                     Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
                 }
             }
+            for group in writers {
+                if group.observe(&setting, &kernel).await.is_none() {
+                    sched.fail("the file of the writers cannot be read at the end".to_owned());
+                }
+            }
             for group in groups {
                 if group.observe(&setting, &kernel).await.is_none() {
                     sched.fail("the client of the check died".to_owned());
@@ -261,6 +290,10 @@ impl<'w> Run<'w> {
         self.undecided += *unjudged.borrow();
         (0..self.world.servers.len()).for_each(|server| self.world.judge_recovery(server));
         self.judge_calls(leave_max(&self.world.plan))?;
+        let first_death = self.world.sched.first_death();
+        for group in &self.writers {
+            group.check(first_death, &self.world.sched.losses())?;
+        }
         for group in &self.groups {
             let verdict = group.check(&self.world.sched, &self.world.crashes, &self.world.recovered)?;
             self.undecided += u64::from(verdict == Verdict::Unknown);
@@ -287,7 +320,7 @@ impl<'w> Run<'w> {
 }
 
 /// What the look at a process's tree has shown.
-enum Found {
+pub(crate) enum Found {
     /// What it can be.
     Right,
     /// What is wrong with it.
@@ -312,6 +345,19 @@ async fn check_record(
     let lost = record.lost(sched);
     let mut dead: Vec<usize> = record.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();
     dead.extend(*record.doubtful.borrow());
+    let aftermath = record.aftermath.borrow().clone();
+    if let Some(aftermath) = &aftermath {
+        // Who has lost nothing of names at an object target loses no changes of the tree.
+        let loses_names = |client: usize| sched.evictions_of(client).iter().any(|eviction| eviction.names);
+        if aftermath.complete && dead.is_empty() && !power && lost.is_empty() {
+            let loses = |step: &Step| loses_names(step.client) && loses(step);
+            return aftermath::judge(kernel, &record.base, &history, aftermath, loses).await;
+        }
+        dead.extend(aftermath.clients.iter().copied());
+    }
+    if !dead.is_empty() {
+        dead.extend(record.unsynced.borrow().iter().copied().filter(|of| sched.was_evicted(*of)));
+    }
     dead.sort_unstable();
     dead.dedup();
     if dead.is_empty() {

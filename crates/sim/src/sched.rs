@@ -17,6 +17,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::Instant;
 
+use crate::model::When;
 use crate::world::net::Node;
 
 /// Why a call gave nothing.
@@ -66,10 +67,10 @@ pub enum Command {
     Barrier(usize),
     /// A node stands still for so long.
     Pause(Node, Duration),
-    /// A parameter of a server is set.
-    Set(usize, &'static str, &'static str),
-    /// A parameter has this in it, or something is wrong.
-    Expect(Node, &'static str, String),
+    /// A parameter is set, with this outcome.
+    Set(Node, &'static str, &'static str, Result<(), Errno>),
+    /// Whether a parameter has this in it.
+    Expect(Node, &'static str, String, bool),
 }
 
 /// How far a client is with changes that it makes behind its programs' backs.
@@ -91,6 +92,24 @@ pub struct Loss {
     /// Which.
     pub parts: Vec<Range<u64>>,
 }
+
+/// A client that lives was given up by a target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Eviction {
+    /// Who.
+    pub client: usize,
+    /// By whom.
+    pub target: String,
+    /// That is a metadata target.
+    pub names: bool,
+    /// When.
+    pub at: Instant,
+    /// When the client learned of it.
+    pub learned: Option<Instant>,
+}
+
+/// After a client has learned that it was evicted its kernel may answer from what it has for so long.
+pub const KERNEL_SETTLES: Duration = Duration::from_millis(50);
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -117,9 +136,16 @@ struct State {
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<(usize, Instant)>,
-    evicted: Vec<usize>,
+    /// Clients that unmount, or have.
+    retired: Vec<usize>,
+    /// Clients that live and that some target has given up, whatever for.
+    given_up: Vec<usize>,
     lanes: Vec<Lane>,
     losses: Vec<Loss>,
+    evictions: Vec<Eviction>,
+    disturbed: bool,
+    /// Of each client: how far its clock was off since when, in nanoseconds.
+    clocks: BTreeMap<usize, Vec<(Instant, i64)>>,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -163,7 +189,7 @@ impl Sched {
     /// Makes a call; the number is for [`finish_call`](Sched::finish_call).
     pub fn start_call(&self, client: usize, cred: &Cred, call: Call) -> Result<u64, Fail> {
         let mut state = self.state.borrow_mut();
-        if state.is_dead(client) {
+        if state.is_dead(client) || state.retired.contains(&client) {
             return Err(Fail::Dead);
         }
         state.next_call += 1;
@@ -182,7 +208,7 @@ impl Sched {
     /// Makes a call whose answer nobody waits for.
     pub fn post(&self, client: usize, call: Call) {
         let mut state = self.state.borrow_mut();
-        if !state.is_dead(client) {
+        if !state.is_dead(client) && !state.retired.contains(&client) {
             state.next_call += 1;
             let id = state.next_call;
             state.requests.push_back(Request { id, client, cred: Cred::default(), call });
@@ -252,6 +278,33 @@ impl Sched {
         self.state.borrow().wall_ns
     }
 
+    /// Between which times by a client's clock a call went that began then and ends now.
+    pub fn when(&self, client: usize, begun: Instant) -> When {
+        let state = self.state.borrow();
+        let ago = state.now.since(begun).as_nanos() as i64;
+        let none = Vec::new();
+        let steps = state.clocks.get(&client).unwrap_or(&none);
+        let first = steps.partition_point(|(at, _)| *at <= begun).saturating_sub(1);
+        let offsets = || steps[first..].iter().map(|(_, offset)| *offset);
+        let (low, high) = (offsets().min().unwrap_or(0), offsets().max().unwrap_or(0));
+        When { from: state.wall_ns - ago + low, to: state.wall_ns + high }
+    }
+
+    /// Whether clocks differ.
+    pub fn has_clocks(&self) -> bool {
+        !self.state.borrow().clocks.is_empty()
+    }
+
+    /// How far a client's clock is off.
+    pub fn clock_offset(&self, client: usize) -> i64 {
+        self.state.borrow().clocks.get(&client).and_then(|steps| steps.last()).map_or(0, |(_, offset)| *offset)
+    }
+
+    /// A client's clock is set.
+    pub fn set_clock(&self, client: usize, now: Instant, offset: i64) {
+        self.state.borrow_mut().clocks.entry(client).or_default().push((now, offset));
+    }
+
     /// A line for the trace.
     pub fn note(&self, line: impl FnOnce() -> String) {
         let line = line();
@@ -288,6 +341,17 @@ impl Sched {
         self.state.borrow().left.contains(&client)
     }
 
+    /// When the first client died or was evicted.
+    pub fn first_death(&self) -> Option<Instant> {
+        let death = self.state.borrow().dead.first().map(|(_, at)| *at);
+        death.into_iter().chain(self.first_eviction()).min()
+    }
+
+    /// When the first client was evicted.
+    pub fn first_eviction(&self) -> Option<Instant> {
+        self.state.borrow().evictions.first().map(|eviction| eviction.at)
+    }
+
     /// When a client died.
     pub fn died_at(&self, client: usize) -> Option<Instant> {
         self.state.borrow().dead.iter().find(|(dead, _)| *dead == client).map(|(_, at)| *at)
@@ -299,13 +363,42 @@ impl Sched {
     }
 
     /// Whether a target has given up a client that lives.
-    pub fn was_evicted(&self, client: usize) -> bool {
-        self.state.borrow().evicted.contains(&client)
+    pub fn was_given_up(&self, client: usize) -> bool {
+        self.state.borrow().given_up.contains(&client)
     }
 
     /// What clients said that they gave up, in order.
     pub fn losses(&self) -> Vec<Loss> {
         self.state.borrow().losses.clone()
+    }
+
+    /// Whether a client was evicted whose programs depended on it since then: what they saw and made through it is uncertain.
+    pub fn was_evicted_since(&self, client: usize, from: Instant) -> bool {
+        let state = self.state.borrow();
+        let touches = |eviction: &Eviction| eviction.learned.is_none_or(|learned| learned + KERNEL_SETTLES >= from);
+        state.evictions.iter().any(|eviction| eviction.client == client && touches(eviction))
+    }
+
+    /// Whether a client unmounts, or has: it keeps what it was told, but its programs are gone.
+    pub fn is_retired(&self, client: usize) -> bool {
+        self.state.borrow().retired.contains(&client)
+    }
+
+    /// Whether a client was ever evicted.
+    pub fn was_evicted(&self, client: usize) -> bool {
+        self.was_evicted_since(client, Instant::ZERO)
+    }
+
+    /// Waits until no client is evicted any more.
+    pub async fn undisturbed(&self) {
+        while self.state.borrow().disturbed {
+            self.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The evictions of a client.
+    pub fn evictions_of(&self, client: usize) -> Vec<Eviction> {
+        self.state.borrow().evictions.iter().filter(|eviction| eviction.client == client).cloned().collect()
     }
 
     /// The call that took longest since the last fault, from that on if it began before.
@@ -314,6 +407,41 @@ impl Sched {
     }
 
     // --- for the world ---
+
+    /// A client unmounts and its programs are killed: their calls have no answers.
+    pub fn retire(&self, client: usize) {
+        let calls: Vec<u64> = {
+            let mut state = self.state.borrow_mut();
+            state.retired.push(client);
+            state.requests.retain(|request| request.client != client);
+            state.waiting.iter().filter(|(_, (_, of, _))| *of == client).map(|(id, _)| *id).collect()
+        };
+        for id in calls {
+            self.answer(id, Err(Fail::Dead));
+        }
+    }
+
+    /// A client was evicted: to others that is as if it had died.
+    pub fn note_eviction(&self, eviction: Eviction) {
+        self.state.borrow_mut().evictions.push(eviction);
+    }
+
+    /// Whether clients may still be evicted.
+    pub fn set_disturbed(&self, disturbed: bool) {
+        self.state.borrow_mut().disturbed = disturbed;
+    }
+
+    /// A client knows now that a target has evicted it. Whether that was noted.
+    pub fn learned_of_eviction(&self, client: usize, target: &str, now: Instant) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let own = |eviction: &&mut Eviction| eviction.client == client && eviction.target == target;
+        let mut noted = false;
+        for eviction in state.evictions.iter_mut().filter(own).filter(|eviction| eviction.learned.is_none()) {
+            eviction.learned = Some(now);
+            noted = true;
+        }
+        noted
+    }
 
     /// From now on no fault falls.
     pub fn calms(&self) {
@@ -327,8 +455,8 @@ impl Sched {
     }
 
     /// A target has given up a client that lives.
-    pub fn evicted(&self, client: usize) {
-        self.state.borrow_mut().evicted.push(client);
+    pub fn note_given_up(&self, client: usize) {
+        self.state.borrow_mut().given_up.push(client);
     }
 
     /// Time goes on.
@@ -414,10 +542,16 @@ impl Sched {
     }
 
     /// How far a client is.
-    pub fn note_lane(&self, client: usize, lane: Lane) {
-        let lanes = &mut self.state.borrow_mut().lanes;
+    pub fn note_lane(&self, client: usize, mut lane: Lane) {
+        let state = &mut *self.state.borrow_mut();
+        let evicted = state.evictions.iter().any(|eviction| eviction.client == client && eviction.names);
+        let lanes = &mut state.lanes;
         if lanes.len() <= client {
             lanes.resize(client + 1, Lane::default());
+        }
+        if evicted {
+            // What it counts as settled from then on is not what servers have.
+            lane.told = lanes[client].told;
         }
         lanes[client] = lane;
     }

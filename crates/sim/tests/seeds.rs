@@ -1,6 +1,6 @@
 //! A handful of fixed seeds, determinism, and the proof that the alarm rings.
 
-use sim::{Canary, Keep, Plan, Profile, Report};
+use sim::{Canary, Counts, Keep, Plan, Profile, Report};
 
 fn run(seed: u64) -> Report {
     sim::run_plan(Plan::draw(seed), Keep::Nothing, Canary::None)
@@ -59,6 +59,28 @@ fn faults_fall_and_requests_are_repeated() {
     assert!(sum(|report| report.repeated.1) > 0, "nothing was replayed");
 }
 
+/// Partitions, evictions, acts of administrators, failing disks, clocks, named sites: each falls, and none too often for the others.
+#[test]
+fn the_world_is_disturbed() {
+    let reports: Vec<Report> = (1..90).map(run).collect();
+    let mut all = Counts::default();
+    reports.iter().for_each(|report| all.add(&report.faults));
+    for (what, count) in [
+        ("partitions", all.partitions),
+        ("evictions", all.evictions),
+        ("acts", all.acts),
+        ("unmounts", all.unmounts),
+        ("I/O errors", all.io_errors),
+        ("damaged records", all.damaged),
+        ("stopped targets", all.stops),
+        ("steps of clocks", all.clock_steps),
+        ("sites", all.sites),
+    ] {
+        assert!(count > 0, "no {what} in: {all}");
+    }
+    assert!(reports.iter().filter(|report| report.plan.disturbances == Default::default()).count() > 5);
+}
+
 /// Every number of clients, one slot and many, and as many calls at once as slots.
 #[test]
 fn plans_are_as_wide_as_they_say() {
@@ -96,16 +118,16 @@ fn what_was_mended_stays_mended() {
         "linked-in-doubt",
         "mapped-atime",
     ] {
-        let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1 };
-        assert!(sim::run(&settings, &mut |_| {}, &mut || false), "see it with: adamant sim --scenario {name}");
+        let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1, jobs: 1 };
+        assert!(sim::run(&settings, &mut |_| {}, &mut || false).fine, "see it with: adamant sim --scenario {name}");
     }
 }
 
 #[test]
 fn the_canary_is_found() {
-    let settings = sim::Settings { seed: None, runs: 1, scenario: Some("canary".into()), first_seed: 1 };
+    let settings = sim::Settings { seed: None, runs: 1, scenario: Some("canary".into()), first_seed: 1, jobs: 1 };
     let mut lines = Vec::new();
-    assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false));
+    assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false).fine);
     assert!(lines.first().is_some_and(|line| line.contains("adamant sim --scenario canary")));
     assert!(lines.last().is_some_and(|line| line.contains("adamant sim --scenario canary")));
 }

@@ -114,6 +114,8 @@ pub const SKIP: u32 = 0x2000_0000;
 pub const SOME: u32 = 0x1000_0000;
 /// Once in `fail_val` times, at random; never if that is less than 2.
 pub const RAND: u32 = 0x0800_0000;
+/// Every site that gives an error ([`Faults::hit_error`]), whichever is named.
+pub const FAULT: u32 = 0x0200_0000;
 
 const SITE: u32 = 0xffff;
 
@@ -198,16 +200,22 @@ impl Faults {
         }
     }
 
-    /// The site that is armed now.
+    /// The site that is armed now; number 0 if [`FAULT`] is set and none is named.
     pub fn armed(&self) -> Option<Site> {
         let loc = self.0.as_ref()?.loc.load(Ordering::Acquire);
         let site = loc & SITE;
-        (site != 0 && loc & (ONCE | FAILED) != ONCE | FAILED).then_some(Site(site as u16))
+        ((site != 0 || loc & FAULT != 0) && loc & (ONCE | FAILED) != ONCE | FAILED).then_some(Site(site as u16))
     }
 
     /// Whether the fault strikes at this site, now.
     pub fn hit(&self, site: Site) -> bool {
         self.armed() == Some(site) && self.strike(site, 0)
+    }
+
+    /// The same for a site at which something fails with an error: with [`FAULT`] it is meant whichever site is named.
+    pub fn hit_error(&self, site: Site) -> bool {
+        self.hit(site)
+            || self.loc() & FAULT != 0 && self.armed().is_some_and(|armed| armed != site && self.strike(armed, 0))
     }
 
     /// The same for a site that strikes once whether that was asked for or not.
@@ -362,6 +370,21 @@ mod tests {
         assert!(faults.hit_value(HERE, 36));
         faults.set_val(u32::MAX);
         assert!(faults.hit_value(HERE, 35));
+    }
+
+    #[test]
+    fn one_flag_means_every_site_that_gives_an_error() {
+        let faults = set(FAULT, 0);
+        assert!(!faults.hit(HERE), "this one gives none");
+        assert!(faults.hit_error(sites::MDS_CLOSE_PACK) && faults.hit_error(sites::TGT_CLIENT_ADD));
+        assert_eq!(faults.loc(), FAULT | FAILED);
+        let faults = set(FAULT | SKIP | ONCE, 1);
+        let asked: Vec<bool> = (0..3).map(|_| faults.hit_error(sites::MDS_CLOSE_PACK)).collect();
+        assert_eq!(asked, [false, true, false]);
+        let faults = set(FAULT | LOC, 0);
+        assert!(faults.hit(HERE) && faults.hit_error(sites::MDS_CLOSE_PACK), "and the one that is named");
+        let faults = set(u32::from(sites::MDS_CLOSE_PACK.0), 0);
+        assert!(faults.hit_error(sites::MDS_CLOSE_PACK) && !faults.hit_error(sites::TGT_CLIENT_ADD));
     }
 
     #[test]

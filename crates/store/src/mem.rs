@@ -131,6 +131,13 @@ impl MemEngine {
         *value = bytes.into();
         true
     }
+
+    /// Puts a record back that [`damage`](MemEngine::damage) has changed, unless it was written since.
+    pub fn repair(&self, key: &Key, damaged: &Value, good: Value) {
+        if let Some(value) = self.state().records.get_mut(key).filter(|value| *value == damaged) {
+            *value = good;
+        }
+    }
 }
 
 fn size(key: &Key, value: &Value) -> u64 {

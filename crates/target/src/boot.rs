@@ -78,7 +78,7 @@ impl Cx<'_> {
         let header = self.get::<Header>(&());
         let progress = self.get::<Progress>(&());
         let config = self.get::<KnownConfig>(&());
-        if self.m.sites.faults.hit(sites::TGT_RCVD_EIO) {
+        if self.m.sites.faults.hit_error(sites::TGT_RCVD_EIO) {
             return Err(self.m.sites.errno(Errno::EIO).into());
         }
         let clients = self.scan::<ClientRec>(&ClientRec::all(), usize::MAX);

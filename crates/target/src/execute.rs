@@ -459,9 +459,9 @@ impl Machine {
         let Some((op, index)) = self.data.remove(&id) else { return };
         if let Some(waiting) = self.ops.get_mut(&op) {
             let patience_ends = waiting.started + self.options.recovery_hard;
-            let is_lost = matches!(waiting.replay, Replay::Fresh(_)) && result == DataResult::Failed(Errno::ENOSPC);
-            if is_lost && self.now < patience_ends {
-                // It was answered before the restart: it waits for space.
+            let refused = matches!(result, DataResult::Failed(Errno::ENOSPC | Errno::EIO | Errno::EROFS));
+            if refused && matches!(waiting.replay, Replay::Fresh(_)) && self.now < patience_ends {
+                // It was answered before the restart: it waits for space, or until the disk takes it.
                 stdx::mark!("target.replay_waits_for_space");
                 self.add_timer(self.now + FULL_RETRY, Timer::Data { op, index });
                 return;
@@ -473,7 +473,7 @@ impl Machine {
         }
     }
 
-    /// A data operation of a replay that found a full disk is tried again.
+    /// A data operation of a replay that found a full or failing disk is tried again.
     pub(crate) fn data_again(&mut self, op: u64, index: usize) {
         let asked = self.ops.get_mut(&op).and_then(|waiting| waiting.memo().data.get_mut(index));
         if let Some(data) = asked.map(|(data, _)| data.clone()) {

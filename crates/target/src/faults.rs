@@ -5,6 +5,9 @@
 //! reply record are made. What Lustre sends as an enqueue with an intent (open, lookup) counts as one here: such a change is
 //! hit by the sites of opens and enqueues, not by those of changes.
 //!
+//! A batch of changes is one request, with one xid, tag, transno and reply record. So it is hit as a whole by the sites of
+//! changes, whatever it carries: all of its changes are lost, or the answer to all of them.
+//!
 //! A request (or a connect) that a site delays is held by a timer, which looks every tenth of a second whether the site is
 //! still named: when it is not, the wait is over.
 
@@ -30,7 +33,7 @@ enum Whom {
     Getattr,
     /// Opens.
     Open,
-    /// Changes that are not opens.
+    /// Changes that are not opens, alone or in batches.
     Reint,
     /// Closes.
     Close,
@@ -98,7 +101,7 @@ impl Whom {
             Whom::All => true,
             Whom::Getattr => opcode == Some(MdsGetattr),
             Whom::Open => opens,
-            Whom::Reint => opcode == Some(MdsReint) && !opens,
+            Whom::Reint => opcode == Some(MdsBatch) || opcode == Some(MdsReint) && !opens,
             Whom::Close => opcode == Some(MdsClose),
             Whom::Ping => opcode == Some(Ping),
             Whom::Enqueue => opens || matches!(opcode, Some(LdlmEnqueue | MdsLookup)),
@@ -184,7 +187,7 @@ impl Machine {
             self.done_with(handle, header);
             return true;
         }
-        if self.is_mdt() && Whom::Close.is(header.opcode, false) && self.sites.faults.hit(sites::MDS_CLOSE_PACK) {
+        if self.is_mdt() && Whom::Close.is(header.opcode, false) && self.sites.faults.hit_error(sites::MDS_CLOSE_PACK) {
             self.refuse(handle, header, self.sites.errno(Errno::ENOMEM));
             return true;
         }
@@ -253,13 +256,16 @@ impl Machine {
 
     /// A client wants in: why there is no room for it.
     pub(crate) fn refuses_client(&self, request: &ConnectReq) -> Option<Errno> {
-        let armed = self.sites.faults.armed()?;
-        if armed != sites::TGT_CLIENT_ADD && (armed != sites::MDS_CLIENT_ADD || !self.is_mdt()) || request.lightweight {
+        let site = match self.sites.faults.armed()? {
+            sites::MDS_CLIENT_ADD if self.is_mdt() => sites::MDS_CLIENT_ADD,
+            _ => sites::TGT_CLIENT_ADD,
+        };
+        if request.lightweight {
             return None;
         }
         let uuid = <[u8; 16]>::try_from(&request.client_uuid[..]).ok()?;
         let known = self.exports.of_client(ClientUuid(u128::from_be_bytes(uuid))).is_some();
-        (!known && self.sites.faults.hit(armed)).then(|| self.sites.errno(Errno::ENOSPC))
+        (!known && self.sites.faults.hit_error(site)).then(|| self.sites.errno(Errno::ENOSPC))
     }
 
     /// A replay came in: whether it is lost.

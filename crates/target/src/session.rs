@@ -449,7 +449,7 @@ impl Machine {
         peer.ours || !peer.local && address.is_ok_and(|address| self.listens_at(address))
     }
 
-    /// Whether a metadata target of the file system has registered this address. One that registered a name is not known by it.
+    /// Whether a metadata target of the file system has registered this address. One that is told by a name registers its addresses too.
     fn listens_at(&self, address: core::net::IpAddr) -> bool {
         let is_mdt = |name: &str| name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mdt);
         let nids = self.config.targets.iter().filter(|entry| is_mdt(&entry.target)).flat_map(|entry| &entry.nids);

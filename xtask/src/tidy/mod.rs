@@ -3,12 +3,13 @@
 //! A rule is a function from a [`Tree`] (paths and texts) to findings, so its test needs no files: each rule has a test
 //! that shows that it catches a violation. Rules name the file and line, and what to do. The rules by what they read:
 //! [`edges`] the crates' dependencies, [`manifests`] the Cargo files, [`sources`] the Rust code, [`marks`] the coverage
-//! marks, [`words`] everything, [`documents`] the Markdown.
+//! marks, [`mutants`] the table of mutants, [`words`] everything, [`documents`] the Markdown.
 
 mod documents;
-mod edges;
+pub mod edges;
 mod manifests;
 mod marks;
+mod mutants;
 mod sources;
 mod words;
 
@@ -40,6 +41,7 @@ const RULES: &[Rule] = &[
     ("file-size", sources::file_size),
     ("escape-hatches", sources::escape_hatches),
     ("coverage-marks", marks::coverage_marks),
+    ("mutants", mutants::mutants),
     ("banned-words", words::banned_words),
     ("trailing-spaces", words::trailing_spaces),
     ("one-title", documents::one_title),

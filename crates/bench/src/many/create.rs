@@ -23,6 +23,8 @@ pub enum Kind {
     Mkdir,
     /// link to this file.
     Link(CString),
+    /// Nothing: what is there is only removed.
+    Nothing,
 }
 
 /// What is done with each opened file.
@@ -77,6 +79,7 @@ impl Create {
             Kind::Mknod => "create",
             Kind::Mkdir => "mkdir",
             Kind::Link(_) => "link",
+            Kind::Nothing => "",
         };
         match (&self.unlink, &self.kind) {
             (None, _) => made.to_owned(),
@@ -181,6 +184,7 @@ impl Create {
             Kind::Link(target) => {
                 fs::link(target.as_c_str(), name).map_err(|errno| failed("link", name.to_bytes(), errno))
             }
+            Kind::Nothing => Ok(()),
         }
     }
 
@@ -327,6 +331,12 @@ mod tests {
             assert!(text.starts_with(&format!("total: 4 {word} in ")), "{text}");
             assert!(names(folder.path()).is_empty());
         }
+        told(&create(Kind::Mknod, folder.path(), 4));
+        let mut create = create(Kind::Nothing, folder.path(), 4);
+        create.unlink = Some(create.pattern.clone());
+        let (_, text) = told(&create);
+        assert!(text.starts_with("total: 4 /unlink in "), "{text}");
+        assert!(names(folder.path()).is_empty(), "what was there is removed");
     }
 
     #[test]

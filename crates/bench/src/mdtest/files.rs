@@ -25,6 +25,8 @@ pub trait Files: Send {
     fn unlink(&mut self, path: &CStr) -> io::Result<()>;
     /// Everything of this file system goes to disk.
     fn sync(&mut self) -> io::Result<()>;
+    /// A directory has no layout of its own any more: new files in it have that of the file system.
+    fn forget_layout(&mut self, path: &CStr) -> io::Result<()>;
     /// A directory with all that is in it goes.
     fn remove_all(&mut self, path: &CStr) -> io::Result<()>;
 }
@@ -97,6 +99,12 @@ impl Files for Mounted {
             }
             result => result,
         }
+    }
+
+    fn forget_layout(&mut self, path: &CStr) -> io::Result<()> {
+        use fuse::ioctl::{Verb, ask, wish};
+        let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+        ask(path, Verb::SetLayout, &wish(&proto::msg::Layout { want_first: -1, ..Default::default() })).map(drop)
     }
 
     fn remove_all(&mut self, path: &CStr) -> io::Result<()> {

@@ -52,10 +52,14 @@ pub enum Phase {
     Finish,
     /// Everything that the run made, whatever state it is in.
     Clean,
+    /// Further files, after some ranks had made fewer than others when the time was over.
+    FileCreationRest,
+    /// The files of all ranks, made empty by the first one.
+    FilesOfAll,
 }
 
 impl Phase {
-    const ALL: [Phase; 12] = [
+    const ALL: [Phase; 14] = [
         Phase::Prepare,
         Phase::TreeCreation,
         Phase::DirectoryCreation,
@@ -68,6 +72,8 @@ impl Phase {
         Phase::TreeRemoval,
         Phase::Finish,
         Phase::Clean,
+        Phase::FileCreationRest,
+        Phase::FilesOfAll,
     ];
 
     /// As the summary calls it.
@@ -78,7 +84,7 @@ impl Phase {
             Phase::DirectoryCreation => "Directory creation",
             Phase::DirectoryStat => "Directory stat",
             Phase::DirectoryRemoval => "Directory removal",
-            Phase::FileCreation => "File creation",
+            Phase::FileCreation | Phase::FileCreationRest | Phase::FilesOfAll => "File creation",
             Phase::FileStat => "File stat",
             Phase::FileRead => "File read",
             Phase::FileRemoval => "File removal",

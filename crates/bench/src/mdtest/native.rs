@@ -57,6 +57,7 @@ impl Client {
         let options = client::api::Options {
             uuid: host::clock::uuid(),
             seed: host::clock::seed(),
+            instance: host::clock::instance(),
             fsname: fsname.clone(),
             mgs: mgs.clone(),
             description: format!("mdtest:{}", std::process::id()),
@@ -376,6 +377,10 @@ impl Files for Native {
 
     fn sync(&mut self) -> io::Result<()> {
         self.bring_to_disk()
+    }
+
+    fn forget_layout(&mut self, _path: &CStr) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn remove_all(&mut self, path: &CStr) -> io::Result<()> {

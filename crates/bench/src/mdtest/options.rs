@@ -88,6 +88,20 @@ pub struct Options {
     pub delay_seconds: u64,
     /// `-B`.
     pub barriers: bool,
+    /// `-c`: the first rank makes everything, and removes it, for all.
+    pub collective: bool,
+    /// `-W`: seconds after which ranks stop creating files, and do as many as the one that has done most; 0: never.
+    pub stone_wall: u64,
+    /// `-x`: the file that says how many that were.
+    pub stone_wall_file: Option<String>,
+    /// `-X`: all that is read is compared with what was written.
+    pub verify_read: bool,
+    /// `--verify-write`: each file is read again at once.
+    pub verify_write: bool,
+    /// `-g`: the test directories have no layout of their own.
+    pub global_layout: bool,
+    /// `--warningAsErrors`.
+    pub warnings_are_errors: bool,
     /// `-t`: making up the paths counts.
     pub time_paths: bool,
     /// Numbers of ranks that are tested, one after another: `-f`, `-l`, `-s`, or one.
@@ -142,6 +156,13 @@ impl Default for Options {
             iterations: 1,
             delay_seconds: 0,
             barriers: true,
+            collective: false,
+            stone_wall: 0,
+            stone_wall_file: None,
+            verify_read: false,
+            verify_write: false,
+            global_layout: false,
+            warnings_are_errors: false,
             time_paths: false,
             tasks: vec![1],
             print: Print::Rate,
@@ -171,6 +192,19 @@ impl Options {
         let refuse = |condition: bool, message: &str| if condition { Err(message.to_owned()) } else { Ok(()) };
         refuse(self.items == 0 && self.items_per_directory == 0, "how many? give -n, or -I")?;
         refuse(self.stride > 0 && !self.barriers, "-N does not go with -B: ranks would visit what is not there yet")?;
+        refuse(
+            self.stone_wall > 0 && (self.depth > 0 || self.loops() > 1 || !self.barriers || self.collective),
+            "-W does not go with -z, -B, -c, or -n with -I: ranks stop in one directory, and wait for each other",
+        )?;
+        refuse(
+            self.stone_wall_file.is_some() && (self.depth > 0 || self.loops() > 1),
+            "-x does not go with -z, or -n with -I: the file has one number",
+        )?;
+        refuse(self.collective && !self.barriers, "-c does not go with -B: ranks would work on what is not there yet")?;
+        refuse(
+            self.global_layout && self.places.iter().any(|place| matches!(place, Place::Native { .. })),
+            "-g does not go with --native: it asks the mount",
+        )?;
         refuse(self.shared_files && self.unique, "-S does not go with -u")?;
         refuse(self.shared_files && !self.files, "-S is about files and does not go with -D")?;
         refuse(self.mknod && self.write_bytes > 0, "-k does not go with -w: a node is not opened")?;

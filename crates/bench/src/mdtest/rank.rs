@@ -23,6 +23,8 @@ pub struct Report {
     pub end_ns: u64,
     /// Operations.
     pub count: u64,
+    /// Items that were read and are not as they were written.
+    pub wrong: u64,
     /// Why it ended early, as a sentence; empty if it did not.
     pub failure: String,
 }
@@ -37,6 +39,28 @@ pub struct Rank {
     made_base: bool,
     /// The run is over for all ranks.
     halt: Arc<AtomicBool>,
+    /// Files that this rank has made in this iteration before the time was over.
+    made: u64,
+}
+
+/// An order: do this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Order {
+    /// What.
+    pub phase: Phase,
+    /// Of which iteration.
+    pub iteration: u32,
+    /// With how many ranks.
+    pub tasks: u64,
+    /// Files of each directory at most, as the time allowed no more.
+    pub limit: u64,
+}
+
+impl Order {
+    /// Without a limit.
+    pub fn new(phase: Phase, iteration: u32, tasks: u64) -> Order {
+        Order { phase, iteration, tasks, limit: u64::MAX }
+    }
 }
 
 /// How often a rank says how far it is.
@@ -54,23 +78,25 @@ impl Rank {
     /// Rank number `rank`, which works on `files` until `halt` is set or this process is told to end.
     pub fn new(options: Options, rank: u64, files: Box<dyn Files>, halt: Arc<AtomicBool>) -> Rank {
         let base = options.places[(rank % options.places.len() as u64) as usize].path().to_owned();
-        Rank { options, rank, base, files, made_base: false, halt }
+        Rank { options, rank, base, files, made_base: false, halt, made: 0 }
     }
 
-    /// Does a phase of an iteration with `tasks` ranks. `tell` hears now and then how many operations are done.
-    pub fn run(&mut self, phase: Phase, iteration: u32, tasks: u64, tell: &mut dyn FnMut(u64)) -> Report {
+    /// Does a phase. `tell` hears now and then how many operations are done.
+    pub fn run(&mut self, order: Order, tell: &mut dyn FnMut(u64)) -> Report {
+        let Order { phase, iteration, tasks, limit } = order;
         let options = self.options.clone();
         let base = self.base.clone();
         let layout = Layout { options: &options, base: &base, rank: self.rank, tasks, iteration };
         let halt = self.halt.clone();
-        let mut work = Work { halt: &halt, count: 0, told: Instant::now(), tell, path: Vec::new() };
+        let mut work =
+            Work { halt: &halt, count: 0, wrong: 0, told: Instant::now(), tell, path: Vec::new(), limit, wall: None };
         let mut start_ns = 0;
         let result = self.phase(phase, &layout, &mut start_ns, &mut work);
         let synced = if options.sync_phases && phase.is_measured() { self.files.sync() } else { Ok(()) };
         let end_ns = clock_ns();
         let result = result.and(synced.map_err(|error| Failure::of("sync", &base, error)));
         let failure = result.err().map(|failure| failure.0).unwrap_or_default();
-        Report { start_ns, end_ns, count: work.count, failure }
+        Report { start_ns, end_ns, count: work.count, wrong: work.wrong, failure }
     }
 
     fn phase(
@@ -91,8 +117,10 @@ impl Rank {
             Phase::Prepare => self.prepare(layout),
             Phase::Finish => self.finish(layout),
             Phase::Clean => self.clean(layout),
+            // The first rank does these for all.
+            _ if layout.options.collective && self.rank > 0 && phase.is_collective() => Ok(()),
             Phase::TreeCreation => {
-                let tree = c_strings(layout.own_tree());
+                let tree = c_strings(self.ranks_of(layout, phase).flat_map(|layout| layout.own_tree()).collect());
                 ready(layout.options);
                 let made = |result: io::Result<()>| match result {
                     // Left by an earlier run.
@@ -102,28 +130,48 @@ impl Rank {
                 tree.iter().try_for_each(|path| work.each(path, "mkdir", |path| made(self.files.mkdir(path))))
             }
             Phase::TreeRemoval => {
-                let tree = c_strings(layout.own_tree());
+                let tree = c_strings(self.ranks_of(layout, phase).flat_map(|layout| layout.own_tree()).collect());
                 ready(layout.options);
                 tree.iter().rev().try_for_each(|path| work.each(path, "rmdir", |path| self.files.rmdir(path)))
             }
             _ if layout.options.shared_files && phase == Phase::FileRemoval && self.rank > 0 => Ok(()),
             _ => {
-                let folders = layout.folders(phase);
-                let prefix = layout.prefix(phase);
-                let order = self.order(phase, &folders);
+                let all: Vec<(Vec<Folder>, String)> =
+                    self.ranks_of(layout, phase).map(|layout| (layout.folders(phase), layout.prefix(phase))).collect();
+                let order = match &all[..] {
+                    [(folders, _)] => self.order(phase, folders, work.limit),
+                    _ => None,
+                };
                 ready(layout.options);
-                self.items(phase, &folders, &prefix, order.as_deref(), work)
+                if layout.options.stone_wall > 0 && phase == Phase::FileCreation {
+                    work.wall = Some(Instant::now() + Duration::from_secs(layout.options.stone_wall));
+                }
+                let result = all
+                    .iter()
+                    .try_for_each(|(folders, prefix)| self.items(phase, folders, prefix, order.as_deref(), work));
+                if phase == Phase::FileCreation {
+                    self.made = work.count;
+                }
+                result
             }
         }
     }
 
+    /// Whose items this rank works on: its own, or with -c those of all.
+    fn ranks_of<'a>(&self, layout: &Layout<'a>, phase: Phase) -> impl Iterator<Item = Layout<'a>> + use<'a> {
+        let all = layout.options.collective && phase.is_collective();
+        let (own, layout) = (layout.rank, *layout);
+        let ranks = if all { 0..layout.tasks } else { own..own + 1 };
+        ranks.map(move |rank| Layout { rank, ..layout })
+    }
+
     /// With -R, a random order for what only looks: which folder, which item in it.
-    fn order(&self, phase: Phase, folders: &[Folder]) -> Option<Vec<(u32, u64)>> {
+    fn order(&self, phase: Phase, folders: &[Folder], limit: u64) -> Option<Vec<(u32, u64)>> {
         let seed = self.options.random_seed?;
         if !matches!(phase, Phase::DirectoryStat | Phase::FileStat | Phase::FileRead) {
             return None;
         }
-        let count = self.options.layout_items();
+        let count = self.options.layout_items().min(limit);
         let mut order: Vec<(u32, u64)> =
             (0..folders.len() as u32).flat_map(|folder| (0..count).map(move |item| (folder, item))).collect();
         let mut rng = Rng::new(seed.wrapping_add(self.rank));
@@ -142,39 +190,61 @@ impl Rank {
         work: &mut Work<'_>,
     ) -> Result<(), Failure> {
         let mut data = vec![0; self.options.write_bytes as usize];
-        for (at, byte) in data.iter_mut().enumerate().skip(1) {
-            *byte = (at as u8).wrapping_add(1);
-        }
-        let mut buffer = vec![0; self.options.read_bytes as usize];
+        fill(&mut data);
+        let read_back = if self.options.verify_write { data.len() } else { 0 };
+        let mut buffer = vec![0; (self.options.read_bytes as usize).max(read_back)];
+        let read_bytes = self.options.read_bytes as usize;
         let starts: Vec<String> = folders.iter().map(|folder| format!("{}/{prefix}", folder.path)).collect();
-        let (options, files) = (&self.options, &mut self.files);
+        let first = if phase == Phase::FileCreationRest { self.made } else { 0 };
+        let (options, files) = (&self.options, &mut self.files.as_mut());
         let mut one = |folder: usize, item: u64, work: &mut Work<'_>| {
             let number = folders[folder].first + item;
-            work.item(&starts[folder], number, |path| match phase {
+            let mut wrong = 0;
+            let result = work.item(&starts[folder], number, |path| match phase {
                 Phase::DirectoryCreation => ("mkdir", files.mkdir(path)),
                 Phase::DirectoryStat | Phase::FileStat => ("stat", files.stat(path)),
                 Phase::DirectoryRemoval => ("rmdir", files.rmdir(path)),
                 Phase::FileCreation if options.mknod => ("mknod", files.mknod(path)),
-                Phase::FileCreation => {
-                    let head = number.to_le_bytes();
-                    let length = data.len().min(head.len());
-                    data[..length].copy_from_slice(&head[..length]);
-                    ("create", files.create(path, &data, options.sync_files))
+                Phase::FilesOfAll => ("create", files.create(path, &[], false)),
+                Phase::FileCreation | Phase::FileCreationRest => {
+                    let length = mark(&mut data, number);
+                    let created = files.create(path, &data, options.sync_files);
+                    if !options.verify_write || created.is_err() || length == 0 {
+                        return ("create", created);
+                    }
+                    buffer[..read_back].fill(42);
+                    let read = read_all(*files, path, &mut buffer[..read_back]);
+                    wrong += u64::from(read.is_ok() && buffer[..read_back] != data[..]);
+                    ("read", read)
                 }
                 Phase::FileRead => {
-                    let read = files.read(path, &mut buffer).and_then(|count| {
-                        if count < buffer.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
-                    });
+                    let buffer = &mut buffer[..read_bytes];
+                    if let Some(first) = buffer.first_mut() {
+                        *first = 42;
+                    }
+                    let read = read_all(*files, path, buffer);
+                    wrong += u64::from(read.is_ok() && !is_as_written(buffer, number, options.verify_read));
                     ("read", read)
                 }
                 _ => ("unlink", files.unlink(path)),
-            })
+            });
+            work.wrong += wrong;
+            result
         };
         match order {
             Some(order) => order.iter().try_for_each(|(folder, item)| one(*folder as usize, *item, work)),
             None => {
                 let count = options.layout_items();
-                (0..folders.len()).try_for_each(|folder| (0..count).try_for_each(|item| one(folder, item, work)))
+                let limit = if phase.is_of_files() { count.min(work.limit) } else { count };
+                for folder in 0..folders.len() {
+                    for item in first..limit {
+                        if work.is_over() {
+                            return Ok(());
+                        }
+                        one(folder, item, work)?;
+                    }
+                }
+                Ok(())
             }
         }
     }
@@ -197,6 +267,11 @@ impl Rank {
                     return Err(Failure::of("mkdir", &folder, error));
                 }
                 _ => {}
+            }
+            if self.options.global_layout {
+                self.files
+                    .forget_layout(&c_string(&folder))
+                    .map_err(|error| Failure::of("forget the layout of", &folder, error))?;
             }
         }
         Ok(())
@@ -251,6 +326,50 @@ impl Phase {
     pub fn is_measured(self) -> bool {
         !matches!(self, Phase::Prepare | Phase::Finish | Phase::Clean)
     }
+
+    /// Whether it is about files.
+    pub fn is_of_files(self) -> bool {
+        use Phase::{FileCreation, FileCreationRest, FileRead, FileRemoval, FileStat, FilesOfAll};
+        matches!(self, FileCreation | FileCreationRest | FilesOfAll | FileStat | FileRead | FileRemoval)
+    }
+
+    /// Whether with -c the first rank does it for all.
+    fn is_collective(self) -> bool {
+        use Phase::{DirectoryCreation, DirectoryRemoval, FileRemoval, FilesOfAll, TreeCreation, TreeRemoval};
+        matches!(self, DirectoryCreation | DirectoryRemoval | FileRemoval | FilesOfAll | TreeCreation | TreeRemoval)
+    }
+}
+
+/// Data of a file, but for the number of the item.
+fn fill(data: &mut [u8]) {
+    for (at, byte) in data.iter_mut().enumerate().skip(1) {
+        *byte = (at as u8).wrapping_add(1);
+    }
+}
+
+/// Puts the number of the item into its data: 8 bytes, or 1 if there are fewer. How many that were.
+fn mark(data: &mut [u8], number: u64) -> usize {
+    let head = number.to_le_bytes();
+    let length = match data.len() {
+        0 => 0,
+        1..8 => 1,
+        _ => 8,
+    };
+    data[..length].copy_from_slice(&head[..length]);
+    length
+}
+
+/// Whether what was read is what mdtest writes; only the number of the item unless `all` is looked at.
+fn is_as_written(read: &[u8], number: u64, all: bool) -> bool {
+    let mut head = [0; 8];
+    let length = mark(&mut head[..read.len().min(8)], number);
+    let rest = read.iter().enumerate().skip(length);
+    read[..length] == head[..length] && (!all || rest.into_iter().all(|(at, byte)| *byte == (at as u8).wrapping_add(1)))
+}
+
+fn read_all(files: &mut dyn Files, path: &CStr, buffer: &mut [u8]) -> io::Result<()> {
+    let count = files.read(path, buffer)?;
+    if count < buffer.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
 /// A sentence that says what failed and what to do.
@@ -281,9 +400,14 @@ impl Failure {
 struct Work<'a> {
     halt: &'a AtomicBool,
     count: u64,
+    wrong: u64,
     told: Instant,
     tell: &'a mut dyn FnMut(u64),
     path: Vec<u8>,
+    /// Files at most.
+    limit: u64,
+    /// When this rank stops.
+    wall: Option<Instant>,
 }
 
 impl Work<'_> {
@@ -315,6 +439,11 @@ impl Work<'_> {
         result.map_err(|error| Failure::of(call, &path.to_string_lossy(), error))?;
         self.done();
         Ok(())
+    }
+
+    /// The time is over, as far as there is one: at least one item is done.
+    fn is_over(&self) -> bool {
+        self.count > 0 && self.wall.is_some_and(|wall| Instant::now() >= wall)
     }
 
     fn go_on(&self) -> Result<(), Failure> {

@@ -20,7 +20,7 @@ use super::Phase;
 use super::files::{Files, Mounted};
 use super::native::{Client, Manner, Native};
 use super::options::{Options, Place};
-use super::rank::{Rank, Report};
+use super::rank::{Order, Rank, Report};
 use super::summary::{self, Measured, Row};
 use crate::stop;
 
@@ -31,9 +31,6 @@ pub enum Crew<'a> {
     /// Threads of this process.
     Threads,
 }
-
-/// An order to a rank: a phase, of which iteration, with how many ranks.
-type Order = (Phase, u32, u64);
 
 /// What a rank tells.
 #[derive(Debug)]
@@ -76,6 +73,8 @@ pub fn run(
         failure: None,
         progress: Progress::new(),
         last: Vec::new(),
+        limit: u64::MAX,
+        wrong: 0,
     };
     let result = run
         .head(command_line, out)
@@ -84,6 +83,7 @@ pub fn run(
         .and_then(|()| options.tasks.iter().try_for_each(|tasks| run.test(*tasks, out)));
     let rows = summary::machine_rows(options, &run.last);
     run.end();
+    let result = result.and_then(|()| run.verdict(out));
     let result = result.and_then(|()| Ok(writeln!(out, "-- finished at {} --", timestamp())?));
     (rows, result)
 }
@@ -99,6 +99,10 @@ struct Run<'a> {
     progress: Progress,
     /// What the last number of ranks measured.
     last: Vec<Measured>,
+    /// Files of each rank at most, as the time of -W allowed no more.
+    limit: u64,
+    /// Items that were not as they were written.
+    wrong: u64,
 }
 
 /// One end of the line to a rank.
@@ -183,8 +187,57 @@ impl Run<'_> {
         result
     }
 
+    /// Data that was not what was written makes the figures worthless.
+    fn verdict(&self, out: &mut dyn Write) -> Result<(), Ended> {
+        if self.wrong == 0 {
+            return Ok(());
+        }
+        writeln!(out, "\nERROR: verifying the data read! Take the performance values with care!\n")?;
+        Err(Ended::Failed(format!("{} files were not as they were written", self.wrong)))
+    }
+
+    /// The number of files that an earlier run with -W made, for one that makes none.
+    fn read_stone_wall(&mut self, out: &mut dyn Write) -> Result<(), Ended> {
+        let Some(file) = self.options.stone_wall_file.as_ref().filter(|_| !self.options.create) else { return Ok(()) };
+        let text = std::fs::read_to_string(file).ok();
+        match text.and_then(|text| text.trim().parse::<u64>().ok()) {
+            Some(count) => self.limit = count,
+            None if self.options.warnings_are_errors => {
+                return Err(Ended::Failed(format!("-x: '{file}' has no number of files")));
+            }
+            None => writeln!(out, "WARNING: Could not read stonewall status file")?,
+        }
+        Ok(())
+    }
+
+    /// The time of -W is over: those that have made fewer files than others make as many.
+    fn level(
+        &mut self,
+        mut first: Measured,
+        iteration: u32,
+        tasks: u64,
+        out: &mut dyn Write,
+    ) -> Result<Measured, Ended> {
+        let counts: Vec<u64> = first.ranks.iter().map(|report| report.count).collect();
+        let (min, max) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+        self.limit = max;
+        if min < self.options.items_of_a_rank() {
+            let mean = counts.iter().sum::<u64>() as f64 / counts.len().max(1) as f64;
+            writeln!(out, "Continue stonewall hit min: {min} max: {max} avg: {mean:.1} ")?;
+            for rest in self.step(&[Phase::FileCreationRest], iteration, tasks)? {
+                first.add(&rest);
+            }
+        }
+        if let Some(file) = &self.options.stone_wall_file {
+            std::fs::write(file, max.to_string()).map_err(|error| Ended::Failed(format!("-x: '{file}': {error}")))?;
+        }
+        Ok(first)
+    }
+
     fn iteration(&mut self, iteration: u32, tasks: u64, out: &mut dyn Write) -> Result<(), Ended> {
         let options = self.options;
+        self.limit = u64::MAX;
+        self.read_stone_wall(out)?;
         let chosen = |wanted: &[(bool, Phase)]| -> Vec<Phase> {
             wanted.iter().filter(|(wanted, _)| *wanted).map(|(_, phase)| *phase).collect()
         };
@@ -235,8 +288,23 @@ impl Run<'_> {
     }
 
     fn measure(&mut self, phases: &[Phase], iteration: u32, tasks: u64, out: &mut dyn Write) -> Result<(), Ended> {
-        let measured = self.step(phases, iteration, tasks)?;
-        for measured in measured {
+        let all = phases == [Phase::FileCreation] && self.options.collective;
+        let of_all = if all { self.step(&[Phase::FilesOfAll], iteration, tasks)?.pop() } else { None };
+        let mut measured = self.step(phases, iteration, tasks)?;
+        if let (Some(mut of_all), Some(own)) = (of_all, measured.first_mut()) {
+            // The first rank has made the files, then each has opened and written its own.
+            of_all.phase = own.phase;
+            of_all.add(own);
+            *own = of_all;
+        }
+        if self.options.stone_wall > 0 && phases == [Phase::FileCreation] {
+            let first = measured.remove(0);
+            measured.insert(0, self.level(first, iteration, tasks, out)?);
+        }
+        for mut measured in measured {
+            if measured.phase.is_of_files() && self.limit != u64::MAX {
+                measured.items = Some(self.limit.min(self.options.items_of_a_rank()));
+            }
             if self.options.verbosity > 0 {
                 let (seconds, rate) = (measured.seconds(0, self.options.barriers), measured.rate(0, self.options));
                 let name = measured.phase.name();
@@ -263,7 +331,8 @@ impl Run<'_> {
         for (rank, hand) in self.hands.iter_mut().take(tasks_count).enumerate() {
             for phase in phases {
                 let send = hand.send.as_mut();
-                gone[rank] |= !send.is_some_and(|send| send((*phase, iteration, tasks)));
+                let order = Order { limit: self.limit, ..Order::new(*phase, iteration, tasks) };
+                gone[rank] |= !send.is_some_and(|send| send(order));
             }
         }
         let name = phases[0].name();
@@ -277,6 +346,7 @@ impl Run<'_> {
                         failure = Some(format!("rank {rank}: {}", report.failure));
                     }
                     done_so_far[rank] = report.count;
+                    self.wrong += report.wrong;
                     reports[rank].push(report);
                 }
                 Ok((rank, Told::Gone(reason))) => {
@@ -298,6 +368,7 @@ impl Run<'_> {
         }
         let of_phase = |at: usize, phase: Phase| Measured {
             phase,
+            items: None,
             ranks: reports.iter().map(|reports| reports.get(at).cloned().unwrap_or_default()).collect(),
         };
         let measured: Vec<Measured> = phases.iter().enumerate().map(|(at, phase)| of_phase(at, *phase)).collect();
@@ -413,8 +484,8 @@ fn thread(mut rank: Rank, number: usize, told: Sender<(usize, Told)>) -> Result<
     let (orders, receive) = mpsc::channel::<Order>();
     let thread = std::thread::Builder::new().name(format!("rank-{number}")).spawn(move || {
         let _ = told.send((number, Told::Ready));
-        for (phase, iteration, tasks) in receive {
-            let report = rank.run(phase, iteration, tasks, &mut |count| drop(told.send((number, Told::At(count)))));
+        for order in receive {
+            let report = rank.run(order, &mut |count| drop(told.send((number, Told::At(count)))));
             let _ = told.send((number, Told::Done(report)));
         }
     });
@@ -435,22 +506,22 @@ fn process(mut command: Command, number: usize, told: Sender<(usize, Told)>) -> 
         let _ = told.send((number, Told::Gone("its process has ended".to_owned())));
     });
     let reader = reader.map_err(fail)?;
-    let send = move |(phase, iteration, tasks): Order| {
-        writeln!(input, "{} {iteration} {tasks}", phase as u8).and_then(|()| input.flush()).is_ok()
+    let send = move |Order { phase, iteration, tasks, limit }: Order| {
+        writeln!(input, "{} {iteration} {tasks} {limit}", phase as u8).and_then(|()| input.flush()).is_ok()
     };
     Ok(Hand { send: Some(Box::new(send)), child: Some(child), thread: Some(reader) })
 }
 
 fn parse(line: &str) -> Told {
-    let mut words = line.splitn(5, ' ');
+    let mut words = line.splitn(6, ' ');
     let kind = words.next();
     let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0u64);
     match kind {
         Some("ready") => Told::Ready,
         Some("at") => Told::At(number()),
         Some("done") => {
-            let (start_ns, end_ns, count) = (number(), number(), number());
-            Told::Done(Report { start_ns, end_ns, count, failure: words.next().unwrap_or_default().to_owned() })
+            let (start_ns, end_ns, count, wrong) = (number(), number(), number(), number());
+            Told::Done(Report { start_ns, end_ns, count, wrong, failure: words.next().unwrap_or_default().to_owned() })
         }
         _ => Told::Gone(line.strip_prefix("gone ").unwrap_or(line).to_owned()),
     }
@@ -472,18 +543,19 @@ pub fn serve_rank(options: &Options, rank: u64) -> io::Result<()> {
     for line in io::stdin().lines() {
         let line = line?;
         let mut words = line.split(' ');
-        let (Some(Ok(phase)), Some(Ok(iteration)), Some(Ok(tasks))) = (
+        let (Some(Ok(phase)), Some(Ok(iteration)), Some(Ok(tasks)), Some(Ok(limit))) = (
             words.next().map(str::parse::<Phase>),
             words.next().map(str::parse::<u32>),
+            words.next().map(str::parse::<u64>),
             words.next().map(str::parse::<u64>),
         ) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "an order that this rank does not know"));
         };
-        let report = work.run(phase, iteration, tasks, &mut |count| {
+        let report = work.run(Order { phase, iteration, tasks, limit }, &mut |count| {
             let _ = writeln!(out, "at {count}").and_then(|()| out.flush());
         });
         let failure = report.failure.replace('\n', " ");
-        writeln!(out, "done {} {} {} {failure}", report.start_ns, report.end_ns, report.count)?;
+        writeln!(out, "done {} {} {} {} {failure}", report.start_ns, report.end_ns, report.count, report.wrong)?;
         out.flush()?;
     }
     Ok(())
@@ -567,7 +639,7 @@ fn space(path: &str) -> String {
 }
 
 /// Date and time, UTC, as the MPI tool writes them.
-fn timestamp() -> String {
+pub(crate) fn timestamp() -> String {
     let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let mut year = 1970;

@@ -14,6 +14,8 @@ use crate::figures::Summary;
 pub struct Measured {
     /// Which phase.
     pub phase: Phase,
+    /// Items of each rank, if the time of -W allowed fewer than were asked for.
+    pub items: Option<u64>,
     /// What each rank did.
     pub ranks: Vec<Report>,
 }
@@ -49,6 +51,14 @@ impl Measured {
         end.saturating_sub(start) as f64 / 1e9
     }
 
+    /// Takes in what the ranks did of the same phase afterwards.
+    pub fn add(&mut self, rest: &Measured) {
+        for (report, rest) in self.ranks.iter_mut().zip(&rest.ranks) {
+            report.end_ns = report.end_ns.max(rest.end_ns);
+            report.count += rest.count;
+        }
+    }
+
     /// Operations of all ranks.
     pub fn count(&self) -> u64 {
         self.ranks.iter().map(|report| report.count).sum()
@@ -59,7 +69,7 @@ impl Measured {
         if self.phase.is_of_the_tree() {
             (options.tree().unwrap_or(1) * options.loops()) as f64
         } else {
-            (options.items_of_a_rank() * self.ranks.len() as u64) as f64
+            (self.items.unwrap_or_else(|| options.items_of_a_rank()) * self.ranks.len() as u64) as f64
         }
     }
 
@@ -169,9 +179,10 @@ mod tests {
             start_ns: start * 1_000_000,
             end_ns: end * 1_000_000,
             count: 100,
+            wrong: 0,
             failure: String::new(),
         };
-        Measured { phase, ranks: times.iter().map(report).collect() }
+        Measured { phase, items: None, ranks: times.iter().map(report).collect() }
     }
 
     /// What a script reads: the row's name, and four numbers.

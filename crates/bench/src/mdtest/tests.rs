@@ -118,6 +118,84 @@ fn shared_files_are_the_same_for_all_ranks() {
 }
 
 #[test]
+fn a_stone_wall_stops_all_ranks_at_the_same_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = folder.path().join("status").display().to_string();
+    let mut options = base(folder.path());
+    (options.directories, options.items, options.stone_wall) = (false, 50_000_000, 1);
+    options.stone_wall_file = Some(status.clone());
+    (options.stat, options.read, options.remove) = (false, false, false);
+    let (rows, text) = told(&options);
+    let count: u64 = std::fs::read_to_string(&status).unwrap().parse().unwrap();
+    assert!(text.contains("Continue stonewall hit min: ") && text.contains(&format!(" max: {count} ")), "{text}");
+    let made = below(&folder.path().join("d/test-dir.0-0/mdtest_tree.0")).len() as u64;
+    assert!(count > 0 && made == 3 * count, "{made} of 3 times {count}");
+    let rate = rows.iter().find(|row| row.operation == "File creation").unwrap();
+    assert!((rate.mean * rate.seconds - made as f64).abs() < 1.0, "{rate:?}");
+    // A later run looks at as many, and removes them.
+    (options.create, options.stat, options.read, options.remove) = (false, true, true, true);
+    told(&options);
+    assert!(!folder.path().join("d/test-dir.0-0").exists());
+    // Without the file it would look for all.
+    std::fs::remove_file(&status).unwrap();
+    (options.items, options.remove, options.read, options.stat) = (1, false, false, true);
+    options.warnings_are_errors = true;
+    let (_, result) = run(&options, "mdtest", &Crew::Threads, &mut Vec::new());
+    let Err(Ended::Failed(message)) = result else { panic!("{result:?}") };
+    assert!(message.contains("-x"), "{message}");
+}
+
+#[test]
+fn data_that_is_not_what_was_written_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (bytes, bad, noticed) in
+        [(300, 200, [true, false]), (300, 3, [true, true]), (5, 0, [true, true]), (5, 2, [true, false])]
+    {
+        let mut options = base(folder.path());
+        (options.write_bytes, options.read_bytes, options.items, options.directories) = (bytes, bytes, 3, false);
+        options.verify_write = true;
+        (options.stat, options.read, options.remove) = (false, false, false);
+        told(&options);
+        let file = folder.path().join("d/test-dir.0-0/mdtest_tree.0/file.mdtest.1.2");
+        let mut data = std::fs::read(&file).unwrap();
+        data[bad] ^= 0x40;
+        std::fs::write(&file, data).unwrap();
+        (options.create, options.read) = (false, true);
+        for (all, noticed) in [true, false].into_iter().zip(noticed) {
+            options.verify_read = all;
+            let mut out = Vec::new();
+            let (_, result) = run(&options, "mdtest", &Crew::Threads, &mut out);
+            let text = String::from_utf8(out).unwrap();
+            assert_eq!(text.contains("ERROR: verifying the data read!"), noticed, "{bytes} {bad} {all}: {text}");
+            assert_eq!(result.is_err(), noticed);
+        }
+        (options.read, options.remove) = (false, true);
+        told(&options);
+    }
+}
+
+#[test]
+fn the_first_rank_makes_everything_if_it_is_to() {
+    let folder = tempfile::tempdir().unwrap();
+    for unique in [false, true] {
+        let mut options = base(folder.path());
+        (options.collective, options.unique, options.write_bytes) = (true, unique, 10);
+        (options.stat, options.read, options.remove) = (false, false, false);
+        let (rows, text) = told(&options);
+        assert!(rows.iter().filter(|row| row.operation.ends_with("creation")).all(|row| row.mean > 0.0), "{text}");
+        let made = below(&folder.path().join("d/test-dir.0-0"));
+        let count = |kind: &str| made.iter().filter(|path| path.contains(kind)).count();
+        assert_eq!((count("file.mdtest."), count("dir.mdtest.")), (36, 36), "{made:?}");
+        let tree = if unique { "mdtest_tree.2.0" } else { "mdtest_tree.0" };
+        let data = std::fs::read(folder.path().join(format!("d/test-dir.0-0/{tree}/file.mdtest.2.7"))).unwrap();
+        assert_eq!(data, [7, 0, 0, 0, 0, 0, 0, 0, 9, 10], "each rank has written its own");
+        (options.create, options.stat, options.read, options.remove) = (false, true, true, true);
+        told(&options);
+        assert!(!folder.path().join("d/test-dir.0-0").exists());
+    }
+}
+
+#[test]
 fn several_directories_are_used_in_turn_but_not_with_a_stride() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = base(folder.path());

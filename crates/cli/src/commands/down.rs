@@ -23,6 +23,8 @@ pub struct Arguments {
 
 /// How long processes may take to end: a mount whose servers are away tries for a minute to write back.
 const PATIENCE: Duration = Duration::from_secs(75);
+/// After so long it is said what is waited for.
+const QUIET: Duration = Duration::from_secs(3);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -54,11 +56,16 @@ fn stop(process: &status::Process) -> anyhow::Result<()> {
     if let Ok(Response::Failed(_, message)) = admin::ask(&process.socket, &Request::Shutdown) {
         bail!(message);
     }
-    let start = Instant::now();
+    let (start, mut told) = (Instant::now(), false);
     while std::path::Path::new(&format!("/proc/{}", process.description.pid)).exists() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.description.pid)).unwrap_or_default();
         if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')) {
             break;
+        }
+        if start.elapsed() > QUIET && !told {
+            told = true;
+            let (names, places) = (process.names().join(", "), process.description.places.join(", "));
+            eprintln!("waiting: {names} at {places} is writing back or committing; it gives up after a minute");
         }
         if start.elapsed() > PATIENCE {
             bail!("process {} does not end; look at its log", process.description.pid);

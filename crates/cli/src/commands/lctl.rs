@@ -127,7 +127,7 @@ enum Command {
         #[arg(required = true)]
         patterns: Vec<String>,
     },
-    /// List devices
+    /// List devices: index, state, kind, name, identity, how much refers to it; example: lctl dl -t
     #[command(alias = "device_list")]
     Dl {
         /// Where each listens or is mounted, too
@@ -222,13 +222,16 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::PoolList { pool } => pools::list(&mut audience(host), &pool),
         Command::Dl { places, json } => {
             let mut all = audience(host);
-            let devices = devices(&mut all);
+            let mut devices = devices(&mut all);
+            count_references(&mut devices, &params::collect(&mut all, "*.*.num_exports"));
             if json {
                 say!("{}", serde_json::to_string_pretty(&devices)?);
             }
             for (index, device) in devices.iter().enumerate().filter(|_| !json) {
-                let place = if places { device.place.as_str() } else { "-" };
-                say!("{index:3} {} {} {} {} {place}", device.state, device.kind, device.name, device.uuid);
+                let place = if places { device.place.as_str() } else { "" };
+                let refs = device.refs.map_or_else(|| "-".to_owned(), |refs| refs.to_string());
+                let Device { state, kind, name, uuid, .. } = device;
+                say!("{}", format!("{index:3} {state} {kind} {name} {uuid} {refs} {place}").trim_end());
             }
             Ok(ExitCode::from(u8::from(host.is_some() && all.is_incomplete())))
         }
@@ -270,6 +273,15 @@ fn audience(host: Option<&Nid>) -> Audience {
 /// All devices, in the order in which they are numbered.
 fn devices(audience: &mut Audience) -> Vec<Device> {
     audience.describe().into_iter().flat_map(|process| process.devices).collect()
+}
+
+/// A target is referred to by its server and by each of its clients.
+fn count_references(devices: &mut [Device], num_exports: &[(String, String)]) {
+    for device in devices.iter_mut().filter(|device| device.refs.is_none()) {
+        let name = format!("{}.{}.num_exports", device.kind, device.name);
+        let found = num_exports.iter().find(|(known, _)| *known == name);
+        device.refs = found.and_then(|(_, count)| count.trim().parse::<u64>().ok()).map(|count| count + 1);
+    }
 }
 
 fn abort_recovery(wanted: Option<&str>, host: Option<&Nid>) -> anyhow::Result<ExitCode> {

@@ -21,7 +21,8 @@ use crate::daemon;
 ///
 /// Example: createmany -o -k /mnt/dir/f%d 10000
 #[derive(Args)]
-#[command(group(ArgGroup::new("what").required(true).args(["open", "mknod", "mkdir", "link"])))]
+#[command(group(ArgGroup::new("what").args(["open", "mknod", "mkdir", "link"])))]
+#[command(group(ArgGroup::new("something").required(true).multiple(true).args(["open", "mknod", "mkdir", "link", "unlink"])))]
 pub struct Create {
     /// Open with O_CREAT, and close
     #[arg(short = 'o')]
@@ -41,8 +42,8 @@ pub struct Create {
     /// With -o: an extended attribute user.createmany of so many bytes
     #[arg(short = 'x', value_name = "SIZE", conflicts_with_all = ["mknod", "mkdir", "link"], value_parser = clap::value_parser!(u32).range(0..=65536))]
     xattr: Option<u32>,
-    /// Remove each at once, under its own name or that of another format (-uFORMAT)
-    #[arg(short = 'u', value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    /// Remove each at once, under its own name or that of another format (-uFORMAT); alone: only remove what is there
+    #[arg(short = 'u', short_alias = 'r', value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     unlink: Option<String>,
     /// End after so many seconds
     #[arg(short = 't', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -146,11 +147,21 @@ pub fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
     if at > 0 && words.get(at).is_none_or(|word| word != "createmany") {
         return words;
     }
-    let attach = |word: OsString| match word.as_bytes().strip_prefix(b"-u") {
-        Some(format) if !format.is_empty() && format[0] != b'=' => OsString::from_vec([b"-u=", format].concat()),
+    // -r is an older name of it.
+    let attach = |word: OsString| match word.as_bytes() {
+        [b'-', b'u' | b'r', format @ ..] if !format.is_empty() && format[0] != b'=' => {
+            OsString::from_vec([b"-u=", format].concat())
+        }
         _ => word,
     };
     words.into_iter().map(attach).collect()
+}
+
+/// The time, in seconds, as older scripts give it: `createmany -o f -10`. It is taken off the numbers.
+fn deprecated_time(numbers: &mut Vec<i64>) -> Option<u64> {
+    let last = numbers.last().copied().filter(|last| *last < 0)?;
+    numbers.pop();
+    Some(last.unsigned_abs())
 }
 
 /// Start and count from the numbers behind the format.
@@ -177,7 +188,11 @@ fn end(result: Result<(), Ended>, done: Done) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs `createmany`.
-pub fn create(arguments: Create) -> anyhow::Result<ExitCode> {
+pub fn create(mut arguments: Create) -> anyhow::Result<ExitCode> {
+    if let Some(seconds) = deprecated_time(&mut arguments.numbers) {
+        eprintln!("warning: '-runtime' deprecated, use '-t runtime' instead");
+        arguments.seconds.get_or_insert(seconds);
+    }
     let misused = |message: String| -> ! { crate::misused::<Create>("createmany", &message) };
     let (start, count) = numbers(&arguments.numbers).unwrap_or_else(|message| misused(message));
     if count.is_none() && arguments.seconds.is_none() {
@@ -194,6 +209,8 @@ pub fn create(arguments: Create) -> anyhow::Result<ExitCode> {
         Kind::Mkdir
     } else if arguments.mknod {
         Kind::Mknod
+    } else if !arguments.open {
+        Kind::Nothing
     } else {
         create::raise_open_files();
         Kind::Open(Open {
@@ -281,6 +298,10 @@ mod tests {
             "-o -k f 0 10",
             "-ok f -t 5",
             "-d -i 0 f 10",
+            "-u f 10",
+            "-r f 10",
+            "-o f -5",
+            "-o -rg%d f 3 -5",
         ] {
             assert!(parse::<Create>(good).is_ok(), "{good}");
         }
@@ -301,6 +322,20 @@ mod tests {
         let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
         assert_eq!(attached(words("adamant createmany -ux"), 1), words("adamant createmany -u=x"));
         assert_eq!(attached(words("adamant mdtest -ux"), 1), words("adamant mdtest -ux"));
+    }
+
+    #[test]
+    fn older_forms_are_understood() {
+        let time = |numbers: &[i64]| {
+            let mut numbers = numbers.to_vec();
+            (deprecated_time(&mut numbers), numbers)
+        };
+        assert_eq!(time(&[-5]), (Some(5), vec![]));
+        assert_eq!(time(&[3, -5]), (Some(5), vec![3]));
+        assert_eq!(time(&[-3, 5]), (None, vec![-3, 5]));
+        assert_eq!(time(&[]), (None, vec![]));
+        assert_eq!(parse::<Create>("-m -rg%d f 10").unwrap().unlink.as_deref(), Some("g%d"));
+        assert_eq!(parse::<Create>("-r f 10").unwrap().unlink.as_deref(), Some(""));
     }
 
     #[test]

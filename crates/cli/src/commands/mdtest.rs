@@ -20,12 +20,36 @@ use crate::output::say;
 #[derive(Args)]
 #[command(disable_version_flag = true, args_override_self = true)]
 pub struct Arguments {
+    /// The interface: POSIX is the one that there is (with --native it is the client library)
+    #[arg(short = 'a', value_name = "API", value_parser = interface)]
+    interface: Option<String>,
     /// Branches of each directory of the tree
     #[arg(short = 'b', value_name = "N", default_value_t = 1)]
     branches: u64,
     /// No barriers between phases
     #[arg(short = 'B')]
     no_barriers: bool,
+    /// The first rank creates and removes everything for all; then each opens and writes its own files
+    #[arg(short = 'c')]
+    collective: bool,
+    /// The test directories have no layout of their own, whatever they inherit
+    #[arg(short = 'g')]
+    global_layout: bool,
+    /// Stop creating files after so many seconds, and do as many in each rank as the one that had done most
+    #[arg(short = 'W', value_name = "SECONDS", default_value_t = 0)]
+    stone_wall: u64,
+    /// With -W, write the number of files of each rank to this file; without -C, read it from there
+    #[arg(short = 'x', value_name = "FILE")]
+    stone_wall_file: Option<String>,
+    /// Compare all that is read with what was written, not only the number of the item
+    #[arg(short = 'X', long = "verify-read")]
+    verify_read: bool,
+    /// Read each file again as soon as it is written, and compare
+    #[arg(long = "verify-write")]
+    verify_write: bool,
+    /// A warning is an error
+    #[arg(long = "warningAsErrors")]
+    warnings_are_errors: bool,
     /// Only create
     #[arg(short = 'C')]
     create: bool,
@@ -89,9 +113,9 @@ pub struct Arguments {
     /// Print times instead of rates
     #[arg(short = 'Z')]
     time: bool,
-    /// Stat and read in a random order
-    #[arg(short = 'R')]
-    random: bool,
+    /// Stat and read in a random order; the seed may follow at once (-R5)
+    #[arg(short = 'R', value_name = "SEED", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    random: Option<u64>,
     /// Seed of -R
     #[arg(long, value_name = "SEED")]
     random_seed: Option<u64>,
@@ -144,7 +168,35 @@ pub struct Arguments {
 
 const RANKS_MAX: u64 = 4096;
 
+/// The interfaces of the MPI tool, of which there is one.
+fn interface(text: &str) -> Result<String, String> {
+    match text.to_ascii_uppercase().as_str() {
+        "POSIX" => Ok(text.to_owned()),
+        _ => Err("there is POSIX, and --native for the client library".to_owned()),
+    }
+}
+
+/// `mdtest -R5` as the parser has it: `-R=5`. `at` is where its words begin among those of this program.
+pub fn attached(words: Vec<OsString>, at: usize) -> Vec<OsString> {
+    if at > 0 && words.get(at).is_none_or(|word| word != "mdtest") {
+        return words;
+    }
+    let attach = |word: OsString| match word.to_str().and_then(|word| word.strip_prefix("-R")) {
+        Some(seed) if !seed.is_empty() && seed.bytes().all(|digit| digit.is_ascii_digit()) => {
+            OsString::from(format!("-R={seed}"))
+        }
+        _ => word,
+    };
+    words.into_iter().map(attach).collect()
+}
+
 impl Arguments {
+    /// The seed of a random order, if there is to be one: that of either option, or a new one.
+    fn seed(&self) -> Option<u64> {
+        let given = self.random?;
+        Some(self.random_seed.or((given > 0).then_some(given)).unwrap_or_else(|| host::clock::seed() >> 32))
+    }
+
     /// What they mean together.
     fn options(&self) -> Result<Options, String> {
         let places = places::expand(&self.places)?;
@@ -176,10 +228,17 @@ impl Arguments {
             sync_files: self.sync_files,
             sync_phases: self.sync_phases,
             stride: self.stride,
-            random_seed: self.random.then(|| self.random_seed.unwrap_or_else(|| host::clock::seed() >> 32)),
+            random_seed: self.seed(),
             iterations: self.iterations,
             delay_seconds: self.delay,
             barriers: !self.no_barriers,
+            collective: self.collective,
+            stone_wall: self.stone_wall,
+            stone_wall_file: self.stone_wall_file.clone(),
+            verify_read: self.verify_read,
+            verify_write: self.verify_write,
+            global_layout: self.global_layout,
+            warnings_are_errors: self.warnings_are_errors,
             time_paths: self.time_paths,
             tasks: (self.first.unwrap_or(last)..=last).step_by(self.step as usize).collect(),
             print: match (self.rate_and_time, self.time) {
@@ -251,15 +310,15 @@ mod tests {
     }
 
     fn options(line: &str) -> Result<Options, String> {
-        let words = std::iter::once("mdtest").chain(line.split(' '));
-        Line::try_parse_from(words).map_err(|error| error.to_string())?.arguments.options()
+        let words: Vec<OsString> = std::iter::once("mdtest").chain(line.split(' ')).map(OsString::from).collect();
+        Line::try_parse_from(attached(words, 0)).map_err(|error| error.to_string())?.arguments.options()
     }
 
     #[test]
     fn every_option_says_what_it_does() {
         let base = Options { items: 10, ..Options::default() };
         let folder = |path: &str| Place::Folder(path.to_owned());
-        let cases: [(&str, Options); 24] = [
+        let cases: [(&str, Options); 29] = [
             ("-n 10", base.clone()),
             ("-n 10 -u", Options { unique: true, ..base.clone() }),
             ("-n 10 --np 2 -d a@b", Options { places: vec![folder("a"), folder("b")], tasks: vec![2], ..base.clone() }),
@@ -277,6 +336,19 @@ mod tests {
             ("-n 10 -y -Y", Options { sync_files: true, sync_phases: true, ..base.clone() }),
             ("-n 10 -p 2", Options { delay_seconds: 2, ..base.clone() }),
             ("-n 10 -R --random-seed 5", Options { random_seed: Some(5), ..base.clone() }),
+            ("-n 10 -R5", Options { random_seed: Some(5), ..base.clone() }),
+            ("-a POSIX -n 10 -c", Options { collective: true, ..base.clone() }),
+            ("-n 10 -g -X", Options { global_layout: true, verify_read: true, ..base.clone() }),
+            ("-n 10 --verify-write --verify-read", Options { verify_write: true, verify_read: true, ..base.clone() }),
+            (
+                "-n 10 -W 5 -x f --warningAsErrors",
+                Options {
+                    stone_wall: 5,
+                    stone_wall_file: Some("f".to_owned()),
+                    warnings_are_errors: true,
+                    ..base.clone()
+                },
+            ),
             ("-n 10 -S", Options { shared_files: true, directories: false, ..base.clone() }),
             ("-n 10 --np 8 -f 2 -l 8 -s 3", Options { tasks: vec![2, 5, 8], ..base.clone() }),
             ("-n 10 -vv -t -B", Options { verbosity: 2, time_paths: true, barriers: false, ..base.clone() }),
@@ -305,7 +377,21 @@ mod tests {
 
     #[test]
     fn wrong_options_are_refused() {
-        for bad in ["-n x", "-Q", "-n 10 -d a@b", "-n 10 -l 5", "-n 1 -N 1 -B", "-n 0", "-n 1 -i 0", "-n 1 -w 1q"] {
+        for bad in [
+            "-n x",
+            "-Q",
+            "-n 10 -d a@b",
+            "-n 10 -l 5",
+            "-n 1 -N 1 -B",
+            "-n 0",
+            "-n 1 -i 0",
+            "-n 1 -w 1q",
+            "-n 1 -a MPIIO",
+            "-n 1 -W 1 -z 2",
+            "-n 1 -W 1 -B",
+            "-n 1 -c -B",
+            "-n 1 -Rx",
+        ] {
             assert!(options(bad).is_err(), "{bad}");
         }
     }

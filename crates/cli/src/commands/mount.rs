@@ -389,10 +389,13 @@ impl About {
                 let mut found = host::faults::get(&self.faults, &pattern);
                 found.extend(host::log::get(&pattern));
                 found.extend(self.client.get_params(&pattern));
-                let options = format!("llite.{}.mount_options", self.fsname);
-                if stdx::wildcard::matches(&pattern, &options) {
-                    found.push((options, self.settled.clone()));
-                    found.sort();
+                let (device, _) = self.client.devices();
+                for name in [&device, &self.fsname] {
+                    if stdx::wildcard::matches(&pattern, &format!("llite.{name}.mount_options")) {
+                        found.push((format!("llite.{device}.mount_options"), self.settled.clone()));
+                        found.sort();
+                        break;
+                    }
                 }
                 Response::Params(found)
             }
@@ -429,6 +432,22 @@ impl About {
         std::mem::replace(&mut *self.standing.lock(), Standing::Seen) != Standing::Unwanted
     }
 
+    /// The mount as a whole, and what it talks to.
+    fn devices(&self, state: &str) -> Vec<Device> {
+        let (_, others) = self.client.devices();
+        let device = |kind: &str, name: String, uuid: String, refs: u64| Device {
+            state: state.to_owned(),
+            kind: kind.to_owned(),
+            name,
+            uuid,
+            place: self.place.clone(),
+            refs: Some(refs),
+        };
+        let whole = device("client", format!("{}-client", self.fsname), self.uuid.clone(), 1 + others.len() as u64);
+        let others = others.into_iter().map(|other| device(other.kind, other.name, other.uuid, other.references));
+        std::iter::once(whole).chain(others).collect()
+    }
+
     fn describe(&self) -> Description {
         let state = match (self.client.is_up(), *self.standing.lock()) {
             (false, _) | (true, Standing::Unwanted) => "ST",
@@ -441,13 +460,7 @@ impl About {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             fsname: self.fsname.clone(),
             places: vec![self.place.clone()],
-            devices: vec![Device {
-                state: state.to_owned(),
-                kind: "client".to_owned(),
-                name: format!("{}-client", self.fsname),
-                uuid: self.uuid.clone(),
-                place: self.place.clone(),
-            }],
+            devices: self.devices(state),
             waits: self.client.waits(),
         }
     }

@@ -24,6 +24,12 @@ pub struct Arguments {
     /// Stop after this many minutes
     #[arg(long)]
     pub minutes: Option<u64>,
+    /// It is a failure if the time is over before all seeds have run
+    #[arg(long, requires = "minutes")]
+    pub complete: bool,
+    /// So many seeds at once; as many as there are processors if it is not given
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
     /// A named scenario; 'list' lists them, 'canary' must fail
     #[arg(long)]
     pub scenario: Option<String>,
@@ -36,10 +42,21 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         runs: arguments.runs,
         scenario: arguments.scenario,
         first_seed: arguments.first.unwrap_or_else(|| host::clock::seed() >> 16),
+        jobs: arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
     };
     let start = Instant::now();
     let too_long = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));
     let mut stop = || too_long() || output::is_unread();
-    let fine = sim::run(&settings, &mut |line| say!("{line}"), &mut stop);
-    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let outcome = sim::run(&settings, &mut |line| say!("{line}"), &mut stop);
+    let many = settings.seed.is_none() && settings.scenario.is_none();
+    if many {
+        let seconds = start.elapsed().as_secs_f64();
+        let rate = outcome.done as f64 / seconds;
+        say!("{} seeds in {seconds:.0} s: {rate:.1} a second, {} at once", outcome.done, settings.jobs);
+    }
+    let is_short = many && arguments.complete && outcome.done < arguments.runs;
+    if outcome.fine && is_short {
+        say!("FAILED. The time was over when {} of {} seeds had run", outcome.done, arguments.runs);
+    }
+    Ok(if outcome.fine && !is_short { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

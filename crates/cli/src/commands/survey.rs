@@ -17,7 +17,7 @@ use crate::output::say;
 /// Measure metadata targets from inside their servers, without network and clients
 ///
 /// Every option can be given as Lustre's tool takes it, as a variable of the environment: thrlo, thrhi, dir_count, file_count,
-/// tests_str, start_number, targets, rslt.
+/// tests_str, start_number, targets, rslt, rslt_loc, stripe_count, layer.
 ///
 /// Example: thrhi=16 file_count=200000 mds-survey
 #[derive(Args)]
@@ -43,9 +43,16 @@ pub struct Arguments {
     /// Metadata targets by name, with spaces between (targets; all of this machine)
     #[arg(long, value_name = "NAMES")]
     targets: Option<String>,
-    /// Write the lines to PREFIX.summary and each test's seconds to PREFIX.detail (rslt; no files)
+    /// Write the lines to PREFIX.summary and each test's seconds to PREFIX.detail (rslt; with the variable rslt_loc, a
+    /// directory, alone: mds_survey_, the time and the node's name in there; with neither no files)
     #[arg(long, value_name = "PREFIX")]
     rslt: Option<PathBuf>,
+    /// Stripes of each file (stripe_count; 0). Nothing is made on object targets before a file is written, so all numbers cost the same
+    #[arg(long, value_name = "N")]
+    stripe_count: Option<u32>,
+    /// The layer that is tested (layer; mdd). There is one
+    #[arg(long, value_name = "LAYER")]
+    layer: Option<String>,
     /// Requests that each thread has outstanding
     #[arg(long, value_name = "N", default_value_t = 1)]
     outstanding: u32,
@@ -80,6 +87,16 @@ impl Arguments {
             tests: survey::tests(&list)?,
             start: setting(self.start_number, "start_number", 2)?,
         };
+        let stripes: u32 = setting(self.stripe_count, "stripe_count", 0)?;
+        if stripes > 0 {
+            eprintln!(
+                "note: stripe_count={stripes}: objects are made when a file is first written, which no test does"
+            );
+        }
+        let layer = setting(self.layer.clone(), "layer", "mdd".to_owned())?;
+        if layer != "mdd" {
+            return Err(format!("layer '{layer}' cannot be tested by itself: a target has one, mdd"));
+        }
         survey.check()?;
         Ok(survey)
     }
@@ -119,6 +136,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
     };
     let prefix = setting(arguments.rslt.clone(), "rslt", PathBuf::new()).unwrap_or_else(|message| misused(message));
+    let folder = setting(None, "rslt_loc", PathBuf::new()).unwrap_or_else(|message| misused(message));
+    let prefix = match (prefix.as_os_str().is_empty(), folder.as_os_str().is_empty()) {
+        (true, false) => folder.join(survey::result_name()),
+        _ => prefix,
+    };
     let (mut out, mut rows) = (Tee { copy: Vec::new(), quiet: arguments.json }, Vec::new());
     let result = survey.run(&ask, &mut out, &mut rows);
     if !prefix.as_os_str().is_empty() {
@@ -194,7 +216,7 @@ mod tests {
             (survey_of.sweep(), survey_of.files, survey_of.start, survey_of.outstanding),
             (vec![2, 4, 8], 1000, 5, 4)
         );
-        for bad in ["--thrlo 0", "--thrhi x", "--tests lookup", "--file-count 3", "--layer mdd"] {
+        for bad in ["--thrlo 0", "--thrhi x", "--tests lookup", "--file-count 3", "--layer lod"] {
             assert!(survey(bad).is_err(), "{bad}");
         }
     }

@@ -17,21 +17,16 @@ const PAGE: u64 = 4096;
 pub(super) fn load(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
     if cx.w.nodes.get(ino).is_none_or(|node| node.attr.is_none()) {
-        confirm(cx, ino)?;
+        confirm_at(cx, steps::LOAD, ino)?;
     }
+    cx.forget(steps::LOAD);
     ensure(cx.w, fid);
     Ok(())
 }
 
 /// Fetches the attributes from the metadata target, so that layout (and size of a resident file) are those of a moment
-/// after the locks that are held came.
-pub(super) fn confirm(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    confirm_at(cx, steps::CONFIRM, ino)?;
-    cx.forget(steps::CONFIRM);
-    Ok(())
-}
-
-/// The same as a step of its own, whose answer is kept.
+/// after the locks that are held came. The answer is kept at its step: whoever no longer needs it, since it is put to use or the
+/// attributes came by another way, forgets the step. Else it would answer the next question, which is about a later moment.
 pub(super) fn confirm_at(cx: &mut Cx<'_>, at: Step, ino: u64) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
     let dest = cx.w.mdt_of(fid);
@@ -119,15 +114,18 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
         lock_one(cx, steps::HOME_LOCK, dest, ino, HOME, mode, &ALL)?;
         let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
         if now.resident() && now.home.knows_end() {
+            cx.forget(steps::CONFIRM);
             return Ok(true);
         }
-        confirm(cx, ino)?;
+        confirm_at(cx, steps::CONFIRM, ino)?;
+        cx.forget(steps::CONFIRM);
         let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
         if now.resident() && !now.home.knows_end() {
             // The lock went with an eviction.
             return Err(Errno::EIO.into());
         }
     }
+    cx.forget(steps::CONFIRM);
     cx.unlock(steps::HOME_LOCK);
     loop {
         for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
@@ -150,10 +148,12 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
 pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let object = now.object(key).ok_or(Errno::EIO)?;
+    let at = step(steps::REFRESH, object.number());
     if object.size_exact {
+        // Another operation may have learned it first: our own answer is about a moment before the next doubt.
+        cx.forget(at);
         return Ok(());
     }
-    let at = step(steps::REFRESH, object.number());
     let (dest, id) = (object.dest, object.id());
     let frame = cx.rpc(at, dest, Opcode::ObjGetattr, || (ObjGetattrReq { object: id }, Bytes::new()))?;
     cx.forget(at);
@@ -162,17 +162,17 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     Ok(())
 }
 
-/// What an object looks like now: from here if a lock covers its end, by a glimpse otherwise. `try_lock`: rather get a
-/// lock for it, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
-pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Option<Result<Lvb, Errno>> {
+/// What an object looks like now: from here if locks cover it, by a glimpse otherwise. `times`: not only its size is asked for; rather
+/// get a lock for it then, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
+pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Option<Result<Lvb, Errno>> {
     let object = file(cx.w, ino)?.object(key)?;
-    if object.knows_end() {
+    if if times { object.knows_times() } else { object.knows_end() } {
         return Some(Ok(object.lvb()));
     }
     let (dest, resource, contended) = (object.dest, object.resource, object.contended_until > cx.w.now);
     let number = object.number();
     let try_at = step(steps::TRY_LOCK, number);
-    if try_lock && (cx.began(try_at) || !contended) {
+    if times && (cx.began(try_at) || !contended) {
         let request = |cookie| EnqueueReq {
             resource,
             mode: LockMode::Pr as i32,
@@ -212,7 +212,7 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Op
     };
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
-    merged.size = lvb.size.max(object.size_floor());
+    merged.size = if object.knows_end() { object.size } else { lvb.size.max(object.size_floor()) };
     merged.blocks = merged.blocks.max(lvb.blocks);
     merged.atime_ns = merged.atime_ns.max(lvb.atime_ns);
     if (lvb.ctime_ns, lvb.mtime_ns) > (merged.ctime_ns, merged.mtime_ns) {
@@ -222,12 +222,12 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, try_lock: bool) -> Op
 }
 
 /// What all objects of a striped file look like together: size of the file, space, newest times.
-pub(super) fn merged(cx: &mut Cx<'_>, ino: u64, try_lock: bool) -> Run<Lvb> {
+pub(super) fn merged(cx: &mut Cx<'_>, ino: u64, times: bool) -> Run<Lvb> {
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let mut all = Lvb::default();
     let mut waiting = false;
     for key in keys {
-        match glimpse(cx, ino, key, try_lock) {
+        match glimpse(cx, ino, key, times) {
             None => waiting = true,
             Some(Err(errno)) => return Err(errno.into()),
             Some(Ok(lvb)) => {
@@ -281,5 +281,63 @@ pub(super) fn end_turn(cx: &mut Cx<'_>, ino: u64) {
     {
         file.exclusive = None;
         cx.w.wake(node_key(ino));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::OpState;
+    use crate::world::World;
+    use proto::{Fid, msg::Attr};
+    use std::sync::Arc;
+
+    fn options() -> crate::api::Options {
+        crate::api::Options {
+            uuid: proto::ClientUuid(1),
+            seed: 1,
+            instance: crate::api::Instance(1),
+            fsname: "fs".into(),
+            mgs: Vec::new(),
+            description: String::new(),
+            read_only: false,
+            max_dirty: 1 << 20,
+            max_cached: 1 << 20,
+            max_read_ahead: 1 << 20,
+            max_nodes: 100,
+            soft: None,
+            timeouts: crate::api::Timeouts::fixed(core::time::Duration::from_secs(10)),
+            always_ping: false,
+            write_back_after: core::time::Duration::from_secs(5),
+            max_rpcs_in_flight: 8,
+            max_mod_rpcs_in_flight: 7,
+            access_times: crate::api::AccessTimes::default(),
+            directory_access_times: crate::api::AccessTimes::default(),
+            sync_metadata: true,
+            faults: stdx::Faults::none(),
+        }
+    }
+
+    /// An operation that asked for attributes which came by another way asks again when it needs those of a later moment.
+    #[test]
+    fn a_question_that_needs_no_answer_any_more_is_forgotten() {
+        let mut w = World::new(options());
+        let fid = Fid::new(Fid::SEQ_FIRST, 7);
+        let ino = fid.ino();
+        w.nodes.obtain(fid).attr = Some(Attr { fid, ..Attr::default() });
+        let id = OpId { slot: 0, generation: 1 };
+        let mut op = OpState::new(id, None, Arc::default(), 0, stdx::Instant::ZERO);
+        for at in [steps::LOAD, step(steps::REFRESH, 0)] {
+            op.set_memo(at, Memo::Sent(5));
+            assert!(op.waits_for(at, 5) && !op.waits_for(at, 4));
+        }
+        let mut cx = Cx { w: &mut w, op: &mut op };
+        load(&mut cx, ino).unwrap();
+        assert!(!cx.began(steps::LOAD));
+        // Its answer, when it comes, is nobody's.
+        assert!(!cx.op.waits_for(steps::LOAD, 5));
+        edit(cx.w, ino, HOME, |object| object.size_exact = true);
+        refresh(&mut cx, ino, HOME).unwrap();
+        assert!(!cx.began(step(steps::REFRESH, 0)));
     }
 }

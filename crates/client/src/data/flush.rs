@@ -302,7 +302,7 @@ pub(super) fn cannot_write(w: &mut World, ino: u64, dest: Dest, errno: Errno) {
     w.log_error(format!("'{path}' cannot be written back to {target}: {errno}; it is kept and tried again"));
 }
 
-/// Dirty bytes of an object are lost: programs that have the file open are told, and the log. Nobody misses those of a file
+/// Dirty bytes of an object are lost: programs that have the file open are told, or who opens it next, and the log. Nobody misses those of a file
 /// that is removed.
 pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
     let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
@@ -319,6 +319,7 @@ pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], e
         w.log_error(format!("{bytes} bytes of '{path}' {fid} are lost ({why}: {errno}): {parts}"));
     }
     failed(w, ino, errno);
+    crate::lost::bytes_lost(w, ino, errno);
 }
 
 /// Ranges of a file for the log: `0..4096, 8192..8200`.

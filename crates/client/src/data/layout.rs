@@ -34,14 +34,14 @@ pub(super) fn is_known(w: &World, ino: u64) -> bool {
 pub(super) fn holds(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let now = generation(cx.w, ino);
     // What was confirmed lasts as long as the pins.
-    if !is_known(cx.w, ino) && cx.memo(steps::LAYOUT_HELD) != Some(now) {
+    if is_known(cx.w, ino) || cx.memo(steps::LAYOUT_HELD) == Some(now) {
+        asked(cx);
+    } else {
         stdx::mark!("layout_asked_for");
         let seen = cx.memo(steps::LAYOUT_SEEN).unwrap_or(now);
         cx.set_memo(steps::LAYOUT_SEEN, seen);
-        confirm(cx, ino)?;
-        for done in [steps::LAYOUT_SEEN, question(cx)] {
-            cx.forget(done);
-        }
+        access::confirm_at(cx, steps::LAYOUT_CONFIRM, ino)?;
+        asked(cx);
         if generation(cx.w, ino) != seen {
             stdx::mark!("locked_after_a_swap");
             let_go(cx);
@@ -65,38 +65,27 @@ pub(super) fn unchanged<T>(cx: &mut Cx<'_>, ino: u64, at: Step, look: impl Fn(&m
         let found = match look(cx) {
             Err(Stop::Wait) => {
                 // An answer about the layout that comes meanwhile is too old.
-                anew(cx);
+                cx.forget(steps::LAYOUT_LOOKED);
                 return Err(Stop::Wait);
             }
             found => found?,
         };
         if !is_known(cx.w, ino) {
-            confirm(cx, ino)?;
+            access::confirm_at(cx, steps::LAYOUT_LOOKED, ino)?;
         }
         let now = generation(cx.w, ino);
         if now == seen {
             return Ok(found);
         }
+        cx.forget(steps::LAYOUT_LOOKED);
         cx.set_memo(at, now);
     }
 }
 
-/// The step of the present question.
-fn question(cx: &Cx<'_>) -> Step {
-    step(steps::LAYOUT_CONFIRM, cx.memo(steps::LAYOUT_ROUND).unwrap_or(0))
-}
-
-/// The next question is a new one: an answer to one before says nothing.
-fn anew(cx: &mut Cx<'_>) {
-    if cx.began(question(cx)) {
-        let round = cx.memo(steps::LAYOUT_ROUND).unwrap_or(0);
-        cx.set_memo(steps::LAYOUT_ROUND, round + 1);
-    }
-}
-
-/// Asks the metadata target.
-fn confirm(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    access::confirm_at(cx, question(cx), ino)
+/// The question about the layout under pins is answered, or needs no answer.
+fn asked(cx: &mut Cx<'_>) {
+    cx.forget(steps::LAYOUT_SEEN);
+    cx.forget(steps::LAYOUT_CONFIRM);
 }
 
 /// The generation of the layout that is known.

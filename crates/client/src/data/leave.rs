@@ -156,9 +156,10 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
         let doubtful = file(cx.w, ino).is_some_and(|f| f.resident() && !f.home.knows_end());
         if doubtful || cx.memo(steps::LEAVE_CHECKED).is_none() {
             // Whether it is still resident is known for sure only now.
-            access::confirm(cx, ino)?;
+            access::confirm_at(cx, steps::CONFIRM, ino)?;
             cx.set_memo(steps::LEAVE_CHECKED, 1);
         }
+        cx.forget(steps::CONFIRM);
     }
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let Some(layout) = now.layout.clone() else { return Err(Errno::ENOSPC.into()) };

@@ -150,6 +150,11 @@ impl Object {
         self.size_exact && self.end_covered()
     }
 
+    /// Whether nobody else can change size, space or times: who has a lock on another part may write there, and that moves the times.
+    pub fn knows_times(&self) -> bool {
+        self.size_exact && self.covering(LockMode::Pr, &ALL).is_some()
+    }
+
     /// What it looks like from here.
     pub fn lvb(&self) -> Lvb {
         let counts = self.pages.counts();
@@ -745,6 +750,7 @@ impl Object {
     fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>) {
         let fresh = self.locks.is_empty();
         let knew = self.knows_end();
+        let floor = self.size_floor();
         self.locks.retain(|held| held.cookie != lock.cookie);
         self.locks.push(*lock);
         let covered = lock_range(lock);
@@ -757,8 +763,11 @@ impl Object {
             Some(lvb) => {
                 // Answers of changes may wait on the server, and one that comes late tells what was before our last cut. Who
                 // had the end locked already, and knows of a later change, knows better.
-                if !knew || lvb.ctime_ns >= self.ctime_ns {
-                    self.size = self.size.max(lvb.size);
+                match knew {
+                    true if lvb.ctime_ns < self.ctime_ns => {}
+                    true => self.size = self.size.max(lvb.size),
+                    // What was heard of beyond our other locks may have been cut since: it must not count below this one.
+                    false => self.size = floor.max(lvb.size),
                 }
                 self.news(lvb);
             }
@@ -834,6 +843,19 @@ mod tests {
         assert_eq!((object.size_floor(), object.knows_end()), (4096, false));
         object.locks.push(lock(2, LockMode::Pr, 9000, u64::MAX));
         assert_eq!((object.size_floor(), object.knows_end()), (10_000, true));
+    }
+
+    #[test]
+    fn what_others_have_cut_does_not_come_back_with_a_further_lock() {
+        let lvb = |size| Lvb { size, ..Lvb::default() };
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locked(&lock(1, LockMode::Pr, 0, 4095), Some(&lvb(10_000)));
+        object.locked(&lock(2, LockMode::Pr, 4096, 8191), Some(&lvb(5000)));
+        assert_eq!((object.size_floor(), object.knows_end()), (5000, false));
+        object.locked(&lock(3, LockMode::Pr, 9000, u64::MAX), Some(&lvb(5000)));
+        assert_eq!((object.size_floor(), object.knows_end()), (5000, false), "the end is not below it");
+        object.locked(&lock(4, LockMode::Pr, 8192, u64::MAX), Some(&lvb(8500)));
+        assert_eq!((object.size_floor(), object.knows_end()), (8500, true));
     }
 
     #[test]

@@ -60,7 +60,9 @@ pub(crate) fn read(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, length: u32) ->
 
 /// The kernel reads pages behind the end only if it thinks that the file is longer, for another mount has cut it. It learns
 /// the end from the first short answer of those that it asked for together, and takes the begin of an empty one for the
-/// end: so an empty answer lets the one that has the last bytes go first.
+/// end: so an empty answer lets the one that has the last bytes go first. It keeps no lock meanwhile: while it kept one that is called
+/// back, others of this client could ask for new ones and give them back in a circle, and whoever wants it would wait too. It is read
+/// again then.
 fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     let at = match cx.memo(step::AFTER_END) {
         Some(at) => Instant(at),
@@ -74,6 +76,7 @@ fn after_the_end(cx: &mut Cx<'_>) -> Run<()> {
     if cx.now() >= at {
         return Ok(());
     }
+    crate::locks::unlock_all(cx);
     cx.w.set_timer(at);
     Err(cx.wait(WaitKey::Timer))
 }

@@ -145,6 +145,7 @@ fn ask(cx: &mut Cx<'_>, at: Step, dest: Dest, mut request: EnqueueReq) -> Run<Re
     };
     let mut given_back = false;
     if let (true, Some((_, cookie))) = (first, cx.op.waiting_record) {
+        cx.w.abandoned_records.retain(|abandoned| *abandoned != (dest, cookie));
         given_back = settled(cx, dest, cookie, result.is_ok());
     }
     Ok(result.map(|()| given_back))

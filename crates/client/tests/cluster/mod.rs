@@ -59,6 +59,8 @@ struct Server {
 pub struct Node {
     pub machine: Client,
     pub answers: BTreeMap<CallId, Result<Answer, Errno>>,
+    /// Calls in the order of their answers, each with how many invalidations were told before.
+    pub order: Vec<(usize, CallId)>,
     pub mounted: bool,
     /// What a mount that is not complete waits for.
     pub waits: Vec<String>,
@@ -361,6 +363,12 @@ impl Cluster {
         self.servers[at].data.set_capacity(Some(bytes));
     }
 
+    /// The next operation on a data file of an object target fails.
+    pub fn fail_next(&mut self, server: &str, errno: Errno) {
+        let at = self.server(server);
+        self.servers[at].data.fail_next(errno);
+    }
+
     /// Bytes that the store of a target may take from now on, besides what it holds.
     pub fn set_store_room(&mut self, server: &str, bytes: u64) {
         let at = self.server(server);
@@ -456,6 +464,7 @@ impl Cluster {
         Options {
             uuid: ClientUuid(1000 + u128::from(number)),
             seed: 1000 + number,
+            instance: client::api::Instance(0xffff_0000_0000_1000 + number),
             fsname: "fs".into(),
             mgs: vec!["unix:MGS".parse().unwrap()],
             description: format!("client:test:{number}"),
@@ -484,6 +493,7 @@ impl Cluster {
         self.nodes.push(Node {
             machine,
             answers: BTreeMap::new(),
+            order: Vec::new(),
             mounted: false,
             waits: Vec::new(),
             failed: None,
@@ -778,6 +788,8 @@ impl Cluster {
                 }
             }
             Effect::Answer { id, result } => {
+                let told = self.nodes[at].invalidations.len();
+                self.nodes[at].order.push((told, id));
                 assert!(self.nodes[at].answers.insert(id, result).is_none(), "a call is answered once");
             }
             Effect::Invalidate(what) => {

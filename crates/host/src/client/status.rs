@@ -12,6 +12,12 @@ impl Mount {
         found
     }
 
+    /// The mount's own name among devices, and its other devices.
+    pub fn devices(&self) -> (String, Vec<client::api::Device>) {
+        let state = self.shared.state.lock();
+        (state.machine.device(), state.machine.devices())
+    }
+
     /// Sets a parameter.
     ///
     /// # Errors

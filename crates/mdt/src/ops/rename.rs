@@ -226,15 +226,14 @@ fn write_move(
     if let Some(other) = other {
         other.inode.links.remove(op.target_parent, &op.target_name);
         if other.inode.is_dir() {
-            let dir = dirs.target_mut();
-            dir.inode.nlink = dir.inode.nlink.saturating_sub(1);
+            tree::subdirectory_gone(cx, dirs.target_mut());
         }
         gone = drop_link(mdt, cx, other, change.now_ns)?;
     }
     tree::remove_entry(cx, &mut dirs.source, source, tombstone);
     tree::put_entry(cx, dirs.target_mut(), target, &op.target_name, moved);
     if moved.inode.is_dir() {
-        dirs.source.inode.nlink = dirs.source.inode.nlink.saturating_sub(1);
+        tree::subdirectory_gone(cx, &mut dirs.source);
         dirs.target_mut().inode.nlink += 1;
     }
     rename_link(moved, (op.source_parent, &op.source_name), (op.target_parent, &op.target_name));
@@ -252,11 +251,11 @@ fn write_exchange(cx: &mut Cx<'_>, change: &Change, op: &RenameOp, found: &mut F
     tree::put_entry(cx, &mut dirs.source, source, &op.source_name, other);
     match (moved.inode.is_dir(), other.inode.is_dir()) {
         (true, false) => {
-            dirs.source.inode.nlink = dirs.source.inode.nlink.saturating_sub(1);
+            tree::subdirectory_gone(cx, &mut dirs.source);
             dirs.target_mut().inode.nlink += 1;
         }
         (false, true) => {
-            dirs.target_mut().inode.nlink = dirs.target().inode.nlink.saturating_sub(1);
+            tree::subdirectory_gone(cx, dirs.target_mut());
             dirs.source.inode.nlink += 1;
         }
         _ => {}

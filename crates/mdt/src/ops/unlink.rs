@@ -80,7 +80,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &
     let gone = drop_link(mdt, cx, &mut child, change.now_ns)?;
     tree::remove_entry(cx, parent, &place, tombstone);
     if is_dir {
-        parent.inode.nlink = parent.inode.nlink.saturating_sub(1);
+        tree::subdirectory_gone(cx, parent);
     }
     dir.entries_changed(change.now_ns);
 

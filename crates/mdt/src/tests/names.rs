@@ -351,8 +351,10 @@ fn counts_that_are_too_small_are_told_of() {
     let mut w = World::new();
     let dir = w.mkdir(Fid::ROOT, "dir");
     let file = w.mknod(dir, "file");
+    let subs = ["a", "b", "c"].map(|name| w.mkdir(dir, name));
+    w.mkdir(subs[0], "deep");
     w.sync();
-    w.edit_inode(dir, |inode| inode.dir.entries = 0);
+    w.edit_inode(dir, |inode| (inode.dir.entries, inode.nlink) = (0, 2));
     w.edit_inode(file, |inode| inode.nlink = 0);
     w.crash();
     w.reconnect(0);
@@ -363,6 +365,19 @@ fn counts_that_are_too_small_are_told_of() {
     for what in ["counts fewer names than it has", "has a name and counts none"] {
         assert!(w.log.iter().any(|line| line.contains(what)), "{what}: {:?}", w.log);
     }
+    // Directories below it: removed, replaced, exchanged for a file.
+    let what = "has 2 links and loses a directory below it";
+    let told = |w: &mut World| core::mem::take(&mut w.log).iter().filter(|line| line.contains(what)).count();
+    told(&mut w);
+    w.rmdir(dir, "c").unwrap();
+    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 2));
+    w.rename((subs[0], "deep"), (dir, "b"), 0).unwrap();
+    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 3), "one was replaced, one has come");
+    w.rename((dir, "b"), (Fid::ROOT, "away"), 0).unwrap();
+    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (0, 2));
+    w.mknod(Fid::ROOT, "other");
+    w.rename((dir, "a"), (Fid::ROOT, "other"), 2).unwrap();
+    assert_eq!((told(&mut w), w.getattr(dir).unwrap().nlink), (1, 2), "exchanged for a file");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::data::{enqueue, knows_osts, write};
 use super::*;
 use crate::ops::open::flags as o;
-use proto::msg::bits;
+use proto::msg::{bits, valid};
 use schema::inode::{S_IFCHR, S_IFIFO};
 
 impl World {
@@ -503,6 +503,42 @@ fn who_removes_a_directory_hangs_on_those_who_emptied_it() {
         w.write_groups();
         let answer = early.or_else(|| w.wait(0, xid)).expect("an answer");
         assert_eq!(answer.header.status, 0);
+    }
+    w.check();
+}
+
+#[test]
+fn what_is_replaced_linked_opened_or_changed_hangs_on_who_changed_it() {
+    let mut w = World::new();
+    let other = w.connect();
+    let names = ["replaced", "linked", "opened", "changed"];
+    let fids = names.map(|name| w.mknod(Fid::ROOT, name));
+    w.mknod(Fid::ROOT, "moved");
+    let (parent, chmod) =
+        (Fid::ROOT, |fid, mode| Reint::Setattr(SetattrOp { fid, valid: valid::MODE, mode, ..SetattrOp::default() }));
+    let cases = [
+        Reint::Rename(RenameOp {
+            source_parent: parent,
+            source_name: bytes("moved"),
+            target_parent: parent,
+            target_name: bytes("replaced"),
+            flags: 0,
+            told: None,
+        }),
+        Reint::Link(LinkOp { fid: fids[1], parent, name: bytes("link") }),
+        Reint::Open(OpenOp { fid: fids[2], flags: o::PATH, ..OpenOp::default() }),
+        chmod(fids[3], 0o600),
+    ];
+    for (op, fid) in cases.into_iter().zip(fids) {
+        w.sync();
+        w.commits = false;
+        w.reint_as(other, cred(0), WantLocks::default(), chmod(fid, 0o640)).unwrap();
+        let request = ReintReq { cred: Some(cred(0)), now_ns: 1, want: None, op: Some(op) };
+        let xid = w.send(0, Opcode::MdsReint, Tag(1), &request, Bytes::new(), 0);
+        assert!(w.wait(0, xid).is_none(), "the change before it may be lost with its client: {request:?}");
+        w.commits = true;
+        w.write_groups();
+        assert_eq!(w.wait(0, xid).expect("an answer").header.status, 0, "{request:?}");
     }
     w.check();
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::acl;
+use crate::ops::open::flags as o;
 use proto::msg::valid;
 
 pub(super) fn chmod(w: &mut World, fid: Fid, mode: u32) {
@@ -186,5 +187,20 @@ fn a_default_list_is_inherited_instead_of_the_umask() {
     let op = OpenOp { fid: file, flags: 2, ..OpenOp::default() };
     assert!(w.reint_as(0, cred(5), WantLocks::default(), Reint::Open(op.clone())).is_ok());
     assert_eq!(w.reint_as(0, cred(6), WantLocks::default(), Reint::Open(op)), Err(Errno::EACCES));
+    w.check();
+}
+
+#[test]
+fn an_open_that_cuts_a_file_takes_its_set_id_bits_away_unless_it_is_roots() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    chown(&mut w, file, 5);
+    for (who, left) in [(5, 0o755), (0, 0o6755)] {
+        chmod(&mut w, file, 0o6755);
+        let op = OpenOp { fid: file, flags: o::TRUNC | 1, ..OpenOp::default() };
+        let rep = w.reint_as(0, cred(who), WantLocks::default(), Reint::Open(op)).unwrap();
+        assert_eq!(rep.attr.unwrap().mode & 0o7777, left, "by user {who}");
+        assert_eq!(w.getattr(file).unwrap().mode & 0o7777, left, "by user {who}");
+    }
     w.check();
 }

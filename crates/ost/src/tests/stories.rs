@@ -117,6 +117,23 @@ fn a_write_that_the_medium_refuses_leaves_nothing() {
     assert_eq!(&world.read(a, 2, 0, 9).unwrap()[..], b"x");
 }
 
+/// The disk refuses to remove a file: that is tried again, and does not wait for the next start.
+#[test]
+fn a_data_file_that_cannot_be_removed_is_tried_again() {
+    let mut world = World::new(1);
+    let a = world.client();
+    world.write(a, 1, 0, b"x").unwrap();
+    world.settle();
+    world.data.fail_next(Errno::EIO);
+    world.truncate(a, 1, 0).unwrap();
+    world.settle();
+    assert_eq!(world.data.files().len(), 1);
+    for _ in 0..40 {
+        world.settle();
+    }
+    assert!(world.data.files().is_empty(), "{:?}", world.data.files());
+}
+
 #[test]
 fn locks_carry_attributes_and_are_called_back_before_others_see_or_change_the_bytes() {
     let mut world = World::new(1);
@@ -442,7 +459,7 @@ fn parameters_have_lustres_names() {
     };
     assert_eq!(value("kbytestotal"), (2000 * 1024).to_string());
     assert_eq!(value("tot_granted"), GRANT_FIRST.to_string());
-    assert!(value("brw_stats").contains("write_bytes"));
+    assert!(value("brw_stats").contains("|    1 100 100"), "{}", value("brw_stats"));
     world.write(a, 1, 1, b"yz").unwrap();
     world.read(a, 1, 0, 9).unwrap();
     let stats = world.target.as_ref().unwrap().get_params("obdfilter.*.stats").remove(0).1;

@@ -54,6 +54,30 @@ impl Inode {
         self.size = size;
     }
 
+    /// The first page of a range that is there, or on its way.
+    fn first_of(&self, pages: &Range<u64>) -> Option<u64> {
+        let there = self.pages.range(pages.clone()).next().map(|(page, _)| *page);
+        let others = [&self.dirty, &self.leaving, &self.locked].map(|all| all.range(pages.clone()).next().copied());
+        there.into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// How often the pages of a range were read.
+    fn fills_of(&self, pages: &Range<u64>) -> Vec<u64> {
+        pages.clone().map(|page| self.fills.get(&page).copied().unwrap_or(0)).collect()
+    }
+
+    /// A write of these pages has ended. One that was dropped and read again meanwhile, before the write was done, lacks it. Linux
+    /// keeps it all the same, and tells no file system; where many write at once that must not drown what is not accepted.
+    fn doubt_fills(&mut self, pages: &Range<u64>, before: &[u64]) {
+        for (page, fills) in pages.clone().zip(before) {
+            if self.locked.contains(&page) {
+                self.void.insert(page);
+            } else if self.fills.get(&page).copied().unwrap_or(0) != *fills && !self.dirty.contains(&page) {
+                self.pages.remove(&page);
+            }
+        }
+    }
+
     /// Pages have changed, and not all are written.
     pub(super) fn is_changed(&self) -> bool {
         !self.dirty.is_empty() || !self.leaving.is_empty()
@@ -117,39 +141,45 @@ impl Kernel {
             };
         }
         let end = offset.saturating_add(u64::from(length));
-        if end > self.inode(fd.ino, |inode| inode.size) {
+        // Linux asks once, does not believe what comes beside a write of the same machine, and then reads up to the end that it
+        // knew. Where many write at once that must not drown what is not accepted: the stand-in asks until it believes.
+        while end > self.inode(fd.ino, |inode| inode.size) {
+            let started = self.version();
             self.attr(cred, fd.ino, Some(fd.fh)).await?;
+            if self.inode(fd.ino, |inode| inode.changed) <= started {
+                break;
+            }
         }
-        let end = end.min(self.inode(fd.ino, |inode| inode.size));
-        if offset >= end {
-            return Ok(Bytes::new());
-        }
+        let mut out = Vec::new();
         loop {
-            self.fill_pages(cred, fd, offset, end).await?;
-            if let Some(data) = self.copy_pages(fd.ino, offset, end) {
-                return Ok(data);
+            let at = offset + out.len() as u64;
+            let end = end.min(self.inode(fd.ino, |inode| inode.size));
+            if at >= end {
+                return Ok(out.into());
+            }
+            // As Linux, page by page: what was dropped again behind it does not matter.
+            if !self.copy_pages(fd.ino, at, end, &mut out) {
+                self.fill_pages(cred, fd, at, end).await?;
             }
         }
     }
 
-    /// What lies in pages from `offset` to `end`; `None` if a page is gone again.
-    fn copy_pages(&self, ino: u64, offset: u64, end: u64) -> Option<Bytes> {
+    /// Appends what lies in pages from `offset` to `end`, until one is not there. False: that is the first.
+    fn copy_pages(&self, ino: u64, offset: u64, end: u64, out: &mut Vec<u8>) -> bool {
         self.inode(ino, |inode| {
-            let end = end.min(inode.size);
-            let mut out = Vec::new();
             let mut at = offset;
             while at < end {
-                let page = inode.pages.get(&(at / PAGE))?;
+                let Some(page) = inode.pages.get(&(at / PAGE)) else { break };
                 let from = (at % PAGE) as usize;
                 let to = (PAGE as usize).min(from + (end - at) as usize);
                 out.extend_from_slice(&page[from..to]);
                 at += (to - from) as u64;
             }
-            Some(out.into())
+            at > offset
         })
     }
 
-    /// Reads the pages of a range that are not there, a run at a time; each is locked meanwhile.
+    /// Reads the first run of pages of a range that are not there; each is locked meanwhile.
     async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<()> {
         let mut page = offset / PAGE;
         while page * PAGE < end {
@@ -180,7 +210,10 @@ impl Kernel {
                         let from = ((number - run.start) * PAGE) as usize;
                         let mut bytes = data.get(from..).unwrap_or_default().to_vec();
                         bytes.resize(PAGE as usize, 0);
-                        inode.pages.insert(number, bytes);
+                        *inode.fills.entry(number).or_default() += 1;
+                        if !inode.void.remove(&number) {
+                            inode.pages.insert(number, bytes);
+                        }
                     }
                     if data.len() < length as usize && inode.changed == started {
                         // The file ends here: the kernel believes a short read.
@@ -196,10 +229,7 @@ impl Kernel {
                 Answer::Data(_) => {}
                 other => return Err(odd(&other)),
             }
-            page = run.end;
-            if page * PAGE >= self.inode(fd.ino, |inode| inode.size) {
-                break;
-            }
+            return Ok(());
         }
         Ok(())
     }
@@ -237,12 +267,18 @@ impl Kernel {
             write_back: false,
             kill_priv: cred.uid != 0,
         };
+        let pages = offset / PAGE..(offset + data.len() as u64).div_ceil(PAGE);
         let locked = if fd.direct {
             self.drop_pages(fd.ino, offset, data.len() as u64).await;
             Vec::new()
         } else {
             self.store_into_pages(fd.ino, offset, data).await
         };
+        // Pages of a mapping that are on their way are older.
+        while self.inode(fd.ino, |inode| inode.leaving.range(pages.clone()).next().is_some()) {
+            self.wait().await;
+        }
+        let fills = self.inode(fd.ino, |inode| inode.fills_of(&pages));
         let result = self.ask(cred, call).await;
         let written = match &result {
             Ok(Answer::Written(count)) => u64::from(*count),
@@ -251,6 +287,9 @@ impl Kernel {
         self.inode(fd.ino, |inode| {
             for page in &locked {
                 inode.locked.remove(page);
+            }
+            if !fd.direct {
+                inode.doubt_fills(&pages, &fills);
             }
             if written > 0 {
                 inode.size = inode.size.max(offset + written);
@@ -361,26 +400,16 @@ impl Kernel {
         Ok(())
     }
 
-    /// Drops the pages of a range; those that are locked are waited for, those that are dirty written first.
+    /// Drops the pages of a range, one after the other; one that is locked is waited for, one that is dirty written first.
     pub(super) async fn drop_pages(&self, ino: u64, offset: u64, length: u64) {
-        let first = offset / PAGE;
-        let end = offset.saturating_add(length).div_ceil(PAGE);
-        loop {
-            self.write_back(&Cred::default(), ino, offset, length).await;
-            let busy = self.inode(ino, |inode| inode.locked.range(first..end).next().is_some());
-            if busy {
+        let mut left = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
+        while let Some(page) = self.inode(ino, |inode| inode.first_of(&left)) {
+            self.write_back(&Cred::default(), ino, page * PAGE, PAGE).await;
+            if self.inode(ino, |inode| inode.locked.contains(&page)) {
                 self.wait().await;
-                continue;
-            }
-            let clean = self.inode(ino, |inode| {
-                if inode.dirty.range(first..end).next().is_some() {
-                    return false;
-                }
-                inode.pages.retain(|page, _| !(first..end).contains(page));
-                true
-            });
-            if clean {
-                return;
+            } else if self.inode(ino, |inode| !inode.dirty.contains(&page)) {
+                self.inode(ino, |inode| inode.pages.remove(&page));
+                left.start = page + 1;
             }
         }
     }

@@ -57,6 +57,10 @@ struct Inode {
     leaving: BTreeSet<u64>,
     /// Pages that are being read or written.
     locked: BTreeSet<u64>,
+    /// How often each page was read.
+    fills: BTreeMap<u64, u64>,
+    /// Pages that are being read and may come old: they are not kept.
+    void: BTreeSet<u64>,
     /// Open files that can write.
     writers: Vec<FileHandle>,
 }
@@ -99,6 +103,8 @@ struct Inner {
     forgetful: u64,
     /// Disks fill and are freed again: programs try again.
     patient: bool,
+    /// Disks fail and are repaired: likewise.
+    fails: bool,
     caches: RefCell<Caches>,
     rng: RefCell<Rng>,
 }
@@ -134,8 +140,9 @@ impl Kernel {
         let mut caches = Caches::default();
         caches.inodes.insert(1, Inode { lookups: 1, kind: S_IFDIR, ..Inode::default() });
         let (forgetful, patient) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
+        let fails = plan.disturbances.io.is_some();
         let (caches, rng) = (RefCell::new(caches), RefCell::new(rng));
-        Kernel(Rc::new(Inner { sched, client, forgetful, patient, caches, rng }))
+        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, caches, rng }))
     }
 
     /// Which client it belongs to.
@@ -183,6 +190,7 @@ impl Kernel {
         loop {
             match self.0.sched.call(self.0.client, cred, call.clone()).await {
                 Err(Fail::Errno(Errno::ENOSPC)) if self.0.patient && tries < FULL_TRIES => tries += 1,
+                Err(Fail::Errno(Errno::EIO)) if self.0.fails && tries < FULL_TRIES => tries += 1,
                 answer => return answer,
             }
             let task = self.0.sched.current();

@@ -316,6 +316,33 @@ impl Model {
         }
     }
 
+    /// Clocks of clients differ: times are merged by the newest change of status, so a change by a slow clock may leave them as they were
+    /// in the state before it.
+    pub fn may_keep_times(&mut self, before: &Model) {
+        let changed: Vec<Id> = self.ids().filter(|id| !self.same_body(before, *id)).collect();
+        for id in changed {
+            let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
+            let inode = self.change(id);
+            if inode.mtime != old.0 {
+                // A change of data is not older than what was known of the file.
+                inode.mtime = inode.mtime.or(old.0).or(old.1);
+            }
+            inode.ctime = inode.ctime.or(old.1);
+        }
+    }
+
+    /// The objects that a call is about, and the directories of its names.
+    pub fn concerned(&self, op: &Op) -> Vec<Id> {
+        let (root, mut op) = (Cred::default(), op.clone());
+        let opened = op.fd().and_then(|fd| self.open.get(&fd)).map(|file| file.id);
+        let mut found: Vec<Id> = opened.into_iter().collect();
+        for (_, path) in op.paths_mut() {
+            found.extend(self.walk(&root, path).ok());
+            found.extend(path.split_last().and_then(|(_, parent)| self.walk(&root, &parent.to_vec()).ok()));
+        }
+        found
+    }
+
     fn file(&self, fd: u32) -> Result<OpenFile, Errno> {
         self.open.get(&fd).copied().ok_or(Errno::EBADF)
     }

@@ -15,6 +15,8 @@ pub struct Taste {
     file_max: u64,
     /// Most inodes.
     inodes_max: usize,
+    /// Names that share a hash.
+    one_hash: bool,
 }
 
 const KINDS: usize = 28;
@@ -29,7 +31,12 @@ impl Taste {
                 _ => 4,
             })
             .collect();
-        Taste { weights, file_max, inodes_max: rng.range(8, 60) as usize }
+        Taste { weights, file_max, inodes_max: rng.range(8, 60) as usize, one_hash: false }
+    }
+
+    /// With names that share a hash, or others.
+    pub fn with_names(self, one_hash: bool) -> Taste {
+        Taste { one_hash, ..self }
     }
 }
 
@@ -156,6 +163,7 @@ impl Draw<'_> {
         match self.rng.below(60) {
             0 => vec![b'n'; 255].into(),
             1 => vec![b'n'; 256].into(),
+            _ if self.taste.one_hash => super::collide::name(self.rng.below(super::collide::NAMES)),
             _ => Bytes::from_static(NAMES[self.rng.below(NAMES.len() as u64) as usize]),
         }
     }

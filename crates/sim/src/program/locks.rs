@@ -17,7 +17,7 @@ use stdx::{Instant, Rng};
 
 use super::{Setting, name, root};
 use crate::kernel::{Fd, Kernel, OpenHow, Sys};
-use crate::sched::Fail;
+use crate::sched::{Fail, Sched};
 
 /// Parts of the file that are locked; one more stands for `flock`.
 const PARTS: usize = 8;
@@ -70,6 +70,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
                 Err(Fail::Dead) => continue,
+                Err(_) if outer.sched.was_evicted(kernel.client()) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
@@ -109,6 +110,10 @@ impl Process {
         for _ in 0..calls {
             if self.setting.sched.has_failed() {
                 return Ok(());
+            }
+            // Of an evicted client nothing is known any more; what it holds it gives back.
+            if self.is_evicted() {
+                break;
             }
             let pause = Duration::from_micros(self.rng.below(2_000));
             self.setting.sched.sleep(pause).await;
@@ -163,9 +168,10 @@ impl Process {
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
-            Err(Fail::Errno(Errno::EIO)) if self.setting.sched.was_evicted(self.kernel.client()) => {
+            // What its server gave up it has no longer, whatever it was told before.
+            Err(Fail::Errno(_)) if self.is_evicted() => {
                 self.table.borrow_mut()[self.number].waits = None;
-                return Err(Fail::Dead);
+                return Ok(());
             }
             Err(Fail::Errno(errno)) => Some(errno),
             // It holds what it may hold, for all that anybody knows, and waits until its server gives it up.
@@ -215,8 +221,12 @@ impl Process {
         Ok(())
     }
 
+    fn is_evicted(&self) -> bool {
+        is_given_up(&self.setting.sched, self.kernel.client())
+    }
+
     fn judge(&self, wrong: Option<String>) {
-        if let Some(wrong) = wrong {
+        if let Some(wrong) = wrong.filter(|_| !self.is_evicted()) {
             let sched = &self.setting.sched;
             sched.fail(format!("locks: {wrong}; the table: {:?}", self.table.borrow()));
         }
@@ -228,12 +238,18 @@ impl Process {
         table.iter().enumerate().find_map(|(number, holder)| {
             let sched = &self.setting.sched;
             let gone = sched.died_at(holder.client).is_some_and(|at| sched.now().since(at) > GIVEN_UP_MAX);
-            let dead = sched.is_dead(holder.client) || sched.was_evicted(holder.client);
+            let dead =
+                sched.is_dead(holder.client) || sched.is_retired(holder.client) || is_given_up(sched, holder.client);
             let conflicts =
                 !gone && holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
             (number != self.number && conflicts).then_some(number)
         })
     }
+}
+
+/// Whether some target has given up a client that lives.
+fn is_given_up(sched: &Sched, client: usize) -> bool {
+    sched.was_evicted(client) || sched.was_given_up(client)
 }
 
 /// Whether a process that wants these parts may wait for one that waits, over others perhaps, for it.

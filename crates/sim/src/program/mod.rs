@@ -4,11 +4,15 @@
 //!   compared with the model. So coherence, exactly-once and errors are all measured against a sequential specification.
 //! - [`shared`]: calls at random in the same directories and files at once; the history of all is checked when all have
 //!   ended.
+//! - [`aftermath`]: what a process is told by a client that was evicted with its work.
 //! - [`locks`]: record locks and `flock` on one file, against each other.
+//! - [`writers`]: writes and reads at different places of one file, from several clients at once.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`synced`]: what syncs have made certain of the bytes of files.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
+pub mod aftermath;
+pub mod collide;
 pub mod draw;
 pub mod history;
 pub mod locks;
@@ -17,6 +21,7 @@ pub mod private;
 pub mod shared;
 pub mod synced;
 pub mod verify;
+pub mod writers;
 
 use core::cell::RefCell;
 use std::rc::Rc;

@@ -9,8 +9,9 @@ use std::rc::Rc;
 use client::api::SetStat;
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
-use stdx::Rng;
+use stdx::{Instant, Rng};
 
+use super::aftermath::{self, Aftermath};
 use super::draw::{Draw, Taste};
 use super::history::{Doubt, History, Step};
 use super::perform::Hands;
@@ -28,8 +29,12 @@ pub struct Process {
     rng: Rng,
     taste: Taste,
     model: Model,
-    born: i64,
+    born: Instant,
     files: BTreeMap<u32, (Fd, Cred)>,
+    /// Of clients that it depends on: since when.
+    depends: BTreeMap<usize, Instant>,
+    /// What the call was about that met an eviction, if that failed.
+    met: Vec<Id>,
     serial: u64,
     user_percent: u64,
     think: (u64, crate::plan::Span),
@@ -62,6 +67,8 @@ pub struct Record {
     pub doubtful: Rc<RefCell<Option<usize>>>,
     /// Clients that it made changes through that no sync covers.
     pub unsynced: Rc<RefCell<Vec<usize>>>,
+    /// A client was evicted with work of its own: what it was told of that.
+    pub aftermath: Rc<RefCell<Option<Aftermath>>>,
     beside: Rc<RefCell<Option<Beside>>>,
 }
 
@@ -88,6 +95,10 @@ enum Halt {
     Bereft(usize),
     /// An oracle was not satisfied.
     Wrong,
+    /// A client was evicted that the process depended on.
+    Evicted(usize),
+    /// The client that it depended on has unmounted: what it had made is there.
+    Left,
     /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
     Robbed,
 }
@@ -96,25 +107,29 @@ enum Halt {
 pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
     let base = vec![super::name(&format!("p{number}"))];
     let (uid, mode) = [(0, 0o777), (0, 0o755), (1000, 0o755), (0, 0o1777)][rng.below(4) as usize];
-    let born = setting.sched.wall_ns();
-    let model = Model::new(uid, uid, mode, When::at(born));
+    let born = setting.sched.now();
+    let model = Model::new(uid, uid, mode, When::at(setting.sched.wall_ns()));
     let history = Rc::new(RefCell::new(History::new(model.clone())));
     let doubtful = Rc::new(RefCell::new(None));
     let unsynced = Rc::new(RefCell::new(Vec::new()));
     let beside = Rc::new(RefCell::new(None));
+    let after = Rc::new(RefCell::new(None));
     let mut clients = Vec::new();
-    if plan.node_faults.death_every.is_some() && rng.chance(2, 3) {
+    let leave = plan.node_faults.death_every.is_some() || plan.disturbances.partitions.is_some();
+    if leave && rng.chance(2, 3) {
         clients.push(rng.below(plan.clients as u64) as usize);
     }
     let process = Process {
         setting: setting.clone(),
         number,
         base: base.clone(),
-        taste: Taste::draw(&mut rng, plan.file_max),
+        taste: Taste::draw(&mut rng, plan.file_max).with_names(plan.disturbances.one_hash),
         rng,
         model,
         born,
         files: BTreeMap::new(),
+        depends: BTreeMap::new(),
+        met: Vec::new(),
         serial: number as u64 * 1_000_000,
         user_percent: plan.user_percent,
         think: (plan.think_percent, plan.think),
@@ -123,14 +138,17 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         history: history.clone(),
         beside: beside.clone(),
     };
-    let (calls, doubt) = (plan.calls, doubtful.clone());
+    let (calls, doubt, aftermath) = (plan.calls, doubtful.clone(), after.clone());
     setting.sched.spawn(format!("process {number}"), async move {
         let mut process = process;
-        if let Err(Halt::Bereft(client)) = process.live(uid, mode, calls).await {
-            *doubt.borrow_mut() = Some(client);
+        match process.live(uid, mode, calls).await {
+            Err(Halt::Bereft(client)) => *doubt.borrow_mut() = Some(client),
+            Err(Halt::Left) => *aftermath.borrow_mut() = Some(process.what_is_left().await),
+            Err(Halt::Evicted(client)) => *aftermath.borrow_mut() = Some(process.what_it_is_told(client).await),
+            _ => {}
         }
     });
-    Record { base, history, doubtful, unsynced, beside }
+    Record { base, history, doubtful, unsynced, aftermath: after, beside }
 }
 
 impl Process {
@@ -153,12 +171,17 @@ impl Process {
         for fd in self.files.keys().copied().collect::<Vec<u32>>() {
             self.call(Op::Close { fd }).await?;
         }
-        Ok(())
+        // What it has made may still be lost with a client, and it is told so.
+        if !self.depends.is_empty() {
+            self.setting.sched.undisturbed().await;
+        }
+        self.evicted(None).map_or(Ok(()), |client| Err(Halt::Evicted(client)))
     }
 
     /// The process's directory is made and made durable by the superuser.
     async fn make_base(&mut self, uid: u32, mode: u32) -> Result<(), Halt> {
         let kernel = self.kernel(None)?;
+        let begun = self.born;
         let made = async {
             kernel.mkdir(&root(), &self.base, 0o700, false).await?;
             let owner = SetStat { uid: Some(uid), gid: Some(uid), ..SetStat::default() };
@@ -170,9 +193,10 @@ impl Process {
         match made.await {
             Ok(()) => {}
             Err(Fail::Dead) => return Err(Halt::Bereft(kernel.client())),
+            Err(_) if self.setting.sched.was_evicted(kernel.client()) => return Err(Halt::Bereft(kernel.client())),
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
-        let born = When { from: self.born, to: self.setting.sched.wall_ns() };
+        let born = self.setting.sched.when(kernel.client(), begun);
         self.model = Model::new(uid, uid, mode, born);
         *self.history.borrow_mut() = History { base_durable: true, ..History::new(self.model.clone()) };
         Ok(())
@@ -188,10 +212,13 @@ impl Process {
         if let Some(&client) = self.unsynced.borrow().iter().find(|client| self.setting.sched.is_dead(**client)) {
             return Err(Halt::Bereft(client));
         }
+        if let Some(client) = self.evicted(None) {
+            return Err(Halt::Evicted(client));
+        }
         let lost: Vec<u32> = self
             .files
             .iter()
-            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client))
+            .filter(|(_, (fd, _))| self.setting.sched.is_dead(fd.client) || self.setting.sched.is_retired(fd.client))
             .map(|(number, _)| *number)
             .collect();
         for fd in lost {
@@ -210,7 +237,7 @@ impl Process {
         }
         match self.rng.pick(&living) {
             Some(kernel) => Ok(kernel.clone()),
-            None => Err(Halt::Bereft(client.or(self.clients.first().copied()).unwrap_or(0))),
+            None => Err(self.bereft_of(client.or(self.clients.first().copied()).unwrap_or(0))),
         }
     }
 
@@ -237,20 +264,20 @@ impl Process {
         };
         let cred = Cred { umask: [0, 0o022, 0o077][self.rng.below(3) as usize], ..cred };
         let sched = self.setting.sched.clone();
-        let (from, before) = (sched.wall_ns(), sched.lanes());
+        let (before, begun) = (sched.lanes(), sched.now());
         let blind = self.rng.chance(1, 4) && !self.needs_look(&op);
         sched.note(|| format!("process {} on client {}: {}", self.number, kernel.client(), op.show()));
         let mut files: BTreeMap<u32, Fd> = self.files.iter().map(|(n, (fd, _))| (*n, fd.clone())).collect();
         let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut files, blind };
         let result = hands.perform(&op, &cred).await;
-        let when = When { from, to: sched.wall_ns() };
+        let when = sched.when(kernel.client(), begun);
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => {
                 let client = kernel.client();
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
-                return Err(Halt::Bereft(kernel.client()));
+                return Err(self.bereft_of(kernel.client()));
             }
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
@@ -263,12 +290,26 @@ impl Process {
             self.history.borrow_mut().doubt = Some(doubt);
             return Err(Halt::Bereft(client));
         }
+        if let Some(client) = self.evicted(Some((kernel.client(), begun))) {
+            // It waited beside an eviction: it may have met that.
+            let doubt = Doubt { op, cred, when, client: kernel.client(), before };
+            sched.note(|| format!("process {} is told {result:?} beside the eviction of client {client}", self.number));
+            if result.is_err() {
+                self.met = self.model.concerned(&doubt.op);
+            }
+            self.history.borrow_mut().doubt = Some(doubt);
+            return Err(Halt::Evicted(client));
+        }
         kernel.as_done(&mut op, &result);
         let robbed = self.robbed();
         if let Some((id, parts)) = &robbed {
             self.note_beside(&op, *id, parts);
         }
+        let earlier = self.model.clone();
         let expect = self.model.apply(&op, &cred, when);
+        if sched.has_clocks() {
+            self.model.may_keep_times(&earlier);
+        }
         let differs = match robbed {
             None => differs(&mut self.model, &expect, &result),
             // What it gave may come from before or after the loss.
@@ -289,6 +330,7 @@ impl Process {
             }
             _ => {}
         }
+        self.depend(&op, kernel.client(), result.is_ok(), begun);
         self.remember(op, cred, when, kernel.client(), result.is_ok(), before);
         if robbed.is_some() {
             return Err(Halt::Robbed);
@@ -339,6 +381,59 @@ impl Process {
             _ => (first, Bytes::new()),
         };
         *self.beside.borrow_mut() = Some(Beside { id, part: start..u64::MAX, appended });
+    }
+
+    /// A call through a client has ended: since when the process depends on that client.
+    fn depend(&mut self, op: &Op, client: usize, succeeded: bool, begun: Instant) {
+        if succeeded && (op.changes() || matches!(op, Op::Open { .. })) {
+            self.depends.entry(client).or_insert(begun);
+        }
+        let open = self.files.values().any(|(fd, _)| fd.client == client);
+        if !open && succeeded && matches!(op, Op::Syncfs) {
+            self.depends.remove(&client);
+        }
+    }
+
+    /// A client that the process depends on and that was evicted meanwhile; `now`: this one, since then, too.
+    fn evicted(&self, now: Option<(usize, Instant)>) -> Option<usize> {
+        let mut depends = self.depends.iter().map(|(client, since)| (*client, *since)).chain(now);
+        depends.find(|(client, since)| self.setting.sched.was_evicted_since(*client, *since)).map(|(client, _)| client)
+    }
+
+    /// Why a process does not go on without this client.
+    fn bereft_of(&self, client: usize) -> Halt {
+        let sched = &self.setting.sched;
+        if sched.is_retired(client) && !sched.is_dead(client) { Halt::Left } else { Halt::Bereft(client) }
+    }
+
+    /// The client has unmounted: waits until what else it depends on is certain.
+    async fn what_is_left(&mut self) -> Aftermath {
+        self.setting.sched.undisturbed().await;
+        match self.evicted(None) {
+            Some(client) => self.what_it_is_told(client).await,
+            None => Aftermath { complete: true, ..Aftermath::default() },
+        }
+    }
+
+    /// A client was evicted: asks it what was lost, and all that are evicted before the world is quiet.
+    async fn what_it_is_told(&mut self, first: usize) -> Aftermath {
+        self.setting.sched.undisturbed().await;
+        let mut aftermath = Aftermath { complete: true, told: self.met.drain(..).collect(), ..Aftermath::default() };
+        let files = core::mem::take(&mut self.files);
+        while let Some(client) =
+            [Some(first), self.evicted(None)].into_iter().flatten().find(|client| !aftermath.clients.contains(client))
+        {
+            self.depends.remove(&client);
+            let more = match self.kernel(Some(client)) {
+                Ok(kernel) => {
+                    let (sched, base, model) = (&self.setting.sched, &self.base[..], &self.model);
+                    aftermath::Asked { sched, kernel: &kernel, base, model }.ask(&files).await
+                }
+                Err(_) => Aftermath { clients: [client].into(), ..Aftermath::default() },
+            };
+            aftermath.add(more);
+        }
+        aftermath
     }
 
     /// Whether Linux's own look at the names decides: a link that it would have followed, or one of two names too long.

@@ -68,7 +68,9 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     setting.sched.spawn(title.clone(), async move {
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
         if let Err(fail) = own.make(&kernel).await {
-            if let Fail::Errno(errno) = fail {
+            if let Fail::Errno(errno) = fail
+                && !outer.sched.was_evicted(kernel.client())
+            {
                 outer.sched.fail(format!("{title} cannot make its directories: {}", errno.name()));
             }
             return;
@@ -215,6 +217,9 @@ impl Record {
     /// Why not.
     pub fn check(&self, sched: &Sched, crashes: &[Moment], recovered: &[Moment]) -> Result<Verdict, String> {
         let mut histories = self.histories.borrow().clone();
+        if let Some(eviction) = sched.first_eviction() {
+            cut(&mut histories, eviction);
+        }
         doubt(&mut histories, crashes);
         let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
         let deaths = risk(&mut histories, &sched.deaths(), &told, crashes, recovered);
@@ -230,6 +235,16 @@ impl Record {
 
     fn name(&self) -> String {
         self.base[0].escape_ascii().to_string()
+    }
+}
+
+/// What clients did once one of them was evicted does not count: what that had not told may be lost, and it goes on.
+fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
+    for events in histories {
+        events.retain(|event| event.from < eviction);
+        for event in events {
+            event.end.take_if(|(to, _)| *to >= eviction);
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`numbered`] has cases of Lustre's suites, in which
-//! requests and answers are lost at the sites of [`stdx::faults`].
+//! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod numbered;
 mod stories;
@@ -16,7 +16,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use proto::Bytes;
+use proto::{Bytes, Errno};
 use stdx::Faults;
 use stdx::faults::FAILED;
 
@@ -75,10 +75,14 @@ pub enum Act {
     Power(usize),
     /// A node stands still for so many microseconds.
     Pause(Node, u64),
-    /// A parameter of a server is set.
-    Set(usize, &'static str, &'static str),
+    /// A parameter is set.
+    Set(Node, &'static str, &'static str),
+    /// A parameter is not set, for this reason.
+    Refuse(Node, &'static str, &'static str, Errno),
     /// A parameter has this in it, blanks apart.
     Expect(Node, &'static str, String),
+    /// A parameter does not have this in it.
+    Lack(Node, &'static str, String),
 }
 
 /// A story and the faults that strike in it.
@@ -288,8 +292,10 @@ impl Actor {
             Act::Crash(server) => sched.command(Command::Crash(server)),
             Act::Power(server) => sched.command(Command::Power(server)),
             Act::Pause(node, us) => sched.command(Command::Pause(node, Duration::from_micros(us))),
-            Act::Set(server, name, value) => sched.command(Command::Set(server, name, value)),
-            Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text)),
+            Act::Set(node, name, value) => sched.command(Command::Set(node, name, value, Ok(()))),
+            Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
+            Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
+            Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));

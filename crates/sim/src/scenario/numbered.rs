@@ -1,10 +1,11 @@
-//! Cases of Lustre's replay-single by their numbers, with faults at the same sites as with real processes
-//! (`crates/e2e/tests/replay_single.rs`, which says what each case is about).
+//! Cases of Lustre's suites by their numbers, with faults at the same sites as with real processes
+//! (`crates/e2e/tests/replay_single.rs`, `conf_sanity.rs` and `slots.rs`, which say what each case is about).
 
+use proto::Errno;
 use stdx::Site;
 use stdx::faults::{ONCE, sites};
 
-use super::Act::{Barrier, Begin, Crash, Do, Expect, Fail, Hit, Join, Wait, Waiting};
+use super::Act::{Barrier, Begin, Crash, Do, Expect, Fail, Hit, Join, Lack, Refuse, Set, Wait, Waiting};
 use super::stories::{close_fd, mkdir, mknod, open, path, stat};
 use super::{Act, MDT, Story};
 use crate::model::{Op, S_IFREG};
@@ -38,18 +39,59 @@ pub const STORIES: &[Story] = &[
         fifty_three(Some((sites::MDS_REINT_NET, ONCE)), Some((sites::MDS_CLOSE_NET_REP, ONCE)), true)
     }),
     story("replay-single-102a", "all slots are taken by changes whose requests are lost", || {
-        let modes = Changes::modes();
+        let modes = Changes::modes("d", 7);
         [modes.lost(sites::MDS_REINT_MULTI_NET), vec![Fail(MDT, 0)], modes.ended(), vec![done(7), rebuilt(0)]].concat()
     }),
     story("replay-single-102b", "all slots are taken by changes whose answers are lost", in_memory),
     story("replay-single-102c", "the same, and the server is killed before they are on disk", || {
-        let (modes, crash) = (Changes::modes(), vec![Fail(MDT, 0), Crash(MDT)]);
+        let (modes, crash) = (Changes::modes("d", 7), vec![Fail(MDT, 0), Crash(MDT)]);
         let lost = modes.lost_behind(&[SETTLE, Barrier(MDT)], sites::MDS_REINT_MULTI_NET_REP);
         [lost, crash, modes.ended(), vec![done(7), rebuilt(0)]].concat()
     }),
-    story("replay-single-102d", "the same, and they are on disk", || on_disk(Changes::modes())),
+    story("replay-single-102d", "the same, and they are on disk", || on_disk(Changes::modes("d", 7))),
     story("replay-single-102d-once", "the same with changes that fail when they are made a second time", || {
         on_disk(Changes::only_once())
+    }),
+    story("sanity-182", "processes of one client change side by side, in as many slots as there are", side_by_side),
+    story("sanity-245", "the import tells that many changes may be in flight, and how many", || {
+        vec![
+            Expect(CLIENT, "mdc.*.import", "max_mod_rpcs: 8".to_owned()),
+            Expect(CLIENT, "mdc.*.import", "multi_mod_rpcs,".to_owned()),
+        ]
+    }),
+    story("sanity-252", "what a target keeps of its clients is read from its disk", || {
+        let record = || Expect(Node::Server(MDT), "mdt.*.exports.*.reply_data", "reply_max: 1".to_owned());
+        let sync = Do(0, Op::Fsync { fd: 1, data_only: false });
+        vec![open(0, "f", 0o102, 1), SETTLE, record(), sync, Crash(MDT), stat(1, "f"), record(), close_fd(0, 1)]
+    }),
+    story("conf-sanity-86a", "changes in flight are limited", || enforced(7)),
+    story("conf-sanity-86b", "changes in flight are limited after an update", || {
+        let limit = |value| vec![Set(CLIENT, LIMIT, value)];
+        [limit("1"), enforced(1), limit("5"), enforced(5)].concat()
+    }),
+    story("conf-sanity-86c", "limits of changes in flight", || {
+        let refuse = |value, errno| Refuse(CLIENT, LIMIT, value, errno);
+        let is = |value: &str| Expect(CLIENT, LIMIT, value.to_owned());
+        vec![
+            Set(CLIENT, "mdc.*.max_rpcs_in_flight", "8"),
+            is("7"),
+            refuse("8", Errno::ERANGE),
+            refuse("0", Errno::ERANGE),
+            refuse("513", Errno::ERANGE),
+            refuse("x", Errno::EINVAL),
+            is("7"),
+            Set(CLIENT, "mdc.*.max_rpcs_in_flight", "10"),
+            // The target offers 8.
+            refuse("9", Errno::ERANGE),
+            Set(CLIENT, LIMIT, "8"),
+            is("8"),
+        ]
+    }),
+    story("conf-sanity-86d", "one close is allowed above the limit", || {
+        let modes = Changes::modes("d", 7);
+        let lost = modes.lost(sites::MDS_REINT_MULTI_NET);
+        let close = vec![Fail(MDT, 0), close_fd(0, 1), SETTLE, open_files(0), in_flight(7), Waiting(7)];
+        [vec![open(0, "f", 0o102, 1)], lost, close, modes.ended()].concat()
     }),
 ];
 
@@ -84,6 +126,47 @@ fn done(count: usize) -> Act {
 /// So many answers were rebuilt from their records.
 fn rebuilt(count: usize) -> Act {
     Expect(Node::Server(MDT), "mdt.*.stats", format!("reconstructed {count} samples"))
+}
+
+const CLIENT: Node = Node::Client(0);
+/// How many changes the client may have in flight.
+const LIMIT: &str = "mdc.*.max_mod_rpcs_in_flight";
+
+/// Ten processes make directories and remove them: many changes are in flight, and never more than the limit and one close.
+fn side_by_side() -> Vec<Act> {
+    let folders: Vec<String> = (0..10).map(|number| format!("d{number}")).collect();
+    let mut acts: Vec<Act> = folders.iter().map(|folder| mkdir(0, folder)).collect();
+    acts.extend([SETTLE, Set(CLIENT, "mdc.*.rpc_stats", "0")]);
+    let made = |folder: &String| path(&format!("{folder}/n"));
+    let make = folders.iter().map(|folder| Op::Mkdir { path: made(folder), mode: 0o755 });
+    let remove = folders.iter().map(|folder| Op::Rmdir { path: made(folder) });
+    for ops in [make.collect::<Vec<Op>>(), remove.collect()] {
+        acts.extend(ops.iter().map(|op| Begin(0, op.clone())));
+        acts.extend(ops.iter().map(|_| Join));
+    }
+    acts.extend([Expect(CLIENT, "mdc.*.rpc_stats", "7:".to_owned()), Lack(CLIENT, "mdc.*.rpc_stats", "9:".to_owned())]);
+    acts
+}
+
+/// Exactly `count` changes are in flight at most.
+fn enforced(count: usize) -> Vec<Act> {
+    let (folder, beyond) = (format!("d{count}"), format!("beyond{count}"));
+    let modes = Changes::modes(&folder, count);
+    let one_more = Op::Chmod { path: path(&beyond), mode: 0o600 };
+    // The others are lost, and one slot is left.
+    let fewer = Changes { prepare: Vec::new(), changes: modes.changes[..count - 1].to_vec() };
+    let mut acts = vec![mknod(0, &beyond)];
+    acts.extend(modes.prepare.clone());
+    acts.extend(fewer.lost(sites::MDS_REINT_MULTI_NET));
+    acts.extend([Fail(MDT, 0), Do(0, Op::Chmod { path: path(&beyond), mode: 0o640 }), in_flight(count - 1)]);
+    acts.extend(fewer.ended());
+    // All are taken: one more waits until they are sent again.
+    let all = Changes { prepare: Vec::new(), changes: modes.changes };
+    acts.extend(all.lost(sites::MDS_REINT_MULTI_NET));
+    acts.extend([Fail(MDT, 0), Begin(0, one_more), SETTLE, in_flight(count), Waiting(count + 1)]);
+    acts.extend(all.ended());
+    acts.push(Join);
+    acts
 }
 
 /// A has `d1/f` open and closes it, B makes `d2/f`; what is lost of the create, and of the close.
@@ -122,10 +205,11 @@ struct Changes {
 }
 
 impl Changes {
-    fn modes() -> Changes {
-        let files: Vec<String> = (0..7).map(|number| format!("f{number}")).collect();
+    /// So many files of a new directory.
+    fn modes(folder: &str, count: usize) -> Changes {
+        let files: Vec<String> = (0..count).map(|number| format!("{folder}/f{number}")).collect();
         Changes {
-            prepare: files.iter().map(|file| mknod(0, file)).collect(),
+            prepare: [mkdir(0, folder)].into_iter().chain(files.iter().map(|file| mknod(0, file))).collect(),
             changes: files.iter().map(|file| Op::Chmod { path: path(file), mode: 0o600 }).collect(),
         }
     }
@@ -158,7 +242,7 @@ impl Changes {
         let mut acts = self.prepare.clone();
         acts.extend(behind.iter().cloned());
         // The server is told to count anew.
-        acts.extend([Act::Set(MDT, "mdt.*.stats", "clear"), arm((site, 0))]);
+        acts.extend([Act::Set(Node::Server(MDT), "mdt.*.stats", "clear"), arm((site, 0))]);
         acts.extend(self.changes.iter().map(|op| Begin(0, op.clone())));
         acts.extend([SETTLE, Waiting(count), in_flight(count)]);
         acts

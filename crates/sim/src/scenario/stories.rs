@@ -466,8 +466,8 @@ fn paused() -> Vec<Act> {
     const PAUSE: u64 = 30_000_000;
     let evicts_nobody = || [MDT, OST].map(|server| Act::Expect(Node::Server(server), "*.*.eviction_count", "0".into()));
     let mut acts = vec![
-        Act::Set(MDT, "ldlm_timeout", "5"),
-        Act::Set(OST, "ldlm_timeout", "5"),
+        Act::Set(Node::Server(MDT), "ldlm_timeout", "5"),
+        Act::Set(Node::Server(OST), "ldlm_timeout", "5"),
         mkdir(0, "d"),
         open(0, "d/f", CREATE, 1),
         write(0, 1, 0, 200_000),

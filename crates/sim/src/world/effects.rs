@@ -10,6 +10,7 @@ use store::Engine as _;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
+use super::partition::Passage;
 use super::trap::Strike;
 use super::{Canary, Happening, World, space};
 use crate::sched::Lane;
@@ -100,6 +101,7 @@ impl World {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
                         return self.push(self.now, Happening::Answer { id, result });
                     }
+                    self.note_call(client, id, &call);
                     if self.canary == Canary::Stale
                         && matches!(call, capi::Call::Getattr { .. } | capi::Call::Lookup { .. })
                         && self.rng.chance(1, 10)
@@ -120,6 +122,7 @@ impl World {
                     }
                 }
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
+                self.note_answer(id);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             Happening::Interrupt { client, id } => {
@@ -357,6 +360,7 @@ impl World {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
                 // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
                 self.judge_eviction(server, &line);
+                self.hear_of_eviction(server, &line);
                 if line.starts_with("recovery is over") {
                     self.recovered.push((self.now, self.servers[server].name.kind));
                 }
@@ -368,7 +372,7 @@ impl World {
                 }
             }
             Effect::Stop { reason } => {
-                self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
+                self.stopped(server, &reason);
             }
         }
     }
@@ -442,7 +446,8 @@ impl World {
             }
             capi::Effect::MountFailed { .. } if self.mounts[client].leaving => self.mounts[client].unmounted = true,
             capi::Effect::MountFailed { reason } => self.fail(format!("client {client} could not mount: {reason}")),
-            capi::Effect::Unmounted { .. } => {
+            capi::Effect::Unmounted { result } => {
+                self.judge_unmount(client, result);
                 self.trace.note(self.now, &[17, client as u64], || format!("client {client} is unmounted"));
                 self.mounts[client].unmounted = true;
                 self.sched.left(client);
@@ -451,6 +456,7 @@ impl World {
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
                 self.hear_of_loss(&line);
+                self.hear_that_evicted(client, &line);
             }
         }
     }
@@ -474,6 +480,9 @@ impl World {
             .iter()
             .find_map(|nid| self.servers.iter().position(|server| server.nid == *nid && server.machine.is_some()));
         match target {
+            Some(server) if self.is_cut_off(node, Node::Server(server)) => {
+                self.after(super::partition::DIAL_TIME, Happening::DialFailed { node, life, number });
+            }
             Some(server) if !self.faults.dial_fails() => {
                 let to = (Node::Server(server), self.servers[server].life);
                 let conn = self.net.connect((node, life, number), to);
@@ -560,6 +569,12 @@ impl World {
         if self.canary != Canary::None && self.swallow(conn, side, &frame) {
             return;
         }
+        let (sender, receiver) = (node, self.net.get(conn).ends[side].node);
+        let passage = self.passage(conn, sender, receiver);
+        if passage == Passage::Lost {
+            self.trace.say(self.now, || format!("cut off on connection {conn}: {}", frame_line(&frame)));
+            return;
+        }
         if self.canary == Canary::TwoOutcomes
             && frame.header.transno.0 != 0
             && frame.header.opcode == proto::Opcode::MdsReint as u16
@@ -582,7 +597,10 @@ impl World {
         for _ in 0..fate.copies {
             let delay = self.plan.network.draw(&mut self.rng) + fate.late;
             let end = self.net.end(conn, side);
-            let at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            let mut at = (self.now + delay).max(end.last + Duration::from_nanos(1));
+            if let Passage::Held(until) = passage {
+                at = at.max(until + delay);
+            }
             end.last = at;
             self.push(at, Happening::Frame { conn, side, frame: frame.clone() });
         }
@@ -601,6 +619,7 @@ impl World {
         if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
+        self.note_greeting(from, end.node, &frame);
         match end.node {
             Node::Server(server) => {
                 let (now, header) = (self.time_of(end.node), frame.header);
@@ -645,10 +664,17 @@ impl World {
     /// One side closes: the other gets what is on its way, and then the end.
     fn hang_up(&mut self, conn: usize, side: usize) {
         self.net.end(conn, side).dead_from = Some(self.now);
+        let ends = &self.net.get(conn).ends;
+        let (from, to) = (ends[side].node, ends[1 - side].node);
+        let passage = self.passage(conn, from, to);
         let other = self.net.end(conn, 1 - side);
-        let at = other.last.max(self.now) + Duration::from_micros(20);
+        let mut at = other.last.max(self.now) + Duration::from_micros(20);
+        if let Passage::Held(until) = passage {
+            at = at.max(until);
+        }
         other.last = at;
-        if other.dead_from.is_none() {
+        // What is lost is told when the connection is cut.
+        if other.dead_from.is_none() && passage != Passage::Lost {
             self.push(at, Happening::Closed { conn, side: 1 - side });
         }
     }

@@ -28,7 +28,32 @@ pub enum Fault {
     Death,
     /// Others fill the disk of some server.
     Fill,
-    /// And free it.
+    /// Some client is cut off.
+    Part,
+    /// An administrator does something.
+    Act,
+    /// A client's clock is set.
+    Clock,
+    /// A site is armed.
+    Arm,
+    /// And is not any more.
+    Disarm {
+        /// Of which server, or after these which client.
+        at: usize,
+    },
+    /// Some disk fails.
+    Fail,
+    /// And is repaired.
+    Repair {
+        /// Whose.
+        server: usize,
+    },
+    /// A client that was cut off is so no longer.
+    Join {
+        /// Who.
+        client: usize,
+    },
+    /// The disk has space again.
     Free {
         /// Whose.
         server: usize,
@@ -66,8 +91,59 @@ pub struct Counts {
     pub fills: u64,
     /// Times that clients gave up what they could not write.
     pub given_up: u64,
+    /// Clients that were cut off for a while.
+    pub partitions: u64,
+    /// Evictions of clients that live.
+    pub evictions: u64,
+    /// What administrators did.
+    pub acts: u64,
+    /// Of that unmounts.
+    pub unmounts: u64,
+    /// Operations of disks that failed.
+    pub io_errors: u64,
+    /// Records that were damaged for a while.
+    pub damaged: u64,
+    /// Targets that a disk stopped.
+    pub stops: u64,
+    /// Clocks of clients that were set.
+    pub clock_steps: u64,
+    /// Sites that were armed.
+    pub sites: u64,
+    /// The longest that a call of a client waited that was never cut off, in milliseconds.
+    pub longest_wait_ms: u64,
     /// Errors in logs.
     pub errors_logged: u64,
+}
+
+impl core::fmt::Display for Counts {
+    /// What fell at all.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let all = [
+            ("frames lost", self.lost),
+            ("doubled", self.doubled),
+            ("late", self.late),
+            ("cuts", self.cuts),
+            ("dials", self.dials),
+            ("crashes", self.crashes),
+            ("deaths", self.deaths),
+            ("power", self.power),
+            ("fills", self.fills),
+            ("given up", self.given_up),
+            ("partitions", self.partitions),
+            ("evictions", self.evictions),
+            ("acts", self.acts),
+            ("unmounts", self.unmounts),
+            ("I/O errors", self.io_errors),
+            ("records damaged", self.damaged),
+            ("targets stopped by disks", self.stops),
+            ("clock steps", self.clock_steps),
+            ("sites armed", self.sites),
+            ("longest wait beside a partition in ms", self.longest_wait_ms),
+        ];
+        let fell: Vec<String> =
+            all.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
+        f.write_str(&fell.join(", "))
+    }
 }
 
 impl Counts {
@@ -87,7 +163,24 @@ impl Counts {
         self.power += other.power;
         self.fills += other.fills;
         self.given_up += other.given_up;
+        self.partitions += other.partitions;
+        self.evictions += other.evictions;
+        self.acts += other.acts;
+        self.unmounts += other.unmounts;
+        self.io_errors += other.io_errors;
+        self.damaged += other.damaged;
+        self.stops += other.stops;
+        self.clock_steps += other.clock_steps;
+        self.sites += other.sites;
+        self.longest_wait_ms = self.longest_wait_ms.max(other.longest_wait_ms);
         self.errors_logged += other.errors_logged;
+    }
+}
+
+impl Counts {
+    /// Nothing has fallen so far that could have kept a client from its servers but partitions.
+    pub fn is_only_partitions(&self) -> bool {
+        self.lost + self.late + self.cuts + self.crashes + self.deaths + self.power == 0
     }
 }
 
@@ -141,7 +234,11 @@ impl Faults {
             },
             at_commit,
             // Where clients die or lie, locks are soon taken from those who do not answer: nobody may be late by that much.
-            late_max_us: if plan.node_faults.death_every.is_some() || plan.liar { 2_000_000 } else { 15_000_000 },
+            late_max_us: if plan.node_faults.death_every.is_some() || plan.liar || plan.evicts() {
+                2_000_000
+            } else {
+                15_000_000
+            },
             rng,
         }
     }
@@ -183,7 +280,7 @@ impl Faults {
 }
 
 /// A time around a mean, long ones rarer than short ones.
-fn around(rng: &mut Rng, mean: Duration) -> Duration {
+pub(super) fn around(rng: &mut Rng, mean: Duration) -> Duration {
     let share = rng.range(1, 1_000) as f64 / 1_000.0;
     mean.mul_f64(-share.ln() + 0.01)
 }
@@ -196,14 +293,23 @@ impl World {
         self.plan_crash();
         self.plan_death();
         self.plan_fill();
+        self.plan_partition();
+        self.plan_act();
+        self.plan_io();
+        self.plan_clock();
+        self.plan_site();
+        self.note_disturbed();
     }
 
     /// No faults any more. Servers that are down come back, and disks have space.
     pub fn faults_off(&mut self) {
         self.faults.on = false;
+        self.note_disturbed();
+        self.disarm_all();
         self.liar_ends();
         for server in 0..self.servers.len() {
             self.free(server);
+            self.repair(server);
         }
     }
 
@@ -260,6 +366,12 @@ impl World {
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::Cut { conn } => self.cut(conn),
+            Fault::Disarm { at } => self.disarm(at),
+            Fault::Repair { server } => self.repair(server),
+            Fault::Join { client } => {
+                self.join(client);
+                self.note_disturbed();
+            }
             Fault::Free { server } => {
                 self.trace.note(self.now, &[42, server as u64], || {
                     format!("the disk of {} has space again", self.servers[server].name)
@@ -286,6 +398,26 @@ impl World {
                     self.kill_client(client);
                 }
                 self.plan_death();
+            }
+            Fault::Clock => {
+                self.step_clock();
+                self.plan_clock();
+            }
+            Fault::Arm => {
+                self.arm_some_site();
+                self.plan_site();
+            }
+            Fault::Act => {
+                self.act();
+                self.plan_act();
+            }
+            Fault::Fail => {
+                self.fail_some_disk();
+                self.plan_io();
+            }
+            Fault::Part => {
+                self.part();
+                self.plan_partition();
             }
             Fault::Fill => {
                 self.fill();
@@ -399,7 +531,7 @@ impl World {
         }
     }
 
-    fn cut(&mut self, conn: usize) {
+    pub(super) fn cut(&mut self, conn: usize) {
         if self.net.get(conn).ends.iter().all(|end| !end.open) {
             return;
         }

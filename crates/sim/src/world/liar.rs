@@ -441,7 +441,7 @@ impl World {
         if let Some(client) =
             whom.filter(|client| self.mounts.get(*client).is_some_and(|mount| mount.machine.is_some()))
         {
-            self.sched.evicted(client);
+            self.sched.note_given_up(client);
         }
         if self.liar.is_some() && is_there && self.faults.counts.deaths == 0 && self.faults.counts.power == 0 {
             self.fail(format!("beside a liar target {} {line}", self.servers[server].name));

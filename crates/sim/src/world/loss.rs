@@ -1,4 +1,4 @@
-//! What clients say that they gave up because a disk was full.
+//! What clients say that they gave up because a disk was full or failed.
 //!
 //! One case is allowed: a lock is called back while its pages cannot be written. The line in the log must name the file and the
 //! ranges, which the oracles excuse and nothing else.
@@ -12,7 +12,11 @@ use crate::sched::Loss;
 
 /// What a line says: of which file, how many bytes, where.
 fn parse(line: &str) -> Option<(Fid, u64, Vec<Range<u64>>)> {
-    let (what, rest) = line.split_once("] are lost (its lock was called back: No space left on device): ")?;
+    let (what, rest) = line.split_once("] are lost (its lock was called back: ")?;
+    let (reason, rest) = rest.split_once("): ")?;
+    if !["No space left on device", "Input/output error"].contains(&reason) {
+        return None;
+    }
     let bytes = what.split(' ').next()?.parse().ok()?;
     let fid = format!("[{}]", what.rsplit_once('[')?.1).parse().ok()?;
     let part = |text: &str| {
@@ -24,7 +28,8 @@ fn parse(line: &str) -> Option<(Fid, u64, Vec<Range<u64>>)> {
 
 impl World {
     pub(super) fn hear_of_loss(&mut self, line: &str) {
-        if self.plan.disk_faults.fill_every.is_none() || !line.contains("] are lost (its lock was called back") {
+        let none = self.plan.disk_faults.fill_every.is_none() && self.plan.disturbances.io.is_none();
+        if none || !line.contains("] are lost (its lock was called back") {
             return;
         }
         match parse(line) {

@@ -8,14 +8,19 @@
 //! - Two runs of a plan do the same: every choice comes from the seed, every order from (time, sequence).
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
+pub mod acts;
+mod clocks;
 mod effects;
 pub mod faults;
+mod io;
 pub mod liar;
 mod loss;
 pub mod mount;
 pub mod net;
+pub mod partition;
 pub mod pause;
 pub mod server;
+mod sites;
 pub mod trap;
 
 use core::cmp::Reverse;
@@ -164,6 +169,8 @@ pub enum Canary {
     UnlinkAndDie,
     /// Targets wait for clients that are gone much longer than they should.
     Patient,
+    /// Whatever evicted clients tell their programs is not heard.
+    TellNobody,
 }
 
 /// The world.
@@ -192,6 +199,16 @@ pub struct World {
     pub trap: Option<trap::Trap>,
     /// A defect on purpose.
     pub canary: Canary,
+    /// Disks that fail.
+    disks: io::Disks,
+    /// Clocks of clients.
+    wall_clocks: clocks::WallClocks,
+    /// Faults at named sites.
+    arming: sites::Arming,
+    /// What administrators do.
+    pub administrator: acts::Administrator,
+    /// Clients that are cut off.
+    pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
     queue: BinaryHeap<Reverse<Entry>>,
@@ -228,6 +245,11 @@ impl World {
             recovered: Vec::new(),
             trap: None,
             canary: Canary::None,
+            disks: io::Disks::new(&plan),
+            wall_clocks: clocks::WallClocks::new(&plan),
+            arming: sites::Arming::new(&plan),
+            administrator: acts::Administrator::new(&plan),
+            partitioning: partition::Partitioning::new(&plan),
             liar,
             queue: BinaryHeap::new(),
             order: 0,
@@ -275,6 +297,7 @@ impl World {
         let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
         self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
+        self.set_clock(client);
         self.tell_wall_clock(client);
         self.pump(Node::Client(client));
         client
@@ -291,7 +314,7 @@ impl World {
     }
 
     fn tell_wall_clock(&mut self, client: usize) {
-        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_ns());
+        let (now, wall) = (self.time_of(Node::Client(client)), self.wall_of(client));
         if let Some(machine) = &mut self.mounts[client].machine {
             machine.handle(now, client::api::Event::WallClock(wall));
         }
@@ -378,16 +401,23 @@ impl World {
             Command::Power(server) => self.kill(server, true),
             Command::Barrier(server) => self.servers[server].withheld = true,
             Command::Pause(node, time) => self.pause(node, time),
-            Command::Set(server, name, value) => {
-                let now = self.time_of(Node::Server(server));
-                if let Some(machine) = &mut self.servers[server].machine
-                    && let Err(errno) = machine.set_param(now, name, value)
-                {
-                    self.fail(format!("{name}={value}: {}", errno.name()));
+            Command::Set(node, name, value, expected) => {
+                let now = self.time_of(node);
+                let outcome = match node {
+                    Node::Server(server) => {
+                        self.servers[server].machine.as_mut().map(|machine| machine.set_param(now, name, value))
+                    }
+                    Node::Client(client) => {
+                        self.mounts[client].machine.as_mut().map(|machine| machine.set_param(now, name, value))
+                    }
+                    Node::Liar => None,
+                };
+                if outcome != Some(expected) {
+                    self.fail(format!("{name}={value} of {node:?}: {outcome:?}, expected {expected:?}"));
                 }
-                self.pump(Node::Server(server));
+                self.pump(node);
             }
-            Command::Expect(node, pattern, text) => {
+            Command::Expect(node, pattern, text, is_so) => {
                 let found = match node {
                     Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
@@ -397,8 +427,9 @@ impl World {
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
                 let wanted = words(&text);
                 let found: Vec<String> = found.into_iter().flatten().map(|(_, value)| words(&value)).collect();
-                if !found.iter().any(|value| value.contains(&wanted)) {
-                    self.fail(format!("'{pattern}' of {node:?} should have '{text}', and is {found:?}"));
+                if found.iter().any(|value| value.contains(&wanted)) != is_so {
+                    let should = if is_so { "should" } else { "should not" };
+                    self.fail(format!("'{pattern}' of {node:?} {should} have '{text}', and is {found:?}"));
                 }
             }
             _ => {}
@@ -473,6 +504,11 @@ impl World {
             known.any(|(_, name)| dead.contains(&name))
         };
         dead.is_empty() || !self.servers.iter().any(knows)
+    }
+
+    /// Whether every client that was to unmount has.
+    pub fn all_have_left(&self) -> bool {
+        self.mounts.iter().all(|mount| mount.machine.is_none() || !mount.leaving || mount.unmounted)
     }
 
     /// Whether every server that shall run says that it serves.

@@ -1,7 +1,7 @@
 //! A client in the simulated world: its machine, and the kernel before it.
 
 use client::Client;
-use client::api::Options;
+use client::api::{Instance, Options};
 use proto::{ClientUuid, TargetKind};
 use stdx::Instant;
 
@@ -25,14 +25,19 @@ pub struct Mount {
     pub leaving: bool,
     /// It said that it is unmounted.
     pub unmounted: bool,
+    /// Faults of its process.
+    pub faults: stdx::Faults,
 }
 
 impl Mount {
     /// A client that begins to mount.
     pub fn new(plan: &Plan, position: usize, kernel: Kernel, seed: u64, now: Instant) -> Mount {
+        let sites = plan.disturbances.sites.is_some();
+        let faults = if sites { stdx::Faults::allowed(seed) } else { stdx::Faults::none() };
         let options = Options {
             uuid: ClientUuid(u128::from(seed) << 64 | 0xc11e_0000 | position as u128),
             seed,
+            instance: Instance(0xffff << 48 | seed >> 16),
             fsname: FSNAME.to_owned(),
             mgs: vec![nid_of(TargetKind::Mgt, 0)],
             description: format!("client {position}"),
@@ -50,7 +55,7 @@ impl Mount {
             max_rpcs_in_flight: 512,
             max_mod_rpcs_in_flight: plan.slots[position % plan.slots.len()],
             sync_metadata: plan.sync_metadata[position % plan.sync_metadata.len()],
-            faults: stdx::Faults::none(),
+            faults: faults.clone(),
         };
         Mount {
             machine: Some(Client::new(options, now)),
@@ -60,6 +65,7 @@ impl Mount {
             mounted: false,
             leaving: false,
             unmounted: false,
+            faults,
         }
     }
 }

@@ -73,6 +73,8 @@ pub struct Server {
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
+    /// A record that is damaged: as it was, and as it is.
+    pub damaged: Option<(store::Key, store::Value, store::Value)>,
 }
 
 /// How long targets wait.
@@ -92,8 +94,8 @@ impl Limits {
     pub fn of(plan: &Plan) -> Limits {
         let usual = Options::default();
         let Options { lock_timeout, recovery_soft, recovery_hard, .. } = usual;
-        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar;
-        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar;
+        let everybody_lives = plan.profile < crate::plan::Profile::Clients && !plan.liar && !plan.evicts();
+        let deaths = plan.profile == crate::plan::Profile::Clients || plan.liar || plan.evicts();
         Limits {
             lock_timeout: if deaths { lock_timeout } else { Duration::from_secs(120) },
             recovery_soft: if everybody_lives { Duration::from_secs(300) } else { recovery_soft },
@@ -149,8 +151,9 @@ impl Server {
             timer_serial: 0,
             serving: false,
             retired: false,
-            faults: Faults::none(),
+            faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
+            damaged: None,
         }
     }
 

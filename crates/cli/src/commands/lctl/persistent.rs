@@ -96,6 +96,7 @@ fn of_conf_param(path: &str) -> Option<(String, String)> {
         ("osc" | "mdc", _) => format!("{kind}.{device}-{kind}*.{name}"),
         ("ost", _) => format!("obdfilter.{device}.{name}"),
         ("lod", _) => format!("lod.{device}-mdtlov.{name}"),
+        // Without the mount's instance: that names the devices of all mounts, also of version 0.1.0.
         ("llite" | "lov" | "lmv", _) => format!("{kind}.{fsname}.{name}"),
         _ => format!("{kind}.{device}.{name}"),
     };

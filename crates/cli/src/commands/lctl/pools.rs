@@ -149,6 +149,14 @@ fn follow(kind: SetPoolKind, name: &Name, targets: &[String]) {
     eprintln!("lctl: not all targets and mounts of this node follow yet");
 }
 
+/// Whether a device is a metadata target or a mount of a file system: `demo-MDT0000-mdtlov`, `demo-clilov-ffff9a3c0e4b8800`, or `demo`
+/// of a mount of version 0.1.0.
+fn knows_pools(device: &str, fsname: &str) -> bool {
+    device
+        .strip_prefix(fsname)
+        .is_some_and(|rest| rest.is_empty() || ["-MDT", "-clilov-"].iter().any(|kind| rest.starts_with(kind)))
+}
+
 /// `pool_list`, as the metadata targets and mounts here know the pools.
 pub fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
     let (fsname, pool) = match wanted.split_once('.') {
@@ -163,10 +171,7 @@ pub fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
         bail!("no metadata target and no mount of file system '{fsname}' runs here; they know its pools");
     }
     let mut shown = collect(audience, &format!("*.{fsname}*.pools.*"));
-    shown.retain(|(path, _)| {
-        let device = path.split('.').nth(1).unwrap_or_default();
-        device == fsname || device.starts_with(&format!("{fsname}-MDT"))
-    });
+    shown.retain(|(path, _)| path.split('.').nth(1).is_some_and(|device| knows_pools(device, &fsname)));
     let name_of = |path: &str| path.rsplit_once('.').map(|(_, name)| name.to_owned());
     match pool {
         Some(pool) => {
@@ -189,6 +194,21 @@ pub fn list(audience: &mut Audience, wanted: &str) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pools_are_asked_of_the_devices_of_one_file_system() {
+        for (device, knows) in [
+            ("demo-MDT0000-mdtlov", true),
+            ("demo-clilov-ffff9a3c0e4b8800", true),
+            ("demo", true),
+            ("demo2-MDT0000-mdtlov", false),
+            ("demo2", false),
+            ("demo-OST0000", false),
+            ("other", false),
+        ] {
+            assert_eq!(knows_pools(device, "demo"), knows, "{device}");
+        }
+    }
 
     #[test]
     fn targets_are_named_in_many_ways() {

@@ -37,6 +37,7 @@ impl MountRequest {
         let mut options = Options {
             uuid: host::clock::uuid(),
             seed: host::clock::seed(),
+            instance: host::clock::instance(),
             fsname,
             mgs,
             description: String::new(),

@@ -97,7 +97,9 @@ fn rows(arguments: &Arguments, pace: &mut Pace) -> anyhow::Result<Vec<Row>> {
             "mount" => of_mount(process, device),
             _ => of_target(process, device, pace),
         };
-        rows.extend(process.description.devices.iter().map(of_process));
+        // What a mount talks to is told in its own row.
+        let shown = |device: &&host::admin::Device| process.role != "mount" || device.kind == "client";
+        rows.extend(process.description.devices.iter().filter(shown).map(of_process));
     }
     rows.extend(dead.into_iter().map(|mount| {
         let place = mount.place.display().to_string();

@@ -1,0 +1,185 @@
+//! Times and sizes after races: several clients write, cut, look at and set the times of the same few files at once, with events in
+//! any order. When all is quiet, every client and its kernel, which keeps what it may, say the same.
+
+mod cluster;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::api::{Answer, Call, CallId, FileHandle, Invalidation, SetStat, SetTime, Stat};
+use cluster::{Cluster, cred, seeds};
+use stdx::Rng;
+
+const CLIENTS: usize = 3;
+
+/// A call under way: of which file, how many invalidations its kernel had seen when it was made, and what the kernel does with the
+/// answer.
+#[derive(Clone, Copy)]
+struct Running {
+    ino: u64,
+    told: usize,
+    keeps: Keeps,
+}
+
+/// What the kernel does with attributes when a call returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    /// It keeps those of the answer, unless it was told to forget some since the call was made.
+    Unless,
+    /// It keeps those of the answer, whatever it was told.
+    Always,
+    /// It forgets what it has.
+    Forgets,
+    /// Nothing.
+    Nothing,
+}
+
+/// What a client's kernel keeps.
+#[derive(Default)]
+struct Kernel {
+    attrs: BTreeMap<u64, Stat>,
+    running: BTreeMap<CallId, Running>,
+    /// Answers and invalidations that were taken in.
+    answered: usize,
+    told: usize,
+}
+
+impl Kernel {
+    /// Takes in what the client has said, in its order.
+    fn listen(&mut self, c: &mut Cluster, node: usize) {
+        let order: Vec<(usize, CallId)> = c.nodes[node].order[self.answered..].to_vec();
+        self.answered += order.len();
+        for (told, id) in order {
+            self.forget(&c.nodes[node].invalidations[self.told..told]);
+            self.told = told;
+            let Some(call) = self.running.remove(&id) else { continue };
+            let Ok(answer) = c.nodes[node].answers.remove(&id).unwrap() else { continue };
+            let overtaken = c.nodes[node].invalidations[call.told..told].iter().any(|what| of(what) == Some(call.ino));
+            match (answer, call.keeps) {
+                (Answer::Attr(stat), Keeps::Unless) if overtaken => drop(stat),
+                (Answer::Attr(stat), Keeps::Unless | Keeps::Always) => {
+                    self.attrs.remove(&call.ino);
+                    if stat.cacheable {
+                        self.attrs.insert(call.ino, stat);
+                    }
+                }
+                (_, Keeps::Forgets) => drop(self.attrs.remove(&call.ino)),
+                _ => {}
+            }
+        }
+        self.forget(&c.nodes[node].invalidations[self.told..]);
+        self.told = c.nodes[node].invalidations.len();
+    }
+
+    fn forget(&mut self, told: &[Invalidation]) {
+        for ino in told.iter().filter_map(of) {
+            self.attrs.remove(&ino);
+        }
+    }
+}
+
+fn of(what: &Invalidation) -> Option<u64> {
+    match what {
+        Invalidation::Inode { ino, .. } => Some(*ino),
+        Invalidation::Entry { .. } => None,
+    }
+}
+
+/// What all must agree about.
+fn shown(stat: &Stat) -> String {
+    format!("{:o} {} bytes, mtime {}, ctime {}", stat.mode, stat.size, stat.mtime_ns, stat.ctime_ns)
+}
+
+fn races(seed: u64, faults: bool) {
+    let mut rng = Rng::new(seed);
+    let mut c = Cluster::new(2);
+    let mut kernels: Vec<Kernel> = (0..CLIENTS).map(|_| Kernel::default()).collect();
+    for _ in 0..CLIENTS {
+        c.mount();
+    }
+    let inos: Vec<u64> = ["a", "b"].map(|text| c.create(0, 1, text).unwrap().0.ino).to_vec();
+    // The kernels know them.
+    for (node, text) in (0..CLIENTS).flat_map(|node| ["a", "b"].map(|text| (node, text))) {
+        c.lookup(node, 1, text).unwrap();
+    }
+    let handles: Vec<Vec<FileHandle>> = (0..CLIENTS)
+        .map(|node| {
+            let flags = if rng.chance(1, 4) { 2 | 0o2000 } else { 2 };
+            inos.iter().map(|ino| c.open(node, *ino, flags).unwrap()).collect()
+        })
+        .collect();
+    // Some stay on the metadata target, some leave it in the midst.
+    let reach = *rng.pick(&[4_000, 60_000, 200_000]).unwrap();
+    for _ in 0..rng.range(20, 120) {
+        let (node, at) = (rng.below(CLIENTS as u64) as usize, rng.below(inos.len() as u64) as usize);
+        let (ino, fh) = (inos[at], handles[node][at]);
+        let set = |set| Call::Setattr { ino, set };
+        let time = if rng.chance(1, 2) { SetTime::Now } else { SetTime::At(rng.below(1 << 40) as i64) };
+        let (call, keeps) = match rng.below(12) {
+            0..=3 => {
+                let data = vec![7; rng.range(1, reach / 2) as usize].into();
+                let write =
+                    Call::Write { fh, ino: 0, offset: rng.below(reach), data, write_back: false, kill_priv: false };
+                (write, Keeps::Forgets)
+            }
+            4 => (set(SetStat { size: Some(rng.below(reach)), ..SetStat::default() }), Keeps::Always),
+            5 => (set(SetStat { mtime: Some(time), ..SetStat::default() }), Keeps::Always),
+            6 => (set(SetStat { mode: Some(0o600 | rng.below(64) as u32), ..SetStat::default() }), Keeps::Always),
+            7..=9 => (Call::Getattr { ino, fh: rng.chance(1, 2).then_some(fh) }, Keeps::Unless),
+            10 => (Call::Read { fh, offset: 0, length: 10_000 }, Keeps::Nothing),
+            _ => (Call::Fsync { fh, data_only: false }, Keeps::Nothing),
+        };
+        let told = c.nodes[node].invalidations.len();
+        let id = c.send_quietly(node, cred(0), call);
+        kernels[node].running.insert(id, Running { ino, told, keeps });
+        for _ in 0..rng.below(12) {
+            c.one_step(&mut rng);
+        }
+        if rng.chance(1, 10) {
+            // Some time goes by: some things are written back, some locks are called back.
+            c.pass(Duration::from_millis(rng.range(1, 300)));
+        }
+        if faults && rng.chance(1, 60) {
+            match rng.below(3) {
+                0 => c.restart("fs-MDT0000"),
+                1 => c.restart("fs-OST0001"),
+                _ => c.cut(node),
+            }
+        }
+        (0..CLIENTS).for_each(|node| kernels[node].listen(&mut c, node));
+    }
+    c.run();
+    c.pass(Duration::from_secs(if faults { 60 } else { 15 }));
+    (0..CLIENTS).for_each(|node| kernels[node].listen(&mut c, node));
+    for (node, kernel) in kernels.iter().enumerate() {
+        assert!(kernel.running.is_empty(), "seed {seed}: client {node} has calls without an answer\n{:#?}", c.log);
+    }
+    let fresh = c.mount();
+    for ino in inos {
+        let right = shown(&c.getattr(fresh, ino).unwrap());
+        for node in 0..CLIENTS {
+            kernels[node].listen(&mut c, node);
+            if let Some(stat) = kernels[node].attrs.get(&ino) {
+                stdx::mark!("times.kept-by-a-kernel");
+                assert_eq!(shown(stat), right, "seed {seed}: file {ino}, the kernel of client {node}");
+            }
+            let stat = c.getattr(node, ino).unwrap();
+            assert_eq!(shown(&stat), right, "seed {seed}: file {ino}, client {node}");
+        }
+    }
+}
+
+#[test]
+fn all_clients_see_the_same_after_races() {
+    for seed in seeds(0, 150) {
+        races(seed, false);
+    }
+    assert!(stdx::marks::count("times.kept-by-a-kernel") > 0);
+}
+
+#[test]
+fn all_clients_see_the_same_after_races_and_restarts() {
+    for seed in seeds(1_000_000, 60) {
+        races(seed, true);
+    }
+}

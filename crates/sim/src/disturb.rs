@@ -1,0 +1,192 @@
+//! What disturbs the world of a run beyond lost frames, crashes and full disks: partitions of clients that live on, administrators, failing
+//! disks, clocks that differ, faults at named sites, names that collide.
+//!
+//! Each kind is drawn from a stream of its own, and falls in a part of the seeds only: what a seed draws otherwise does not change
+//! when a kind is added. Until a plan draws one, it has none ([`Disturbances::default`]).
+
+use core::time::Duration;
+
+use stdx::Rng;
+
+use crate::plan::{Plan, Profile, pick};
+
+/// Everything that is drawn here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Disturbances {
+    /// Clients that are cut off for a while.
+    pub partitions: Option<Partitions>,
+    /// What administrators do.
+    pub acts: Option<Acts>,
+    /// Disks that fail.
+    pub io: Option<Io>,
+    /// Wall clocks of clients that differ and are set.
+    pub clocks: Option<ClockSteps>,
+    /// Faults at named sites of servers and clients.
+    pub sites: Option<SiteFaults>,
+    /// Processes choose names that all have one hash.
+    pub one_hash: bool,
+    /// Data files are made durable as slowly as a store commits.
+    pub slow_sync: bool,
+}
+
+/// Partitions: nothing arrives for a while, in one direction or both, between a living client and some servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Partitions {
+    /// Mean time until the next one begins.
+    pub every: Duration,
+    /// It lasts at least so long,
+    pub least: Duration,
+    /// and at most so long.
+    pub most: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+}
+
+/// Acts of administrators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acts {
+    /// Mean time until the next one.
+    pub every: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+    /// Clients are evicted, too.
+    pub evicts: bool,
+}
+
+/// Disks that fail and are repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Io {
+    /// Mean time until the next failure.
+    pub every: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+    /// Commits fail, which stops the target.
+    pub commits: bool,
+    /// Records are damaged for a while.
+    pub damage: bool,
+    /// At most so long.
+    pub stays_max: Duration,
+}
+
+/// Wall clocks that differ between clients, and are set forward and back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockSteps {
+    /// Mean time until the next one is set.
+    pub every: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+    /// They differ by at most so much.
+    pub most: Duration,
+}
+
+/// Faults at the sites of `fail_loc`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SiteFaults {
+    /// Mean time until the next one is armed.
+    pub every: Duration,
+    /// No more than so many in a run.
+    pub count: u64,
+    /// It is armed at most so long.
+    pub stays_max: Duration,
+}
+
+impl Disturbances {
+    /// Those of a plan that is drawn but for them.
+    pub fn draw(plan: &Plan) -> Disturbances {
+        let partitions = Partitions::draw(plan);
+        let acts = Acts::draw(plan, partitions.is_some());
+        let io = Io::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
+        let slow_sync = Rng::new(plan.seed ^ 0x510a_510a).chance(1, 3);
+        let sites = SiteFaults::draw(plan, partitions.is_some() || acts.is_some_and(|acts| acts.evicts));
+        // Names can be chosen so where the hash has no key.
+        let one_hash = plan.seed.is_multiple_of(2) && Rng::new(plan.seed ^ 0x0ea5_0ea5).chance(1, 3);
+        Disturbances { partitions, acts, io, slow_sync, clocks: ClockSteps::draw(plan), sites, one_hash }
+    }
+}
+
+impl Acts {
+    fn draw(plan: &Plan, partitions: bool) -> Option<Acts> {
+        let mut rng = Rng::new(plan.seed ^ 0xac70_ac70);
+        let rng = &mut rng;
+        if !rng.chance(1, 5) || plan.profile == Profile::Power || plan.liar {
+            return None;
+        }
+        let full = plan.disk_faults.fill_every.is_some();
+        Some(Acts {
+            every: Duration::from_millis(pick(rng, &[(1, 3), (2, 30), (2, 300), (1, 3_000)])),
+            count: rng.range(1, 16),
+            evicts: partitions || !full && rng.chance(1, 2),
+        })
+    }
+}
+
+impl Io {
+    /// What a failing disk takes is judged where no eviction takes anything.
+    fn draw(plan: &Plan, evicts: bool) -> Option<Io> {
+        let mut rng = Rng::new(plan.seed ^ 0x10e0_10e0);
+        let rng = &mut rng;
+        if !rng.chance(1, 6) || evicts || plan.profile >= Profile::Clients || plan.liar {
+            return None;
+        }
+        let quiet = plan.profile < Profile::Servers;
+        Some(Io {
+            every: Duration::from_millis(pick(rng, &[(1, 3), (2, 30), (2, 300)])),
+            count: rng.range(1, 12),
+            commits: !quiet,
+            damage: quiet,
+            stays_max: Duration::from_millis(pick(rng, &[(1, 50), (2, 2_000)])),
+        })
+    }
+}
+
+impl ClockSteps {
+    fn draw(plan: &Plan) -> Option<ClockSteps> {
+        let mut rng = Rng::new(plan.seed ^ 0xc10c_c10c);
+        let rng = &mut rng;
+        rng.chance(1, 6).then(|| ClockSteps {
+            every: Duration::from_millis(pick(rng, &[(1, 3), (2, 30), (2, 300)])),
+            count: rng.below(16),
+            most: pick(
+                rng,
+                &[(1, Duration::from_millis(2)), (2, Duration::from_secs(2)), (2, Duration::from_secs(90_000))],
+            ),
+        })
+    }
+}
+
+impl SiteFaults {
+    /// A request that is lost or waits at a site can be the one that gives a lock back: only where nobody is evicted soon.
+    fn draw(plan: &Plan, evicts: bool) -> Option<SiteFaults> {
+        let mut rng = Rng::new(plan.seed ^ 0x517e_517e);
+        let rng = &mut rng;
+        if !rng.chance(1, 5) || evicts || plan.profile >= Profile::Clients || plan.liar {
+            return None;
+        }
+        Some(SiteFaults {
+            every: Duration::from_millis(pick(rng, &[(1, 3), (2, 30), (2, 300)])),
+            count: rng.range(1, 16),
+            stays_max: Duration::from_millis(pick(rng, &[(1, 50), (2, 2_000), (1, 12_000)])),
+        })
+    }
+}
+
+impl Partitions {
+    fn draw(plan: &Plan) -> Option<Partitions> {
+        let mut rng = Rng::new(plan.seed ^ 0x9a27_9a27);
+        let rng = &mut rng;
+        // Beside a liar nobody else may be evicted, in a world that loses its power at the end all clients die anyway, and what a full
+        // disk takes is judged where nothing else takes anything.
+        let full = plan.disk_faults.fill_every.is_some();
+        if !rng.chance(1, 5) || plan.profile == Profile::Power || plan.liar || full {
+            return None;
+        }
+        // Within the time in which a lock is waited for, about that time, beyond the time in which a silent client is kept.
+        let (least, most) = pick(rng, &[(1, (1, 15)), (3, (15, 90)), (2, (90, 400))]);
+        Some(Partitions {
+            every: Duration::from_millis(pick(rng, &[(1, 5), (2, 40), (2, 300), (1, 3_000)])),
+            least: Duration::from_secs(least),
+            most: Duration::from_secs(most),
+            count: rng.range(1, 4),
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! What a process is told by a client that was evicted with work of its own.
+//!
+//! An eviction takes what the client had not written back, and what a target that has restarted meanwhile had answered and lost. The
+//! promise is that somebody is told: each open file at its next fsync or close, and besides them the next call that opens the object or
+//! changes it or a name in it. So the process asks for everything that it knows: it syncs and closes its files, then opens every
+//! directory and file of its tree once. What was lost must be among what it was told of then, or by the call that the eviction met.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+
+use super::history::{History, Step};
+use super::{root, verify};
+use crate::kernel::{Fd, Kernel, OpenHow};
+use crate::model::{Body, Id, Instead, Model, Op, Path};
+use crate::run::Found;
+use crate::sched::{Fail, Sched};
+
+/// What a process was told.
+#[derive(Clone, Debug, Default)]
+pub struct Aftermath {
+    /// Which clients.
+    pub clients: BTreeSet<usize>,
+    /// Objects that some call met an error with.
+    pub told: BTreeSet<Id>,
+    /// Everything was asked for.
+    pub complete: bool,
+}
+
+/// Whom to ask for what.
+pub struct Asked<'a> {
+    /// The programs.
+    pub sched: &'a Sched,
+    /// The client's kernel.
+    pub kernel: &'a Kernel,
+    /// The process's directory.
+    pub base: &'a [Bytes],
+    /// The state that it believes in.
+    pub model: &'a Model,
+}
+
+/// A client that was evicted learns of it when its connection comes back; it does not if the target has forgotten that it gave it up.
+const LEARNS_MAX: Duration = Duration::from_secs(900);
+
+impl Aftermath {
+    /// And what another client told.
+    pub fn add(&mut self, other: Aftermath) {
+        self.clients.extend(other.clients);
+        self.told.extend(other.told);
+        self.complete &= other.complete;
+    }
+}
+
+impl Asked<'_> {
+    /// Asks. `files`: those that are open.
+    pub async fn ask(&self, files: &BTreeMap<u32, (Fd, Cred)>) -> Aftermath {
+        let client = self.kernel.client();
+        let limit = self.sched.now() + LEARNS_MAX;
+        while self.sched.evictions_of(client).iter().any(|eviction| eviction.learned.is_none())
+            && self.sched.now() < limit
+        {
+            self.sched.sleep(Duration::from_millis(500)).await;
+        }
+        // Its kernel has forgotten what it was told to forget.
+        self.sched.sleep(2 * crate::sched::KERNEL_SETTLES).await;
+        let mut told = BTreeSet::new();
+        let complete = self.ask_all(files, &mut told).await.is_some();
+        self.sched.note(|| format!("the aftermath of client {client}: told of {told:?}, complete {complete}"));
+        Aftermath { clients: BTreeSet::from([client]), told, complete }
+    }
+
+    /// `None`: a client died.
+    async fn ask_all(&self, files: &BTreeMap<u32, (Fd, Cred)>, told: &mut BTreeSet<Id>) -> Option<()> {
+        for (number, (fd, cred)) in files {
+            let kernel = if fd.client == self.kernel.client() { self.kernel } else { continue };
+            let id = self.model.open_files().get(number).map(|file| file.id);
+            let synced = done(kernel.sync(cred, fd, false).await)?;
+            let closed = done(kernel.close(cred, fd, 1).await)?;
+            if synced.is_err() || closed.is_err() {
+                told.extend(id);
+            }
+        }
+        for (path, id) in self.model.paths() {
+            if self.open(&path, &self.model.inode(id).body).await?.is_err() {
+                told.insert(id);
+            }
+        }
+        Some(())
+    }
+
+    async fn open(&self, path: &Path, body: &Body) -> Option<Result<(), Errno>> {
+        let full: Path = self.base.iter().chain(path).cloned().collect();
+        match body {
+            Body::Directory { .. } => {
+                let ino = match done(self.kernel.stat(&root(), &full).await)? {
+                    Ok(stat) => stat.ino,
+                    Err(errno) => return Some(Err(errno)),
+                };
+                match done(self.kernel.open_directory(&root(), ino).await)? {
+                    Ok(fh) => {
+                        self.kernel.close_directory(&root(), ino, fh);
+                        Some(Ok(()))
+                    }
+                    Err(errno) => Some(Err(errno)),
+                }
+            }
+            Body::File(_) => {
+                let how = OpenHow { flags: 0, mode: 0, blind: false };
+                match done(self.kernel.open(&root(), &full, how).await)? {
+                    Ok(fd) => done(self.kernel.close(&root(), &fd, 1).await),
+                    Err(errno) => Some(Err(errno)),
+                }
+            }
+            _ => Some(Ok(())),
+        }
+    }
+}
+
+/// What is wrong with a tree after an eviction of which everything was asked for. `loses`: the steps that can be lost, if somebody was
+/// told; `none` if no target of names took any.
+pub async fn judge(
+    kernel: &Kernel,
+    base: &[Bytes],
+    history: &History,
+    aftermath: &Aftermath,
+    loses: impl Fn(&Step) -> bool,
+) -> Result<Found, Fail> {
+    // Without a word to anybody nothing may be lost but what the call wanted that met the eviction.
+    let may_lose = !aftermath.told.is_empty();
+    let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
+    let (candidates, all) = history.without(&clients, |step| may_lose && loses(step));
+    let in_doubt: Vec<Id> = match &history.doubt {
+        Some(doubt) => history.state(history.steps.len()).concerned(&doubt.op),
+        None => Vec::new(),
+    };
+    let observed = verify::observe(kernel, base).await?;
+    let mut wrong = String::new();
+    'candidates: for (position, candidate) in candidates.iter().enumerate() {
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &|_| false) {
+            if position == 0 || position + 1 == candidates.len() {
+                wrong.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
+            }
+            continue;
+        }
+        for (path, id) in candidate.paths() {
+            let Body::File(data) = &candidate.inode(id).body else { continue };
+            if aftermath.told.contains(&id) || in_doubt.contains(&id) {
+                continue;
+            }
+            if let Some(what) = verify::bytes(kernel, base, &path, data, &[], &Instead::default()).await? {
+                let shown = Op::Stat { path }.show();
+                wrong.push_str(&format!("; of {shown} nobody was told, but: {what}"));
+                continue 'candidates;
+            }
+        }
+        return Ok(Found::Right);
+    }
+    if !all {
+        return Ok(Found::Undecided);
+    }
+    let told = &aftermath.told;
+    Ok(Found::Wrong(format!(
+        "it is no state that the eviction of clients {clients:?} can leave (told: {told:?}){wrong}"
+    )))
+}
+
+/// Errors are answers; a dead client ends it.
+fn done<T>(result: Result<T, Fail>) -> Option<Result<T, Errno>> {
+    match result {
+        Ok(value) => Some(Ok(value)),
+        Err(Fail::Errno(errno)) => Some(Err(errno)),
+        Err(Fail::Dead) => None,
+    }
+}

@@ -1,0 +1,754 @@
+//! Processes of several clients that write and read at different places of one file at once.
+//!
+//! Every write leaves a stamp that tells which call it was and where it belongs. The file is cut at every begin and end of
+//! a call's range and at every page: of each piece, and of the size, there must be an order of all calls in which each sees
+//! what came last ([`crate::register`]). A piece never is half of one write and half of another.
+//!
+//! When clients died, or the power failed, calls after that do not count; what is there at the end must have been written
+//! there, and not before what was synced.
+//!
+//! The file has several stripes from the beginning, or grows out of the metadata target on the way.
+
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use client::api::{Call, Stat};
+use proto::msg::Layout;
+use proto::{Bytes, Errno};
+use stdx::{Instant, Rng};
+
+use super::perform::Hands;
+use super::{Setting, name, root};
+use crate::kernel::{Fd, Kernel, OpenHow, Sys};
+use crate::model::{Got, Op, Path, Way};
+use crate::plan::{Plan, Span};
+use crate::register::{Act, Step, disorder};
+use crate::sched::{Fail, Loss};
+
+const PAGE: u64 = 4096;
+/// Writes end here: three stripes.
+const SIZE_MAX: u64 = 48 * PAGE;
+/// Writes begin and end at a multiple of this.
+const WORD: u64 = 8;
+/// Bytes of a stripe.
+const STRIPE: u64 = 16 * PAGE;
+const O_DIRECT: u32 = 0o40000;
+const O_TRUNC: u32 = 0o1000;
+
+/// What a call did to the file, or saw.
+#[derive(Clone, Debug)]
+enum Did {
+    /// Wrote a stamp; so many bytes for certain.
+    Write { serial: u64, range: Range<u64>, certain: u64 },
+    /// Put a hole there.
+    Zero { range: Range<u64> },
+    /// The file reaches at least to here.
+    Reach { range: Range<u64> },
+    /// And ends here.
+    Cut { size: u64 },
+    /// Saw bytes.
+    Read { offset: u64, length: u64, data: Bytes },
+    /// Saw the size.
+    Size { size: u64 },
+    /// Made durable what its client had done.
+    Sync,
+    /// Nothing that anybody sees.
+    Nothing,
+}
+
+/// A call.
+#[derive(Clone, Debug)]
+struct Entry {
+    client: usize,
+    what: String,
+    from: Instant,
+    /// `None`: no answer.
+    to: Option<Instant>,
+    did: Did,
+}
+
+/// The file as it is at the end.
+#[derive(Clone, Debug)]
+struct Left {
+    size: u64,
+    data: Vec<u8>,
+}
+
+/// What a group did.
+#[derive(Clone)]
+pub struct Record {
+    base: Path,
+    /// Its inode, once it is there for good.
+    ino: Rc<Cell<Option<u64>>>,
+    /// It has several stripes, or may get them.
+    striped: Rc<Cell<bool>>,
+    entries: Rc<RefCell<Vec<Vec<Entry>>>>,
+    serial: Rc<Cell<u64>>,
+    /// A client was given up with its locks, because others died: nothing is certain from then on.
+    over: Rc<Cell<Option<Instant>>>,
+    left: Rc<RefCell<Option<Left>>>,
+}
+
+/// What the processes of a group like.
+#[derive(Clone, Debug)]
+struct Taste {
+    pages: Vec<u64>,
+    direct: u64,
+    mapped: u64,
+    cuts: u64,
+    holes: u64,
+    syncs: u64,
+    moves: bool,
+    think: (u64, Span),
+}
+
+struct Process {
+    setting: Setting,
+    record: Record,
+    kernel: Kernel,
+    number: usize,
+    rng: Rng,
+    taste: Taste,
+    /// Where it is at home.
+    home: u64,
+    /// Processes of the group.
+    count: usize,
+    files: BTreeMap<u32, Fd>,
+    plain: u32,
+    direct: u32,
+}
+
+/// The bytes that a write puts there: every word tells which write, and where.
+fn stamp(serial: u64, range: &Range<u64>) -> Bytes {
+    let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+    for word in range.start / WORD..range.end.div_ceil(WORD) {
+        let mixed = (serial << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // No byte is zero: zeros are holes.
+        bytes.extend((mixed ^ mixed >> 29 | 0x0101_0101_0101_0101).to_le_bytes());
+    }
+    bytes.truncate((range.end - range.start) as usize);
+    bytes.into()
+}
+
+/// Starts a group. Its record is there at once.
+pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Record {
+    let record = Record {
+        base: vec![name(&format!("w{number}"))],
+        ino: Rc::default(),
+        striped: Rc::default(),
+        entries: Rc::default(),
+        serial: Rc::default(),
+        over: Rc::default(),
+        left: Rc::default(),
+    };
+    let percent = |rng: &mut Rng, of: &[u64]| rng.pick(of).copied().unwrap_or(0);
+    let mut taste = Taste {
+        pages: (0..rng.range(3, 8)).map(|_| near_an_edge(&mut rng)).collect(),
+        direct: percent(&mut rng, &[0, 20, 60]),
+        mapped: percent(&mut rng, &[0, 0, 20]),
+        cuts: percent(&mut rng, &[0, 0, 3, 8]),
+        holes: percent(&mut rng, &[0, 4, 10]),
+        syncs: percent(&mut rng, &[2, 10, 30]),
+        moves: rng.chance(1, 4),
+        think: (plan.think_percent, plan.think),
+    };
+    if taste.mapped > 0 {
+        // A page that was changed through a mapping is written whole, and the kernel says to nobody that it is about to be changed:
+        // what others have made of the rest of it meanwhile is lost. So each process changes pages of its own.
+        (taste.direct, taste.cuts, taste.holes) = (0, 0, 0);
+    }
+    let (count, calls) = (rng.range(3, 4) as usize, rng.range(10, 60));
+    let stripes = [None, Some(-1), Some(2), Some(1)][rng.below(4) as usize];
+    record.striped.set(plan.osts > 1 && (taste.moves || matches!(stripes, Some(-1 | 2))));
+    let (outer, own) = (setting.clone(), record.clone());
+    let title = format!("writers {number}");
+    setting.sched.spawn(title.clone(), async move {
+        let mut kernels = outer.mounts.living();
+        let Some(kernel) = kernels.first().cloned() else { return };
+        *own.entries.borrow_mut() = vec![Vec::new(); count + 1];
+        let made = own.make(&outer, &kernel, stripes, count).await;
+        match made {
+            Ok(()) => {}
+            Err(Fail::Dead) => return,
+            Err(Fail::Errno(errno)) => return own.refused(&outer, "cannot make its file", errno),
+        }
+        for number in 0..count {
+            if kernels.is_empty() {
+                kernels = outer.mounts.living();
+            }
+            if kernels.is_empty() {
+                return;
+            }
+            let kernel = kernels.swap_remove(rng.below(kernels.len() as u64) as usize);
+            let mut process = Process {
+                setting: outer.clone(),
+                record: own.clone(),
+                kernel,
+                number,
+                count,
+                home: rng.pick(&taste.pages).copied().unwrap_or(0),
+                rng: rng.fork(),
+                taste: taste.clone(),
+                files: BTreeMap::new(),
+                plain: 0,
+                direct: 0,
+            };
+            outer.sched.spawn(format!("{title}, process {number}"), async move {
+                // A client that died is no failure: the process ends with it.
+                let _ = process.live(calls).await;
+            });
+        }
+    });
+    record
+}
+
+/// A page near the begin, the end, or where a stripe ends.
+fn near_an_edge(rng: &mut Rng) -> u64 {
+    let edge = [0, 16, 32, 48][rng.below(4) as usize] + rng.below(5);
+    match rng.chance(1, 4) {
+        true => rng.below(SIZE_MAX / PAGE),
+        false => edge.saturating_sub(2).min(SIZE_MAX / PAGE - 1),
+    }
+}
+
+impl Record {
+    fn path() -> Path {
+        vec![name("f")]
+    }
+
+    fn whole(&self) -> Path {
+        self.base.iter().cloned().chain(Record::path()).collect()
+    }
+
+    fn title(&self) -> String {
+        self.base[0].escape_ascii().to_string()
+    }
+
+    async fn make(&self, setting: &Setting, kernel: &Kernel, stripes: Option<i32>, maker: usize) -> Sys<()> {
+        kernel.mkdir(&root(), &self.base, 0o755, false).await?;
+        if let Some(want_count) = stripes {
+            let wish = || Layout { stripe_size: 64 << 10, want_count, want_first: -1, ..Layout::default() };
+            kernel.about(&root(), &self.base, |ino| Call::SetLayout { ino, wish: wish() }).await?;
+        }
+        let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
+        let file = kernel.open(&root(), &self.whole(), how).await?;
+        let fd = self.next_serial() as u32;
+        let mut files = BTreeMap::from([(fd, file.clone())]);
+        if stripes.is_some() {
+            for at in 0..3 {
+                let op = self.write_op(fd, Way::Plain, at * (64 << 10)..(at + 1) * (64 << 10));
+                if self.perform(setting, kernel, maker, op, &mut files).await.is_none() {
+                    return Err(Fail::Dead);
+                }
+            }
+        }
+        kernel.close(&root(), &file, 1).await?;
+        kernel.sync_all(&root()).await?;
+        self.ino.set(Some(file.ino));
+        Ok(())
+    }
+
+    fn next_serial(&self) -> u64 {
+        self.serial.set(self.serial.get() + 1);
+        self.serial.get()
+    }
+
+    /// A write with the stamp of the next call.
+    fn write_op(&self, fd: u32, way: Way, range: Range<u64>) -> Op {
+        Op::Write { fd, way, offset: range.start, data: stamp(self.serial.get() + 1, &range) }
+    }
+
+    /// A call that should work did not.
+    fn refused(&self, setting: &Setting, what: &str, errno: Errno) {
+        if matches!(errno, Errno::EIO | Errno::ESTALE) && setting.sched.first_death().is_some() {
+            let now = setting.sched.now();
+            self.over.set(self.over.get().or(Some(now)));
+        } else {
+            setting.sched.fail(format!("the writers of '{}': {what}: {}", self.title(), errno.name()));
+        }
+    }
+
+    /// Makes a call and notes it. `None`: its client died, or it failed.
+    async fn perform(
+        &self,
+        setting: &Setting,
+        kernel: &Kernel,
+        process: usize,
+        mut op: Op,
+        files: &mut BTreeMap<u32, Fd>,
+    ) -> Option<Got> {
+        let sched = &setting.sched;
+        let serial = self.next_serial();
+        let what = op.show();
+        sched.note(|| format!("writers {} process {process} on client {}: {what}", self.title(), kernel.client()));
+        let asked = op.clone();
+        let begun = did(serial, &asked, None);
+        let entry = Entry { client: kernel.client(), what: what.clone(), from: sched.now(), to: None, did: begun };
+        let at = {
+            let mut entries = self.entries.borrow_mut();
+            entries[process].push(entry);
+            entries[process].len() - 1
+        };
+        let mut hands = Hands { kernel, base: &self.base, files, blind: false };
+        let result = match hands.perform(&op, &root()).await {
+            Ok(got) => Ok(got),
+            Err(Fail::Errno(errno)) => Err(errno),
+            Err(Fail::Dead) => return None,
+        };
+        kernel.as_done(&mut op, &result);
+        match result {
+            Ok(got) => {
+                let entry = &mut self.entries.borrow_mut()[process][at];
+                entry.to = Some(sched.now());
+                entry.did = did(serial, &asked, Some(&got));
+                Some(got)
+            }
+            Err(errno) => {
+                self.refused(setting, &format!("process {process} on client {}: {what}", kernel.client()), errno);
+                None
+            }
+        }
+    }
+
+    /// Reads the whole file when nobody changes it.
+    pub async fn observe(&self, setting: &Setting, kernel: &Kernel) -> Option<()> {
+        if self.ino.get().is_none() {
+            return Some(());
+        }
+        let process = self.entries.borrow().len();
+        self.entries.borrow_mut().push(Vec::new());
+        let mut files = BTreeMap::new();
+        let fd = self.next_serial() as u32;
+        let open = Op::Open { path: Record::path(), flags: 0, mode: 0, fd };
+        self.perform(setting, kernel, process, open, &mut files).await?;
+        let got = self.perform(setting, kernel, process, Op::Fstat { fd }, &mut files).await?;
+        let size = if let Got::Stat(Stat { size, .. }) = got { size } else { 0 };
+        let mut data = Vec::new();
+        loop {
+            let read = Op::Read { fd, offset: data.len() as u64, length: 128 << 10 };
+            let Got::Data(more) = self.perform(setting, kernel, process, read, &mut files).await? else { break };
+            if more.is_empty() {
+                break;
+            }
+            data.extend_from_slice(&more);
+        }
+        self.perform(setting, kernel, process, Op::Close { fd }, &mut files).await?;
+        *self.left.borrow_mut() = Some(Left { size, data });
+        Some(())
+    }
+
+    /// Whether everybody saw what there was.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, death: Option<Instant>, losses: &[Loss]) -> Result<(), String> {
+        let Some(ino) = self.ino.get() else { return Ok(()) };
+        let all = self.entries.borrow();
+        let lost = losses.iter().find(|loss| loss.ino == ino).map(|loss| loss.at);
+        let pieces = Pieces::of(&all, self.striped.get());
+        let wrong = |what: String| Err(format!("the file of the writers '{}': {what}", self.title()));
+        let mut processes = all.clone();
+        if let Some(cut) = death.into_iter().chain(lost).chain(self.over.get()).min() {
+            for entries in &mut processes {
+                entries.retain(|entry| entry.from < cut);
+                for entry in entries {
+                    entry.to.take_if(|to| *to >= cut);
+                }
+            }
+        }
+        if let Some(what) = pieces.disorder(&processes) {
+            return wrong(what);
+        }
+        if let (Some(left), Some(_), None) = (&*self.left.borrow(), death, lost)
+            && let Some(what) = pieces.lost(&all, left)
+        {
+            return wrong(what);
+        }
+        Ok(())
+    }
+}
+
+/// What a call does, or did: `got` is its answer.
+fn did(serial: u64, op: &Op, got: Option<&Got>) -> Did {
+    match (op, got) {
+        (Op::Write { offset, data, .. }, _) => {
+            let certain = if let Some(Got::Written(count)) = got { u64::from(*count) } else { 0 };
+            Did::Write { serial, range: *offset..offset + data.len() as u64, certain }
+        }
+        (Op::Fallocate { mode, offset, length, .. }, _) if mode & 0x12 != 0 => {
+            Did::Zero { range: *offset..offset + length }
+        }
+        (Op::Fallocate { mode, offset, length, .. }, _) if mode & 1 == 0 => {
+            Did::Reach { range: *offset..offset + length }
+        }
+        (Op::Ftruncate { size, .. } | Op::Truncate { size, .. }, _) => Did::Cut { size: *size },
+        (Op::Open { flags, .. }, _) if flags & O_TRUNC != 0 => Did::Cut { size: 0 },
+        (Op::Read { offset, length, .. }, Some(Got::Data(data))) => {
+            Did::Read { offset: *offset, length: u64::from(*length), data: data.clone() }
+        }
+        (_, Some(Got::Stat(stat))) => Did::Size { size: stat.size },
+        (Op::Fsync { .. }, Some(_)) => Did::Sync,
+        _ => Did::Nothing,
+    }
+}
+
+/// A file in pieces that no call's range divides.
+struct Pieces {
+    bounds: Vec<u64>,
+    writes: Vec<(u64, Range<u64>)>,
+    /// Parts of the file whose ends are looked at one by one.
+    parts: Vec<Range<u64>>,
+}
+
+impl Pieces {
+    fn of(processes: &[Vec<Entry>], striped: bool) -> Pieces {
+        let mut bounds: BTreeSet<u64> = (0..=SIZE_MAX / PAGE).map(|page| page * PAGE).collect();
+        let mut writes = Vec::new();
+        for entry in processes.iter().flatten() {
+            match &entry.did {
+                Did::Write { serial, range, certain } => {
+                    bounds.extend([range.start, range.start + certain, range.end]);
+                    writes.push((*serial, range.clone()));
+                }
+                Did::Zero { range } => bounds.extend([range.start, range.end]),
+                Did::Cut { size } => bounds.extend([*size]),
+                Did::Read { offset, length, data } => {
+                    bounds.extend([*offset, offset + data.len() as u64, offset + length]);
+                }
+                Did::Reach { .. } | Did::Size { .. } | Did::Sync | Did::Nothing => {}
+            }
+        }
+        // Each object has an end of its own. Who asks for the size while others change it gets those of several moments.
+        let parts = match striped {
+            true => (0..3).map(|part| part * STRIPE..(part + 1) * STRIPE).collect(),
+            false => vec![0..SIZE_MAX],
+        };
+        Pieces { bounds: bounds.into_iter().collect(), writes, parts }
+    }
+
+    fn count(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    fn piece(&self, at: usize) -> Range<u64> {
+        self.bounds[at]..self.bounds[at + 1]
+    }
+
+    /// The pieces of a range.
+    fn within(&self, range: &Range<u64>) -> Range<usize> {
+        let at = |point: u64| self.bounds.partition_point(|bound| *bound < point).min(self.count());
+        at(range.start)..at(range.end)
+    }
+
+    /// Which write these bytes are of: 0 is a hole.
+    fn stamp_of(&self, at: usize, data: &[u8]) -> Option<u64> {
+        if data.iter().all(|byte| *byte == 0) {
+            return Some(0);
+        }
+        let range = self.piece(at);
+        let is = |(serial, whole): &&(u64, Range<u64>)| {
+            whole.start <= range.start && range.end <= whole.end && {
+                // Words are whole: a piece may begin within one.
+                let from = range.start / WORD * WORD;
+                stamp(*serial, &(from..range.end))[(range.start - from) as usize..] == *data
+            }
+        };
+        self.writes.iter().find(is).map(|(serial, _)| *serial)
+    }
+
+    /// Somebody saw a write that was under way on the same machine: Linux shows it to all who read there through its pages before
+    /// it asks for it, and others may see what was before for a moment.
+    fn is_early(&self, serial: u64, seen: &Entry, processes: &[Vec<Entry>]) -> bool {
+        let is = |entry: &&Entry| matches!(entry.did, Did::Write { serial: of, .. } if of == serial);
+        let write = processes.iter().flatten().find(is);
+        write.is_some_and(|write| write.client == seen.client && write.to.is_none_or(|to| Some(to) > seen.to))
+    }
+
+    /// What nobody can have seen in an order of all calls.
+    fn disorder(&self, processes: &[Vec<Entry>]) -> Option<String> {
+        let mut places: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.count()];
+        let mut sizes: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.parts.len()];
+        let all =
+            |process: usize| processes[process].iter().enumerate().map(move |(call, entry)| (process, call, entry));
+        for (process, call, entry) in (0..processes.len()).flat_map(all) {
+            let step = |act| Step { from: entry.from, to: entry.to, act, optional: false, call };
+            let mut put = |range: &Range<u64>, step: Step| {
+                for at in self.within(range) {
+                    places[at][process].push(step);
+                }
+            };
+            let mut ends = |of: &dyn Fn(&Range<u64>) -> Option<Act>| {
+                for (part, sizes) in self.parts.iter().zip(&mut sizes) {
+                    sizes[process].extend(of(part).map(step));
+                }
+            };
+            let reaches = |range: Range<u64>| {
+                move |part: &Range<u64>| {
+                    (range.start.max(part.start) < range.end.min(part.end)).then(|| Act::Raise(range.end.min(part.end)))
+                }
+            };
+            match &entry.did {
+                Did::Write { serial, range, certain } => {
+                    let sure = range.start + certain;
+                    put(&(range.start..sure), step(Act::Set(*serial)));
+                    put(&(sure..range.end), Step { optional: true, ..step(Act::Set(*serial)) });
+                    let end = if entry.to.is_none() { range.end } else { sure };
+                    ends(&reaches(range.start..end));
+                }
+                Did::Zero { range } => put(range, step(Act::Set(0))),
+                Did::Reach { range } => ends(&reaches(range.clone())),
+                Did::Cut { size } => {
+                    put(&(*size..u64::MAX), step(Act::Set(0)));
+                    let end = *size;
+                    ends(&|part| Some(Act::Set(if end > part.start { end } else { 0 })).filter(|_| end <= part.end));
+                }
+                Did::Read { offset, length, data } if entry.to.is_some() => {
+                    let end = offset + data.len() as u64;
+                    for at in self.within(&(*offset..end)) {
+                        let range = self.piece(at);
+                        let part = &data[(range.start - offset) as usize..(range.end - offset) as usize];
+                        match self.stamp_of(at, part) {
+                            Some(serial) if self.is_early(serial, entry, processes) => {}
+                            Some(serial) => places[at][process].push(step(Act::See(serial))),
+                            None => return Some(format!("{} saw bytes at {range:?} that nobody wrote", show(entry))),
+                        }
+                    }
+                    if end < offset + length {
+                        // Behind the end there is nothing.
+                        for at in self.within(&(end..offset + length)) {
+                            places[at][process].push(step(Act::See(0)));
+                        }
+                        ends(&|part| seen(part, end, data.is_empty()));
+                    }
+                }
+                Did::Size { size } if entry.to.is_some() => ends(&|part| seen(part, *size, false)),
+                _ => {}
+            }
+        }
+        let shown = |what: String, best: Vec<usize>, steps: &[Vec<Step>]| {
+            let mut lines =
+                vec![format!("there is no order of the calls about {what}; the best ends before those with >")];
+            let mut told: Vec<(Instant, String)> = Vec::new();
+            for (process, steps) in steps.iter().enumerate() {
+                for (at, step) in steps.iter().enumerate() {
+                    let sign = if best[process] == at { ">" } else { " " };
+                    let call = show(&processes[process][step.call]);
+                    told.push((step.from, format!("\n {sign} process {process}, {call}: {:?}", step.act)));
+                }
+            }
+            told.sort();
+            lines.extend(told.into_iter().map(|(_, line)| line));
+            lines.concat()
+        };
+        for (part, steps) in self.parts.iter().zip(&sizes) {
+            if let Some(best) = disorder(0, steps) {
+                return Some(shown(format!("the end of the file in {part:?}"), best, steps));
+            }
+        }
+        for (at, steps) in places.iter().enumerate() {
+            if let Some(best) = disorder(0, steps) {
+                return Some(shown(format!("bytes {:?}", self.piece(at)), best, steps));
+            }
+        }
+        None
+    }
+
+    /// What was synced, and is not there, or what is there and was never written.
+    fn lost(&self, processes: &[Vec<Entry>], left: &Left) -> Option<String> {
+        let entries = || processes.iter().flatten();
+        let is_durable = |entry: &&Entry| {
+            let before = |sync: &Entry| {
+                let covers = matches!(sync.did, Did::Sync) && sync.to.is_some() && sync.client == entry.client;
+                covers && entry.to.is_some_and(|to| to <= sync.from)
+            };
+            entries().any(before)
+        };
+        let durable: Vec<&Entry> = entries().filter(is_durable).collect();
+        // Whether a call certainly came before another.
+        let older = |one: &Entry, than: &Entry| one.to.is_some_and(|to| to < than.from);
+        let value = |entry: &Entry, range: &Range<u64>| match &entry.did {
+            Did::Write { serial, range: whole, .. } if whole.start <= range.start && range.end <= whole.end => {
+                Some(*serial)
+            }
+            Did::Zero { range: whole } if whole.start <= range.start && range.end <= whole.end => Some(0),
+            Did::Cut { size } if *size <= range.start => Some(0),
+            _ => None,
+        };
+        for at in self.within(&(0..SIZE_MAX)) {
+            let range = self.piece(at);
+            let part = |at: u64| (at as usize).min(left.data.len());
+            let data = &left.data[part(range.start)..part(range.end)];
+            let mut padded = data.to_vec();
+            padded.resize((range.end - range.start) as usize, 0);
+            let Some(found) = self.stamp_of(at, &padded) else {
+                return Some(format!("at the end there are bytes at {range:?} that nobody wrote"));
+            };
+            let sure = |entry: &&&Entry| match &entry.did {
+                Did::Write { range: whole, certain, .. } => range.end <= whole.start + certain,
+                _ => true,
+            };
+            let synced: Vec<&&Entry> =
+                durable.iter().filter(sure).filter(|entry| value(entry, &range).is_some()).collect();
+            let can_be =
+                |entry: &&Entry| value(entry, &range) == Some(found) && !synced.iter().any(|later| older(entry, later));
+            if !entries().any(|entry| can_be(&entry)) && !(found == 0 && synced.is_empty()) {
+                let lines: String = synced.iter().map(|entry| format!("\n  {}", show(entry))).collect();
+                return Some(format!("bytes {range:?} are those of call {found} at the end, but synced was:{lines}"));
+            }
+        }
+        let end = |entry: &Entry| match &entry.did {
+            Did::Write { range, certain, .. } => {
+                Some(if entry.to.is_none() { range.end } else { range.start + certain })
+            }
+            Did::Reach { range } => Some(range.end),
+            Did::Cut { size } => Some(*size),
+            _ => None,
+        };
+        let is_cut = |entry: &Entry| matches!(entry.did, Did::Cut { .. });
+        for synced in &durable {
+            let Some(reached) = end(synced).filter(|_| !matches!(synced.did, Did::Write { certain: 0, .. })) else {
+                continue;
+            };
+            let not_older = || entries().filter(|entry| !older(entry, synced));
+            let least = not_older().filter(|entry| is_cut(entry)).filter_map(end).chain([reached]).min();
+            if left.size < least.unwrap_or(0) {
+                return Some(format!("the size is {} at the end, but synced was {}", left.size, show(synced)));
+            }
+            let most = not_older().filter_map(end).chain([reached]).max();
+            if is_cut(synced) && left.size > most.unwrap_or(0) {
+                return Some(format!("the size is {} at the end, but synced was {}", left.size, show(synced)));
+            }
+        }
+        None
+    }
+}
+
+/// What somebody saw of the end in a part, who saw this size, or at most this.
+fn seen(part: &Range<u64>, size: u64, at_most: bool) -> Option<Act> {
+    match () {
+        () if size > part.end => None,
+        () if size <= part.start && part.start > 0 => Some(Act::SeeAtMost(0)),
+        () if at_most => Some(Act::SeeAtMost(size)),
+        () => Some(Act::See(size)),
+    }
+}
+
+/// A call in one line.
+fn show(entry: &Entry) -> String {
+    let serial = if let Did::Write { serial, .. } = entry.did { format!(" as {serial}") } else { String::new() };
+    let to = entry.to.map_or("-".to_owned(), |to| format!("{to:?}"));
+    format!("{:?} to {to}, client {}: {}{serial}", entry.from, entry.client, entry.what)
+}
+
+impl Process {
+    async fn live(&mut self, calls: u64) -> Option<()> {
+        self.open(false, 0).await?;
+        self.open(true, 0).await?;
+        for _ in 0..calls {
+            if self.setting.sched.has_failed() || self.record.over.get().is_some() {
+                return None;
+            }
+            if self.rng.chance(self.taste.think.0, 100) {
+                let pause = self.taste.think.1.draw(&mut self.rng);
+                self.setting.sched.sleep(pause).await;
+            }
+            self.step().await?;
+        }
+        for fd in [self.plain, self.direct] {
+            self.call(Op::Close { fd }).await?;
+        }
+        Some(())
+    }
+
+    async fn call(&mut self, op: Op) -> Option<Got> {
+        let (record, setting, kernel) = (self.record.clone(), self.setting.clone(), self.kernel.clone());
+        record.perform(&setting, &kernel, self.number, op, &mut self.files).await
+    }
+
+    async fn open(&mut self, direct: bool, more: u32) -> Option<()> {
+        let fd = self.record.next_serial() as u32;
+        let flags = 2 | more | if direct { O_DIRECT } else { 0 };
+        self.call(Op::Open { path: Record::path(), flags, mode: 0, fd }).await?;
+        if direct {
+            self.direct = fd;
+        } else {
+            self.plain = fd;
+        }
+        Some(())
+    }
+
+    fn range(&mut self) -> Range<u64> {
+        let page = match self.rng.below(8) {
+            0..4 => self.home,
+            4..7 => self.rng.pick(&self.taste.pages).copied().unwrap_or(0),
+            _ => self.rng.below(SIZE_MAX / PAGE),
+        };
+        let start = page * PAGE;
+        let range = match self.rng.below(20) {
+            0..12 => start..start + PAGE,
+            12..17 => {
+                let start = start + self.rng.below(PAGE / WORD) * WORD;
+                start..start + self.rng.range(1, 2 * PAGE / WORD) * WORD
+            }
+            17 | 18 => start..start + self.rng.range(1, 5) * PAGE,
+            _ => start..start + self.rng.range(1, 20) * PAGE,
+        };
+        range.start..range.end.min(SIZE_MAX)
+    }
+
+    /// The part of the range in the first page that is this process's.
+    fn own(&self, range: Range<u64>) -> Range<u64> {
+        let (count, number) = (self.count as u64, self.number as u64);
+        let page = range.start / PAGE;
+        let mine = (page / count * count + number) * PAGE;
+        let start = mine + range.start % PAGE;
+        start..(start + range.end - range.start).min(mine + PAGE)
+    }
+
+    fn fd(&mut self) -> u32 {
+        if self.rng.chance(self.taste.direct, 100) { self.direct } else { self.plain }
+    }
+
+    async fn step(&mut self) -> Option<()> {
+        let fd = self.fd();
+        let range = self.range();
+        let range = if self.taste.mapped > 0 { self.own(range) } else { range };
+        let (offset, length) = (range.start, range.end - range.start);
+        let Taste { mapped, cuts, holes, syncs, moves, .. } = self.taste;
+        let size = [offset, offset + length, offset, 0, SIZE_MAX][self.rng.below(5) as usize];
+        let weights = [30, 30, 12, cuts, holes, syncs, 2, u64::from(moves)];
+        let mut left = self.rng.below(weights.iter().sum());
+        let kind = weights.iter().position(|weight| {
+            let here = left < *weight;
+            left = left.saturating_sub(*weight);
+            here
+        });
+        let op = match kind {
+            Some(0) if self.rng.chance(mapped, 100) => self.record.write_op(self.plain, Way::Mapped, range),
+            Some(0) => self.record.write_op(fd, Way::Plain, range),
+            Some(1) => {
+                let Range { start, end } = self.range();
+                Op::Read { fd, offset: start, length: (end - start) as u32 }
+            }
+            Some(2) if self.rng.chance(1, 2) => Op::Fstat { fd },
+            Some(2) => Op::Stat { path: Record::path() },
+            Some(3) if self.rng.chance(1, 2) => Op::Truncate { path: Record::path(), size },
+            Some(3) => Op::Ftruncate { fd, size },
+            Some(4) => {
+                let mode = [0, 1, 3, 3, 0x11][self.rng.below(5) as usize];
+                Op::Fallocate { fd, mode, offset, length }
+            }
+            Some(5) => Op::Fsync { fd, data_only: self.rng.chance(1, 3) },
+            Some(6) => {
+                let direct = fd == self.direct;
+                self.call(Op::Close { fd }).await?;
+                let more = if self.taste.cuts > 0 && self.rng.chance(1, 3) { O_TRUNC } else { 0 };
+                return self.open(direct, more).await;
+            }
+            _ => Op::Migrate { path: Record::path(), count: [1, 2, -1][self.rng.below(3) as usize], first: -1 },
+        };
+        self.call(op).await.map(drop)
+    }
+}

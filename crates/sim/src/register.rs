@@ -1,0 +1,161 @@
+//! Whether what several processes wrote to one place and saw there can have come one after another.
+//!
+//! A place holds one number: the call that wrote it last, or a size. Each process makes one call after another, and a call
+//! that ended before another began comes first. Unlike the search of [`crate::linear`] there is no tree: a history is a few
+//! hundred steps and a state one number, so that every one is decided.
+//!
+//! That every place of a file is in order is all that is promised of it: neither POSIX systems nor this one make a write of
+//! several pages visible at once to a reader of several pages.
+
+use std::collections::BTreeSet;
+
+use stdx::Instant;
+
+/// What a step does to the place or saw there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// It holds this now.
+    Set(u64),
+    /// It holds at least this now.
+    Raise(u64),
+    /// It held this.
+    See(u64),
+    /// It held at most this.
+    SeeAtMost(u64),
+}
+
+/// A call, as far as it is about the place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// When it began.
+    pub from: Instant,
+    /// When it ended; `None`: nobody knows.
+    pub to: Option<Instant>,
+    /// What.
+    pub act: Act,
+    /// It may as well not have been.
+    pub optional: bool,
+    /// Which of its process's calls it is of, for a person.
+    pub call: usize,
+}
+
+impl Step {
+    fn end(&self) -> Instant {
+        self.to.unwrap_or(Instant(u64::MAX))
+    }
+}
+
+/// Looks for an order that begins with `start`. Gives how far each process came in the best one, if there is none.
+pub fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>> {
+    let mut stack = vec![(vec![0_usize; processes.len()], start)];
+    let mut seen = BTreeSet::new();
+    let mut best: Vec<usize> = vec![0; processes.len()];
+    while let Some((at, value)) = stack.pop() {
+        let (at, value) = skip_seen(processes, at, value);
+        let current: Vec<(usize, Step)> =
+            at.iter().enumerate().filter_map(|(p, at)| Some((p, *processes[p].get(*at)?))).collect();
+        if current.iter().all(|(_, step)| step.to.is_none()) {
+            return None;
+        }
+        if at.iter().sum::<usize>() >= best.iter().sum() {
+            best.clone_from(&at);
+        }
+        if !seen.insert((at.clone(), value)) {
+            continue;
+        }
+        let first_end = current.iter().map(|(_, step)| step.end()).min().unwrap_or_default();
+        for (p, step) in current.into_iter().rev().filter(|(_, step)| step.from <= first_end) {
+            let mut next = at.clone();
+            next[p] += 1;
+            let done = match step.act {
+                Act::Set(new) => Some(new),
+                Act::Raise(least) => Some(value.max(least)),
+                // It does not see that now: something comes before it.
+                Act::See(_) | Act::SeeAtMost(_) => None,
+            };
+            if step.optional || step.to.is_none() {
+                stack.push((next.clone(), value));
+            }
+            stack.extend(done.map(|value| (next, value)));
+        }
+    }
+    Some(best)
+}
+
+/// What was seen and is there now changes nothing: such steps are taken as soon as they can be.
+fn skip_seen(processes: &[Vec<Step>], mut at: Vec<usize>, value: u64) -> (Vec<usize>, u64) {
+    loop {
+        let current = || at.iter().enumerate().filter_map(|(p, at)| Some((p, processes[p].get(*at)?)));
+        let first_end = current().map(|(_, step)| step.end()).min().unwrap_or_default();
+        let fits = |act: Act| match act {
+            Act::See(seen) => seen == value,
+            Act::SeeAtMost(most) => value <= most,
+            Act::Set(_) | Act::Raise(_) => false,
+        };
+        let taken = current().find(|(_, step)| step.from <= first_end && fits(step.act)).map(|(p, _)| p);
+        match taken {
+            Some(p) => at[p] += 1,
+            None => return (at, value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(from: u64, to: u64, act: Act) -> Step {
+        Step { from: Instant(from), to: (to > 0).then_some(Instant(to)), act, optional: false, call: 0 }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let write = step(1, 3, Act::Set(7));
+        let verdict = |from, to, seen| disorder(0, &[vec![write], vec![step(from, to, Act::See(seen))]]);
+        assert_eq!(verdict(4, 5, 7), None);
+        assert!(verdict(4, 5, 0).is_some(), "the write had ended");
+        assert_eq!(verdict(2, 5, 0), None, "it had not");
+        assert_eq!(verdict(2, 5, 7), None);
+        assert!(verdict(2, 5, 8).is_some(), "nobody wrote it");
+    }
+
+    #[test]
+    fn what_was_read_is_not_older_than_what_was_read_before() {
+        let writes = vec![step(1, 9, Act::Set(7)), step(10, 19, Act::Set(8))];
+        let reads = |first, second| vec![step(2, 3, Act::See(first)), step(4, 5, Act::See(second))];
+        assert_eq!(disorder(0, &[writes.clone(), reads(0, 7)]), None);
+        assert!(disorder(0, &[writes.clone(), reads(7, 0)]).is_some());
+        assert!(disorder(0, &[writes, reads(7, 8)]).is_some(), "the second was not begun");
+    }
+
+    #[test]
+    fn two_readers_agree_on_the_order_of_two_writers() {
+        let writes = [vec![step(1, 20, Act::Set(1))], vec![step(1, 20, Act::Set(2))]];
+        let reads = |first, second| vec![step(2, 3, Act::See(first)), step(4, 5, Act::See(second))];
+        let verdict =
+            |one: Vec<Step>, other: Vec<Step>| disorder(0, &[writes[0].clone(), writes[1].clone(), one, other]);
+        assert_eq!(verdict(reads(1, 2), reads(1, 2)), None);
+        assert!(verdict(reads(1, 2), reads(2, 1)).is_some());
+    }
+
+    #[test]
+    fn what_has_no_answer_may_have_been_or_not() {
+        let writes = vec![step(1, 0, Act::Set(7))];
+        for seen in [0, 7] {
+            assert_eq!(disorder(0, &[writes.clone(), vec![step(5, 6, Act::See(seen))]]), None);
+        }
+        let both = vec![step(5, 6, Act::See(7)), step(7, 8, Act::See(0))];
+        assert!(disorder(0, &[writes, both]).is_some());
+    }
+
+    #[test]
+    fn a_size_grows_by_writes_and_is_set_by_cuts() {
+        let calls = vec![step(1, 2, Act::Raise(10)), step(3, 4, Act::Raise(5)), step(5, 6, Act::Set(3))];
+        let verdict = |from, act| disorder(0, &[calls.clone(), vec![step(from, from, act)]]);
+        assert_eq!(verdict(4, Act::See(10)), None);
+        assert!(verdict(4, Act::See(5)).is_some());
+        assert_eq!(verdict(7, Act::See(3)), None);
+        assert_eq!(verdict(7, Act::SeeAtMost(4)), None);
+        assert!(verdict(7, Act::SeeAtMost(2)).is_some());
+    }
+}

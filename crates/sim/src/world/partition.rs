@@ -1,0 +1,269 @@
+//! Partitions: for a while nothing arrives, in one direction or both, between a living client and some servers, and neither end is told.
+//!
+//! What TCP does with a segment that is not acknowledged is one of two things: it sends it again until it arrives, or gives the
+//! connection up. So what is sent during a partition arrives when that is over, or is lost with its connection then, as was drawn.
+//! Nobody gets a new connection through a partition, whatever its direction.
+//!
+//! A client that is cut off for long is evicted while it lives. The world notes when its server says so and when the client learns
+//! of it ([`Eviction`]): to programs, the time between is the one in which the client answers from caches that nothing covers.
+//!
+//! Client 0 is never cut off if there are others: what waits for it shows whether one client holds up another.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use client::api::Call;
+use proto::frame::flags;
+use proto::{Frame, Opcode, TargetKind};
+use stdx::{Instant, Rng};
+
+use super::faults::{Fault, around};
+use super::net::Node;
+use super::{Happening, World};
+use crate::disturb::Partitions;
+use crate::sched::Eviction;
+
+/// So long at most a client that is not cut off waits for those that are, while no server restarts: one after another, each for its locks.
+const HELD_UP_MAX: Duration = Duration::from_secs(100);
+/// A dial is given up after this.
+pub const DIAL_TIME: Duration = Duration::from_secs(5);
+
+/// Which frames do not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direction {
+    ToServers,
+    ToClient,
+    Both,
+}
+
+/// A client that is cut off.
+#[derive(Clone, Debug)]
+struct Partition {
+    client: usize,
+    /// From all servers, or from this one.
+    server: Option<usize>,
+    direction: Direction,
+    until: Instant,
+    /// What is sent meanwhile arrives late; otherwise it is lost.
+    held: bool,
+    /// Connections that have lost something.
+    torn: Vec<usize>,
+}
+
+/// What becomes of something that is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Passage {
+    /// It goes its way.
+    Free,
+    /// It arrives after this moment.
+    Held(Instant),
+    /// It is lost.
+    Lost,
+}
+
+/// All partitions of a run.
+#[derive(Debug)]
+pub struct Partitioning {
+    plan: Option<Partitions>,
+    left: u64,
+    now: Vec<Partition>,
+    /// Clients that were cut off at some time.
+    cut_off: Vec<usize>,
+    /// Clients that servers have answered: before that there is nothing that an eviction could take.
+    greeted: BTreeSet<(usize, usize)>,
+    /// When calls of client 0 began.
+    calls: BTreeMap<u64, Instant>,
+    rng: Rng,
+}
+
+impl Partitioning {
+    /// As planned.
+    pub fn new(plan: &crate::plan::Plan) -> Partitioning {
+        let planned = plan.disturbances.partitions;
+        let rng = Rng::new(plan.seed ^ 0x9a28_9a28);
+        let left = planned.map_or(0, |planned| planned.count);
+        Partitioning {
+            plan: planned,
+            left,
+            now: Vec::new(),
+            cut_off: Vec::new(),
+            greeted: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            rng,
+        }
+    }
+
+    fn find(&mut self, from: Node, to: Node) -> Option<&mut Partition> {
+        let (client, server, there) = match (from, to) {
+            (Node::Client(client), Node::Server(server)) => (client, server, true),
+            (Node::Server(server), Node::Client(client)) => (client, server, false),
+            _ => return None,
+        };
+        self.now.iter_mut().find(|partition| {
+            let stops = match partition.direction {
+                Direction::Both => true,
+                Direction::ToServers => there,
+                Direction::ToClient => !there,
+            };
+            stops && partition.client == client && partition.server.is_none_or(|only| only == server)
+        })
+    }
+}
+
+impl World {
+    /// Plans the next one.
+    pub(super) fn plan_partition(&mut self) {
+        let Some(planned) = self.partitioning.plan.filter(|_| self.partitioning.left > 0) else { return };
+        let delay = around(&mut self.partitioning.rng, planned.every);
+        self.after(delay, Happening::Fault(Fault::Part));
+    }
+
+    /// A client is cut off.
+    pub(super) fn part(&mut self) {
+        let first = usize::from(self.plan.clients > 1);
+        let lives = |client: &usize| self.mounts[*client].machine.is_some() && !self.mounts[*client].leaving;
+        let free = |client: &usize| !self.partitioning.now.iter().any(|partition| partition.client == *client);
+        let candidates: Vec<usize> =
+            (first..self.plan.clients.min(self.mounts.len())).filter(lives).filter(free).collect();
+        let Some(planned) = self.partitioning.plan else { return };
+        let own = &mut self.partitioning;
+        let Some(&client) = own.rng.pick(&candidates) else { return };
+        own.left -= 1;
+        let server = match own.rng.below(3) {
+            0 => None,
+            1 => Some(1),
+            _ => Some(own.rng.below(self.servers.len() as u64) as usize),
+        };
+        let direction = [Direction::Both, Direction::ToServers, Direction::ToClient][own.rng.below(3) as usize];
+        let time = own.rng.range(planned.least.as_millis() as u64, planned.most.as_millis() as u64);
+        let until = self.now + Duration::from_millis(time);
+        let held = own.rng.chance(1, 2);
+        if !own.cut_off.contains(&client) {
+            own.cut_off.push(client);
+        }
+        own.now.push(Partition { client, server, direction, until, held, torn: Vec::new() });
+        self.faults.counts.partitions += 1;
+        self.trace.note(self.now, &[50, client as u64, time], || {
+            let whom = server.map_or("all servers".to_owned(), |server| self.servers[server].name.to_string());
+            format!("client {client} is cut off from {whom} for {time} ms: {direction:?}, held {held}")
+        });
+        self.push(until, Happening::Fault(Fault::Join { client }));
+    }
+
+    /// A client that was cut off is so no longer.
+    pub(super) fn join(&mut self, client: usize) {
+        let Some(at) = self.partitioning.now.iter().position(|partition| partition.client == client) else { return };
+        let partition = self.partitioning.now.swap_remove(at);
+        self.trace.note(self.now, &[51, client as u64], || format!("client {client} is cut off no longer"));
+        for conn in partition.torn {
+            self.cut(conn);
+        }
+    }
+
+    /// What becomes of something that is sent over a connection.
+    pub(super) fn passage(&mut self, conn: usize, from: Node, to: Node) -> Passage {
+        match self.partitioning.find(from, to) {
+            None => Passage::Free,
+            Some(partition) if partition.held => Passage::Held(partition.until),
+            Some(partition) => {
+                if !partition.torn.contains(&conn) {
+                    partition.torn.push(conn);
+                }
+                Passage::Lost
+            }
+        }
+    }
+
+    /// Whether nobody gets a connection from one to the other.
+    pub(super) fn is_cut_off(&mut self, from: Node, to: Node) -> bool {
+        self.partitioning.find(from, to).is_some() || self.partitioning.find(to, from).is_some()
+    }
+
+    /// Programs whose clients may still be evicted wait for the end of that.
+    pub(super) fn note_disturbed(&mut self) {
+        let parts = self.partitioning.plan.is_some() && self.partitioning.left > 0;
+        let more = self.faults.on && (parts || self.plan.disturbances.acts.is_some_and(|acts| acts.evicts));
+        self.sched.set_disturbed(more || !self.partitioning.now.is_empty());
+    }
+
+    /// Whether nobody is cut off any more.
+    pub fn all_are_joined(&self) -> bool {
+        self.partitioning.now.is_empty()
+    }
+
+    /// A line of a server's log: it may say that a client is evicted.
+    pub(super) fn hear_of_eviction(&mut self, server: usize, line: &str) {
+        let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split([' ', ':']).next()?.parse().ok());
+        let Some(client) = whom.filter(|client: &usize| self.mounts.get(*client).is_some_and(|m| m.machine.is_some()))
+        else {
+            return;
+        };
+        let name = self.servers[server].name.clone();
+        if name.kind == TargetKind::Mgt || !self.partitioning.greeted.contains(&(client, server)) {
+            return;
+        }
+        self.faults.counts.evictions += 1;
+        let only_partitions = self.faults.counts.is_only_partitions();
+        if self.plan.evicts() {
+            if only_partitions
+                && !self.partitioning.cut_off.contains(&client)
+                && self.plan.profile == crate::Profile::Calm
+                && self.plan.disturbances.acts.is_none()
+            {
+                self.fail(format!("client {client}, which was never cut off, is evicted: target {name} {line}"));
+            }
+            let names = name.kind == TargetKind::Mdt;
+            let eviction = Eviction { client, target: name.to_string(), names, at: self.now, learned: None };
+            self.sched.note_eviction(eviction);
+        }
+    }
+
+    /// A line of a client's log: it may say that it was evicted.
+    pub(super) fn hear_that_evicted(&mut self, client: usize, line: &str) {
+        if let Some((target, _)) = line.split_once(" evicted this client: ")
+            && self.plan.evicts()
+            && !self.sched.learned_of_eviction(client, target, self.now)
+        {
+            let (target, names) = (target.to_owned(), target.contains("MDT"));
+            self.sched.note_eviction(Eviction { client, target, names, at: self.now, learned: Some(self.now) });
+        }
+    }
+
+    /// A client has got a frame.
+    pub(super) fn note_greeting(&mut self, from: Node, to: Node, frame: &Frame) {
+        let header = &frame.header;
+        if let (Node::Server(server), Node::Client(client)) = (from, to)
+            && header.opcode == Opcode::Connect as u16
+            && header.has(flags::REPLY)
+            && header.status == 0
+        {
+            self.partitioning.greeted.insert((client, server));
+        }
+    }
+
+    /// A call reaches its client.
+    pub(super) fn note_call(&mut self, client: usize, id: u64, call: &Call) {
+        // Who waits for a record lock waits for a program.
+        if client == 0
+            && self.plan.clients > 1
+            && self.plan.disturbances.partitions.is_some()
+            && !matches!(call, Call::Setlk { .. })
+        {
+            self.partitioning.calls.insert(id, self.now);
+        }
+    }
+
+    /// A call was answered.
+    pub(super) fn note_answer(&mut self, id: u64) {
+        if let Some(begun) = self.partitioning.calls.remove(&id) {
+            let waited = self.now.since(begun).as_millis() as u64;
+            self.faults.counts.longest_wait_ms = self.faults.counts.longest_wait_ms.max(waited);
+            let crashes = self.faults.counts.crashes + self.faults.counts.deaths;
+            if crashes == 0 && waited > HELD_UP_MAX.as_millis() as u64 {
+                self.fail(format!(
+                    "beside a partition a call of client 0, which is not cut off, waited for {waited} ms"
+                ));
+            }
+        }
+    }
+}

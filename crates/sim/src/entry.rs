@@ -6,6 +6,7 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 
+use crate::coverage::Coverage;
 use crate::disturb::{Disturbances, Partitions};
 use crate::plan::{DiskFaults, NodeFaults, Plan, Profile};
 use crate::run::{Report, run as run_plan};
@@ -27,6 +28,8 @@ pub struct Settings {
     pub first_seed: u64,
     /// So many seeds run at once, each in a thread of its own.
     pub jobs: usize,
+    /// Say what many seeds reached.
+    pub coverage: bool,
 }
 
 /// What came of it.
@@ -326,6 +329,9 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
     if let Some(seed) = settings.seed {
         return alone(one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say));
     }
+    if settings.coverage {
+        stdx::marks::count_here();
+    }
     many(settings, say, stop)
 }
 
@@ -338,6 +344,7 @@ struct Sum {
     repeated: u64,
     last: u64,
     fell: Counts,
+    coverage: Coverage,
     failed: Option<u64>,
 }
 
@@ -352,6 +359,7 @@ impl Sum {
         self.events += report.events;
         self.undecided += report.undecided;
         self.fell.add(&report.faults);
+        self.coverage.add(report);
         self.repeated += u64::from(report.repeated.0 + report.repeated.1 > 0);
         self.last = self.last.max(seed);
     }
@@ -383,7 +391,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
             }
         }
     });
-    let Sum { done, events, undecided, repeated, last, fell, failed } = sum;
+    let Sum { done, events, undecided, repeated, last, fell, coverage, failed } = sum;
     if let Some(seed) = failed {
         // Again, with its lines.
         one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
@@ -396,6 +404,14 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
     ));
     say(format!("what fell: {fell}"));
     say(format!("{undecided} histories undecided"));
+    if settings.coverage {
+        say(coverage.to_string());
+        let missed = coverage.missed();
+        if !missed.is_empty() {
+            say(format!("FAILED. No seed has reached {}", missed.join(", ")));
+            return Outcome { fine: false, done };
+        }
+    }
     say(format!("{done} passed, 0 failed"));
     Outcome { fine: true, done }
 }

@@ -38,6 +38,7 @@
 //!
 //! What it leaves to others: media and the crash of real engines (`engine`), sockets and threads (`host`, `e2e`).
 
+mod coverage;
 mod disturb;
 mod entry;
 mod kernel;
@@ -54,6 +55,7 @@ mod spy;
 mod trace;
 mod world;
 
+pub use coverage::{Coverage, all_marks};
 pub use entry::{Outcome, Settings, run};
 pub use plan::{Plan, Profile};
 pub use run::{Report, run as run_plan};

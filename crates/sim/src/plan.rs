@@ -183,6 +183,8 @@ pub struct Plan {
     pub liar: bool,
     /// What else goes wrong with the world.
     pub disturbances: Disturbances,
+    /// Of 1000 calls that reach a client so many meet a signal; some of these kill the program.
+    pub signals: u64,
 }
 
 /// One of several, with weights.
@@ -201,7 +203,7 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_disturbances(seed).with_disturbances().with_writers()
+        Plan::before_disturbances(seed).with_disturbances().with_writers().with_signals()
     }
 
     /// The same as earlier versions drew it: nobody is cut off.
@@ -268,6 +270,7 @@ impl Plan {
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
             liar: false,
             disturbances: Disturbances::default(),
+            signals: 0,
         };
         plan.with_faults(rng).with_slots().with_times().with_write_back()
     }
@@ -360,6 +363,16 @@ impl Plan {
         self
     }
 
+    /// Signals, from a stream of their own. Not where disks are full: a program that is killed in the middle of trying again has done
+    /// a part. Nor where clients are evicted or unmount: a killed program asks nobody what was lost with them.
+    fn with_signals(mut self) -> Plan {
+        let mut rng = Rng::new(self.seed ^ 0x5161_5161);
+        let signals = pick(&mut rng, &[(2, 0), (1, 5), (1, 20)]);
+        let lost = self.disk_faults.fill_every.is_some() || self.evicts() || self.disturbances.acts.is_some();
+        self.signals = if lost { 0 } else { signals };
+        self
+    }
+
     /// Processes that write at different places of one file: in some runs, from a stream of their own.
     fn with_writers(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x3717_3717);
@@ -406,6 +419,7 @@ impl Plan {
             user_percent: 0,
             liar: false,
             disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
+            signals: 0,
         }
     }
 

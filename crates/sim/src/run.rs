@@ -12,7 +12,7 @@ use std::rc::Rc;
 use stdx::{Instant, Rng};
 
 use crate::linear::Verdict;
-use crate::model::Id;
+use crate::model::{Id, Model, Op, Way};
 use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
@@ -48,6 +48,10 @@ pub struct Report {
     pub longest: Option<(Duration, String)>,
     /// The last lines, if they were kept.
     pub lines: Vec<String>,
+    /// Coverage marks that were reached, and how often.
+    pub marks: BTreeMap<&'static str, u64>,
+    /// Calls of programs by operation and result.
+    pub calls: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 /// How long faults may fall, in virtual time.
@@ -91,6 +95,7 @@ const DISKS_SETTLE: Duration = Duration::from_secs(90);
 
 /// Runs a plan.
 pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
+    drop(stdx::marks::take());
     let mut world = World::new(plan.clone(), keep);
     world.canary = canary;
     let mut run = Run::new(&mut world);
@@ -106,6 +111,8 @@ pub fn run(plan: Plan, keep: Keep, canary: Canary) -> Report {
         repeated: world.spy.repeated(),
         longest: world.sched.longest(),
         lines: world.trace.lines().map(str::to_owned).collect(),
+        marks: stdx::marks::take(),
+        calls: world.sched.ended(),
         plan,
     };
     // Tasks and kernels know each other: cut the circle.
@@ -270,7 +277,7 @@ impl<'w> Run<'w> {
                     Err(Fail::Errno(errno)) => {
                         sched.fail(format!("the check of '{}' met {}", record.base[0].escape_ascii(), errno.name()));
                     }
-                    Err(Fail::Dead) => sched.fail("the client of the check died".to_owned()),
+                    Err(Fail::Dead | Fail::Killed) => sched.fail("the client of the check died".to_owned()),
                 }
             }
             for group in writers {
@@ -329,6 +336,22 @@ pub(crate) enum Found {
     Undecided,
 }
 
+/// What a call in which its program was killed can have been: of a write, some first part, up to an end of a stripe.
+fn partly(op: &Op, state: &Model) -> Vec<Op> {
+    let mut all = vec![op.clone()];
+    if let Op::Write { fd, way: Way::Plain, offset, data } = op {
+        let size = state.appends_to(op).map(|id| state.inode(id).data().len() as u64);
+        let start = size.unwrap_or(*offset);
+        let ends = (start / STRIPE + 1..).map(|row| row * STRIPE).take_while(|end| *end < start + data.len() as u64);
+        let part = |end: u64| data.slice(..(end - start) as usize);
+        all.extend(ends.map(|end| Op::Write { fd: *fd, way: Way::Plain, offset: *offset, data: part(end) }));
+    }
+    all
+}
+
+/// The smallest stripe.
+const STRIPE: u64 = 64 << 10;
+
 /// Looks at a process's tree.
 async fn check_record(
     kernel: &crate::kernel::Kernel,
@@ -366,7 +389,24 @@ async fn check_record(
             end.lose(*id, parts);
         }
         let instead = |id| record.instead(&history, id);
-        return verify::tree(kernel, &record.base, &end, verify::FULL, &instead).await.map(wrong);
+        let Some(doubt) = &history.doubt else {
+            return verify::tree(kernel, &record.base, &end, verify::FULL, &instead).await.map(wrong);
+        };
+        // The program was killed: what it asked for last has happened or not. Looking moves access times.
+        let depth = verify::Depth { times: false, data: true };
+        let before = verify::tree(kernel, &record.base, &end, depth, &instead).await?;
+        let Some(mut differs) = before else { return Ok(Found::Right) };
+        for op in partly(&doubt.op, &end) {
+            let mut after = end.clone();
+            if after.apply(&op, &doubt.cred, doubt.when).is_err() {
+                continue;
+            }
+            match verify::tree(kernel, &record.base, &after, depth, &instead).await? {
+                None => return Ok(Found::Right),
+                Some(what) => differs.push_str(&format!("; if {} was done: {what}", op.show())),
+            }
+        }
+        return Ok(Found::Wrong(differs));
     }
     let ((candidates, all), what) = if power {
         (history.prefixes(), "no state of the history at or beyond the last sync")

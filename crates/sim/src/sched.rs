@@ -27,6 +27,8 @@ pub enum Fail {
     Errno(Errno),
     /// The client died with the call in progress: nobody knows what came of it.
     Dead,
+    /// The program that made the call was killed: what it asked for may happen all the same.
+    Killed,
 }
 
 impl From<Errno> for Fail {
@@ -132,7 +134,7 @@ struct State {
     calm: Option<Instant>,
     longest: Option<(Duration, String)>,
     sleeping: Vec<(Instant, usize)>,
-    interrupts: VecDeque<(usize, u64)>,
+    interrupts: VecDeque<(usize, u64, bool)>,
     commands: VecDeque<Command>,
     left: Vec<usize>,
     dead: Vec<(usize, Instant)>,
@@ -146,6 +148,7 @@ struct State {
     disturbed: bool,
     /// Of each client: how far its clock was off since when, in nanoseconds.
     clocks: BTreeMap<usize, Vec<(Instant, i64)>>,
+    ended: BTreeMap<(&'static str, &'static str), u64>,
     notes: VecDeque<String>,
     failure: Option<String>,
 }
@@ -231,6 +234,21 @@ impl Sched {
             }
         })
         .await
+    }
+
+    /// A signal for the program that waits for a call, if it still does. `fatal`: it is to die.
+    pub fn interrupt(&self, client: usize, id: u64, fatal: bool) -> bool {
+        let mut state = self.state.borrow_mut();
+        let waits = state.waiting.contains_key(&id);
+        if waits {
+            state.interrupts.push_back((client, id, fatal));
+        }
+        waits
+    }
+
+    /// Whether a call has no answer yet.
+    pub fn waits(&self, id: u64) -> bool {
+        self.state.borrow().waiting.contains_key(&id)
     }
 
     /// Lets time pass.
@@ -406,6 +424,11 @@ impl Sched {
         self.state.borrow().longest.clone()
     }
 
+    /// A program's call has ended so.
+    pub fn count(&self, operation: &'static str, result: &'static str) {
+        *self.state.borrow_mut().ended.entry((operation, result)).or_default() += 1;
+    }
+
     // --- for the world ---
 
     /// A client unmounts and its programs are killed: their calls have no answers.
@@ -447,6 +470,11 @@ impl Sched {
     pub fn calms(&self) {
         let mut state = self.state.borrow_mut();
         state.calm = Some(state.now);
+    }
+
+    /// How often each kind of call ended in each way.
+    pub fn ended(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        self.state.borrow().ended.clone()
     }
 
     /// A client gave something up.
@@ -522,7 +550,7 @@ impl Sched {
     }
 
     /// Signals to deliver.
-    pub fn take_interrupts(&self) -> VecDeque<(usize, u64)> {
+    pub fn take_interrupts(&self) -> VecDeque<(usize, u64, bool)> {
         core::mem::take(&mut self.state.borrow_mut().interrupts)
     }
 

@@ -102,7 +102,14 @@ fn no_oracle_is_blind() {
         ("canary-dead", "did not happen one after another"),
         ("canary-told", "nobody was told"),
     ] {
-        let settings = sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1, jobs: 1 };
+        let settings = sim::Settings {
+            seed: None,
+            runs: 1,
+            scenario: Some(name.to_owned()),
+            first_seed: 1,
+            jobs: 1,
+            coverage: false,
+        };
         let mut lines = Vec::new();
         assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false).fine, "{name} passed");
         assert!(lines.iter().any(|line| line.contains(says)), "{name}: {:?}", lines.iter().rev().take(3));

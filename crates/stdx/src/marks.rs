@@ -1,17 +1,25 @@
 //! Coverage marks: a rare branch says `mark!("name")`, and the test that means to reach it asserts that it did.
 //!
-//! Counts are per thread, because a simulated cluster runs in one. In a release build a mark costs nothing.
+//! Counts are per thread, because a simulated cluster runs in one. In a release build nothing is counted until [`count_here`].
 
 use core::cell::RefCell;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 
 thread_local! {
     static HITS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
+static COUNTED: AtomicBool = AtomicBool::new(cfg!(debug_assertions));
+
+/// Marks are counted from now on, in a release build too.
+pub fn count_here() {
+    COUNTED.store(true, Ordering::Relaxed);
+}
+
 /// Counts one hit of `name` (used through [`mark!`](crate::mark)).
 pub fn hit(name: &'static str) {
-    if cfg!(debug_assertions) {
+    if COUNTED.load(Ordering::Relaxed) {
         HITS.with_borrow_mut(|hits| *hits.entry(name).or_default() += 1);
     }
 }
@@ -19,6 +27,11 @@ pub fn hit(name: &'static str) {
 /// How often `name` was hit on this thread.
 pub fn count(name: &str) -> u64 {
     HITS.with_borrow(|hits| hits.get(name).copied().unwrap_or(0))
+}
+
+/// What was hit on this thread since the last time, and how often.
+pub fn take() -> BTreeMap<&'static str, u64> {
+    HITS.with_borrow_mut(core::mem::take)
 }
 
 /// Says that this branch was reached.

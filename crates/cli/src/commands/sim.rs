@@ -30,6 +30,9 @@ pub struct Arguments {
     /// So many seeds at once; as many as there are processors if it is not given
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
+    /// Say at the end which operations and which marked places the seeds reached; it is a failure if they did not reach one
+    #[arg(long)]
+    pub coverage: bool,
     /// A named scenario; 'list' lists them, 'canary' must fail
     #[arg(long)]
     pub scenario: Option<String>,
@@ -43,6 +46,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         scenario: arguments.scenario,
         first_seed: arguments.first.unwrap_or_else(|| host::clock::seed() >> 16),
         jobs: arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        coverage: arguments.coverage,
     };
     let start = Instant::now();
     let too_long = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));

@@ -384,7 +384,7 @@ impl Kernel {
                 continue;
             };
             let call = Call::Write { fh, ino, offset: page * PAGE, data, write_back: true, kill_priv: false };
-            let _ = self.ask(cred, call).await;
+            let _ = self.ask_quietly(cred, call).await;
             self.inode(ino, |inode| inode.leaving.remove(&page));
             self.touched(ino);
             self.wake_all();

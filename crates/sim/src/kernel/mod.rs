@@ -105,13 +105,17 @@ struct Inner {
     patient: bool,
     /// Disks fail and are repaired: likewise.
     fails: bool,
+    /// Of 1000 calls so many meet a signal.
+    signals: u64,
     caches: RefCell<Caches>,
     rng: RefCell<Rng>,
 }
 
 /// The kernel of one client's machine; a handle, cheap to clone.
+///
+/// The second part: programs that call it get signals.
 #[derive(Clone)]
-pub struct Kernel(Rc<Inner>);
+pub struct Kernel(Rc<Inner>, bool);
 
 /// The type bits of a mode.
 pub const S_IFMT: u32 = 0o170_000;
@@ -129,6 +133,9 @@ fn odd(answer: &Answer) -> Fail {
     Fail::Errno(Errno::EPROTO)
 }
 
+/// A program that is killed is gone after this.
+const KILLED_MAX: Duration = Duration::from_secs(1);
+
 /// How long a program waits for space before it tries again,
 const FULL_PAUSE: Duration = Duration::from_millis(20);
 /// and how often.
@@ -142,12 +149,33 @@ impl Kernel {
         let (forgetful, patient) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
         let fails = plan.disturbances.io.is_some();
         let (caches, rng) = (RefCell::new(caches), RefCell::new(rng));
-        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, caches, rng }))
+        let signals = plan.signals;
+        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, signals, caches, rng }), false)
+    }
+
+    /// The same kernel, before a program that gets signals.
+    pub fn with_signals(&self) -> Kernel {
+        Kernel(self.0.clone(), self.0.signals > 0)
+    }
+
+    /// The same kernel, before a program that gets none.
+    pub fn unsignalled(&self) -> Kernel {
+        Kernel(self.0.clone(), false)
+    }
+
+    /// Whether a call ended because of a signal, and has changed nothing.
+    pub fn was_interrupted<T>(&self, result: &Result<T, Errno>) -> bool {
+        self.1 && matches!(result, Err(Errno::EINTR))
     }
 
     /// Which client it belongs to.
     pub fn client(&self) -> usize {
         self.0.client
+    }
+
+    /// A program's call has ended so.
+    pub fn count(&self, operation: &'static str, result: &'static str) {
+        self.0.sched.count(operation, result);
     }
 
     /// Whether its machine is gone.
@@ -186,6 +214,46 @@ impl Kernel {
     /// What fails because a disk is full has not happened, not even in part: programs try it again until there is space, as if
     /// they had never tried before. So the model knows no full disks, and whatever a failed try left behind shows.
     async fn ask(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+        if self.1 && self.0.rng.borrow_mut().chance(self.0.signals, 1000) {
+            return self.ask_and_signal(cred, call).await;
+        }
+        self.ask_quietly(cred, call).await
+    }
+
+    /// The same, and the program gets a signal while it waits.
+    async fn ask_and_signal(&self, cred: &Cred, call: Call) -> Sys<Answer> {
+        let (sched, client) = (self.0.sched.clone(), self.0.client);
+        let (pause, fatal) = {
+            let mut rng = self.0.rng.borrow_mut();
+            let most = [20, 2_000, 200_000, 3_000_000][rng.below(4) as usize];
+            let is_lock = matches!(call, Call::Setlk { .. } | Call::Getlk { .. });
+            (Duration::from_micros(rng.below(most)), rng.chance(1, 4) && !is_lock)
+        };
+        let what = crate::sched::brief(&call);
+        let id = sched.start_call(client, cred, call)?;
+        let killed = Rc::new(core::cell::Cell::new(false));
+        let (flag, outer) = (killed.clone(), sched.clone());
+        sched.spawn("a signal", async move {
+            outer.sleep(pause).await;
+            let meets = outer.interrupt(client, id, fatal);
+            flag.set(meets && fatal);
+            if meets && fatal {
+                outer.sleep(KILLED_MAX).await;
+                if outer.waits(id) {
+                    outer.fail(format!("a program on client {client} was killed, and still waits: {what}"));
+                }
+            }
+        });
+        let answer = sched.finish_call(id).await;
+        match answer {
+            Err(Fail::Dead) => Err(Fail::Dead),
+            _ if killed.get() => Err(Fail::Killed),
+            answer => answer,
+        }
+    }
+
+    /// The same, for what no program waits for.
+    async fn ask_quietly(&self, cred: &Cred, call: Call) -> Sys<Answer> {
         let mut tries = 0;
         loop {
             match self.0.sched.call(self.0.client, cred, call.clone()).await {

@@ -149,6 +149,46 @@ impl Op {
         matches!(self, Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. })
     }
 
+    /// Its kind.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Mkdir { .. } => "mkdir",
+            Op::Mknod { .. } => "mknod",
+            Op::Symlink { .. } => "symlink",
+            Op::Link { .. } => "link",
+            Op::Unlink { .. } => "unlink",
+            Op::Rmdir { .. } => "rmdir",
+            Op::Rename { .. } => "rename",
+            Op::Stat { .. } => "stat",
+            Op::Readlink { .. } => "readlink",
+            Op::List { .. } => "list",
+            Op::Chmod { .. } => "chmod",
+            Op::Chown { .. } => "chown",
+            Op::Utimens { .. } => "utimens",
+            Op::Access { .. } => "access",
+            Op::Setxattr { .. } => "setxattr",
+            Op::Getxattr { .. } => "getxattr",
+            Op::Listxattr { .. } => "listxattr",
+            Op::Removexattr { .. } => "removexattr",
+            Op::Truncate { .. } => "truncate",
+            Op::Open { .. } => "open",
+            Op::Close { .. } => "close",
+            Op::Read { .. } => "read",
+            Op::Write { .. } => "write",
+            Op::Ftruncate { .. } => "ftruncate",
+            Op::Fallocate { .. } => "fallocate",
+            Op::Seek { .. } => "lseek",
+            Op::Fstat { .. } => "fstat",
+            Op::Fsync { .. } => "fsync",
+            Op::Fsyncdir { .. } => "fsyncdir",
+            Op::Syncfs => "syncfs",
+            Op::Statfs => "statfs",
+            Op::PathToFid { .. } => "path2fid",
+            Op::SetStripe { .. } => "setstripe",
+            Op::Migrate { .. } => "migrate",
+        }
+    }
+
     /// For a person.
     pub fn show(&self) -> String {
         let path = |path: &Path| {

@@ -171,6 +171,6 @@ fn done<T>(result: Result<T, Fail>) -> Option<Result<T, Errno>> {
     match result {
         Ok(value) => Some(Ok(value)),
         Err(Fail::Errno(errno)) => Some(Err(errno)),
-        Err(Fail::Dead) => None,
+        Err(Fail::Dead | Fail::Killed) => None,
     }
 }

@@ -69,7 +69,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
-                Err(Fail::Dead) => continue,
+                Err(Fail::Dead | Fail::Killed) => continue,
                 Err(_) if outer.sched.was_evicted(kernel.client()) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
@@ -164,7 +164,10 @@ impl Process {
         let call = Call::Setlk { fh: self.fd.fh, owner: self.owner(), lock, wait, flock: from == FLOCK };
         let what = format!("process {} {kind:?} {from} to {to}, wait {wait}", self.number);
         self.setting.sched.note(|| what.clone());
-        let result = self.kernel.plain(&root(), call).await;
+        let result = match kind {
+            RecordLockKind::Unlock => self.kernel.plain(&root(), call).await,
+            _ => self.kernel.with_signals().plain(&root(), call).await,
+        };
         let now = self.setting.sched.now();
         let errno = match result {
             Ok(_) => None,
@@ -175,7 +178,7 @@ impl Process {
             }
             Err(Fail::Errno(errno)) => Some(errno),
             // It holds what it may hold, for all that anybody knows, and waits until its server gives it up.
-            Err(Fail::Dead) => return Err(Fail::Dead),
+            Err(fail) => return Err(fail),
         };
         let mut table = self.table.borrow_mut();
         table[self.number].waits = None;
@@ -198,6 +201,8 @@ impl Process {
                 let sound = is_deadlock(&self.table.borrow(), self.number, (from, to, wanted));
                 (!sound).then(|| format!("{what} was called a deadlock, but no circle of waiting leads back to it"))
             }
+            // A signal: it was not locked.
+            Some(Errno::EINTR) if self.kernel.with_signals().was_interrupted(&Err::<(), _>(Errno::EINTR)) => None,
             Some(errno) => Some(format!("{what} failed with {}", errno.name())),
         };
         self.judge(wrong);

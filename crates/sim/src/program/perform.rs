@@ -33,6 +33,18 @@ impl Hands<'_> {
 
     /// Does it.
     pub async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
+        let result = self.call(op, cred).await;
+        let shown = match &result {
+            Ok(_) => "ok",
+            Err(Fail::Errno(errno)) => errno.name(),
+            Err(Fail::Dead) => "died",
+            Err(Fail::Killed) => "killed",
+        };
+        self.kernel.count(op.name(), shown);
+        result
+    }
+
+    async fn call(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
         let kernel = self.kernel.clone();
         let done = |()| Got::Done;
         match op {

@@ -101,6 +101,8 @@ enum Halt {
     Left,
     /// Bytes of a file were given up: it stops, and the check at the end looks what is left.
     Robbed,
+    /// It was killed: what it asked for last may happen or not.
+    Killed,
 }
 
 /// Starts a process. Its record is there at once.
@@ -192,7 +194,7 @@ impl Process {
         };
         match made.await {
             Ok(()) => {}
-            Err(Fail::Dead) => return Err(Halt::Bereft(kernel.client())),
+            Err(Fail::Dead | Fail::Killed) => return Err(Halt::Bereft(kernel.client())),
             Err(_) if self.setting.sched.was_evicted(kernel.client()) => return Err(Halt::Bereft(kernel.client())),
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
@@ -256,7 +258,7 @@ impl Process {
 
     async fn call(&mut self, mut op: Op) -> Result<(), Halt> {
         let opened = op.fd().and_then(|fd| self.files.get(&fd)).map(|(fd, cred)| (fd.client, cred.clone()));
-        let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?;
+        let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?.with_signals();
         let cred = match opened {
             Some((_, cred)) => cred,
             None if self.rng.chance(self.user_percent, 100) => user(),
@@ -279,6 +281,12 @@ impl Process {
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
                 return Err(self.bereft_of(kernel.client()));
             }
+            Err(Fail::Killed) => {
+                let client = kernel.client();
+                self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
+                self.exit().await;
+                return Err(Halt::Killed);
+            }
         };
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
         if let Some(client) = lost {
@@ -290,6 +298,12 @@ impl Process {
             self.history.borrow_mut().doubt = Some(doubt);
             return Err(Halt::Bereft(client));
         }
+        let result = match kernel.was_interrupted(&result) {
+            // The file is closed all the same.
+            true if matches!(op, Op::Close { .. }) => Ok(Got::Done),
+            true => return Ok(()),
+            false => result,
+        };
         if let Some(client) = self.evicted(Some((kernel.client(), begun))) {
             // It waited beside an eviction: it may have met that.
             let doubt = Doubt { op, cred, when, client: kernel.client(), before };
@@ -339,6 +353,16 @@ impl Process {
         Ok(())
     }
 
+    /// A program that ends closes its files.
+    async fn exit(&mut self) {
+        let living = self.setting.mounts.living();
+        for (fd, cred) in core::mem::take(&mut self.files).into_values() {
+            if let Some(kernel) = living.iter().find(|kernel| kernel.client() == fd.client) {
+                let _ = kernel.close(&cred, &fd, 1).await;
+            }
+        }
+    }
+
     /// Why the result of a call cannot be that of one beside which clients died with work of this process: no state that they can leave
     /// gives it. What goes through open files goes to objects that may be lost, and has any fate.
     fn met_no_loss(
@@ -350,7 +374,7 @@ impl Process {
         result: &Result<Got, Errno>,
     ) -> Option<String> {
         let sched = &self.setting.sched;
-        if op.fd().is_some() || sched.was_evicted(kernel) {
+        if op.fd().is_some() || sched.was_given_up(kernel) {
             return None;
         }
         let dead: Vec<usize> = self.unsynced.borrow().iter().copied().filter(|of| sched.is_dead(*of)).collect();

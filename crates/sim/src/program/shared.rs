@@ -168,6 +168,22 @@ impl Record {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => return None,
+            // It may have happened, or happen later.
+            Err(Fail::Killed) => {
+                for fd in core::mem::take(files).into_values().filter(|fd| fd.client == kernel.client()) {
+                    let _ = kernel.unsignalled().close(&root(), &fd, 1).await;
+                }
+                return None;
+            }
+        };
+        let result = match kernel.was_interrupted(&result) {
+            // The file is closed all the same.
+            true if matches!(op, Op::Close { .. }) => Ok(Got::Done),
+            true => {
+                self.histories.borrow_mut()[process].pop();
+                return Some(result);
+            }
+            false => result,
         };
         let event = &mut self.histories.borrow_mut()[process][at];
         event.end = Some((sched.now(), result.clone()));
@@ -360,7 +376,7 @@ impl Process {
         let client = op.fd().and_then(|fd| self.files.get(&fd)).map(|fd| fd.client);
         let mut living = self.setting.mounts.living();
         living.retain(|kernel| client.is_none_or(|client| client == kernel.client()));
-        let kernel = self.rng.pick(&living)?.clone();
+        let kernel = self.rng.pick(&living)?.with_signals();
         let blind = self.rng.chance(1, 4);
         let mut files = core::mem::take(&mut self.files);
         let record = self.record.clone();

@@ -171,7 +171,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         let made = own.make(&outer, &kernel, stripes, count).await;
         match made {
             Ok(()) => {}
-            Err(Fail::Dead) => return,
+            Err(Fail::Dead | Fail::Killed) => return,
             Err(Fail::Errno(errno)) => return own.refused(&outer, "cannot make its file", errno),
         }
         for number in 0..count {
@@ -292,10 +292,21 @@ impl Record {
             entries[process].len() - 1
         };
         let mut hands = Hands { kernel, base: &self.base, files, blind: false };
-        let result = match hands.perform(&op, &root()).await {
-            Ok(got) => Ok(got),
-            Err(Fail::Errno(errno)) => Err(errno),
-            Err(Fail::Dead) => return None,
+        let result = loop {
+            match hands.perform(&op, &root()).await {
+                Ok(got) => break Ok(got),
+                // Closed is closed; all else is tried again.
+                Err(Fail::Errno(Errno::EINTR)) if matches!(op, Op::Close { .. }) => break Ok(Got::Done),
+                Err(Fail::Errno(Errno::EINTR)) => {}
+                Err(Fail::Errno(errno)) => break Err(errno),
+                Err(Fail::Dead) => return None,
+                Err(Fail::Killed) => {
+                    for fd in core::mem::take(files).into_values() {
+                        let _ = kernel.unsignalled().close(&root(), &fd, 1).await;
+                    }
+                    return None;
+                }
+            }
         };
         kernel.as_done(&mut op, &result);
         match result {
@@ -663,7 +674,7 @@ impl Process {
     }
 
     async fn call(&mut self, op: Op) -> Option<Got> {
-        let (record, setting, kernel) = (self.record.clone(), self.setting.clone(), self.kernel.clone());
+        let (record, setting, kernel) = (self.record.clone(), self.setting.clone(), self.kernel.with_signals());
         record.perform(&setting, &kernel, self.number, op, &mut self.files).await
     }
 

@@ -351,7 +351,7 @@ impl Actor {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
-            Err(Fail::Dead) => return Err(format!("{}: the client died", op.show())),
+            Err(Fail::Dead | Fail::Killed) => return Err(format!("{}: the client died", op.show())),
         };
         let expect = self.model.apply(op, &root(), when);
         match differs(&mut self.model, &expect, &result) {

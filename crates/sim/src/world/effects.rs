@@ -125,10 +125,12 @@ impl World {
                 self.note_answer(id);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
-            Happening::Interrupt { client, id } => {
+            Happening::Interrupt { client, id, fatal } => {
                 self.trace
                     .note(self.now, &[10, client as u64, id], || format!("client {client} call {id} interrupted"));
-                self.reach_client(client, capi::Event::Interrupt { id: capi::CallId(id) });
+                let id = capi::CallId(id);
+                let event = if fatal { capi::Event::Abandon { id } } else { capi::Event::Interrupt { id } };
+                self.reach_client(client, event);
             }
             Happening::Invalidate { client, what } => {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));

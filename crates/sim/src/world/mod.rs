@@ -82,7 +82,7 @@ enum Happening {
     /// The answer reaches the program.
     Answer { id: u64, result: Result<Answer, Errno> },
     /// A signal reaches a call.
-    Interrupt { client: usize, id: u64 },
+    Interrupt { client: usize, id: u64, fatal: bool },
     /// The kernel hears what to forget.
     Invalidate { client: usize, what: Invalidation },
     /// The kernel of a client is asked to let nodes go.
@@ -362,9 +362,9 @@ impl World {
             for (until, task) in self.sched.take_sleeping() {
                 self.push(until, Happening::Wake { task });
             }
-            for (client, id) in self.sched.take_interrupts() {
+            for (client, id, fatal) in self.sched.take_interrupts() {
                 let delay = self.plan.kernel.draw(&mut self.rng);
-                self.after(delay, Happening::Interrupt { client, id });
+                self.after(delay, Happening::Interrupt { client, id, fatal });
             }
             let requests = self.sched.take_requests();
             if requests.is_empty() {

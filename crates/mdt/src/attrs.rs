@@ -209,6 +209,15 @@ mod tests {
         }
     }
 
+    /// Somebody has set the time of a directory to one that is still to come: that is when it changed for nobody else.
+    #[test]
+    fn a_time_ahead_that_was_set_on_a_directory_is_no_change() {
+        let dir = Inode { mode: S_IFDIR | 0o755, mtime_ns: NOW + 3, ctime_ns: 4, ..file(0) };
+        let all = op(valid::MTIME | valid::ATIME | valid::ATIME_NOW);
+        let changed = run(&caller(1, &[]), &dir, all).unwrap();
+        assert_eq!((changed.atime_ns, changed.mtime_ns, changed.ctime_ns), (NOW, 6, NOW));
+    }
+
     #[test]
     fn capabilities_go_when_the_data_or_the_owner_changes() {
         let capability = InodeXattr { name: Bytes::from_static(CAPABILITY), ..InodeXattr::default() };

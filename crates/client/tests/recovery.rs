@@ -766,3 +766,34 @@ fn a_move_whose_lock_is_called_back_with_its_grant_makes_way() {
         assert_eq!(c.answer(a, grows), Ok(Answer::Written(200_000)), "seed {seed}");
     }
 }
+
+/// A program writes to two stripes, of which one is on a target that is away, and has the lock on the other. Whoever wants that gets
+/// it, and nobody is evicted; the write ends when the target is back.
+#[test]
+fn what_waits_for_a_target_that_is_away_keeps_no_lock_of_another() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+    // Another has locks on all of it, so that each has to be asked for.
+    c.write(b, fh_of_b, 0, &[2; 128 << 10]).unwrap();
+    c.call(b, Call::Fsync { fh: fh_of_b, data_only: false }).unwrap();
+    let ost = c.server("fs-OST0001");
+    c.kill(ost);
+    let writes = c.send(a, write_call(fh, 0, vec![3; 128 << 10]));
+    c.pass(Duration::from_secs(1));
+    let read = c.send(b, Call::Read { fh: fh_of_b, offset: 0, length: 4096 });
+    c.pass(Duration::from_secs(2));
+    assert!(c.answered(b, read), "the read waits for a target that has nothing of it");
+    assert!(matches!(c.answer(b, read), Ok(Answer::Data(data)) if data[..] == [2; 4096]));
+    c.pass(Duration::from_secs(60));
+    assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
+    assert!(!c.answered(a, writes));
+    c.start(ost);
+    assert_eq!(c.answer(a, writes), Ok(Answer::Written(128 << 10)));
+    assert_eq!(c.read(b, fh_of_b, 0, 128 << 10).unwrap()[..], [3; 128 << 10]);
+    assert!(stdx::marks::count("striped_locks_make_way") > 0);
+}

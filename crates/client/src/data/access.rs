@@ -1,6 +1,7 @@
 //! Before data is touched: where it lies, the locks that cover it, and what is needed to know its size.
 
 use core::ops::Range;
+use core::time::Duration;
 use proto::msg::{EnqueueReq, Extent, GetattrReq, LockMode, Lvb, ObjGetattrReq, ObjectStateRep, Policy, bits};
 use proto::{Bytes, Errno, Opcode};
 
@@ -8,10 +9,12 @@ use super::state::{ALL, HOME, Key, Object, confirmed, edit, ensure, file, file_m
 use super::{layout, step, steps};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
-use crate::op::{Body, Memo, OpId};
+use crate::op::{Body, Memo, OpId, WaitKey};
 
 /// Locks on objects are asked for in whole pages, so that neighbours in one page do not ask twice.
 const PAGE: u64 = 4096;
+/// Pause before it is looked again whether others want the locks of an operation that waits for a target that is away.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Makes sure that the layout is known.
 pub(super) fn load(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
@@ -102,7 +105,8 @@ pub(super) fn adopt(cx: &mut Cx<'_>, ino: u64, dest: Dest, key: Key, cookie: u64
 /// Locks on the file range, pinned for the operation, and sizes as [`super::state`] wants them. Gives where the data
 /// lies. With an open end, the locks reach the end of every object, and the size is exact.
 ///
-/// Locks are taken one after the other in the order of the stripes, so two clients cannot wait for each other.
+/// Locks are taken one after the other in the order of the stripes, so two clients cannot wait for each other. While the target of
+/// one is away, others get those that the operation has already and that they want ([`make_way`]).
 pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>) -> Run<bool> {
     load(cx, ino)?;
     loop {
@@ -127,6 +131,7 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
     }
     cx.forget(steps::CONFIRM);
     cx.unlock(steps::HOME_LOCK);
+    await_away(cx)?;
     loop {
         for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
             let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
@@ -135,13 +140,64 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
                 continue;
             }
             let dest = now.objects[key as usize].dest;
-            lock_one(cx, step(steps::LOCK, u64::from(key)), dest, ino, key, mode, &part)?;
+            if let Err(stop) = lock_one(cx, step(steps::LOCK, u64::from(key)), dest, ino, key, mode, &part) {
+                if stop == Stop::Wait {
+                    make_way(cx, ino, key);
+                }
+                return Err(stop);
+            }
             refresh(cx, ino, key)?;
         }
         if layout::holds(cx, ino)? {
             return Ok(false);
         }
     }
+}
+
+/// The operation waits for a lock on one object of a file. If its target is away, that may take long: the locks that it has on others
+/// go to those who want them. They are asked for again once that one is there, and in order: what lies behind is given up for it.
+///
+/// ```text
+/// has stripe 0, waits for stripe 1 (away) · another wants stripe 0: it goes · stripe 1 is granted · asks for stripe 0 again,
+/// and lets stripe 1 go unless it has stripe 0 at once · stripe 0 · stripe 1
+/// ```
+///
+/// Only where nothing was sent under these locks.
+fn make_way(cx: &mut Cx<'_>, ino: u64, waits_for: Key) {
+    if cx.op.changes > 0 {
+        return;
+    }
+    let at = |key: Key| step(steps::LOCK, u64::from(key));
+    let keys = file(cx.w, ino).map(|file| file.keys()).unwrap_or_default();
+    let target = file(cx.w, ino).and_then(|file| Some(file.object(waits_for)?.dest));
+    let away = !target.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full());
+    for key in keys {
+        let Some(&Memo::Lock { dest, cookie }) = cx.op.memo(at(key)) else { continue };
+        let wanted = cx.w.imports.get(dest).is_some_and(|target| target.locks.is_wanted(cookie));
+        if key > waits_for || away && wanted {
+            stdx::mark!("striped_locks_make_way");
+            cx.unlock(at(key));
+            if key < waits_for {
+                cx.set_memo(steps::LOCK_AWAY, u64::from(waits_for));
+            }
+        }
+    }
+    if away {
+        let next = cx.now() + LOOK_AGAIN;
+        cx.w.set_timer(next);
+        let _ = cx.wait(WaitKey::Timer);
+    }
+}
+
+/// Once it has made way, an operation takes no locks before it has the one that it waited for.
+fn await_away(cx: &mut Cx<'_>) -> Run<()> {
+    if let Some(key) = cx.memo(steps::LOCK_AWAY) {
+        if matches!(cx.op.memo(step(steps::LOCK, key)), Some(Memo::Sent(_))) {
+            return Err(Stop::Wait);
+        }
+        cx.forget(steps::LOCK_AWAY);
+    }
+    Ok(())
 }
 
 /// Asks the target for the size of an object that became doubtful.

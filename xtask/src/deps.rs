@@ -28,6 +28,12 @@ const PROGRAMS: &[Program] = &[
     Program { program: "setfacl", package: "acl", why: "the tests set access lists with it" },
 ];
 
+/// What only the soak needs.
+const SOAK_PROGRAMS: &[Program] = &[
+    Program { program: "stress-ng", package: "stress-ng", why: "the soak runs its tests of file systems" },
+    Program { program: "sqlite3", package: "sqlite3", why: "the soak keeps databases on mounts with it" },
+];
+
 /// A tool from its own crate, pinned.
 struct Tool {
     program: &'static str,
@@ -64,13 +70,19 @@ pub fn check_run_time(sh: &Shell) -> anyhow::Result<()> {
 
 /// Installs what is missing for building, mounting and testing.
 pub fn install(sh: &Shell) -> anyhow::Result<()> {
-    install_packages(sh)?;
+    install_packages(sh, PROGRAMS)?;
     install_tools(sh)?;
     check_run_time(sh)
 }
 
-fn install_packages(sh: &Shell) -> anyhow::Result<()> {
-    let missing: Vec<&Program> = PROGRAMS.iter().filter(|entry| !is_installed(entry.program)).collect();
+/// The same, and what only the soak needs.
+pub fn install_for_soak(sh: &Shell) -> anyhow::Result<()> {
+    install(sh)?;
+    install_packages(sh, SOAK_PROGRAMS)
+}
+
+fn install_packages(sh: &Shell, programs: &[Program]) -> anyhow::Result<()> {
+    let missing: Vec<&Program> = programs.iter().filter(|entry| !is_installed(entry.program)).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -206,7 +206,7 @@ pub fn results(sh: &Shell) -> anyhow::Result<()> {
 
 /// What takes longer than two minutes.
 pub fn soak(sh: &Shell, minutes: u32) -> anyhow::Result<()> {
-    deps::install(sh)?;
+    deps::install_for_soak(sh)?;
     let binary = adamant(sh)?;
     seeds::soak(sh, binary.as_ref(), Duration::from_secs(u64::from(minutes) * 60))?;
     // Every fault at every step.

@@ -29,9 +29,9 @@ pub fn change(
     let has = |bit| op.valid & bit != 0;
     let old = inode.clone();
     // A write that was made later may have come before this, and whoever wrote goes by the newest time of a change: so does this.
-    // (Only files are written: the time of a directory may lie ahead because somebody set it so, and is no change made then.)
     let of_data = inode.is_file() && op.valid & (valid::SIZE | valid::MTIME) != 0;
-    let now_ns = if of_data { now_ns.max(inode.lvb().ctime_ns) } else { now_ns };
+    // (An mtime that was set may lie in the future; when that was done does not.)
+    let now_ns = if of_data { now_ns.max(inode.lvb().ctime_ns.min(inode.ctime_ns)) } else { now_ns };
     if has(valid::UID) {
         inode.uid = op.uid;
     }
@@ -201,6 +201,12 @@ mod tests {
         assert_eq!((written.mtime_ns, written.ctime_ns), (NOW + 3, NOW + 3));
         assert_eq!(change(&caller(1, &[]), &mut written, &op(valid::MTIME), NOW, true), Ok(()));
         assert_eq!((written.mtime_ns, written.lvb().ctime_ns, written.ctime_ns), (6, NOW + 3, NOW + 3));
+        // An mtime in the future, of which it is not known when it was set, or that is not a file's, does not keep "now" away.
+        for kind in [S_IFREG, S_IFLNK] {
+            let future = Inode { mode: kind | 0o644, mtime_ns: NOW * 9, ctime_ns: NOW - 1, ..file(0o644) };
+            let touched = run(&caller(1, &[]), &future, op(valid::MTIME | valid::MTIME_NOW)).unwrap();
+            assert_eq!((touched.mtime_ns, touched.ctime_ns), (NOW, NOW), "{kind:o}");
+        }
     }
 
     /// Somebody has set the time of a directory to one that is still to come: that is when it changed for nobody else.
@@ -231,5 +237,13 @@ mod tests {
         let newer = Inode { ctime_ns: 100, ..inode };
         let changed = run(&caller(2, &[]), &newer, op(all)).unwrap();
         assert_eq!((changed.mtime_ns, changed.ctime_ns), (3, 100));
+    }
+
+    #[test]
+    fn times_that_are_told_late_put_nothing_back() {
+        let inode = Inode { atime_ns: 10, mtime_ns: 10, ctime_ns: 7, ..file(0o644) };
+        let late = op(valid::HOUSEKEEPING | valid::ATIME | valid::MTIME | valid::CTIME);
+        let changed = run(&caller(2, &[]), &inode, late).unwrap();
+        assert_eq!((changed.atime_ns, changed.mtime_ns, changed.ctime_ns), (10, 10, 7));
     }
 }

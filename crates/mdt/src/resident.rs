@@ -124,4 +124,12 @@ mod tests {
             assert_eq!(seek(&data, size, from, true).is_none(), from >= size);
         }
     }
+
+    #[test]
+    fn a_hole_begins_where_the_bytes_end() {
+        let data = Bytes::from_static(b"data");
+        for (offset, hole) in [(0, 4), (4, 4), (7, 7)] {
+            assert_eq!(seek(&data, 9, offset, true), Some(hole));
+        }
+    }
 }

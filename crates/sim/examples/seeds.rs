@@ -26,6 +26,9 @@ fn main() {
                 }
                 let report = sim::run_plan(plan, sim::Keep::Nothing, sim::Canary::None);
                 runs += 1;
+                if report.faults.longest_wait_ms > 45_000 {
+                    println!("{seed}: a call waited {} ms; {}", report.faults.longest_wait_ms, report.faults);
+                }
                 fell.add(&report.faults);
                 undecided += report.undecided;
                 if let Some(what) = report.failure {

@@ -257,6 +257,12 @@ impl<'w> Run<'w> {
                 }
             }
         }
+        for aftermath in records.iter().filter_map(|record| record.aftermath.borrow().clone()) {
+            if aftermath.complete && !aftermath.clients.is_empty() {
+                self.world.faults.counts.aftermaths += 1;
+                self.world.faults.counts.told += u64::from(!aftermath.told.is_empty());
+            }
+        }
         let power = self.world.faults.counts.power > 0;
         let crashed = self.world.faults.counts.crashes > 0;
         let lanes = sched.lanes();

@@ -237,6 +237,39 @@ fn extents_grow_into_what_nobody_wants() {
 }
 
 #[test]
+fn extents_do_not_grow_into_what_others_wait_for() {
+    let mut t = Target::new();
+    let all = t.get(A, file(1), LockMode::Pw, part(0, 4095), 1);
+    t.waits(B, &request(file(1), LockMode::Pw, part(0, 4095), 1));
+    t.waits(C, &request(file(1), LockMode::Pw, part(1 << 20, (1 << 20) + 4095), 1));
+    t.events();
+    t.cancel(A, all.handle);
+    let granted: Vec<_> = t
+        .events()
+        .into_iter()
+        .map(|event| match event {
+            LockEvent::Granted { export, grant, .. } => (export, grant.policy),
+            other => panic!("nobody is asked for anything: {other:?}"),
+        })
+        .collect();
+    assert_eq!(granted, [(B, Some(part(0, (1 << 20) - 1))), (C, Some(part(1 << 20, u64::MAX)))]);
+}
+
+#[test]
+fn who_waits_for_a_lock_on_what_is_gone_goes_on() {
+    let mut t = Target::new();
+    t.get(A, file(1), LockMode::Pw, part(0, 4095), 1);
+    let waiter = t.waits(B, &request(file(1), LockMode::Pw, part(0, 4095), 1));
+    t.events();
+    t.locks.drop_locks(t.now, A, &file(1));
+    let granted =
+        t.events().into_iter().any(|event| matches!(event, LockEvent::Granted { waiter: w, .. } if w == waiter));
+    assert!(granted);
+    t.locks.export_gone(t.now, B);
+    assert!(t.locks.is_idle());
+}
+
+#[test]
 fn extents_grow_less_in_a_crowd() {
     let mut t = Target::new();
     for i in 0..40u64 {

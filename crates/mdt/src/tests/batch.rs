@@ -74,6 +74,21 @@ fn a_batch_is_one_change_and_what_it_made_can_be_used_in_it() {
 }
 
 #[test]
+fn what_a_batch_removes_again_has_no_locks() {
+    let mut w = World::new();
+    let (file, dir) = (w.new_fid(0), w.new_fid(0));
+    let changes = [
+        (create(file, Fid::ROOT, "file", S_IFREG | 0o644), want(10)),
+        (create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), want(20)),
+        (remove(Fid::ROOT, "file", false), WantLocks::default()),
+        (remove(Fid::ROOT, "dir", true), WantLocks::default()),
+    ];
+    let (_, rep) = w.batch(0, &changes).unwrap();
+    assert_eq!(rep.results, vec![BatchResult::default(); 4]);
+    w.check();
+}
+
+#[test]
 fn a_name_that_goes_and_comes_in_one_batch_is_there() {
     let mut w = World::new();
     let dir = w.mkdir(Fid::ROOT, "dir");

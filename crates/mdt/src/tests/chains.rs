@@ -110,6 +110,22 @@ fn a_rename_out_of_a_full_chain_leaves_it_full() {
     w.check();
 }
 
+/// The place behind the old name, which was the end of the chain, is where the new one goes.
+#[test]
+fn a_rename_to_the_next_place_of_a_chain_leaves_the_name_to_be_found() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, &chosen(0));
+    w.rename((Fid::ROOT, &chosen(0)), (Fid::ROOT, &chosen(1)), 0).unwrap();
+    for _ in 0..2 {
+        assert_eq!(w.lookup(Fid::ROOT, &chosen(1)).map(|attr| attr.fid), Some(file));
+        assert_eq!(w.lookup(Fid::ROOT, &chosen(0)), None);
+        w.check();
+        w.crash();
+        w.reconnect(0);
+        w.recovered(0);
+    }
+}
+
 /// The feature and the first name that needs it are in one group: what a crash leaves has both or neither.
 #[test]
 fn a_crash_leaves_the_feature_with_the_name() {

@@ -83,7 +83,7 @@ fn an_open_creates_truncates_or_refuses() {
     assert_eq!(again.attr.map(|attr| attr.size), Some(4));
     assert_ne!(again.handle, rep.handle);
     let cut = w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
-    assert_eq!(cut.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((0, w.time_ns)));
+    assert_eq!(cut.attr.map(|attr| (attr.size, attr.mtime_ns, attr.ctime_ns)), Some((0, w.time_ns, w.time_ns)));
     assert_eq!(w.target().service().open_count(), 3);
     for handle in [rep.handle, again.handle, cut.handle] {
         assert!(w.close(0, fid, handle).is_ok());
@@ -114,6 +114,57 @@ fn a_file_without_a_name_lives_until_its_last_close() {
     w.close(other, fid, theirs.handle).unwrap();
     assert_eq!(w.getattr(fid), Err(Errno::ESTALE));
     assert_eq!((w.records::<schema::Orphan>(), w.records::<schema::SmallData>()), (0, 0));
+    w.check();
+}
+
+#[test]
+fn who_cuts_a_file_takes_the_data_that_others_have_of_it() {
+    let mut w = World::new();
+    let other = w.connect();
+    let file = w.mknod(Fid::ROOT, "file");
+    write(&mut w, 0, file, 0, b"data", 0).unwrap();
+    let mut held = Vec::new();
+    for by_open in [true, false] {
+        held.push(enqueue(&mut w, other, file, LockMode::Pr, bits::DOM).grant.unwrap().handle);
+        if by_open {
+            w.open(0, Fid::ROOT, "file", o::TRUNC | 1).unwrap();
+        } else {
+            w.setattr_as(cred(0), SetattrOp { fid: file, valid: valid::SIZE, ..SetattrOp::default() }).unwrap();
+        }
+        let called: Vec<u64> = w.clients[other].called_back.iter().map(|callback| callback.handle).collect();
+        assert_eq!(called, held, "by an open: {by_open}");
+    }
+    w.check();
+}
+
+#[test]
+fn a_sync_of_a_small_file_is_answered_when_it_is_durable() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    w.commits = false;
+    write(&mut w, 0, file, 0, b"data", 0).unwrap();
+    let request = ObjSyncReq { objects: vec![ObjectId { fid: file, stripe: 0 }], ..ObjSyncReq::default() };
+    let xid = w.send(0, Opcode::ObjSync, Tag(0), &request, Bytes::new(), 0);
+    assert!(w.wait(0, xid).is_none());
+    w.commits = true;
+    w.write_groups();
+    assert_eq!(w.wait(0, xid).expect("an answer").header.status, 0);
+}
+
+#[test]
+fn a_removed_directory_that_is_open_has_no_names_and_gets_none() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(Fid::ROOT, "file");
+    let open = w.open(0, Fid::ROOT, "dir", o::DIRECTORY).unwrap();
+    w.rmdir(Fid::ROOT, "dir").unwrap();
+    assert_eq!(w.getattr(dir).map(|attr| attr.nlink), Ok(0));
+    assert_eq!(w.lookup_as(0, cred(0), dir, ".."), Err(Errno::ENOENT));
+    assert_eq!(w.create(dir, "new", S_IFREG), Err(Errno::ENOENT));
+    assert_eq!(w.link(file, dir, "new"), Err(Errno::ENOENT));
+    assert_eq!(w.rename((Fid::ROOT, "file"), (dir, "new"), 0), Err(Errno::ENOENT));
+    w.close(0, dir, open.handle).unwrap();
+    assert_eq!(w.getattr(dir), Err(Errno::ESTALE));
     w.check();
 }
 
@@ -211,6 +262,9 @@ fn locks_come_with_replies_and_are_called_back_by_others() {
     let request = GetattrReq { fid: file, ..GetattrReq::default() };
     let rep: ObjectRep = w.call(other, Opcode::MdsGetattr, &request).unwrap();
     assert_eq!(rep.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((77, 5)));
+    let request = ObjGetattrReq { object: ObjectId { fid: file, stripe: 0 } };
+    let rep: ObjectStateRep = w.call(other, Opcode::ObjGetattr, &request).unwrap();
+    assert_eq!(rep.lvb.map(|lvb| (lvb.size, lvb.mtime_ns)), Some((77, 5)));
     assert_eq!(cookies(&w), [12]);
     // Reading takes the data lock, unlinking the rest.
     read(&mut w, other, file, 0, 10).unwrap();

@@ -176,6 +176,9 @@ fn everything_survives_a_crash() {
     world.told(client);
     world.register(server, &target("fs-OST0000", 2, 2)).unwrap();
     assert_eq!(world.told(client), [("fs".to_owned(), before.version + 1)], "who asked again is told again");
+    world.set_param(server, "fs", "llite.*.max_cached_mb", None).unwrap();
+    world.crash();
+    assert_eq!(world.config(client, "fs").unwrap().params, []);
 }
 
 #[test]

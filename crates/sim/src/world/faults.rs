@@ -109,6 +109,10 @@ pub struct Counts {
     pub clock_steps: u64,
     /// Sites that were armed.
     pub sites: u64,
+    /// Processes that asked an evicted client what was lost.
+    pub aftermaths: u64,
+    /// Of those that were told of something.
+    pub told: u64,
     /// The longest that a call of a client waited that was never cut off, in milliseconds.
     pub longest_wait_ms: u64,
     /// Errors in logs.
@@ -131,6 +135,8 @@ impl core::fmt::Display for Counts {
             ("given up", self.given_up),
             ("partitions", self.partitions),
             ("evictions", self.evictions),
+            ("processes that asked evicted clients", self.aftermaths),
+            ("of these told of a loss", self.told),
             ("acts", self.acts),
             ("unmounts", self.unmounts),
             ("I/O errors", self.io_errors),
@@ -165,6 +171,8 @@ impl Counts {
         self.given_up += other.given_up;
         self.partitions += other.partitions;
         self.evictions += other.evictions;
+        self.aftermaths += other.aftermaths;
+        self.told += other.told;
         self.acts += other.acts;
         self.unmounts += other.unmounts;
         self.io_errors += other.io_errors;

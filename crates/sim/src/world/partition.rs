@@ -23,8 +23,10 @@ use super::{Happening, World};
 use crate::disturb::Partitions;
 use crate::sched::Eviction;
 
-/// So long at most a client that is not cut off waits for those that are, while no server restarts: one after another, each for its locks.
+/// A client that is not cut off waits at most so long for those that are, one after another, each for its locks, while no server restarts.
 const HELD_UP_MAX: Duration = Duration::from_secs(100);
+/// And so much longer while servers recover.
+const RECOVERY_MAX: Duration = Duration::from_secs(210);
 /// A dial is given up after this.
 pub const DIAL_TIME: Duration = Duration::from_secs(5);
 
@@ -259,7 +261,8 @@ impl World {
             let waited = self.now.since(begun).as_millis() as u64;
             self.faults.counts.longest_wait_ms = self.faults.counts.longest_wait_ms.max(waited);
             let crashes = self.faults.counts.crashes + self.faults.counts.deaths;
-            if crashes == 0 && waited > HELD_UP_MAX.as_millis() as u64 {
+            let limit = if crashes == 0 { HELD_UP_MAX } else { HELD_UP_MAX + RECOVERY_MAX };
+            if waited > limit.as_millis() as u64 {
                 self.fail(format!(
                     "beside a partition a call of client 0, which is not cut off, waited for {waited} ms"
                 ));

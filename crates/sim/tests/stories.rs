@@ -100,7 +100,7 @@ fn no_oracle_is_blind() {
         ("canary-listing", "lists "),
         ("canary-living", "did not happen one after another"),
         ("canary-dead", "did not happen one after another"),
-        ("canary-told", "nobody was told"),
+        ("canary-told", "can leave (told: {})"),
     ] {
         let settings = sim::Settings {
             seed: None,

@@ -12,6 +12,7 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 use super::history::{History, Step};
+use super::synced::Synced;
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
 use crate::model::{Body, Id, Instead, Model, Op, Path};
@@ -135,7 +136,7 @@ pub async fn judge(
         Some(doubt) => history.state(history.steps.len()).concerned(&doubt.op),
         None => Vec::new(),
     };
-    let synced = history.durable_files();
+    let synced = history.synced_files(&|_| false);
     let observed = verify::observe(kernel, base).await?;
     let mut wrong = String::new();
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
@@ -149,9 +150,9 @@ pub async fn judge(
             let Body::File(data) = &candidate.inode(id).body else { continue };
             let uncertain = aftermath.told.contains(&id) || in_doubt.contains(&id);
             // What was synced, and not written since, is there whatever was told.
-            let (data, why) = match (uncertain, synced.iter().find(|(of, _)| *of == id)) {
+            let (data, why) = match (uncertain, synced.get(&id).and_then(Synced::clean)) {
                 (false, _) => (&data[..], "nobody was told"),
-                (true, Some((_, data))) => (&data[..], "all was synced"),
+                (true, Some(data)) => (data, "all was synced"),
                 (true, None) => continue,
             };
             if let Some(what) = verify::bytes(kernel, base, &path, data, &[], &Instead::default()).await? {

@@ -306,3 +306,32 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     let g = c.lookup(b, 1, "g").unwrap();
     assert_eq!(g.size, 1 << 20);
 }
+
+/// A program that is killed closes its files while what it wrote is on its way. Nobody waits for that for ever.
+#[test]
+fn what_was_written_past_the_caches_ends_though_its_file_is_closed() {
+    for hole in [false, true] {
+        let mut c = Cluster::new(1);
+        let a = c.mount();
+        let (stat, fh) = c.create(a, 1, "f").unwrap();
+        let ino = stat.ino;
+        c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let direct = c.open(a, ino, 0o40002).unwrap();
+        lose_replies(&mut c, a, if hole { Opcode::ObjPunch } else { Opcode::ObjWrite });
+        let id = match hole {
+            false => {
+                let (offset, data) = (100_000, vec![2; 4096].into());
+                c.send(a, Call::Write { fh: direct, ino, offset, data, write_back: false, kill_priv: false })
+            }
+            true => c.send(a, Call::Fallocate { fh: direct, mode: 3, offset: 100_000, length: 4096 }),
+        };
+        kill(&mut c, a, id);
+        c.close(a, direct).unwrap();
+        replies_arrive(&mut c, a);
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let read = c.call(a, Call::Read { fh, offset: 100_000, length: 4096 }).unwrap();
+        assert_eq!(read, Answer::Data(vec![if hole { 0 } else { 2 }; 4096].into()));
+        assert_eq!(c.nodes[a].machine.in_progress(), Vec::<String>::new());
+    }
+}

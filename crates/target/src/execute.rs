@@ -404,6 +404,9 @@ impl Machine {
         if asked.tag.0 != 0 && op.replay == Replay::No {
             self.exports.keep_reply(handle, asked.tag, reply);
         }
+        if asked.tag.0 == 0 && op.replay == Replay::No && reply.header.transno.0 != 0 && reply.header.status == 0 {
+            self.exports.changed(handle, asked.xid);
+        }
         self.learn_time(op, asked);
         self.stats.count(asked.opcode, self.now.since(op.started));
     }

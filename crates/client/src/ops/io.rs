@@ -37,6 +37,19 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
     }
 }
 
+/// The node and the flags of an open file through which a change goes. That it is closed does not end what a killed program has
+/// begun: others would wait for it for ever.
+fn changed(cx: &Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
+    match live(cx, fh) {
+        Ok(file) if !file.writable() => Err(Errno::EBADF.into()),
+        Ok(file) => Ok((file.ino, file.flags)),
+        Err(stop) => match (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS)) {
+            (Some(ino), Some(flags)) if cx.op.abandoned => Ok((ino, flags as u32)),
+            _ => Err(stop),
+        },
+    }
+}
+
 fn io_flags(flags: u32) -> IoFlags {
     IoFlags { direct: flags & o::DIRECT != 0, sync: flags & (o::SYNC | o::DSYNC) != 0, write_back: false }
 }
@@ -120,11 +133,13 @@ pub(crate) fn write(
     kill_priv: bool,
 ) -> Run<Answer> {
     let (flags, ino) = match live(cx, fh) {
-        Ok(file) if !file.writable() && !write_back => return Err(Errno::EBADF.into()),
-        Ok(file) => (file.flags, if write_back && ino != 0 { ino } else { file.ino }),
+        Ok(file) if write_back => (file.flags, if ino != 0 { ino } else { file.ino }),
         // A page that a program changed through a mapping may come after its file was closed.
         Err(Stop::Errno(Errno::EBADF)) if write_back => (o::RDWR, ino),
-        Err(stop) => return Err(stop),
+        _ => {
+            let (ino, flags) = changed(cx, fh)?;
+            (flags, ino)
+        }
     };
     if bytes.is_empty() {
         return Ok(Answer::Written(0));
@@ -247,11 +262,7 @@ pub(super) fn sync_metadata(cx: &mut Cx<'_>) -> Run<()> {
 
 /// `Fallocate`.
 pub(crate) fn fallocate(cx: &mut Cx<'_>, fh: FileHandle, mode: u32, offset: u64, length: u64) -> Run<Answer> {
-    let file = live(cx, fh)?;
-    let ino = file.ino;
-    if !file.writable() {
-        return Err(Errno::EBADF.into());
-    }
+    let (ino, _) = changed(cx, fh)?;
     if length == 0 {
         return Err(Errno::EINVAL.into());
     }

@@ -65,6 +65,10 @@ pub(crate) mod step {
     pub const CLOSES: Step = 500;
     /// Until when an empty read waits.
     pub const AFTER_END: Step = 14;
+    /// Flags and node of an open file whose program was killed.
+    pub const FILE_FLAGS: Step = 90;
+    /// See [`FILE_FLAGS`].
+    pub const FILE_NODE: Step = 91;
     /// A listing that is fetched: the step of the next piece, and after which cookie it begins.
     pub const LISTED: Step = 16;
     /// See [`LISTED`].

@@ -254,6 +254,7 @@ impl Exports {
             old_link = export.link.replace(link).filter(|old| *old != link);
             export.conn_cnt = conn_cnt;
             export.last_xid = proto::Xid(0);
+            export.changed.clear();
             export.heard = now;
             export.address = address.to_owned();
             let description = shown(&request.description);

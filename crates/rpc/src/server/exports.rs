@@ -1,6 +1,6 @@
 //! The table of exports.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::hash::Hasher;
 use proto::connect::features;
@@ -80,6 +80,8 @@ pub struct Export {
     pub(crate) last_xid: Xid,
     pub(crate) slots: ReplySlots,
     executing: Map<Xid, usize>,
+    /// Changes without a tag that were answered over this connection: nothing else is known of them.
+    pub(crate) changed: BTreeSet<Xid>,
     bytes: usize,
     pub(crate) replay_answers: VecDeque<Frame>,
     /// The highest transno replayed in this recovery.
@@ -109,6 +111,7 @@ impl Export {
             last_xid: Xid(0),
             slots: ReplySlots::default(),
             executing: Map::default(),
+            changed: BTreeSet::new(),
             bytes: 0,
             replay_answers: VecDeque::new(),
             replayed: Transno(0),
@@ -313,13 +316,18 @@ impl Exports {
             phase: export.phase,
             recovering,
         };
-        let what = arrive(&facts);
+        let what = match arrive(&facts) {
+            // A frame that was doubled on the way. What its client has changed on top of it must not be undone.
+            Arrival::Execute if !facts.resent && !facts.replay && export.changed.contains(&header.xid) => Arrival::Drop,
+            other => other,
+        };
         if current {
             export.heard = now;
             export.used = true;
             if !facts.replay && header.last_xid > export.last_xid {
                 export.last_xid = header.last_xid;
                 export.slots.release(header.last_xid);
+                export.changed = export.changed.split_off(&Xid(header.last_xid.0.saturating_add(1)));
             }
         }
         // A client limits its replays by a window and has few requests that run at any time, so it is never refused these;
@@ -374,6 +382,18 @@ impl Exports {
             true => Dirty::Reply,
             false if core::mem::replace(&mut export.dirty, true) => Dirty::No,
             false => Dirty::Client,
+        }
+    }
+
+    /// A request without a tag made a change, and is answered.
+    pub fn changed(&mut self, handle: Handle, xid: Xid) {
+        if let Some(export) = self.table.get_mut(&handle.0)
+            && xid > export.last_xid
+        {
+            export.changed.insert(xid);
+            if export.changed.len() > CHANGED_MAX {
+                export.changed.pop_first();
+            }
         }
     }
 
@@ -438,6 +458,9 @@ impl Exports {
         }
     }
 }
+
+/// So many changes without a tag are remembered of a client that does not say what it has answers to.
+const CHANGED_MAX: usize = 4096;
 
 /// Longest description of a client that is kept, in bytes.
 const DESCRIPTION_MAX: usize = 256;

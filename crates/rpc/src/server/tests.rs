@@ -71,6 +71,28 @@ fn a_new_client_comes_and_comes_back() {
     assert_eq!((anew.replaced.map(|gone| gone.handle), anew.new, exports.len()), (Some(first.handle), true, 1));
 }
 
+/// A change of data has no tag, so nothing of it is kept. Its copy must not undo what its client has changed since.
+#[test]
+fn a_doubled_change_without_a_tag_is_not_executed_again() {
+    let mut exports = Exports::new([0; 2], Limits::default());
+    let handle = accepted(connect(&mut exports, 1, 0, 1, &request(5), &offer())).handle;
+    let punch = |xid, last, conn_cnt, flags| {
+        let (opcode, xid, last_xid) = (Opcode::ObjPunch as u16, Xid(xid), Xid(last));
+        let header = Header { opcode, export: handle, conn_cnt, xid, last_xid, flags, ..Header::default() };
+        Frame { header, ..Frame::default() }
+    };
+    assert_eq!(exports.arrive(NOW, Link(1), &punch(9, 0, 1, 0), false), Arrival::Execute);
+    exports.changed(handle, Xid(9));
+    assert_eq!(exports.arrive(NOW, Link(1), &punch(9, 0, 1, 0), false), Arrival::Drop);
+    assert_eq!(exports.arrive(NOW, Link(1), &punch(9, 0, 1, flags::RESENT), false), Arrival::Execute);
+    // Its client says that it has the answer: nothing is remembered any more.
+    assert_eq!(exports.arrive(NOW, Link(1), &punch(10, 9, 1, 0), false), Arrival::Execute);
+    assert!(exports.get(handle).is_some_and(|export| export.changed.is_empty()));
+    exports.changed(handle, Xid(10));
+    accepted(connect(&mut exports, 2, handle.0, 2, &request(5), &offer()));
+    assert_eq!(exports.arrive(NOW, Link(2), &punch(10, 0, 2, 0), false), Arrival::Execute, "another connection");
+}
+
 /// Who knows a client's uuid has neither its session nor the power to end it.
 #[test]
 fn a_session_is_its_clients_who_alone_knows_the_handle() {

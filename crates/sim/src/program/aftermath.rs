@@ -12,7 +12,6 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 use super::history::{History, Step};
-use super::synced::Synced;
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
 use crate::model::{Body, Id, Instead, Model, Op, Path};
@@ -136,7 +135,7 @@ pub async fn judge(
         Some(doubt) => history.state(history.steps.len()).concerned(&doubt.op),
         None => Vec::new(),
     };
-    let synced = history.synced_files(&|_| false);
+    let synced = history.synced_files(&|client| !clients.contains(&client));
     let observed = verify::observe(kernel, base).await?;
     let mut wrong = String::new();
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
@@ -148,14 +147,16 @@ pub async fn judge(
         }
         for (path, id) in candidate.paths() {
             let Body::File(data) = &candidate.inode(id).body else { continue };
-            let uncertain = aftermath.told.contains(&id) || in_doubt.contains(&id);
-            // What was synced, and not written since, is there whatever was told.
-            let (data, why) = match (uncertain, synced.get(&id).and_then(Synced::clean)) {
-                (false, _) => (&data[..], "nobody was told"),
-                (true, Some(data)) => (data, "all was synced"),
-                (true, None) => continue,
+            let instead = Instead::default();
+            let (differs, why) = if aftermath.told.contains(&id) || in_doubt.contains(&id) {
+                // What was synced is there whatever was told.
+                let Some(file) = synced.get(&id) else { continue };
+                let found = verify::read(kernel, base, &path).await?;
+                (found.map_or_else(Some, |found| file.differs(&found, &[], &instead)), "it was synced")
+            } else {
+                (verify::bytes(kernel, base, &path, data, &[], &instead).await?, "nobody was told")
             };
-            if let Some(what) = verify::bytes(kernel, base, &path, data, &[], &Instead::default()).await? {
+            if let Some(what) = differs {
                 let shown = Op::Stat { path }.show();
                 wrong.push_str(&format!("; of {shown} {why}, but: {what}"));
                 continue 'candidates;

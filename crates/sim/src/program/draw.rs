@@ -17,6 +17,10 @@ pub struct Taste {
     inodes_max: usize,
     /// Names that share a hash.
     one_hash: bool,
+    /// Files have several stripes from the beginning.
+    pub striped: bool,
+    /// Of 100 writes so many are followed by an `fsync`.
+    syncs_percent: u64,
 }
 
 const KINDS: usize = 28;
@@ -31,7 +35,9 @@ impl Taste {
                 _ => 4,
             })
             .collect();
-        Taste { weights, file_max, inodes_max: rng.range(8, 60) as usize, one_hash: false }
+        let inodes_max = rng.range(8, 60) as usize;
+        let syncs_percent = [0, 33, 60][rng.below(3) as usize];
+        Taste { weights, file_max, inodes_max, one_hash: false, striped: rng.chance(1, 3), syncs_percent }
     }
 
     /// With names that share a hash, or others.
@@ -54,11 +60,18 @@ pub struct Draw<'a> {
     pub serial: u64,
     /// The next number for an open file.
     pub next_fd: u32,
+    /// The file that the call before has written.
+    pub written: Option<u32>,
 }
 
 impl Draw<'_> {
     /// The next call.
     pub fn op(&mut self) -> Op {
+        if let Some(fd) = self.written
+            && self.rng.chance(self.taste.syncs_percent, 100)
+        {
+            return Op::Fsync { fd, data_only: self.rng.chance(1, 4) };
+        }
         let paths = self.model.paths();
         let full = paths.len() >= self.taste.inodes_max;
         for _ in 0..20 {
@@ -91,17 +104,17 @@ impl Draw<'_> {
             1 => self.mknod(paths),
             2 => Op::Symlink { path: self.new_path(paths), target: self.target() },
             3 => Op::Link { from: self.any_path(paths), to: self.new_path(paths) },
-            4 => Op::Unlink { path: self.any_path(paths) },
-            5 => Op::Rmdir { path: self.any_path(paths) },
+            4 => Op::Unlink { path: self.doomed(paths) },
+            5 => Op::Rmdir { path: self.mostly(paths, |body| matches!(body, Body::Directory { .. })) },
             6 | 7 => Op::Rename {
                 from: self.any_path(paths),
                 to: if self.rng.chance(1, 2) { self.any_path(paths) } else { self.new_path(paths) },
                 flags: [0, 0, 0, 1, 2][self.rng.below(5) as usize],
             },
             8 => Op::Stat { path: self.any_path(paths) },
-            9 => Op::Readlink { path: self.any_path(paths) },
+            9 => Op::Readlink { path: self.mostly(paths, |body| matches!(body, Body::Symlink(_))) },
             10 => Op::List {
-                path: self.any_path(paths),
+                path: self.mostly(paths, |body| matches!(body, Body::Directory { .. })),
                 plus: self.rng.chance(1, 2),
                 bytes: [512, 1024, 32 << 10][self.rng.below(3) as usize],
             },
@@ -118,7 +131,11 @@ impl Draw<'_> {
             },
             14 => Op::Access { path: self.any_path(paths), mask: self.rng.range(1, 7) as u32 },
             15 => self.xattr(paths)?,
-            16 => Op::Truncate { path: self.some_path(paths, Body::is_file_or_dir)?, size: self.offset() },
+            16 => {
+                let path = self.some_path(paths, |body| matches!(body, Body::File(_)));
+                let path = path.filter(|_| !self.rng.chance(1, 20)).or_else(|| self.some_path(paths, |_| true))?;
+                Op::Truncate { path, size: self.offset() }
+            }
             17 | 18 => self.open(paths)?,
             19 => Op::Close { fd: self.fd()? },
             20 | 21 => Op::Read { fd: self.fd()?, offset: self.offset(), length: self.length() },
@@ -198,6 +215,32 @@ impl Draw<'_> {
         self.new_path(paths)
     }
 
+    /// Mostly one that fits, if there is one.
+    fn mostly(&mut self, paths: &[(Path, Id)], fits: impl Fn(&Body) -> bool) -> Path {
+        let fitting = if self.rng.chance(2, 3) { self.some_path(paths, fits) } else { None };
+        // Not the process's directory itself.
+        fitting.filter(|path| !path.is_empty()).unwrap_or_else(|| self.any_path(paths))
+    }
+
+    /// What is removed: often what somebody has open.
+    fn doomed(&mut self, paths: &[(Path, Id)]) -> Path {
+        let is_open = |id: &Id| self.model.open_files().values().any(|file| file.id == *id);
+        let open: Vec<&Path> = paths.iter().filter(|(_, id)| is_open(id)).map(|(path, _)| path).collect();
+        if self.rng.chance(1, 3)
+            && let Some(path) = self.rng.pick(&open)
+        {
+            return (*path).clone();
+        }
+        self.mostly(paths, |body| !matches!(body, Body::Directory { .. }))
+    }
+
+    /// A file that runs with other rights, if there is one.
+    fn set_id(&mut self, paths: &[(Path, Id)]) -> Option<Path> {
+        let has = |id: &Id| self.model.inode(*id).is_file() && self.model.inode(*id).mode & 0o6000 != 0;
+        let found: Vec<&Path> = paths.iter().filter(|(_, id)| has(id)).map(|(path, _)| path).collect();
+        self.rng.pick(&found).map(|path| (*path).clone())
+    }
+
     // --- values ---
 
     fn mode(&mut self) -> u32 {
@@ -205,7 +248,7 @@ impl Draw<'_> {
     }
 
     fn new_mode(&mut self) -> u32 {
-        let special = if self.rng.chance(1, 4) { self.rng.below(8) as u32 * 0o1000 } else { 0 };
+        let special = if self.rng.chance(1, 3) { self.rng.below(8) as u32 * 0o1000 } else { 0 };
         [0o777, 0o755, 0o711, 0o700, 0o644, 0o444, 0o000][self.rng.below(7) as usize] | special
     }
 
@@ -238,11 +281,22 @@ impl Draw<'_> {
     }
 
     fn xattr(&mut self, paths: &[(Path, Id)]) -> Option<Op> {
-        let path = self.some_path(paths, Body::is_file_or_dir)?;
-        let name = Bytes::from_static(
+        let mut path = self.some_path(paths, Body::is_file_or_dir)?;
+        let mut name = Bytes::from_static(
             [&b"user.one"[..], b"user.two", b"user.a longer name of an attribute"][self.rng.below(3) as usize],
         );
-        Some(match self.rng.below(6) {
+        let kind = self.rng.below(6);
+        let all: Vec<(&Path, &Bytes)> = paths
+            .iter()
+            .flat_map(|(path, id)| self.model.inode(*id).xattrs.keys().map(move |name| (path, name)))
+            .collect();
+        if kind < 3
+            && self.rng.chance(2, 3)
+            && let Some((at, known)) = self.rng.pick(&all)
+        {
+            (path, name) = ((*at).clone(), (*known).clone());
+        }
+        Some(match kind {
             0 => Op::Getxattr { path, name },
             1 => Op::Listxattr { path },
             2 => Op::Removexattr { path, name },
@@ -280,6 +334,14 @@ impl Draw<'_> {
             if self.rng.chance(1, of) {
                 flags |= bit;
             }
+        }
+        if flags & 0o1000 != 0
+            && flags & 0o200 == 0
+            && self.rng.chance(1, 2)
+            && let Some(found) = self.set_id(paths)
+        {
+            flags = flags & !3 | 2;
+            path = found;
         }
         // Opening a pipe or device is not the file system's business.
         let id = self.model.walk(&super::root(), &path).ok();

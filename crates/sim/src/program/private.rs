@@ -36,6 +36,7 @@ pub struct Process {
     /// What the call was about that met an eviction, if that failed.
     met: Vec<Id>,
     serial: u64,
+    written: Option<u32>,
     user_percent: u64,
     think: (u64, crate::plan::Span),
     /// Clients that it uses; empty: all.
@@ -133,6 +134,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         depends: BTreeMap::new(),
         met: Vec::new(),
         serial: number as u64 * 1_000_000,
+        written: None,
         user_percent: plan.user_percent,
         think: (plan.think_percent, plan.think),
         clients,
@@ -156,6 +158,9 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
 impl Process {
     async fn live(&mut self, uid: u32, mode: u32, calls: u32) -> Result<(), Halt> {
         self.make_base(uid, mode).await?;
+        if self.taste.striped {
+            self.call(Op::SetStripe { path: Vec::new(), size: 64 << 10, count: -1, first: -1 }).await?;
+        }
         for _ in 0..calls {
             if self.robbed().is_some() {
                 return Err(Halt::Robbed);
@@ -251,6 +256,7 @@ impl Process {
             taste: &self.taste,
             serial: self.serial,
             next_fd: self.serial as u32,
+            written: self.written.take(),
         };
         let op = draw.op();
         self.call(op).await
@@ -345,6 +351,7 @@ impl Process {
             (Op::Close { fd }, _) => {
                 self.files.remove(fd);
             }
+            (Op::Write { fd, .. }, Ok(_)) => self.written = Some(*fd),
             _ => {}
         }
         self.depend(&op, kernel.client(), result.is_ok(), begun);

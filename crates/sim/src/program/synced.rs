@@ -64,11 +64,6 @@ impl Synced {
         self.by.is_empty()
     }
 
-    /// Its bytes, if nobody has changed it since a sync.
-    pub fn clean(&self) -> Option<&[u8]> {
-        self.states.last().filter(|_| self.is_clean()).map(Vec::as_slice)
-    }
-
     /// How small and how large it can be.
     pub fn sizes(&self, lost: &[Range<u64>]) -> (u64, u64) {
         let least = (0..self.certain.len()).rev().find(|at| self.must_be(*at, lost)).map_or(0, |at| at as u64 + 1);

@@ -531,7 +531,7 @@ impl Pieces {
                         for at in self.within(&(end..offset + length)) {
                             places[at][process].push(step(Act::See(0)));
                         }
-                        ends(&|part| seen(part, end, data.is_empty()));
+                        ends(&|part| seen(part, end, true));
                     }
                 }
                 Did::Size { size } if entry.to.is_some() => ends(&|part| seen(part, *size, false)),

@@ -175,6 +175,7 @@ fn all_clients_see_the_same_after_races() {
         races(seed, false);
     }
     assert!(stdx::marks::count("times.kept-by-a-kernel") > 0);
+    assert!(stdx::marks::count("attributes_from_before_the_lock") > 0);
 }
 
 #[test]

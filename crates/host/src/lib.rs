@@ -24,6 +24,7 @@ mod data_files;
 pub mod door;
 pub mod faults;
 pub mod log;
+mod names;
 pub mod private;
 pub mod process;
 mod read_buffers;

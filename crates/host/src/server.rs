@@ -1,6 +1,5 @@
 //! A server process: targets on directories or in memory, each on its own thread, and the admin socket over them.
 
-use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use crate::clock;
 use crate::door::{Admission, Door, Listener};
 use crate::faults;
 use crate::log;
+use crate::names;
 use crate::private;
 use crate::survey::Order;
 use crate::target::{Control, TargetThread, spawn};
@@ -411,7 +411,7 @@ impl Server {
                 TargetKind::Ost => "obdfilter",
             };
             let told =
-                if target.name.kind == TargetKind::Mdt { with_addresses(&target.name, told, resolve) } else { told };
+                if target.name.kind == TargetKind::Mdt { names::with_addresses(&target.name, told) } else { told };
             devices.push(Device {
                 state: "UP".to_owned(),
                 kind: kind.to_owned(),
@@ -592,46 +592,6 @@ fn announced(target: &Opened, nid: &Nid, told: Vec<Nid>, mgs: &[Nid]) -> Result<
             proto::nid::PORT
         )),
     }
-}
-
-/// Adds the addresses behind host names. Object targets take a peer for a metadata target by the address that it connects from, so a
-/// metadata target that is known by a name alone could remove no objects there.
-fn with_addresses(
-    name: &TargetName,
-    told: Vec<Nid>,
-    resolve: impl Fn(&str, u16) -> std::io::Result<Vec<IpAddr>>,
-) -> Vec<Nid> {
-    let mut all = told.clone();
-    for nid in told {
-        let Nid::Tcp { host, port } = &nid else { continue };
-        if nid.is_local() || host.parse::<IpAddr>().is_ok() {
-            continue;
-        }
-        let elsewhere = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
-        match resolve(host, *port).map(|found| found.into_iter().filter(elsewhere).collect::<Vec<_>>()) {
-            Ok(found) if !found.is_empty() => {
-                let nids = found.into_iter().map(|address| Nid::Tcp { host: address.to_string(), port: *port });
-                nids.for_each(|nid| {
-                    if !all.contains(&nid) {
-                        all.push(nid)
-                    }
-                });
-            }
-            found => {
-                let why = found.err().map_or_else(|| "is this machine's own".to_owned(), |error| error.to_string());
-                tracing::warn!(
-                    "target '{name}' is told by the name '{host}', whose address is not known ({why}): object targets on other \
-                     machines take nothing from it; add its address with --tell ADDRESS:{port}"
-                );
-            }
-        }
-    }
-    all
-}
-
-/// The addresses of a host, as the system knows them.
-fn resolve(host: &str, port: u16) -> std::io::Result<Vec<IpAddr>> {
-    Ok((host, port).to_socket_addrs()?.map(|address| address.ip().to_canonical()).collect())
 }
 
 fn start_target(
@@ -858,27 +818,6 @@ mod tests {
         assert!(found("0.0.0.0:7989", &[], &["unix:/x"]).unwrap_err().contains("--tell HOST:7988"));
         let mgt = announced(&target("MGS"), &nid("0.0.0.0:7988"), Vec::new(), &[]);
         assert_eq!(mgt, Ok(vec![nid("0.0.0.0:7988")]), "an MGS registers nowhere");
-    }
-
-    #[test]
-    fn a_metadata_target_is_told_by_its_addresses_too() {
-        let name: TargetName = "fs-MDT0000".parse().unwrap();
-        let resolve = |host: &str, _| match host {
-            "mds1" => Ok(vec!["127.0.1.1".parse().unwrap(), "10.0.0.7".parse().unwrap()]),
-            "mds2" => Ok(vec!["127.0.1.1".parse().unwrap()]),
-            _ => Err(std::io::Error::other("no such host")),
-        };
-        let told = |nids: &str| {
-            let nids = nids.split(',').map(|nid| nid.parse().unwrap()).collect();
-            with_addresses(&name, nids, resolve).iter().map(Nid::to_string).collect::<Vec<_>>().join(",")
-        };
-        assert_eq!(told("mds1:7989"), "mds1:7989,10.0.0.7:7989");
-        assert_eq!(told("mds1:7989,10.0.0.7:7989"), "mds1:7989,10.0.0.7:7989");
-        // A loopback address helps nobody elsewhere, and is right here.
-        assert_eq!(
-            told("mds2:1,elsewhere:1,localhost:1,[::1]:1,unix:/run/x"),
-            "mds2:1,elsewhere:1,localhost:1,[::1]:1,unix:/run/x"
-        );
     }
 
     #[test]

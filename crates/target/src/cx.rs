@@ -89,6 +89,11 @@ impl Cx<'_> {
         self.m.exports.of_client(uuid).is_some()
     }
 
+    /// Whether the sender is still connected: a request that has waited may be one of a process that has ended meanwhile.
+    pub fn sender_is_connected(&self) -> bool {
+        self.m.exports.get(proto::Handle(self.op.export.0)).is_some_and(|export| export.link.is_some())
+    }
+
     /// Whether another peer than the sender is connected under this name.
     pub fn is_connected(&self, description: &str) -> bool {
         let sender = proto::Handle(self.op.export.0);

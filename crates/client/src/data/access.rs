@@ -4,7 +4,7 @@ use core::ops::Range;
 use proto::msg::{EnqueueReq, Extent, GetattrReq, LockMode, Lvb, ObjGetattrReq, ObjectStateRep, Policy, bits};
 use proto::{Bytes, Errno, Opcode};
 
-use super::state::{ALL, HOME, Key, confirmed, edit, ensure, file, file_mut, node_key};
+use super::state::{ALL, HOME, Key, Object, confirmed, edit, ensure, file, file_mut, node_key};
 use super::{layout, step, steps};
 use crate::cx::{Cx, Run, Step, Stop};
 use crate::imports::Dest;
@@ -162,11 +162,17 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     Ok(())
 }
 
+/// Whether nobody else can change an object's size, space or times: who has a lock on another part may write there, and that moves
+/// the times.
+pub(super) fn knows_times(object: &Object) -> bool {
+    object.size_exact && object.covering(LockMode::Pr, &ALL).is_some()
+}
+
 /// What an object looks like now: from here if locks cover it, by a glimpse otherwise. `times`: not only its size is asked for; rather
 /// get a lock for it then, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
 pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Option<Result<Lvb, Errno>> {
     let object = file(cx.w, ino)?.object(key)?;
-    if if times { object.knows_times() } else { object.knows_end() } {
+    if if times { knows_times(object) } else { object.knows_end() } {
         return Some(Ok(object.lvb()));
     }
     let (dest, resource, contended) = (object.dest, object.resource, object.contended_until > cx.w.now);

@@ -360,7 +360,7 @@ pub(super) fn stat_cached(w: &World, ino: u64) -> Option<super::DataStat> {
         let usable = |lock: &HeldLock| {
             node.destroyed || w.imports.get(object.dest).is_some_and(|t| t.locks.is_usable(lock.cookie))
         };
-        if !object.knows_times() || !object.locks.iter().any(usable) {
+        if !access::knows_times(object) || !object.locks.iter().any(usable) {
             return None;
         }
         let lvb = object.lvb();

@@ -150,11 +150,6 @@ impl Object {
         self.size_exact && self.end_covered()
     }
 
-    /// Whether nobody else can change size, space or times: who has a lock on another part may write there, and that moves the times.
-    pub fn knows_times(&self) -> bool {
-        self.size_exact && self.covering(LockMode::Pr, &ALL).is_some()
-    }
-
     /// What it looks like from here.
     pub fn lvb(&self) -> Lvb {
         let counts = self.pages.counts();

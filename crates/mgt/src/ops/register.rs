@@ -29,7 +29,10 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         Ok(name) => name.fsname,
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
-            cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
+            // Of a start that has ended meanwhile nobody needs to hear: a later one may have registered.
+            if cx.sender_is_connected() {
+                cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
+            }
             let known_instance = if errno == Errno::ESTALE { known_instance(&mgt.table, &req.target) } else { 0 };
             let body = RegisterRep { reason, known_instance, ..RegisterRep::default() };
             return Ok(Reply { status: -errno.raw(), ..Reply::new(&body) });

@@ -242,6 +242,33 @@ fn the_live_parameter_shows_the_file_systems() {
     assert_eq!(world.target.as_ref().unwrap().get_params("mgs.MGS.num_exports").len(), 1);
 }
 
+/// The registration of a start that has ended is done when a later one has registered: nobody is told of an older copy.
+#[test]
+fn a_registration_that_comes_too_late_is_no_older_copy() {
+    let mut world = World::new();
+    world.crash();
+    world.options.faults = stdx::Faults::allowed(1);
+    world.start();
+    let start = |instance, start| RegisterReq { start, ..target("fs-MDT0000", 1, instance) };
+    let first = world.node();
+    world.register(first, &RegisterReq { first: true, ..start(4, 44) }).unwrap();
+    let second = world.node();
+    let faults = world.options.faults.clone();
+    faults.set_loc(stdx::faults::ONCE | u32::from(stdx::faults::sites::PTLRPC_RESEND_RACE.0));
+    world.send(second, Opcode::MgsRegister, &start(5, 55));
+    world.run();
+    world.cut(second);
+    let third = world.node();
+    world.register(third, &start(6, 66)).unwrap();
+    assert_ne!(faults.loc() & stdx::faults::FAILED, 0, "the second one waits");
+    faults.set_loc(0);
+    let end = world.now + core::time::Duration::from_secs(1);
+    while world.now < end {
+        world.step();
+    }
+    assert!(!world.log.iter().any(|line| line.contains("older copy")), "{:?}", world.log);
+}
+
 #[test]
 fn a_store_that_lacks_a_start_is_an_older_copy() {
     let mut world = World::new();

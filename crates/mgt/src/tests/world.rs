@@ -30,7 +30,7 @@ pub struct World {
     pub options: Options,
     engine: MemEngine,
     nodes: Vec<Node>,
-    now: Instant,
+    pub now: Instant,
     rng: Rng,
     pub log: Vec<String>,
     pub slow_medium: bool,

@@ -428,7 +428,7 @@ async fn check_record(
     let (mut nearest, mut bytes) = (String::new(), None);
     // A name may have led to another file in an earlier state that looks the same but for its bytes: all of a state must be there.
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
-        if let Some(differs) = verify::observed_differs(&observed, candidate, &is_clean) {
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &is_clean, !sched.has_clocks()) {
             if position == 0 || position + 1 == candidates.len() {
                 nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
             }

@@ -17,7 +17,7 @@ use super::history::{Doubt, History, Step};
 use super::perform::Hands;
 use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Expect, Got, Id, Instead, Model, NAME_MAX, Op, When, differs};
+use crate::model::{Expect, Got, Id, Instead, Model, NAME_MAX, Op, Way, When, differs};
 use crate::plan::Plan;
 use crate::sched::{Fail, Lane, Sched};
 
@@ -264,7 +264,10 @@ impl Process {
 
     async fn call(&mut self, mut op: Op) -> Result<(), Halt> {
         let opened = op.fd().and_then(|fd| self.files.get(&fd)).map(|(fd, cred)| (fd.client, cred.clone()));
-        let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?.with_signals();
+        let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?;
+        // A page that a program touches is brought for it, whatever signals come meanwhile.
+        let mapped = matches!(op, Op::Write { way: Way::Mapped, .. });
+        let kernel = if mapped { kernel } else { kernel.with_signals() };
         let cred = match opened {
             Some((_, cred)) => cred,
             None if self.rng.chance(self.user_percent, 100) => user(),

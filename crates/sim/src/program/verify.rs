@@ -210,7 +210,13 @@ pub async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
 
 /// What differs between a tree that was found and a model. Sizes and bytes of files are for [`super::synced`]; set-id bits and times of
 /// a file count if it `is_clean`: nobody has changed it since a sync.
-pub fn observed_differs(observed: &Observed, model: &Model, is_clean: &dyn Fn(Id) -> bool) -> Option<String> {
+/// Times do not if the clocks of clients differ, for the newest change goes by them.
+pub fn observed_differs(
+    observed: &Observed,
+    model: &Model,
+    is_clean: &dyn Fn(Id) -> bool,
+    times: bool,
+) -> Option<String> {
     let paths = model.paths();
     if let Some(path) = observed.keys().find(|path| !paths.iter().any(|(known, _)| known == *path)) {
         return Some(format!("{} exists", Op::Stat { path: path.clone() }.show()));
@@ -229,7 +235,7 @@ pub fn observed_differs(observed: &Observed, model: &Model, is_clean: &dyn Fn(Id
         if inode.is_file() && !is_clean(id) {
             stat.mode = stat.mode & !0o6000 | inode.mode & 0o6000;
         }
-        if inode.is_file() && is_clean(id) && !inode.mtime.holds(stat.mtime_ns) {
+        if times && inode.is_file() && is_clean(id) && !inode.mtime.holds(stat.mtime_ns) {
             return Some(format!("{shown}: mtime {}, expected {:?}", stat.mtime_ns, inode.mtime));
         }
         if let Some(what) = model.attributes_differ(id, &stat, false) {

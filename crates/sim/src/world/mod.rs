@@ -153,7 +153,7 @@ pub enum Canary {
     DropWhenFull,
     /// Object targets sync no data files, and answer as if they had.
     ForgetSyncs,
-    /// Some changes of inodes are not on the disk, though their group is.
+    /// Some changes of modes are not on the disk, though their group is.
     ForgetChanges,
     /// Some answers come once more, with another transaction number.
     TwoOutcomes,

@@ -372,6 +372,19 @@ fn a_file_whose_first_write_was_under_way_is_removed_after_the_crash() {
 }
 
 #[test]
+fn a_file_whose_first_write_was_under_way_goes_with_its_client() {
+    let mut world = World::new(1);
+    let (a, b) = (world.client(), world.client());
+    world.stalled = Some(1);
+    let req = world.write_req(a, 1, 0);
+    world.send_write(a, &req, b"nobody will want it");
+    assert_eq!(world.data.files(), [1]);
+    world.die(a);
+    world.write(b, 2, 0, b"durable").unwrap();
+    world.until(|world| world.data.files() == [2]);
+}
+
+#[test]
 fn a_missing_data_file_is_an_error_that_names_it() {
     let mut world = World::new(1);
     let a = world.client();

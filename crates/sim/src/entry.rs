@@ -57,6 +57,12 @@ const WORLDS: &[World] = &[
         canary: Canary::LoseAppends,
     },
     World {
+        name: "canary-writers",
+        what: "some writes are lost: processes that write at different places of one file must notice",
+        plan: || Plan { groups: 0, writers: 6, ..Plan::shared(3) },
+        canary: Canary::LoseAppends,
+    },
+    World {
         name: "canary-locks",
         what: "some locks are granted and not taken: processes that lock must notice",
         plan: || Plan::shared(1),

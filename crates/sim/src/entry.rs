@@ -218,6 +218,12 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
+        name: "written-back-meanwhile",
+        what: "a client asks for a file's size, and has written back by the time when the last of its targets answers",
+        plan: || Plan::with_many_writers(720),
+        canary: Canary::None,
+    },
+    World {
         name: "mapped-atime",
         what: "a program writes through a mapping after the access time was set",
         plan: || Plan { groups: 0, ..Plan::narrow(2088) },

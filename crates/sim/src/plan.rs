@@ -199,6 +199,11 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
+        Plan::with_many_writers(seed)
+    }
+
+    /// The same as the version drew it that brought writers of one file, and signals.
+    pub fn with_many_writers(seed: u64) -> Plan {
         Plan::before_full_disks(seed).with_disks().with_writers().with_signals()
     }
 

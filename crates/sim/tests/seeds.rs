@@ -96,6 +96,7 @@ fn what_was_mended_stays_mended() {
         "opened-in-doubt",
         "cut-and-changed",
         "linked-in-doubt",
+        "written-back-meanwhile",
         "mapped-atime",
     ] {
         let settings =

@@ -72,6 +72,12 @@ const WORLDS: &[World] = &[
         canary: Canary::LoseAppends,
     },
     World {
+        name: "canary-writers",
+        what: "some writes are lost: processes that write at different places of one file must notice",
+        plan: || Plan { groups: 0, writers: 6, ..Plan::shared(3) },
+        canary: Canary::LoseAppends,
+    },
+    World {
         name: "canary-locks",
         what: "some locks are granted and not taken: processes that lock must notice",
         plan: || Plan::shared(1),
@@ -299,6 +305,12 @@ const WORLDS: &[World] = &[
         name: "linked-in-doubt",
         what: "a client loses the answer to a link to what another has renamed, and the rename is lost with that",
         plan: || Plan::before_full_disks(8469),
+        canary: Canary::None,
+    },
+    World {
+        name: "written-back-meanwhile",
+        what: "a client asks for a file's size, and has written back by the time when the last of its targets answers",
+        plan: || Plan::with_many_writers(720),
         canary: Canary::None,
     },
     World {

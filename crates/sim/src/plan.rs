@@ -211,6 +211,11 @@ impl Plan {
         Plan::before_full_disks(seed).with_disks()
     }
 
+    /// The same as the version drew it that brought writers of one file, and signals.
+    pub fn with_many_writers(seed: u64) -> Plan {
+        Plan::before_full_disks(seed).with_disks().with_writers().with_signals()
+    }
+
     /// The same as earlier versions drew it: disks are never full.
     pub fn before_full_disks(seed: u64) -> Plan {
         Plan::narrow(seed).widened().with_liar()
@@ -377,6 +382,11 @@ impl Plan {
     fn with_writers(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x3717_3717);
         self.writers = pick(&mut rng, &[(2, 0), (2, 1), (1, 2)]);
+        if self.liar {
+            // A write of several stripes holds the lock of one while it waits for another target. Where a liar keeps that in its
+            // recovery, the first gives the writer up.
+            self.writers = 0;
+        }
         self
     }
 

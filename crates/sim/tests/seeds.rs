@@ -116,6 +116,7 @@ fn what_was_mended_stays_mended() {
         "untold",
         "cut-and-changed",
         "linked-in-doubt",
+        "written-back-meanwhile",
         "mapped-atime",
     ] {
         let settings =

@@ -88,6 +88,7 @@ fn no_oracle_is_blind() {
     for (name, says) in [
         ("canary-names", "did not happen one after another"),
         ("canary-append", "did not happen one after another"),
+        ("canary-writers", "there is no order of the calls"),
         ("canary-locks", "locks: process"),
         ("canary-objects", "which belongs to no file"),
         ("canary-full", "expected"),

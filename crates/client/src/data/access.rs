@@ -272,9 +272,15 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
+    // The answer counts with what was known here when it came: a write that it lacks may have been written back since, and its lock
+    // be gone, while other objects' answers are still awaited.
+    let seen = step(steps::GLIMPSED, number);
+    let floor = file(cx.w, ino)?.object(key)?.size_floor();
+    let floor = floor.max(cx.memo(seen).unwrap_or(0));
+    cx.set_memo(seen, floor);
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
-    merged.size = if object.knows_end() { object.size } else { lvb.size.max(object.size_floor()) };
+    merged.size = if object.knows_end() { object.size } else { lvb.size.max(floor) };
     merged.blocks = merged.blocks.max(lvb.blocks);
     merged.atime_ns = merged.atime_ns.max(lvb.atime_ns);
     if (lvb.ctime_ns, lvb.mtime_ns) > (merged.ctime_ns, merged.mtime_ns) {

@@ -172,6 +172,7 @@ mod steps {
     pub const MIGRATE_END: Step = kind(64);
     pub const PAST_PAGES: Step = kind(68);
     pub const PAST_PAGES_DROP: Step = kind(69);
+    pub const GLIMPSED: Step = kind(70);
     /// Not [`INVALIDATE`]: pages may come in while only attributes are being dropped.
     pub const INVALIDATE_ATTR: Step = kind(37);
 }

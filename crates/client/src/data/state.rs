@@ -744,8 +744,7 @@ impl Object {
     /// A lock on it was granted.
     fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>) {
         let fresh = self.locks.is_empty();
-        let knew = self.knows_end();
-        let floor = self.size_floor();
+        let (knew, floor) = (self.knows_end(), self.size_floor());
         self.locks.retain(|held| held.cookie != lock.cookie);
         self.locks.push(*lock);
         let covered = lock_range(lock);
@@ -758,10 +757,10 @@ impl Object {
             Some(lvb) => {
                 // Answers of changes may wait on the server, and one that comes late tells what was before our last cut. Who
                 // had the end locked already, and knows of a later change, knows better.
+                // What else was heard of beyond our other locks may have been cut since, and must not count below this one.
                 match knew {
                     true if lvb.ctime_ns < self.ctime_ns => {}
                     true => self.size = self.size.max(lvb.size),
-                    // What was heard of beyond our other locks may have been cut since: it must not count below this one.
                     false => self.size = floor.max(lvb.size),
                 }
                 self.news(lvb);

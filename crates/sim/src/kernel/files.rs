@@ -466,7 +466,8 @@ impl Kernel {
                 if fd.flags & O_ACCMODE != 2 {
                     return Err(Fail::Errno(Errno::EACCES));
                 }
-                self.write_mapped(cred, fd, offset, data).await
+                // A page fault waits, whatever signals come.
+                self.unsignalled().write_mapped(cred, fd, offset, data).await
             }
         }
     }

@@ -432,10 +432,8 @@ impl Pieces {
             }
         }
         // Each object has an end of its own. Who asks for the size while others change it gets those of several moments.
-        let parts = match striped {
-            true => (0..3).map(|part| part * STRIPE..(part + 1) * STRIPE).collect(),
-            false => vec![0..SIZE_MAX],
-        };
+        let (count, length) = if striped { (3, STRIPE) } else { (1, SIZE_MAX) };
+        let parts = (0..count).map(|part| part * length..(part + 1) * length).collect();
         Pieces { bounds: bounds.into_iter().collect(), writes, parts }
     }
 
@@ -526,7 +524,7 @@ impl Pieces {
                             None => return Some(format!("{} saw bytes at {range:?} that nobody wrote", show(entry))),
                         }
                     }
-                    if end < offset + length {
+                    if end < offset + length && !is_beside_cut(entry, processes) {
                         // Behind the end there is nothing.
                         for at in self.within(&(end..offset + length)) {
                             places[at][process].push(step(Act::See(0)));
@@ -604,7 +602,8 @@ impl Pieces {
                 durable.iter().filter(sure).filter(|entry| value(entry, &range).is_some()).collect();
             let can_be =
                 |entry: &&Entry| value(entry, &range) == Some(found) && !synced.iter().any(|later| older(entry, later));
-            if !entries().any(|entry| can_be(&entry)) && !(found == 0 && synced.is_empty()) {
+            let new = found == 0 && synced.is_empty();
+            if !new && !entries().any(|entry| can_be(&entry)) {
                 let lines: String = synced.iter().map(|entry| format!("\n  {}", show(entry))).collect();
                 return Some(format!("bytes {range:?} are those of call {found} at the end, but synced was:{lines}"));
             }
@@ -634,6 +633,13 @@ impl Pieces {
         }
         None
     }
+}
+
+/// While a file is cut through the same machine, Linux takes its end to be there, whatever others write there meanwhile.
+fn is_beside_cut(seen: &Entry, processes: &[Vec<Entry>]) -> bool {
+    let meets = |cut: &Entry| cut.from <= seen.to.unwrap_or(seen.from) && cut.to.is_none_or(|to| to >= seen.from);
+    let cuts = |of: &Entry| matches!(of.did, Did::Cut { .. }) && of.client == seen.client && meets(of);
+    processes.iter().flatten().any(cuts)
 }
 
 /// What somebody saw of the end in a part, who saw this size, or at most this.

@@ -382,11 +382,6 @@ impl Plan {
     fn with_writers(mut self) -> Plan {
         let mut rng = Rng::new(self.seed ^ 0x3717_3717);
         self.writers = pick(&mut rng, &[(2, 0), (2, 1), (1, 2)]);
-        if self.liar {
-            // A write of several stripes holds the lock of one while it waits for another target. Where a liar keeps that in its
-            // recovery, the first gives the writer up.
-            self.writers = 0;
-        }
         self
     }
 

@@ -797,3 +797,31 @@ fn what_waits_for_a_target_that_is_away_keeps_no_lock_of_another() {
     assert_eq!(c.read(b, fh_of_b, 0, 128 << 10).unwrap()[..], [3; 128 << 10]);
     assert!(stdx::marks::count("striped_locks_make_way") > 0);
 }
+
+/// The same with a read that waits for the metadata target, which says whether the objects are still the file's.
+#[test]
+fn what_waits_for_a_layout_keeps_no_lock_on_an_object() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+    c.write(b, fh_of_b, 0, &[2; 128 << 10]).unwrap();
+    // Nothing is known of the layout under a lock.
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    c.call(b, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.nodes[a].machine.set_param(c.now, "ldlm.namespaces.*.lru_size", "clear").unwrap();
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mdt);
+    let read = c.send(a, Call::Read { fh, offset: 0, length: 4096 });
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(a, read), "it asks for the layout");
+    let write = c.send(b, write_call(fh_of_b, 0, vec![3; 4096]));
+    c.pass(Duration::from_secs(2));
+    assert!(c.answered(b, write), "the write waits for a read that waits for the metadata target");
+    c.pass(Duration::from_secs(60));
+    assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
+    c.start(mdt);
+    assert!(matches!(c.answer(a, read), Ok(Answer::Data(data)) if data[..] == [3; 4096]));
+}

@@ -85,7 +85,9 @@ fn leave_max(plan: &Plan) -> Duration {
 fn heal_max(plan: &Plan) -> Duration {
     let calls = plan.calls.max(60);
     let pauses = if plan.think_percent > 0 { Duration::from_micros(plan.think.high_us) } else { Duration::ZERO };
-    call_max(plan) + calls * (pauses + Duration::from_secs(1))
+    // An evicted client learns of it by its next sign of life, and programs wait until it has.
+    let learns = if plan.evicts() || plan.disturbances.acts.is_some() { SILENT_MAX * 2 } else { Duration::ZERO };
+    call_max(plan) + learns + calls * (pauses + Duration::from_secs(1))
 }
 
 /// Pause between two looks at what takes long to look at.

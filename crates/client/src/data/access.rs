@@ -131,7 +131,7 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
     }
     cx.forget(steps::CONFIRM);
     cx.unlock(steps::HOME_LOCK);
-    await_away(cx)?;
+    await_away(cx, ino)?;
     loop {
         for key in file(cx.w, ino).map(|f| f.keys()).unwrap_or_default() {
             let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
@@ -142,20 +142,28 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
             let dest = now.objects[key as usize].dest;
             if let Err(stop) = lock_one(cx, step(steps::LOCK, u64::from(key)), dest, ino, key, mode, &part) {
                 if stop == Stop::Wait {
-                    make_way(cx, ino, key);
+                    make_way(cx, ino, Some(key));
                 }
                 return Err(stop);
             }
             refresh(cx, ino, key)?;
         }
-        if layout::holds(cx, ino)? {
-            return Ok(false);
+        match layout::holds(cx, ino) {
+            Ok(true) => return Ok(false),
+            Ok(false) => {}
+            Err(stop) => {
+                if stop == Stop::Wait {
+                    make_way(cx, ino, None);
+                }
+                return Err(stop);
+            }
         }
     }
 }
 
-/// The operation waits for a lock on one object of a file. If its target is away, that may take long: the locks that it has on others
-/// go to those who want them. They are asked for again once that one is there, and in order: what lies behind is given up for it.
+/// The operation waits for a lock on one object of a file, or for the word of the metadata target that the objects are still the
+/// file's (`None`). If that target is away, it may take long: the locks that the operation has on others go to those who want
+/// them. They are asked for again once it is there, and in order: what lies behind is given up for it.
 ///
 /// ```text
 /// has stripe 0, waits for stripe 1 (away) · another wants stripe 0: it goes · stripe 1 is granted · asks for stripe 0 again,
@@ -163,40 +171,59 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
 /// ```
 ///
 /// Only where nothing was sent under these locks.
-fn make_way(cx: &mut Cx<'_>, ino: u64, waits_for: Key) {
+fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Option<Key>) {
     if cx.op.changes > 0 {
         return;
     }
-    let at = |key: Key| step(steps::LOCK, u64::from(key));
+    let away = !is_there(cx, ino, awaited);
     let keys = file(cx.w, ino).map(|file| file.keys()).unwrap_or_default();
-    let target = file(cx.w, ino).and_then(|file| Some(file.object(waits_for)?.dest));
-    let away = !target.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full());
     for key in keys {
-        let Some(&Memo::Lock { dest, cookie }) = cx.op.memo(at(key)) else { continue };
-        let wanted = cx.w.imports.get(dest).is_some_and(|target| target.locks.is_wanted(cookie));
-        if key > waits_for || away && wanted {
+        let at = step(steps::LOCK, u64::from(key));
+        let Some(&Memo::Lock { dest, cookie }) = cx.op.memo(at) else { continue };
+        let behind = awaited.is_some_and(|awaited| key > awaited);
+        let wanted = away && cx.w.imports.get(dest).is_some_and(|target| target.locks.is_wanted(cookie));
+        if behind || wanted {
             stdx::mark!("striped_locks_make_way");
-            cx.unlock(at(key));
-            if key < waits_for {
-                cx.set_memo(steps::LOCK_AWAY, u64::from(waits_for));
-            }
+            cx.unlock(at);
+            layout::doubt(cx);
+        }
+        if wanted && !behind {
+            cx.set_memo(steps::LOCK_AWAY, awaited.map_or(0, |awaited| u64::from(awaited) + 1));
         }
     }
     if away {
-        let next = cx.now() + LOOK_AGAIN;
-        cx.w.set_timer(next);
-        let _ = cx.wait(WaitKey::Timer);
+        look_again(cx);
     }
 }
 
-/// Once it has made way, an operation takes no locks before it has the one that it waited for.
-fn await_away(cx: &mut Cx<'_>) -> Run<()> {
-    if let Some(key) = cx.memo(steps::LOCK_AWAY) {
-        if matches!(cx.op.memo(step(steps::LOCK, key)), Some(Memo::Sent(_))) {
-            return Err(Stop::Wait);
-        }
-        cx.forget(steps::LOCK_AWAY);
+/// Whether requests pass to the target that is waited for.
+fn is_there(cx: &Cx<'_>, ino: u64, awaited: Option<Key>) -> bool {
+    let Some(file) = file(cx.w, ino) else { return true };
+    let dest = match awaited {
+        Some(key) => file.object(key).map(|object| object.dest),
+        None => Some(file.home.dest),
+    };
+    dest.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full())
+}
+
+fn look_again(cx: &mut Cx<'_>) {
+    let next = cx.now() + LOOK_AGAIN;
+    cx.w.set_timer(next);
+    let _ = cx.wait(WaitKey::Timer);
+}
+
+/// Once it has made way, an operation takes no locks before it can have what it waited for.
+fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    let Some(awaited) = cx.memo(steps::LOCK_AWAY) else { return Ok(()) };
+    let waits = match awaited.checked_sub(1) {
+        Some(key) => matches!(cx.op.memo(step(steps::LOCK, key)), Some(Memo::Sent(_))),
+        None => !is_there(cx, ino, None),
+    };
+    if waits {
+        look_again(cx);
+        return Err(Stop::Wait);
     }
+    cx.forget(steps::LOCK_AWAY);
     Ok(())
 }
 

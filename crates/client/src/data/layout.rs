@@ -88,6 +88,12 @@ fn asked(cx: &mut Cx<'_>) {
     cx.forget(steps::LAYOUT_CONFIRM);
 }
 
+/// A pin is given back: what was confirmed under it, or is being asked, says nothing any more.
+pub(super) fn doubt(cx: &mut Cx<'_>) {
+    asked(cx);
+    cx.forget(steps::LAYOUT_HELD);
+}
+
 /// The generation of the layout that is known.
 pub(super) fn generation(w: &World, ino: u64) -> u64 {
     file(w, ino).and_then(|file| file.layout.as_ref()).map_or(0, |layout| u64::from(layout.generation))

@@ -755,11 +755,11 @@ impl Object {
                 self.set_size(lvb);
             }
             Some(lvb) => {
-                // Answers of changes may wait on the server, and one that comes late tells what was before our last cut. Who
-                // had the end locked already, and knows of a later change, knows better.
+                // An answer may come late and tell what was before our last cut. A client that had the end locked already
+                // knows better, unless the answer tells of a later change. (Clocks that are set back give two changes one time.)
                 // What else was heard of beyond our other locks may have been cut since, and must not count below this one.
                 match knew {
-                    true if lvb.ctime_ns < self.ctime_ns => {}
+                    true if lvb.ctime_ns <= self.ctime_ns => {}
                     true => self.size = self.size.max(lvb.size),
                     false => self.size = floor.max(lvb.size),
                 }
@@ -822,8 +822,8 @@ mod tests {
         object.set_size(&lvb(10, 9));
         object.locked(&lock(2, LockMode::Pr, 0, u64::MAX), Some(&lvb(93, 5)));
         assert_eq!((object.size, object.knows_end()), (10, true));
-        object.locked(&lock(3, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 9)));
-        assert_eq!(object.size, 20, "not older than what is known");
+        object.locked(&lock(3, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)));
+        assert_eq!(object.size, 20, "it is later than what is known");
         object.locks.clear();
         object.locked(&lock(4, LockMode::Pr, 0, u64::MAX), Some(&lvb(0, 5)));
         assert!(!object.knows_end(), "nor does the first lock after a while");
@@ -850,6 +850,18 @@ mod tests {
         assert_eq!((object.size_floor(), object.knows_end()), (5000, false), "the end is not below it");
         object.locked(&lock(4, LockMode::Pr, 8192, u64::MAX), Some(&lvb(8500)));
         assert_eq!((object.size_floor(), object.knows_end()), (8500, true));
+    }
+
+    #[test]
+    fn an_answer_from_before_a_cut_does_not_undo_it_though_the_clock_stood_still() {
+        let lvb = |size, ctime_ns| Lvb { size, ctime_ns, ..Lvb::default() };
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(10_000, 5)));
+        object.size = 0;
+        object.locked(&lock(2, LockMode::Pr, 0, 4095), Some(&lvb(10_000, 5)));
+        assert_eq!((object.size, object.knows_end()), (0, true));
+        object.locked(&lock(3, LockMode::Pr, 0, 4095), Some(&lvb(10_000, 6)));
+        assert_eq!(object.size, 10_000);
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl Kernel {
     pub async fn write(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         let mut done = self.write_some(cred, fd, offset, data).await?;
         // As programs do whom a full disk cuts short.
-        while self.0.patient && fd.flags & O_APPEND == 0 && (1..data.len() as u32).contains(&done) {
+        while (self.0.patient || self.0.fails) && fd.flags & O_APPEND == 0 && (1..data.len() as u32).contains(&done) {
             match self.write_some(cred, fd, offset + u64::from(done), &data.slice(done as usize..)).await {
                 Ok(0) | Err(Fail::Errno(_)) => break,
                 Ok(more) => done += more,

@@ -202,7 +202,8 @@ impl Kernel {
 
     /// What a call was, given its outcome: a disk may fill in the middle of a write, which then was a shorter one.
     pub fn as_done(&self, op: &mut Op, result: &Result<Got, Errno>) {
-        if let (true, Op::Write { way: Way::Plain, data, .. }, Ok(Got::Written(count))) = (self.0.patient, op, result)
+        if let (true, Op::Write { way: Way::Plain, data, .. }, Ok(Got::Written(count))) =
+            (self.0.patient || self.0.fails, op, result)
             && *count > 0
         {
             data.truncate(*count as usize);

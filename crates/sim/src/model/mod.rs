@@ -318,12 +318,13 @@ impl Model {
 
     /// Clocks of clients differ: times are merged by the newest change of status, so a change by a slow clock may leave them as they were
     /// in the state before it.
-    pub fn may_keep_times(&mut self, before: &Model) {
+    pub fn may_keep_times(&mut self, before: &Model, op: &Op) {
         let changed: Vec<Id> = self.ids().filter(|id| !self.same_body(before, *id)).collect();
         for id in changed {
             let Some(old) = before.get(id).map(|inode| (inode.mtime, inode.ctime)) else { continue };
             let inode = self.change(id);
-            if inode.mtime != old.0 {
+            // One that leaves the size as it was changes the time all the same.
+            if inode.mtime != old.0 || op.changes_data() {
                 // A change of data is not older than what was known of the file.
                 inode.mtime = inode.mtime.or(old.0).or(old.1);
             }

@@ -123,6 +123,15 @@ impl Op {
         }
     }
 
+    /// Whether it changes bytes or the size of a file.
+    pub fn changes_data(&self) -> bool {
+        match self {
+            Op::Truncate { .. } | Op::Ftruncate { .. } | Op::Write { .. } | Op::Fallocate { .. } => true,
+            Op::Open { flags, .. } => flags & 0o1000 != 0,
+            _ => false,
+        }
+    }
+
     /// Whether it can change anything.
     pub fn changes(&self) -> bool {
         !matches!(

@@ -331,7 +331,7 @@ impl Process {
         let earlier = self.model.clone();
         let expect = self.model.apply(&op, &cred, when);
         if sched.has_clocks() {
-            self.model.may_keep_times(&earlier);
+            self.model.may_keep_times(&earlier, &op);
         }
         let differs = match robbed {
             None => differs(&mut self.model, &expect, &result),

@@ -290,15 +290,10 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
 
 /// Whether a crash of such a target can undo a call: object targets have bytes and sizes only, the management target nothing.
 fn lies_on(op: &Op, kind: TargetKind) -> bool {
-    let data = match op {
-        Op::Truncate { .. } | Op::Ftruncate { .. } | Op::Write { .. } | Op::Fallocate { .. } => true,
-        Op::Open { flags, .. } => flags & 0o1000 != 0,
-        _ => false,
-    };
     match kind {
         TargetKind::Mgt => false,
         TargetKind::Mdt => op.changes(),
-        TargetKind::Ost => data,
+        TargetKind::Ost => op.changes_data(),
     }
 }
 

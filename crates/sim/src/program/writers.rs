@@ -172,7 +172,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         match made {
             Ok(()) => {}
             Err(Fail::Dead | Fail::Killed) => return,
-            Err(Fail::Errno(errno)) => return own.refused(&outer, "cannot make its file", errno),
+            Err(Fail::Errno(errno)) => return own.refused(&outer, kernel.client(), "cannot make its file", errno),
         }
         for number in 0..count {
             if kernels.is_empty() {
@@ -261,8 +261,10 @@ impl Record {
     }
 
     /// A call that should work did not.
-    fn refused(&self, setting: &Setting, what: &str, errno: Errno) {
-        if matches!(errno, Errno::EIO | Errno::ESTALE) && setting.sched.first_death().is_some() {
+    fn refused(&self, setting: &Setting, client: usize, what: &str, errno: Errno) {
+        let lost = matches!(errno, Errno::EIO | Errno::ESTALE) && setting.sched.first_death().is_some();
+        // A client that was evicted may show what is old until it knows.
+        if lost || setting.sched.was_evicted(client) || setting.sched.was_given_up(client) {
             let now = setting.sched.now();
             self.over.set(self.over.get().or(Some(now)));
         } else {
@@ -317,7 +319,8 @@ impl Record {
                 Some(got)
             }
             Err(errno) => {
-                self.refused(setting, &format!("process {process} on client {}: {what}", kernel.client()), errno);
+                let client = kernel.client();
+                self.refused(setting, client, &format!("process {process} on client {client}: {what}"), errno);
                 None
             }
         }

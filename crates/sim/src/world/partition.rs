@@ -195,6 +195,13 @@ impl World {
 
     /// A line of a server's log: it may say that a client is evicted.
     pub(super) fn hear_of_eviction(&mut self, server: usize, line: &str) {
+        if let Some(rest) = line.strip_prefix("client client ")
+            && line.ends_with(" is connected again")
+            && let Some(Ok(client)) = rest.split(' ').next().map(str::parse)
+        {
+            // A crash has undone its eviction, if there was one: it will never hear of that.
+            self.sched.learned_of_eviction(client, &self.servers[server].name.to_string(), self.now);
+        }
         let whom = line.strip_prefix("evicts client ").and_then(|rest| rest.split([' ', ':']).next()?.parse().ok());
         let Some(client) = whom.filter(|client: &usize| self.mounts.get(*client).is_some_and(|m| m.machine.is_some()))
         else {

@@ -413,6 +413,21 @@ mod tests {
         }
     }
 
+    /// Somebody has removed what this client has just made, while its size was being asked for. With `ESTALE` the kernel would ask for
+    /// the same change again.
+    #[test]
+    fn a_change_whose_object_is_gone_meanwhile_was_made() {
+        let mut w = World::new(options());
+        let attr = Attr { fid: Fid::new(Fid::SEQ_FIRST, 7), mode: 0o100_644, nlink: 1, ..Attr::default() };
+        let id = OpId { slot: 0, generation: 1 };
+        let mut op = OpState::new(id, None, Arc::default(), 0, stdx::Instant::ZERO);
+        let mut cx = Cx { w: &mut w, op: &mut op };
+        assert_eq!(crate::ops::stat(&mut cx, attr.fid.ino()), Err(Errno::ESTALE.into()));
+        let stat = crate::ops::stat_of_change(&mut cx, &attr).unwrap();
+        assert_eq!((stat.ino, stat.mode, stat.nlink, stat.cacheable), (attr.fid.ino(), 0o100_644, 0, false));
+        assert!(stdx::marks::count("changed_and_gone") > 0);
+    }
+
     /// An operation that asked for attributes which came by another way asks again when it needs those of a later moment.
     #[test]
     fn a_question_that_needs_no_answer_any_more_is_forgotten() {

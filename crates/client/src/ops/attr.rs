@@ -154,7 +154,7 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         w.touches(ino, true);
         ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Setattr(op)) }
     });
-    super::stale_if_gone(result)?;
+    let rep = super::stale_if_gone(result)?;
     if first
         && set.atime.is_some()
         && let Some(node) = cx.w.nodes.get_mut(ino)
@@ -164,7 +164,11 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     if let (true, Some(size)) = (regular, set.size) {
         data::truncate(cx, ino, size)?;
     }
-    Ok(Answer::Attr(changed(cx, ino)?))
+    let stat = match &rep.attr {
+        Some(attr) => super::stat_of_change(cx, attr)?,
+        None => stat(cx, ino)?,
+    };
+    Ok(Answer::Attr(Stat { cacheable: false, ..stat }))
 }
 
 /// Attributes for the answer to their change. The kernel believes these whatever it was told to forget meanwhile, so it is told to

@@ -349,6 +349,20 @@ pub(crate) fn stat_of_name(cx: &mut Cx<'_>, ino: u64) -> Run<Stat> {
     node.attr.as_ref().map_or(found, |attr| Ok(compose(node, attr, None, false)))
 }
 
+/// [`stat`] for a call that has made or changed an object, whose attributes `attr` came with the answer. The change is done, so the call
+/// succeeds whatever has become of the object since: if somebody has removed it, it looks as it did then. (`ESTALE` would make the
+/// kernel ask for the same change again.)
+pub(crate) fn stat_of_change(cx: &mut Cx<'_>, attr: &Attr) -> Run<Stat> {
+    let found = stat(cx, attr.fid.ino());
+    if found != Err(Stop::Errno(Errno::ESTALE)) {
+        return found;
+    }
+    stdx::mark!("changed_and_gone");
+    let node = cx.w.nodes.obtain(attr.fid);
+    node.unlinked = true;
+    Ok(compose(node, &Attr { nlink: 0, ..attr.clone() }, None, false))
+}
+
 /// Size and times of a file's data. Who looked it up has no reference of the kernel's yet: while the object targets are
 /// asked, others that are looked up must not push it out.
 fn data_stat(cx: &mut Cx<'_>, ino: u64) -> Run<data::DataStat> {

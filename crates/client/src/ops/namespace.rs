@@ -6,7 +6,7 @@ use proto::{Errno, Fid, Opcode};
 use std::sync::Arc;
 
 use super::kernel::{hide, known_child};
-use super::{fid_of, new_fid, stat, step, walk, writable};
+use super::{fid_of, new_fid, stat, stat_of_change, step, walk, writable};
 use crate::absorb::rebuilt;
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::behind;
@@ -112,7 +112,7 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
             node.symlink = Some(Box::new(target.clone()));
         }
     }
-    let stat = stat(cx, attr.fid.ino())?;
+    let stat = stat_of_change(cx, attr)?;
     Ok(Answer::Entry(super::lookup::found(cx.w, stat, parent, name)))
 }
 
@@ -235,16 +235,14 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
             op: Some(Reint::Link(LinkOp { fid, parent: parent_fid, name: name.clone() })),
         }
     })?;
-    if rep.attr.is_none() {
-        return Err(Errno::EPROTO.into());
-    }
+    let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     if first {
         let epoch = epoch(cx, step::EPOCH, &rep, new_parent);
         made(cx.w, new_parent, name, &rep, epoch);
     }
     // The kernel knows the object, and believes what comes with a new link whatever it was told to forget meanwhile. So it is
     // told to ask again.
-    let stat = Stat { cacheable: false, ..stat(cx, ino)? };
+    let stat = Stat { cacheable: false, ..stat_of_change(cx, attr)? };
     Ok(Answer::Entry(super::lookup::found(cx.w, stat, new_parent, name)))
 }
 

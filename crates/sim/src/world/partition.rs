@@ -213,7 +213,7 @@ impl World {
         }
         self.faults.counts.evictions += 1;
         let only_partitions = self.faults.counts.is_only_partitions();
-        if self.plan.evicts() {
+        if self.plan.evicts() || self.plan.liar {
             if only_partitions
                 && !self.partitioning.cut_off.contains(&client)
                 && self.plan.profile == crate::Profile::Calm
@@ -230,7 +230,7 @@ impl World {
     /// A line of a client's log: it may say that it was evicted.
     pub(super) fn hear_that_evicted(&mut self, client: usize, line: &str) {
         if let Some((target, _)) = line.split_once(" evicted this client: ")
-            && self.plan.evicts()
+            && (self.plan.evicts() || self.plan.liar)
             && !self.sched.learned_of_eviction(client, target, self.now)
         {
             let (target, names) = (target.to_owned(), target.contains("MDT"));

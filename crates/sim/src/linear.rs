@@ -414,6 +414,15 @@ fn reads(model: &Model, fd: u32, files: &BTreeSet<Id>) -> bool {
 fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Result<Expect, Errno>) -> Step) -> Step {
     let model = &mut state.model;
     if model.get(id).is_none() {
+        // Linux looks at what it has found by a name, though that has gone since; and a directory that was removed lists nothing.
+        let gone = match (&event.op, event.end.as_ref().map(|(_, result)| result)) {
+            (Op::Stat { .. }, Some(Ok(Got::Stat(stat)))) => stat.nlink == 0,
+            (Op::List { .. }, Some(result)) => matches!(result, Err(Errno::ENOENT)),
+            _ => false,
+        };
+        if gone {
+            return Step::Ended;
+        }
         return Step::Not("what it looked up is not there".to_owned());
     }
     let Some(expect) = act_on(model, &event.op, id) else {

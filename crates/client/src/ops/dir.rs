@@ -161,8 +161,15 @@ impl Filler {
     }
 }
 
-/// `Readdir`, with and without attributes.
+/// `Readdir`, with and without attributes. Of a directory that was removed since it was opened it is `ENOENT`, as on local file systems.
 pub(crate) fn readdir(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: bool) -> Run<Answer> {
+    match entries(cx, fh, offset, max_bytes, plus) {
+        Err(Stop::Errno(Errno::ESTALE)) => Err(Errno::ENOENT.into()),
+        listed => listed,
+    }
+}
+
+fn entries(cx: &mut Cx<'_>, fh: FileHandle, offset: u64, max_bytes: u32, plus: bool) -> Run<Answer> {
     let Some(file) = cx.w.files.get(fh) else { return Err(Errno::EBADF.into()) };
     let ino = file.ino;
     if offset == 0 && cx.op.is_fresh() {

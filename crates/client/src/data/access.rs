@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 use proto::msg::{EnqueueReq, Extent, GetattrReq, LockMode, Lvb, ObjGetattrReq, ObjectStateRep, Policy, bits};
 use proto::{Bytes, Errno, Opcode};
+use stdx::Instant;
 
 use super::state::{ALL, HOME, Key, Object, confirmed, edit, ensure, file, file_mut, node_key};
 use super::{layout, step, steps};
@@ -13,6 +14,8 @@ use crate::op::{Body, Memo, OpId, WaitKey};
 
 /// Locks on objects are asked for in whole pages, so that neighbours in one page do not ask twice.
 const PAGE: u64 = 4096;
+/// An operation waits so long for a lock before others get those that it has already.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Pause before it is looked again whether others want the locks of an operation that waits for a target that is away.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -146,10 +149,14 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
                 }
                 return Err(stop);
             }
+            cx.forget(steps::LOCK_SINCE);
             refresh(cx, ino, key)?;
         }
         match layout::holds(cx, ino) {
-            Ok(true) => return Ok(false),
+            Ok(true) => {
+                cx.forget(steps::LOCK_SINCE);
+                return Ok(false);
+            }
             Ok(false) => {}
             Err(stop) => {
                 if stop == Stop::Wait {
@@ -162,8 +169,8 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
 }
 
 /// The operation waits for a lock on one object of a file, or for the word of the metadata target that the objects are still the
-/// file's (`None`). If that target is away, it may take long: the locks that the operation has on others go to those who want
-/// them. They are asked for again once it is there, and in order: what lies behind is given up for it.
+/// file's (`None`). If that target is away, or somebody keeps that lock, it may take long: the locks that the operation has on others
+/// go to those who want them. They are asked for again once it is there, and in order: what lies behind is given up for it.
 ///
 /// ```text
 /// has stripe 0, waits for stripe 1 (away) · another wants stripe 0: it goes · stripe 1 is granted · asks for stripe 0 again,
@@ -175,7 +182,9 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Option<Key>) {
     if cx.op.changes > 0 {
         return;
     }
-    let away = !is_there(cx, ino, awaited);
+    let since = Instant(cx.memo(steps::LOCK_SINCE).unwrap_or(cx.now().0));
+    cx.set_memo(steps::LOCK_SINCE, since.0);
+    let away = !is_there(cx, ino, awaited) || cx.now() >= since + PATIENCE;
     let keys = file(cx.w, ino).map(|file| file.keys()).unwrap_or_default();
     for key in keys {
         let at = step(steps::LOCK, u64::from(key));
@@ -191,9 +200,7 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Option<Key>) {
             cx.set_memo(steps::LOCK_AWAY, awaited.map_or(0, |awaited| u64::from(awaited) + 1));
         }
     }
-    if away {
-        look_again(cx);
-    }
+    look_again(cx, if away { cx.now() + LOOK_AGAIN } else { since + PATIENCE });
 }
 
 /// Whether requests pass to the target that is waited for.
@@ -206,8 +213,7 @@ fn is_there(cx: &Cx<'_>, ino: u64, awaited: Option<Key>) -> bool {
     dest.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full())
 }
 
-fn look_again(cx: &mut Cx<'_>) {
-    let next = cx.now() + LOOK_AGAIN;
+fn look_again(cx: &mut Cx<'_>, next: Instant) {
     cx.w.set_timer(next);
     let _ = cx.wait(WaitKey::Timer);
 }
@@ -220,7 +226,8 @@ fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         None => !is_there(cx, ino, None),
     };
     if waits {
-        look_again(cx);
+        let next = cx.now() + LOOK_AGAIN;
+        look_again(cx, next);
         return Err(Stop::Wait);
     }
     cx.forget(steps::LOCK_AWAY);

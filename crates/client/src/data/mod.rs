@@ -152,6 +152,7 @@ mod steps {
     pub const LAYOUT_LOOKED: Step = kind(72);
     pub const LOAD: Step = kind(66);
     pub const LOCK_AWAY: Step = kind(73);
+    pub const LOCK_SINCE: Step = kind(74);
     pub const LAYOUT_SEEN: Step = kind(67);
     pub const MIGRATE: Step = kind(48);
     pub const MIGRATE_TRIES: Step = kind(49);

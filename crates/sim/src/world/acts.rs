@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Whether what clients build on each other's work is kept without [`commit_on_sharing`]: all come back and replay.
+    /// Whether what clients build on each other's work is kept without `commit_on_sharing`: all come back and replay.
     fn is_sharing_safe(&self) -> bool {
         self.plan.profile < crate::Profile::Servers && !self.plan.evicts()
     }

@@ -385,6 +385,11 @@ impl Sched {
         self.state.borrow().given_up.contains(&client)
     }
 
+    /// Whether some target has evicted a client or given it up, whatever for.
+    pub fn was_evicted_or_given_up(&self, client: usize) -> bool {
+        self.was_evicted(client) || self.was_given_up(client)
+    }
+
     /// What clients said that they gave up, in order.
     pub fn losses(&self) -> Vec<Loss> {
         self.state.borrow().losses.clone()

@@ -27,7 +27,7 @@ pub struct Arguments {
     /// It is a failure if the time is over before all seeds have run
     #[arg(long, requires = "minutes")]
     pub complete: bool,
-    /// So many seeds at once; as many as there are processors if it is not given
+    /// How many seeds run at once; the number of processors by default
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
     /// Say at the end which operations and which marked places the seeds reached; it is a failure if they did not reach one

@@ -17,7 +17,7 @@ use stdx::{Instant, Rng};
 
 use super::{Setting, name, root};
 use crate::kernel::{Fd, Kernel, OpenHow, Sys};
-use crate::sched::{Fail, Sched};
+use crate::sched::Fail;
 
 /// Parts of the file that are locked; one more stands for `flock`.
 const PARTS: usize = 8;
@@ -227,7 +227,7 @@ impl Process {
     }
 
     fn is_evicted(&self) -> bool {
-        is_given_up(&self.setting.sched, self.kernel.client())
+        self.setting.sched.was_evicted_or_given_up(self.kernel.client())
     }
 
     fn judge(&self, wrong: Option<String>) {
@@ -243,18 +243,14 @@ impl Process {
         table.iter().enumerate().find_map(|(number, holder)| {
             let sched = &self.setting.sched;
             let gone = sched.died_at(holder.client).is_some_and(|at| sched.now().since(at) > GIVEN_UP_MAX);
-            let dead =
-                sched.is_dead(holder.client) || sched.is_retired(holder.client) || is_given_up(sched, holder.client);
+            let dead = sched.is_dead(holder.client)
+                || sched.is_retired(holder.client)
+                || sched.was_evicted_or_given_up(holder.client);
             let conflicts =
                 !gone && holder.parts[from..=to].iter().any(|hold| wanted > 0 && conflict(wanted, of(hold, dead)));
             (number != self.number && conflicts).then_some(number)
         })
     }
-}
-
-/// Whether some target has given up a client that lives.
-fn is_given_up(sched: &Sched, client: usize) -> bool {
-    sched.was_evicted(client) || sched.was_given_up(client)
 }
 
 /// Whether a process that wants these parts may wait for one that waits, over others perhaps, for it.

@@ -264,7 +264,7 @@ impl Record {
     fn refused(&self, setting: &Setting, client: usize, what: &str, errno: Errno) {
         let lost = matches!(errno, Errno::EIO | Errno::ESTALE) && setting.sched.first_death().is_some();
         // A client that was evicted may show what is old until it knows.
-        if lost || setting.sched.was_evicted(client) || setting.sched.was_given_up(client) {
+        if lost || setting.sched.was_evicted_or_given_up(client) {
             let now = setting.sched.now();
             self.over.set(self.over.get().or(Some(now)));
         } else {

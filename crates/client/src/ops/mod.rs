@@ -65,7 +65,7 @@ pub(crate) mod step {
     pub const CLOSES: Step = 500;
     /// Until when an empty read waits.
     pub const AFTER_END: Step = 14;
-    /// Flags and node of an open file whose program was killed.
+    /// Flags and node of the open file that a call changes.
     pub const FILE_FLAGS: Step = 90;
     /// See [`FILE_FLAGS`].
     pub const FILE_NODE: Step = 91;

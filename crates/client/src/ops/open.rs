@@ -145,6 +145,11 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     }
     let created = rep.disposition & disposition::OPEN_CREATE != 0;
     let ino = attr.fid.ino();
+    if attr.mode & S_IFMT != S_IFREG {
+        // Somebody has made a pipe, socket or device of that name meanwhile. What an open of it is the kernel knows: it looks again.
+        give_up(cx, dest, attr.fid);
+        return Err(Errno::ESTALE.into());
+    }
     // What can still wait or fail comes before the file counts as open.
     let prepared = (|| {
         if !created && flags & o::TRUNC != 0 {

@@ -171,6 +171,18 @@ pub enum Canary {
     Patient,
     /// Whatever evicted clients tell their programs is not heard.
     TellNobody,
+    /// Some attributes are set and removed, says the world itself.
+    ForgetAttributes,
+    /// Some changes of owners leave them as they are.
+    ForgetOwners,
+    /// Some times that are set stay as they are.
+    ForgetTimes,
+    /// Some calls of users are made as if they were the superuser's.
+    AllMay,
+    /// Some pipes, sockets and devices are made as regular files.
+    PlainFiles,
+    /// Some ranges are allocated, punched and zeroed, says the world itself.
+    ForgetRanges,
 }
 
 /// The world.

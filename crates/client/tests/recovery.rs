@@ -851,3 +851,39 @@ fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {
     assert_eq!(c.answer(a, writes), Ok(Answer::Written(128 << 10)));
     assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
 }
+
+/// A client removes a file that another has open, and both crash that and the server do before the removal is durable. The file is there
+/// again, with all that the other wrote to it.
+#[test]
+fn what_was_written_to_a_file_whose_removal_is_lost_is_there() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (file, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"old").unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    let fh = c.open(b, file.ino, 2).unwrap();
+    c.pass(Duration::from_secs(10));
+    c.slow_media = true;
+    let removed = c.send(a, Call::Unlink { parent: 1, name: name("f") });
+    c.run();
+    assert!(c.answered(a, removed));
+    c.write(b, fh, 3, b" and new").unwrap();
+    c.close(b, fh).unwrap();
+    c.run();
+    for _ in 0..200 {
+        c.step();
+        if c.requests.contains_key("mds_close") {
+            break;
+        }
+    }
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mdt);
+    c.die(a);
+    c.slow_media = false;
+    c.start(mdt);
+    c.pass(Duration::from_secs(400));
+    let there = c.walk(b, "f").unwrap();
+    let fh = c.open(b, there, 0).unwrap();
+    assert_eq!(c.read(b, fh, 0, 100).unwrap()[..], b"old and new"[..]);
+}

@@ -46,9 +46,7 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if cx.memo(steps::CUT_DONE).is_some() {
         return Ok(());
     }
-    let prepared = cx.memo(steps::CUT_READY).is_some();
-    let resident = file(cx.w, ino).is_some_and(|f| f.resident());
-    if resident && prepared {
+    if file(cx.w, ino).is_some_and(|f| f.resident()) {
         let now_ns = cx.wall_ns();
         edit(cx.w, ino, HOME, |home| {
             home.void_fetches(&(size..u64::MAX));
@@ -57,7 +55,7 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
             home.touch(now_ns);
         });
     } else {
-        cut_objects(cx, ino, size, prepared)?;
+        cut_objects(cx, ino, size)?;
         punched(cx, ino)?;
     }
     cx.set_memo(steps::CUT_DONE, 1);
@@ -65,9 +63,8 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     Ok(())
 }
 
-/// Cuts pages, and asks for the cut of every object that is not as the new size wants it. Without preparation, the cut of
-/// a resident file is repeated too: writes of ours may have come between.
-fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> {
+/// Cuts pages, and asks for the cut of every object that is not as the new size wants it.
+fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if cx.memo(steps::CUT).is_some() {
         return Ok(());
     }
@@ -75,8 +72,7 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> 
     access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
     access::take_turn(cx, ino)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-    let resident = now.resident();
-    let last = size.checked_sub(1).map(|last| if resident { HOME } else { now.striping.locate(last).0 });
+    let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
     let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
     for key in now.keys() {
         let cut = now.object_range(key, &(0..size)).end;
@@ -85,7 +81,7 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> 
             return Err(cx.wait(node_key(ino)));
         }
         let wrong = object.size > cut || (last == Some(key) && object.size < cut);
-        cuts.push((key, cut, wrong || (resident && !prepared)));
+        cuts.push((key, cut, wrong));
     }
     cx.set_memo(steps::CUT, size);
     for (key, cut, ask) in cuts {

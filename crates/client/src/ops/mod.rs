@@ -111,6 +111,10 @@ pub(crate) mod step {
     pub const GOES: Step = CHANGING + 2;
     /// The object of a change that was made behind the program's back.
     pub const BEHIND: Step = 23;
+    /// A file that was to be made and is there, and that is to be cut.
+    pub const FOUND: Step = 28;
+    /// It is open.
+    pub const OPENED: Step = 29;
     /// A record lock that takes nothing away.
     pub const KEEP: Step = 17;
     /// A sequence was waited for.

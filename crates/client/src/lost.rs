@@ -5,7 +5,7 @@
 
 use core::fmt::Write as _;
 use dlm::client::HeldLock;
-use proto::msg::{BatchReq, Reint, ReintReq, Resource, WriteReq};
+use proto::msg::{BatchReq, PunchReq, Reint, ReintReq, Resource, WriteReq};
 use proto::{Errno, Fid, Frame, Opcode};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,6 +160,11 @@ pub(crate) fn changes(w: &mut World, dest: Dest, requests: &[Frame]) {
             Some(Opcode::ObjWrite) => {
                 if let Ok(write) = request.decode::<WriteReq>() {
                     lost.entry(write.object.fid.ino()).or_default().bytes += request.bulk.len() as u64;
+                }
+            }
+            Some(Opcode::ObjPunch) => {
+                if let Ok(punch) = request.decode::<PunchReq>() {
+                    lost.entry(punch.object.fid.ino()).or_default().changes += 1;
                 }
             }
             _ => {}

@@ -235,11 +235,17 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
     Ok(Answer::Done)
 }
 
-/// `Syncfs`.
+/// `Syncfs`. What is lost while it waits is not durable.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
+    let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses);
+    cx.set_memo(step::LOSSES, losses);
     data::sync_all(cx)?;
     closes::drained(cx, step::CLOSES)?;
     sync_metadata(cx)?;
+    if cx.w.losses != losses {
+        stdx::mark!("lost_beside_sync");
+        return Err(Errno::EIO.into());
+    }
     Ok(Answer::Done)
 }
 

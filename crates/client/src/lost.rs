@@ -53,18 +53,23 @@ pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
 }
 
 fn note_failure(w: &mut World, ino: u64, errno: Errno) {
-    if let Some(node) = w.nodes.get_mut(ino) {
-        let count = node.failures().0.wrapping_add(1);
-        node.failures = Some(Box::new(Failures { count, errno, untold: true }));
+    let Some(node) = w.nodes.get_mut(ino) else {
+        // A file that was removed here, and is there again since that is lost: what had been written to it is not.
+        return keep_untold(w, ino, errno);
+    };
+    let count = node.failures().0.wrapping_add(1);
+    node.failures = Some(Box::new(Failures { count, errno, untold: true }));
+}
+
+/// A node is dropped: what nobody was told of it so far is kept for the next call about the object.
+pub(crate) fn node_dropped(w: &mut World, ino: u64) {
+    if let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) {
+        keep_untold(w, ino, failures.errno);
     }
 }
 
-/// A node is dropped: what nobody was told of it so far is kept for the next call about the object, of the newest so many.
-pub(crate) fn node_dropped(w: &mut World, ino: u64) {
-    let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) else {
-        return;
-    };
-    let errno = failures.errno;
+/// That something of an object is lost is kept without a node, of the newest so many.
+fn keep_untold(w: &mut World, ino: u64, errno: Errno) {
     if w.untold.len() >= UNTOLD_MAX {
         w.untold.pop_front();
     }

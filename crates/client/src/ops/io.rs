@@ -38,15 +38,14 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
 }
 
 /// The node and the flags of an open file through which a change goes. That it is closed does not end what a killed program has
-/// begun: others would wait for it for ever.
+/// begun: others would wait for it for ever. Nor may that go on with another file that has got the same handle since.
 fn changed(cx: &Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
-    match live(cx, fh) {
-        Ok(file) if !file.writable() => Err(Errno::EBADF.into()),
-        Ok(file) => Ok((file.ino, file.flags)),
-        Err(stop) => match (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS)) {
-            (Some(ino), Some(flags)) if cx.op.abandoned => Ok((ino, flags as u32)),
-            _ => Err(stop),
-        },
+    if let (true, Some(ino), Some(flags)) = (cx.op.abandoned, cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS)) {
+        return Ok((ino, flags as u32));
+    }
+    match live(cx, fh)? {
+        file if !file.writable() => Err(Errno::EBADF.into()),
+        file => Ok((file.ino, file.flags)),
     }
 }
 

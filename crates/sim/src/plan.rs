@@ -203,13 +203,7 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_disturbances(seed).with_disturbances().with_signals()
-    }
-
-    /// The same with processes that write at different places of one file. Of these one seed in a thousand still fails for reasons that are not
-    /// understood, so they are drawn only where they are asked for.
-    pub fn with_writers_too(seed: u64) -> Plan {
-        Plan::draw(seed).with_writers()
+        Plan::before_disturbances(seed).with_disturbances().with_signals().with_writers()
     }
 
     /// The same as earlier versions drew it: nobody is cut off.

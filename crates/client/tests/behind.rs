@@ -361,6 +361,20 @@ fn what_is_lost_with_an_eviction_is_told_to_the_next_call() {
     assert!(stdx::marks::count("lost_change_told") > 0);
 }
 
+/// The eviction comes while a sync waits: what it was to make durable is lost.
+#[test]
+fn what_an_eviction_takes_is_told_to_a_sync_that_waits() {
+    let (mut c, a, dir) = leased();
+    c.cut(a);
+    c.create(a, dir, "f").unwrap();
+    let sync = c.send_quietly(a, cred(0), Call::Syncfs);
+    let uuid = options(a as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    assert_eq!(c.answer(a, sync), Err(Errno::EIO));
+    c.call(a, Call::Syncfs).unwrap();
+    assert!(stdx::marks::count("lost_beside_sync") > 0);
+}
+
 #[test]
 fn an_unmount_sends_what_waits() {
     let (mut c, a, dir) = leased();

@@ -887,3 +887,74 @@ fn what_was_written_to_a_file_whose_removal_is_lost_is_there() {
     let fh = c.open(b, there, 0).unwrap();
     assert_eq!(c.read(b, fh, 0, 100).unwrap()[..], b"old and new"[..]);
 }
+
+/// A write past the cache is half done at a target that is away: the mount's end waits for it, and so does who loses the metadata target.
+#[test]
+fn what_a_call_has_begun_ends_although_its_file_is_closed() {
+    for evicted in [false, true] {
+        let mut c = Cluster::new(2);
+        let (a, b) = (c.mount(), c.mount());
+        c.call(a, Call::SetLayout { ino: 1, wish: wish(64 << 10, 2, 0) }).unwrap();
+        let (file, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let direct = c.open(a, file.ino, 0o40_002).unwrap();
+        c.call(a, write_call(direct, 0, vec![1; 131_072])).unwrap();
+        let there = c.walk(b, "f").unwrap();
+        let fh_of_b = c.open(b, there, 2).unwrap();
+        let away = c.server("fs-OST0001");
+        c.kill(away);
+        let write = c.send(a, write_call(direct, 0, vec![2; 131_072]));
+        c.run();
+        assert!(!c.answered(a, write));
+        if evicted {
+            let uuid = c.nodes[a].machine.get_params("llite.*.uuid").remove(0).1;
+            c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+            c.pass(Duration::from_secs(2));
+        } else {
+            c.nodes[a].machine.handle(c.now, client::api::Event::Unmount);
+            c.pass(Duration::from_secs(2));
+        }
+        // Its lock is wanted meanwhile.
+        let wanted = c.send(b, write_call(fh_of_b, 0, vec![3; 1]));
+        c.run();
+        c.start(away);
+        c.pass(Duration::from_secs(10));
+        assert!(c.answered(a, write) && c.answered(b, wanted), "{evicted}");
+        assert!(matches!(c.answer(a, write), Ok(Answer::Written(131_072))), "{evicted}");
+        assert!(evicted || c.nodes[a].unmounted);
+        let read = c.read(b, fh_of_b, 0, 131_072).unwrap();
+        assert_eq!((read[0], &read[1..]), (3, &[2; 131_071][..]), "{evicted}");
+    }
+}
+
+/// The same of a file that was cut: nothing was written that could be counted, and yet it is not as a program was told.
+#[test]
+fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[7; 300_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    let ost = c.server("fs-OST0000");
+    c.slow_server = Some(ost);
+    let set = SetStat { size: Some(1), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.kill(ost);
+    c.slow_server = None;
+    c.tamper = Some(Box::new(|to_client, _, frame| {
+        let comes = !to_client && frame.header.opcode == Opcode::Connect as u16;
+        if comes { Vec::new() } else { vec![frame] }
+    }));
+    c.start(ost);
+    c.pass(Duration::from_secs(1));
+    c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.abort_recovery", "1");
+    c.tamper = None;
+    c.cut(a);
+    c.pass(Duration::from_secs(60));
+    assert!(c.log.iter().any(|line| line.contains("lost with the eviction of /f: 1 answered changes")), "{:#?}", c.log);
+    assert_eq!(c.call(a, Call::Open { ino: f.ino, flags: 0 }), Err(Errno::EIO));
+    c.open(a, f.ino, 0).unwrap();
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 300_000);
+}

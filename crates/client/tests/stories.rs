@@ -566,6 +566,20 @@ fn a_file_without_a_name_goes_on_until_its_last_close() {
     assert_eq!(c.getattr(a, f.ino), Err(Errno::ESTALE));
 }
 
+/// What an open of a pipe is the kernel knows, and a FUSE file system cannot say that there is one now: the kernel is to look again.
+#[test]
+fn a_pipe_of_the_name_that_was_made_meanwhile_is_looked_up_again() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let pipe = Call::Mknod { parent: 1, name: name("p"), mode: 0o010_644, rdev: 0 };
+    c.call(a, pipe).unwrap();
+    for flags in [0o102, 0o1102] {
+        let create = Call::Create { parent: 1, name: name("p"), mode: 0o644, flags };
+        assert_eq!(c.call(b, create), Err(Errno::ESTALE));
+    }
+    assert_eq!(c.lookup(b, 1, "p").unwrap().mode, 0o010_644);
+}
+
 #[test]
 fn closes_and_cancels_travel_together() {
     let mut c = Cluster::new(0);
@@ -1280,5 +1294,5 @@ fn a_create_that_cuts_what_is_there_cuts_it_once() {
             assert_eq!(c.read(a, fh, 0, 200).unwrap(), [2; 94][..], "seed {seed}");
         }
     }
-    assert!(after_the_cut > 0);
+    assert!(after_the_cut > 0 && marks::count("created_file_is_there") > 0);
 }

@@ -609,7 +609,7 @@ pub(super) fn end(cx: &mut Cx<'_>) -> Run<()> {
         }
     };
     if cx.now() < until {
-        forget_rounds(cx);
+        sync_anew(cx);
         let at = cx.now() + RETRY_MIN;
         cx.set_memo(steps::END_AGAIN, at.0);
         cx.w.set_timer(at);
@@ -622,6 +622,22 @@ pub(super) fn end(cx: &mut Cx<'_>) -> Run<()> {
         }
     }
     Ok(())
+}
+
+/// See [`super::sync_anew`].
+pub(super) fn sync_anew(cx: &mut Cx<'_>) {
+    forget_rounds(cx);
+    let osts: Vec<u32> =
+        cx.w.data
+            .lanes()
+            .filter_map(|(dest, _)| match dest {
+                Dest::Ost(index) => Some(index),
+                _ => None,
+            })
+            .collect();
+    for index in osts {
+        cx.forget(step(steps::SYNC, u64::from(index)));
+    }
 }
 
 /// See [`super::fsync`].

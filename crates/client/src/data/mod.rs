@@ -289,6 +289,11 @@ pub fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
     flush::sync_all(cx)
 }
 
+/// The next [`sync_all`] of this operation begins anew.
+pub fn sync_anew(cx: &mut Cx<'_>) {
+    flush::sync_anew(cx);
+}
+
 /// At the end of the mount, after [`sync_all`]: what cannot be written is tried again for a while (the whole anew) and then
 /// given up.
 pub fn end(cx: &mut Cx<'_>) -> Run<()> {

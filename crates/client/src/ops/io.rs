@@ -37,16 +37,23 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
     }
 }
 
-/// The node and the flags of an open file through which a change goes. That it is closed does not end what a killed program has
-/// begun: others would wait for it for ever. Nor may that go on with another file that has got the same handle since.
-fn changed(cx: &Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
-    if let (true, Some(ino), Some(flags)) = (cx.op.abandoned, cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS)) {
+/// The node and the flags of an open file through which a change goes. What a call has begun goes on when the file is closed because its
+/// program was killed or the mount ends, or when its open is lost with an eviction: others would wait for it for ever.
+/// Nor does it go on with another file that has got the same handle since.
+fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
+    if let (Some(ino), Some(flags)) = (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS))
+        && cx.op.changes > 0
+    {
         return Ok((ino, flags as u32));
     }
-    match live(cx, fh)? {
-        file if !file.writable() => Err(Errno::EBADF.into()),
-        file => Ok((file.ino, file.flags)),
+    let file = live(cx, fh)?;
+    let (ino, flags) = (file.ino, file.flags);
+    if !file.writable() {
+        return Err(Errno::EBADF.into());
     }
+    cx.set_memo(step::FILE_NODE, ino);
+    cx.set_memo(step::FILE_FLAGS, u64::from(flags));
+    Ok((ino, flags))
 }
 
 fn io_flags(flags: u32) -> IoFlags {
@@ -229,11 +236,17 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
     Ok(Answer::Done)
 }
 
-/// `Syncfs`.
+/// `Syncfs`. What is lost while it waits is not durable.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
+    let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses);
+    cx.set_memo(step::LOSSES, losses);
     data::sync_all(cx)?;
     closes::drained(cx, step::CLOSES)?;
     sync_metadata(cx)?;
+    if cx.w.losses != losses {
+        stdx::mark!("lost_beside_sync");
+        return Err(Errno::EIO.into());
+    }
     Ok(Answer::Done)
 }
 

@@ -146,7 +146,12 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         }
     }
     let ino = attr.fid.ino();
-    if !created && flags & o::TRUNC != 0 && attr.mode & S_IFMT == S_IFREG {
+    if attr.mode & S_IFMT != S_IFREG {
+        // Somebody has made a pipe, socket or device of that name meanwhile. What an open of it is the kernel knows: it looks again.
+        give_up(cx, dest, attr.fid);
+        return Err(Errno::ESTALE.into());
+    }
+    if !created && flags & o::TRUNC != 0 {
         stdx::mark!("created_file_is_there");
         give_up(cx, dest, attr.fid);
         cx.forget(step::MAIN);

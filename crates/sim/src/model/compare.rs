@@ -156,7 +156,11 @@ impl Model {
         {
             return Some(format!("device {:x}, expected {rdev:x}", stat.rdev));
         }
-        if !times || self.shared {
+        if self.shared {
+            let differs = times && !inode.mtime.holds(stat.mtime_ns);
+            return differs.then(|| format!("mtime {}, it was set to {}", stat.mtime_ns, inode.mtime.from));
+        }
+        if !times {
             return None;
         }
         // The times of a write go with its bytes.
@@ -229,6 +233,23 @@ impl Model {
             }
         }
         None
+    }
+}
+
+impl Model {
+    /// What differs in the attributes that a listing shows beside its names, but of these inodes. Those that no lock covers are a hint, which
+    /// the kernel does not keep either.
+    pub fn attributes_beside_differ(&self, entries: &[DirectoryEntry], but: &BTreeSet<Id>) -> Option<String> {
+        entries.iter().find_map(|entry| {
+            let stat = entry.stat.as_ref().filter(|stat| stat.cacheable)?;
+            let id = self.inos.iter().find(|(_, ino)| **ino == entry.ino).map(|(id, _)| *id)?;
+            let differs = match self.get(id) {
+                None => Some("it is gone".to_owned()),
+                Some(_) if but.contains(&id) => None,
+                Some(_) => self.attributes_differ(id, stat, true),
+            };
+            differs.map(|differs| format!("'{}' in the listing: {differs}", entry.name.escape_ascii()))
+        })
     }
 }
 

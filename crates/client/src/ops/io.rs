@@ -39,6 +39,7 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
 
 /// The node and the flags of an open file through which a change goes. What a call has begun goes on when the file is closed because its
 /// program was killed or the mount ends, or when its open is lost with an eviction: others would wait for it for ever.
+/// Nor does it go on with another file that has got the same handle since.
 fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
     if let (Some(ino), Some(flags)) = (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS))
         && cx.op.changes > 0

@@ -12,7 +12,7 @@ use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 use super::net::Node;
 use super::partition::Passage;
 use super::trap::Strike;
-use super::{Canary, Happening, World, space};
+use super::{Canary, Happening, World, space, wire};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
 
@@ -149,6 +149,7 @@ impl World {
                 self.mounts[client].kernel.let_go(&nodes);
                 self.reach_client(client, capi::Event::Asked);
             }
+            Happening::Deaf { conn, side } => self.net.closed(conn, side),
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
             Happening::Kill { server } => {
@@ -432,7 +433,10 @@ impl World {
             capi::Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
                     self.hang_up(conn, side);
-                    self.net.closed(conn, side);
+                    // What its host had read by then may still come.
+                    let deaf = self.now + Duration::from_nanos(self.rng.below(40_000));
+                    self.net.end(conn, side).dead_from = Some(deaf);
+                    self.push(deaf, Happening::Deaf { conn, side });
                 }
             }
             capi::Effect::Answer { id, result } => {
@@ -577,6 +581,16 @@ impl World {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
         let to = self.net.get(conn).ends[side].node;
+        if self.plan.seed.is_multiple_of(wire::SEEDS)
+            && let Err(what) = wire::through(&frame)
+        {
+            self.fail(what);
+        }
+        if let (Node::Server(_), Node::Server(_) | Node::Client(_)) = (node, to)
+            && let Err(what) = self.spy.answers(node, to, &frame)
+        {
+            self.fail(what);
+        }
         if let (Node::Server(_), Node::Client(_)) = (node, to)
             && let Err(what) = self.spy.sends(node, to, &frame)
         {

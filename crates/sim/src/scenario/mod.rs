@@ -24,7 +24,7 @@ use stdx::faults::FAILED;
 use stdx::{Faults, Instant};
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Instead, Model, Op, When, differs};
+use crate::model::{Instead, Model, Op, Path, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
 use crate::program::{Mounts, Setting, name, root, user, verify};
@@ -66,6 +66,8 @@ pub enum Act {
     Mark,
     /// Since then no more time has passed, in microseconds.
     Within(u64),
+    /// Through a client, something was read since then for the last time.
+    ReadSince(usize, Path),
     /// So many of the calls that were begun have no answer.
     Waiting(usize),
     /// Steps count from here on.
@@ -208,6 +210,7 @@ impl Telling<'_> {
                 files: BTreeMap::new(),
                 begun: VecDeque::new(),
                 marked: Instant::ZERO,
+                marked_wall: 0,
                 faults,
             };
             match actor.play(acts).await {
@@ -253,6 +256,7 @@ struct Actor {
     files: BTreeMap<u32, Fd>,
     begun: VecDeque<Begun>,
     marked: Instant,
+    marked_wall: i64,
     /// Of the servers.
     faults: Vec<Faults>,
 }
@@ -329,7 +333,14 @@ impl Actor {
                 sched.sleep(Duration::from_millis(1)).await;
             }
             Act::Evict(server, client) => sched.command(Command::Evict(server, client)),
-            Act::Mark => self.marked = sched.now(),
+            Act::Mark => (self.marked, self.marked_wall) = (sched.now(), sched.wall_ns()),
+            Act::ReadSince(client, path) => {
+                let full: Vec<Bytes> = self.base.iter().chain(&path).cloned().collect();
+                let stat = self.kernels[client].stat(&root(), &full).await.map_err(|fail| format!("{fail:?}"))?;
+                if stat.atime_ns < self.marked_wall {
+                    return Err(format!("{path:?} was read at {}, and later", stat.atime_ns));
+                }
+            }
             Act::Within(us) => {
                 let took = sched.now().since(self.marked);
                 if took > Duration::from_micros(us) {

@@ -2,7 +2,7 @@
 
 use proto::Bytes;
 
-use super::Act::{As, Barrier, Begin, Crash, Die, Do, Evict, Left, Mark, Power, Wait, Within};
+use super::Act::{As, Barrier, Begin, Crash, Die, Do, Evict, Left, Mark, Power, ReadSince, Wait, Within};
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
 use crate::model::{Op, S_IFREG};
@@ -30,6 +30,7 @@ pub const STORIES: &[Story] = &[
     ),
     story("given-up", "a client that was given up sees what others have done since, and goes on", given_up),
     story("given-up-open", "files that a client had open when it was given up are open no longer", given_up_open),
+    story("read-times", "who asks when a file was read last is told so when it was closed", read_times),
     story("behind", "changes made behind their program's back that are lost with an eviction are not there", behind),
     story(
         "large-directory",
@@ -355,5 +356,30 @@ fn large_directory() -> Vec<Act> {
     ]);
     acts.extend((0..50).map(|number| Do(0, unlink(&at(number * 7 + 1)))));
     acts.extend([list(1, true), list(0, false)]);
+    acts
+}
+
+fn read_times() -> Vec<Act> {
+    let mut acts = Vec::new();
+    for (fd, at, size) in [(1, "small", 3_000), (2, "large", 200_000)] {
+        acts.extend([
+            open(0, at, CREATE, fd),
+            write(0, fd, 0, size),
+            close_fd(0, fd),
+            stat(1, at),
+            Wait(10_000),
+            Mark,
+            open(1, at, 0, fd + 10),
+            read(1, fd + 10),
+            Do(0, chmod(at, 0o600)),
+            close_fd(1, fd + 10),
+            Wait(2_000_000),
+            ReadSince(1, path(at)),
+            // Another client may show what it has cached until it has to ask.
+            Do(1, chmod(at, 0o640)),
+            ReadSince(1, path(at)),
+            ReadSince(0, path(at)),
+        ]);
+    }
     acts
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use crate::coverage::Coverage;
 use crate::disturb::{Disturbances, Partitions};
-use crate::plan::{DiskFaults, NodeFaults, Plan, Profile};
+use crate::plan::{DiskFaults, NodeFaults, Plan, Profile, SharedCalls};
 use crate::run::{Report, run as run_plan};
 use crate::scenario::{self, Story};
 use crate::trace::Keep;
@@ -204,6 +204,48 @@ const WORLDS: &[World] = &[
             ..Plan::still(1)
         },
         canary: Canary::TellNobody,
+    },
+    World {
+        name: "canary-attributes",
+        what: "some extended attributes are not set or removed, and said to be: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { xattrs: true, ..SharedCalls::default() }),
+        canary: Canary::ForgetAttributes,
+    },
+    World {
+        name: "canary-owners",
+        what: "some changes of owners leave them as they are: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { owners: true, ..SharedCalls::default() }),
+        canary: Canary::ForgetOwners,
+    },
+    World {
+        name: "canary-times",
+        what: "some times that are set stay as they are: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { owners: true, ..SharedCalls::default() }),
+        canary: Canary::ForgetTimes,
+    },
+    World {
+        name: "canary-rights",
+        what: "some calls of users are made as if they were the superuser's: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { user_percent: 60, owners: true, ..SharedCalls::default() }),
+        canary: Canary::AllMay,
+    },
+    World {
+        name: "canary-specials",
+        what: "some pipes, sockets and devices are made as regular files: processes that share directories must notice",
+        plan: || Plan::calls(1, SharedCalls { specials: true, ..SharedCalls::default() }),
+        canary: Canary::PlainFiles,
+    },
+    World {
+        name: "canary-ranges",
+        what: "some holes are not punched, and said to be: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { ranges: true, ..SharedCalls::default() }),
+        canary: Canary::ForgetRanges,
+    },
+    World {
+        name: "all-calls",
+        what: "processes that share directories make every kind of call, and nothing goes wrong",
+        plan: || Plan::calls(1, SharedCalls::ALL),
+        canary: Canary::None,
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {

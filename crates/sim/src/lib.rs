@@ -8,7 +8,8 @@
 //! - Every result of a process that works alone in its subtree equals a reference model's, whichever client each call
 //!   goes through: errors, attributes, bytes, listings. So caches are coherent and changes happen once ([`model`]).
 //! - Of processes that share directories and files there is an order of all their calls, within what real time allows,
-//!   in which the model gives the same results ([`linear`]).
+//!   in which the model gives the same results ([`linear`]): names, bytes, extended attributes, owners, rights of several users, and times that
+//!   somebody has set.
 //! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]).
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.

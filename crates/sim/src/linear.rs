@@ -4,7 +4,8 @@
 //! had, and in which a call that ended before another began comes first. Calls that go by a path are two steps (see
 //! [`Model::into_shared`]): between them other calls may come, as on a local file system. So are calls that make something:
 //! `mkdir(2)` tells nothing of attributes, and those that the kernel gets with its answer are of a later moment if the answer was
-//! lost and is given once more. A call without a result (its
+//! lost and is given once more. Whoever is not the superuser asks for rights first, as Linux does (to search the directories of a path, to read a
+//! listing or attributes), and each such question is a step, too. A call without a result (its
 //! client died) may have happened at any moment after it began, wholly, in part, or not at all.
 //!
 //! The search goes depth first, tries first what had to end first, and does not look twice at a pair of positions and
@@ -21,7 +22,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
 
-use crate::model::{Expect, Got, Id, Model, Op, Path, When, differs};
+use crate::model::{Expect, Got, Id, Model, Op, When, differs};
 
 pub use lost::{Death, Lost};
 
@@ -33,6 +34,8 @@ pub type Outcome = Result<Got, Errno>;
 pub struct Event {
     /// What.
     pub op: Op,
+    /// For whom.
+    pub cred: Rc<Cred>,
     /// Unique; also the number of what it makes.
     pub serial: u32,
     /// Through which client.
@@ -51,6 +54,22 @@ pub struct Event {
 }
 
 impl Event {
+    /// A call of the superuser's through the first client that has not begun.
+    #[cfg(test)]
+    pub fn of(op: Op) -> Event {
+        Event {
+            op,
+            cred: Rc::default(),
+            serial: 0,
+            client: 0,
+            from: Instant(0),
+            end: None,
+            glimpses: BTreeSet::new(),
+            made: 0,
+            at_risk: false,
+        }
+    }
+
     fn to(&self) -> Instant {
         self.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to)
     }
@@ -66,7 +85,8 @@ impl Event {
             None => "no answer".to_owned(),
             Some((_, Ok(Got::Data(data)))) => format!("{} bytes", data.len()),
             Some((_, Ok(Got::Stat(stat)))) => {
-                format!("inode {:x} mode {:o} nlink {} size {}", stat.ino, stat.mode, stat.nlink, stat.size)
+                let (owner, size) = (format!("{}:{}", stat.uid, stat.gid), stat.size);
+                format!("inode {:x} mode {:o} nlink {} owner {owner} size {size}", stat.ino, stat.mode, stat.nlink)
             }
             Some((_, Ok(Got::Entries(entries)))) => {
                 let entries: Vec<String> =
@@ -78,7 +98,8 @@ impl Event {
             Some((_, Err(errno))) => errno.name().to_owned(),
         };
         let to = self.end.as_ref().map_or("-".to_owned(), |(to, _)| format!("{to:?}"));
-        format!("{:?} to {to}, client {}: {} -> {result}", self.from, self.client, self.op.show())
+        let user = if self.cred.uid == 0 { String::new() } else { format!(" for {}", self.cred.uid) };
+        format!("{:?} to {to}, client {}{user}: {} -> {result}", self.from, self.client, self.op.show())
     }
 }
 
@@ -97,8 +118,12 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Phase {
     Start,
+    /// Its caller may search the directories of its path.
+    Searched,
     /// Its path led to this object, or it made it.
     Found(Id),
+    /// The same, and its caller may do to that what he wants.
+    Allowed(Id),
 }
 
 /// What a step of a call can be in a state.
@@ -270,20 +295,6 @@ fn ended(state: &State, processes: &[Vec<Event>]) -> String {
     lines.concat()
 }
 
-/// The path of a call whose first step is to look where that leads.
-fn looks_up(op: &Op) -> Option<&Path> {
-    match op {
-        Op::Stat { path }
-        | Op::Readlink { path }
-        | Op::List { path, .. }
-        | Op::Chmod { path, .. }
-        | Op::Truncate { path, .. }
-        | Op::Open { path, .. }
-        | Op::Link { from: path, .. } => Some(path),
-        _ => None,
-    }
-}
-
 /// The states that a call may see beside the one that the order leads to: those in which changes that come later in the order, and
 /// that a crash undid meanwhile, were done already.
 fn glimpsed(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> Vec<Model> {
@@ -299,13 +310,12 @@ fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Mode
     for (at, (phase, change)) in changes.iter().enumerate() {
         let mut then = model.clone();
         then.name_next(change.serial);
-        let done = match phase {
+        let is_done = match phase {
             // What is left of a call that has made its object is a look at it.
             Phase::Found(_) if change.op.makes() => continue,
-            Phase::Found(id) => act_on(&mut then, &change.op, *id).is_some_and(|result| result.is_ok()),
-            Phase::Start => then.apply(&change.op, &Cred::default(), When::at(0)).is_ok(),
+            phase => done(&mut then, change, *phase),
         };
-        if done {
+        if is_done {
             done_already(&then, &[&changes[..at], &changes[at + 1..]].concat(), found);
             found.push(then);
         }
@@ -317,9 +327,9 @@ fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Mode
 fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Lost) -> Option<State> {
     let mut next = state.clone();
     let mut there = State { model, ..state.clone() };
-    let looks = looks_up(&event.op).is_some() && state.at[process].1 == Phase::Start;
     match take(&mut there, process, event, lost) {
-        Step::Goes(phase) if looks => next.at[process].1 = phase,
+        // It has looked only, or asked.
+        Step::Goes(phase) if !event.op.makes() || phase == Phase::Searched => next.at[process].1 = phase,
         Step::Ended if !event.changed() => {
             next.model.knows_numbers_of(&there.model);
             next.ended(process);
@@ -338,8 +348,9 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     };
     let model = &mut state.model;
     model.name_next(event.serial);
-    let cred = Cred::default();
-    let when = When::at(0);
+    model.set_searched(phase != Phase::Start);
+    let cred = &*event.cred;
+    let when = When::ANY;
     let result = event.end.as_ref().map(|(_, result)| result);
     // Who waits for no answer takes every one.
     let ends = |model: &mut Model, expect: Result<Expect, Errno>| match result {
@@ -359,39 +370,48 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
             }
         }
     };
+    if phase == Phase::Start && asks_to_search(event) {
+        let path = event.op.clone().paths_mut().into_iter().next().map(|(_, path)| path.clone()).unwrap_or_default();
+        return match model.may_search(cred, &path) {
+            Ok(()) => Step::Goes(Phase::Searched),
+            Err(errno) => ends(model, Err(errno)),
+        };
+    }
     let walk = match (&event.op, phase) {
-        (Op::Open { path, flags, .. }, Phase::Start) if flags & 0o100 != 0 => match model.walk(&cred, path) {
+        (_, Phase::Found(_) | Phase::Allowed(_)) => None,
+        (Op::Open { path, flags, .. }, _) if flags & 0o100 != 0 => match model.walk(cred, path) {
             Ok(_) if flags & 0o200 != 0 => return ends(model, Err(Errno::EEXIST)),
             Err(Errno::ENOENT) => {
-                let expect = model.apply(&event.op, &cred, when);
+                let expect = model.apply(&event.op, cred, when);
                 return ends(model, expect);
             }
             other => Some(other),
         },
-        (op, Phase::Start) => looks_up(op).map(|path| model.walk(&cred, path)),
-        _ => None,
+        (op, _) => op.object().map(|path| model.walk(cred, path)),
     };
     match walk {
         Some(Ok(id)) => return Step::Goes(Phase::Found(id)),
         Some(Err(errno)) => return ends(model, Err(errno)),
         None => {}
     }
-    if let Phase::Found(id) = phase {
-        return found(state, event, id, &ends);
+    if let Phase::Found(id) | Phase::Allowed(id) = phase {
+        return found(state, event, phase, id, &ends);
     }
     if let (Op::Rename { from, to, flags }, Some(Err(errno))) = (&event.op, result) {
         // Linux looks at both names, one after the other, before it asks.
-        let there = |path| model.walk(&cred, path).is_ok();
-        let nowhere = || model.parent(&cred, to).err() == Some(Errno::ENOENT);
+        let root = Cred::default();
+        let there = |path| model.walk(&root, path).is_ok();
+        let nowhere = || model.parent(&root, to).err() == Some(Errno::ENOENT);
         let so = match errno {
+            Errno::EACCES if [from, to].iter().any(|path| model.may_search(cred, path).is_err()) => true,
             Errno::ENOENT => !there(from) || nowhere() || (flags & 2 != 0 && !there(to)),
             Errno::EEXIST => flags & 1 != 0 && there(to),
-            other => model.clone().apply(&event.op, &cred, when) == Err(*other),
+            other => model.clone().apply(&event.op, cred, when) == Err(*other),
         };
         return if so { Step::Ended } else { Step::Not(format!("{} is not so", errno.name())) };
     }
     let file = event.op.fd().and_then(|fd| model.open_files().get(&fd)).map(|file| file.id);
-    let expect = model.apply(&event.op, &cred, when);
+    let expect = model.apply(&event.op, cred, when);
     if let (true, Ok(Expect::Inode(id)), Some(Ok(Got::Stat(stat)))) = (event.op.makes(), &expect, result) {
         return match model.ino_differs(*id, stat.ino) {
             None => Step::Goes(Phase::Found(*id)),
@@ -399,10 +419,19 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
         };
     }
     let step = ends(model, expect);
-    if let (Op::Write { .. } | Op::Ftruncate { .. }, Some(id), Step::Ended) = (&event.op, file, &step) {
+    if let (Op::Write { .. } | Op::Ftruncate { .. } | Op::Fallocate { .. }, Some(id), Step::Ended) =
+        (&event.op, file, &step)
+    {
         state.note(id, event.serial);
     }
     step
+}
+
+/// Whether the first step of a call is to ask whether its caller may search the directories of its path. Those of the first two levels are
+/// the group's, and stay as they are; of a rename the server asks, of both names at once.
+fn asks_to_search(event: &Event) -> bool {
+    let deep = |op: &mut Op| op.paths_mut().iter().any(|(_, path)| path.len() > 2);
+    event.cred.uid != 0 && !matches!(event.op, Op::Rename { .. }) && deep(&mut event.op.clone())
 }
 
 /// Whether it is one of these files that is open so.
@@ -410,8 +439,14 @@ fn reads(model: &Model, fd: u32, files: &BTreeSet<Id>) -> bool {
     model.open_files().get(&fd).is_some_and(|file| files.contains(&file.id))
 }
 
-/// The second step of a call, whose path led to an object.
-fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Result<Expect, Errno>) -> Step) -> Step {
+/// A later step of a call, whose path led to an object.
+fn found(
+    state: &mut State,
+    event: &Event,
+    phase: Phase,
+    id: Id,
+    ends: &dyn Fn(&mut Model, Result<Expect, Errno>) -> Step,
+) -> Step {
     let model = &mut state.model;
     if model.get(id).is_none() {
         // Linux looks at what it has found by a name, though that has gone since; and a directory that was removed lists nothing.
@@ -425,7 +460,13 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
         }
         return Step::Not("what it looked up is not there".to_owned());
     }
-    let Some(expect) = act_on(model, &event.op, id) else {
+    if let (Phase::Found(_), Some(answer)) = (phase, asked(model, event, id)) {
+        return match answer {
+            Ok(()) => Step::Goes(Phase::Allowed(id)),
+            Err(errno) => ends(model, Err(errno)),
+        };
+    }
+    let Some(expect) = act_on(model, event, phase, id) else {
         return Step::Not(format!("{} has one step", event.op.show()));
     };
     let step = ends(model, expect);
@@ -444,35 +485,61 @@ fn found(state: &mut State, event: &Event, id: Id, ends: &dyn Fn(&mut Model, Res
     step
 }
 
+/// What Linux, or an `opendir`, says of a caller's rights before it goes on with what a path led to; `None`: it asks nothing.
+fn asked(model: &mut Model, event: &Event, id: Id) -> Option<Result<(), Errno>> {
+    let cred = &*event.cred;
+    match &event.op {
+        _ if cred.uid == 0 => None,
+        Op::Setxattr { .. } | Op::Removexattr { .. } => Some(model.may_xattr(cred, id, 2)),
+        Op::Getxattr { .. } => Some(model.may_xattr(cred, id, 4)),
+        Op::List { .. } if model.inode(id).is_dir() => Some(model.access_found(cred, id, 4).map(drop)),
+        Op::Link { to, .. } => {
+            model.set_searched(false);
+            let answer = model.may_search(cred, to);
+            model.set_searched(true);
+            Some(answer)
+        }
+        _ => None,
+    }
+}
+
 /// What a call does to the object that its path led to; `None`: it goes by names only, or the object is not there.
-fn act_on(model: &mut Model, op: &Op, id: Id) -> Option<Result<Expect, Errno>> {
-    let cred = Cred::default();
-    let when = When::at(0);
+fn act_on(model: &mut Model, event: &Event, phase: Phase, id: Id) -> Option<Result<Expect, Errno>> {
+    let root = Cred::default();
+    let when = When::ANY;
+    // Whether its caller may was asked already, but of the directory of a new name.
+    let cred = if matches!(phase, Phase::Allowed(_)) { &root } else { &*event.cred };
     model.get(id)?;
-    Some(match op {
+    Some(match &event.op {
         Op::Stat { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink { .. } => Ok(Expect::Inode(id)),
         Op::Readlink { .. } => match &model.inode(id).body {
             crate::model::Body::Symlink(target) => Ok(Expect::Data(target.clone())),
             _ => Err(Errno::EINVAL),
         },
         Op::List { .. } => model.list_found(id),
-        Op::Chmod { mode, .. } => {
-            model.chmod_found(id, *mode);
-            Ok(Expect::Done)
-        }
-        Op::Truncate { size, .. } => model.truncate_found(&cred, id, *size, when),
         Op::Open { flags, fd, .. } => match model.inode(id).is_dir() && flags & 0o100 != 0 {
             true => Err(Errno::EISDIR),
-            false => model.open_found(&cred, id, *flags, *fd, when),
+            false => model.open_found(cred, id, *flags, *fd, when),
         },
-        Op::Link { to, .. } => model.link_found(&cred, id, to, when),
+        Op::Link { to, .. } => model.link_found(&event.cred, id, to, when),
+        op if op.object().is_some() => model.apply_found(op, cred, id, when),
         _ => return None,
     })
+}
+
+/// Does what is left of a change in a state: whether that went well there.
+fn done(model: &mut Model, event: &Event, phase: Phase) -> bool {
+    model.set_searched(true);
+    match phase {
+        Phase::Found(id) | Phase::Allowed(id) => act_on(model, event, phase, id).is_some_and(|result| result.is_ok()),
+        Phase::Start | Phase::Searched => model.apply(&event.op, &event.cred, When::ANY).is_ok(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Path;
     use crate::program::name;
 
     fn path(text: &str) -> Path {
@@ -481,7 +548,7 @@ mod tests {
 
     fn event(serial: u32, from: u64, op: Op, end: Option<(u64, Outcome)>) -> Event {
         let end = end.map(|(to, outcome)| (Instant(to), outcome));
-        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
+        Event { serial, from: Instant(from), end, ..Event::of(op) }
     }
 
     fn begin() -> Model {
@@ -567,6 +634,92 @@ mod tests {
         bad(stat("e"), Err(Errno::ENOENT), "the rename did not touch this name");
         bad(Op::Rmdir { path: path("f") }, Err(Errno::ENOTEMPTY), "nothing was in it");
         bad(Op::Rmdir { path: path("e") }, Err(Errno::ENOENT), "nor that one");
+    }
+
+    fn for_user(event: Event) -> Event {
+        Event { cred: Rc::new(crate::program::user()), ..event }
+    }
+
+    /// Somebody asks for the rights of a user, and is answered by what they were while he asked.
+    #[test]
+    fn who_may_is_judged_by_what_was_so_meanwhile() {
+        let chmod =
+            |from| event(100, from, Op::Chmod { path: path("d"), mode: 0o777 }, Some((from + 1, Ok(Got::Done))));
+        let mkdir = |at: u64, outcome| for_user(event(101, at, Op::Mkdir { path: path("d/f"), mode: 0o755 }, outcome));
+        let verdict = |at, outcome: Outcome| {
+            search(&begin(), &[vec![chmod(5)], vec![mkdir(at, Some((at + 3, outcome)))]], &Lost::default(), 1000)
+        };
+        let made = || {
+            let stat =
+                client::api::Stat { ino: 9, mode: crate::model::S_IFDIR | 0o755, nlink: 2, ..Default::default() };
+            Ok(Got::Stat(client::api::Stat { uid: 1000, gid: 1000, ..stat }))
+        };
+        assert_eq!(verdict(1, Err(Errno::EACCES)), Verdict::Good);
+        assert_eq!(verdict(4, Err(Errno::EACCES)), Verdict::Good);
+        assert_eq!(verdict(4, made()), Verdict::Good);
+        assert_eq!(verdict(7, made()), Verdict::Good);
+        let bad = |verdict, why: &str| assert!(matches!(verdict, Verdict::Bad(_)), "{why}");
+        bad(verdict(1, made()), "he may not yet");
+        bad(verdict(7, Err(Errno::EACCES)), "he may by then");
+        bad(verdict(4, Err(Errno::EPERM)), "that is no answer to this");
+    }
+
+    /// Linux asks whether somebody may search a directory, and what is done in it comes later.
+    #[test]
+    fn a_path_is_searched_before_something_is_done_there() {
+        let mode = |serial, from, mode| {
+            event(serial, from, Op::Chmod { path: path("d/n"), mode }, Some((from + 1, Ok(Got::Done))))
+        };
+        let begin = || {
+            let mut model = begin();
+            for at in ["d/n", "d/n/f"] {
+                let made = model.apply(&Op::Mkdir { path: path(at), mode: 0o755 }, &Cred::default(), When::ANY);
+                assert!(made.is_ok());
+            }
+            model
+        };
+        let stat = client::api::Stat { ino: 9, mode: crate::model::S_IFDIR | 0o755, nlink: 2, ..Default::default() };
+        let look = |from| {
+            for_user(event(109, from, Op::Stat { path: path("d/n/f") }, Some((30, Ok(Got::Stat(stat.clone()))))))
+        };
+        let verdict = |from| search(&begin(), &[vec![mode(100, 10, 0o700)], vec![look(from)]], &Lost::default(), 1000);
+        assert_eq!(verdict(5), Verdict::Good, "he was let in before");
+        assert!(matches!(verdict(12), Verdict::Bad(_)), "he was not let in");
+    }
+
+    /// A time that somebody set is shown until somebody changes it, and an attribute has the value that was given last.
+    #[test]
+    fn what_was_set_is_shown() {
+        let time = |ns| client::api::SetTime::At(ns);
+        let utimens = Op::Utimens { path: path("d"), atime: None, mtime: Some(time(77)) };
+        let utimens = event(100, 1, utimens, Some((2, Ok(Got::Done))));
+        let link = Op::Symlink { path: path("d/f"), target: proto::Bytes::from_static(b"x") };
+        let stat_of_link = client::api::Stat { ino: 8, mode: 0o120_777, nlink: 1, size: 1, ..Default::default() };
+        let fill = event(101, 5, link, Some((6, Ok(Got::Stat(stat_of_link)))));
+        let stat = |mtime_ns| {
+            let stat =
+                client::api::Stat { ino: 9, mode: crate::model::S_IFDIR | 0o755, nlink: 2, ..Default::default() };
+            let got = Ok(Got::Stat(client::api::Stat { mtime_ns, ..stat }));
+            event(102, 10, Op::Stat { path: path("d") }, Some((11, got)))
+        };
+        let value = |text: &'static str| proto::Bytes::from_static(text.as_bytes());
+        let set = |serial, from, text| {
+            let op = Op::Setxattr { path: path("d"), name: value("user.a"), value: value(text), flags: 0 };
+            event(serial, from, op, Some((from + 1, Ok(Got::Done))))
+        };
+        let get =
+            |outcome| event(105, 10, Op::Getxattr { path: path("d"), name: value("user.a") }, Some((11, outcome)));
+        let verdict = |calls: Vec<Event>| search(&begin(), &[calls], &Lost::default(), 1000);
+        let bad = |calls: Vec<Event>| assert!(matches!(verdict(calls), Verdict::Bad(_)));
+        assert_eq!(verdict(vec![utimens.clone(), stat(77)]), Verdict::Good);
+        bad(vec![utimens.clone(), stat(78)]);
+        assert_eq!(verdict(vec![utimens, fill, stat(78)]), Verdict::Good);
+        assert_eq!(
+            verdict(vec![set(103, 1, "old"), set(104, 3, "new"), get(Ok(Got::Data(value("new"))))]),
+            Verdict::Good
+        );
+        bad(vec![set(103, 1, "old"), set(104, 3, "new"), get(Ok(Got::Data(value("old"))))]);
+        bad(vec![set(103, 1, "old"), get(Err(Errno::ENODATA))]);
     }
 
     /// And may as well not have.

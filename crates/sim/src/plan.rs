@@ -105,6 +105,43 @@ pub struct DiskFaults {
     pub leaves_max: u64,
 }
 
+/// What processes in shared groups do beside making, renaming and removing names, and appending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SharedCalls {
+    /// Of 100 calls so many are made by users who are not root.
+    pub user_percent: u64,
+    /// Extended attributes.
+    pub xattrs: bool,
+    /// Owners, permission bits of all kinds, times, `access`.
+    pub owners: bool,
+    /// Pipes, sockets and devices.
+    pub specials: bool,
+    /// Space is allocated, and holes are punched.
+    pub ranges: bool,
+    /// Files are opened with `O_DIRECT`, too.
+    pub direct: bool,
+}
+
+impl SharedCalls {
+    /// Every kind, and users.
+    pub const ALL: SharedCalls =
+        SharedCalls { user_percent: 40, xattrs: true, owners: true, specials: true, ranges: true, direct: true };
+
+    /// From a stream of its own.
+    fn draw(seed: u64) -> SharedCalls {
+        let mut rng = Rng::new(seed ^ 0x54a2_ed00);
+        let rng = &mut rng;
+        SharedCalls {
+            user_percent: pick(rng, &[(2, 0), (1, 20), (1, 60)]),
+            xattrs: rng.chance(1, 3),
+            owners: rng.chance(1, 3),
+            specials: rng.chance(1, 3),
+            ranges: rng.chance(1, 3),
+            direct: rng.chance(1, 3),
+        }
+    }
+}
+
 /// Clients of a run.
 pub const CLIENTS_MAX: usize = 8;
 
@@ -125,6 +162,8 @@ pub struct Plan {
     pub calls: u32,
     /// Groups of processes that share a directory.
     pub groups: usize,
+    /// What these do beside the usual.
+    pub shared: SharedCalls,
     /// Groups of processes that write at different places of a file.
     pub writers: usize,
     /// All targets live and die together.
@@ -203,6 +242,11 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
+        Plan::before_shared_calls(seed).with_shared_calls()
+    }
+
+    /// The same as earlier versions drew it: processes that share directories make names, append and look.
+    pub fn before_shared_calls(seed: u64) -> Plan {
         Plan::before_disturbances(seed).with_disturbances().with_signals().perhaps_quiet()
     }
 
@@ -249,6 +293,7 @@ impl Plan {
             processes: rng.range(1, 4) as usize,
             calls: rng.range(20, 160) as u32,
             groups: rng.below(3) as usize,
+            shared: SharedCalls::default(),
             writers: 0,
             one_server: rng.chance(1, 3),
             network: pick(rng, &[(3, Span::us(20, 60)), (2, Span::us(20, 500)), (1, Span::us(100, 20_000))]),
@@ -374,6 +419,11 @@ impl Plan {
         self
     }
 
+    /// From a stream of its own.
+    fn with_shared_calls(self) -> Plan {
+        Plan { shared: SharedCalls::draw(self.seed), ..self }
+    }
+
     /// Signals, from a stream of their own. Not where disks are full or fail: a program that is killed in the middle of trying again has done
     /// a part. Nor where clients are evicted or unmount: a killed program asks nobody what was lost with them.
     fn with_signals(mut self) -> Plan {
@@ -428,6 +478,7 @@ impl Plan {
             processes: 0,
             calls: 0,
             groups: 0,
+            shared: SharedCalls::default(),
             writers: 0,
             one_server: false,
             network: Span::us(40, 60),
@@ -459,6 +510,11 @@ impl Plan {
             disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
             signals: 0,
         }
+    }
+
+    /// The same with processes that share directories and files and make these calls, and nothing else.
+    pub fn calls(seed: u64, shared: SharedCalls) -> Plan {
+        Plan { shared, groups: 16, ..Plan::still(seed) }
     }
 
     /// The same with processes that share directories and files, and nothing else.

@@ -101,6 +101,12 @@ fn no_oracle_is_blind() {
         ("canary-listing", "lists "),
         ("canary-living", "did not happen one after another"),
         ("canary-dead", "did not happen one after another"),
+        ("canary-attributes", "did not happen one after another"),
+        ("canary-owners", "did not happen one after another"),
+        ("canary-times", "it was set to"),
+        ("canary-rights", "did not happen one after another"),
+        ("canary-specials", "did not happen one after another"),
+        ("canary-ranges", "did not happen one after another"),
         ("canary-told", "can leave (told: {})"),
     ] {
         let settings = sim::Settings {

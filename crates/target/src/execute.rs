@@ -5,6 +5,7 @@ use core::time::Duration;
 use dlm::ExportId;
 use dlm::server::LockEvent;
 use proto::frame::flags;
+use proto::msg::EnqueueReq;
 use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
 use rpc::server::{Dirty, SlotRecord};
 use store::{Room, RoomFor};
@@ -493,6 +494,23 @@ impl Machine {
                 op.memo().sleep = Some(now + time);
                 self.add_timer(now + time, Timer::Wake(id));
                 false
+            }
+        }
+    }
+
+    /// Lock requests that their client does not want any more, and that have not come as far as the lock manager: something that they need is
+    /// being loaded. They would begin to wait when that is there.
+    pub(crate) fn refuse_enqueues(&mut self, handle: Handle, cookies: &[u64]) {
+        if cookies.is_empty() {
+            return;
+        }
+        let enqueues =
+            |op: &&mut Op| op.export.0 == handle.0 && op.asked.opcode == Opcode::LdlmEnqueue as u16 && !op.used_locks;
+        for op in self.ops.values_mut().chain(&mut self.throttled).filter(enqueues) {
+            let Work::Request(request) = &op.work else { continue };
+            if request.frame.decode::<EnqueueReq>().is_ok_and(|request| cookies.contains(&request.cookie)) {
+                stdx::mark!("target.enqueue_refused_early");
+                op.memo().enqueued = Some(Err(Errno::EINTR));
             }
         }
     }

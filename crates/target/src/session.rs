@@ -129,6 +129,7 @@ impl<S: Service> Target<S> {
                 Some(Opcode::LdlmCancel) => {
                     if let Ok(request) = frame.decode::<CancelReq>() {
                         self.m.locks.cancel(self.m.now, ExportId(handle.0), &request);
+                        self.m.refuse_enqueues(handle, &request.waiting_cookies);
                     }
                     self.m.done(handle, &frame.header);
                 }

@@ -761,3 +761,26 @@ fn a_file_that_got_other_objects_gets_the_same_in_a_replay_whatever_moved_beside
     let op = SetlayoutOp { fid: file, kind: SetlayoutKind::Leave as i32, layout: Some(elsewhere), lvb };
     assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::ESTALE));
 }
+
+/// The file is not in memory when the lock is asked for, so the request has not come as far as the queue when it is not wanted any more.
+#[test]
+fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
+    let mut w = World::new();
+    let file = w.mknod(Fid::ROOT, "file");
+    w.sync();
+    w.crash();
+    w.reconnect(0);
+    w.recovered(0);
+    let (cookie, end) = (w.cookie(0), u64::MAX);
+    let policy = Some(Policy::Flock(Flock { owner: 1, end, ..Flock::default() }));
+    let resource = Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(file) };
+    let request = EnqueueReq { resource, mode: LockMode::Pw as i32, cookie, policy, ..EnqueueReq::default() };
+    let asked = w.send(0, Opcode::LdlmEnqueue, Tag(0), &request, Bytes::new(), 0);
+    let cancel = CancelReq { handles: Vec::new(), waiting_cookies: vec![cookie] };
+    w.send(0, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
+    let loads = w.loads;
+    let answer = w.wait(0, asked).expect("an answer");
+    assert!(w.loads > loads, "it was in memory");
+    assert_eq!(answer.header.status, -Errno::EINTR.raw());
+    w.check();
+}

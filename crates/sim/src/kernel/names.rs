@@ -4,7 +4,7 @@ use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, Stat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno, Fid};
 
-use super::{Fd, Kernel, Name, S_IFDIR, S_IFLNK, S_IFMT, Sys, odd};
+use super::{Fd, Kernel, Name, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Sys, odd};
 use crate::sched::Fail;
 
 /// A path from the root, component by component.
@@ -220,6 +220,15 @@ impl Kernel {
         })
     }
 
+    /// Asks for names to be removed or renamed. If the program was killed meanwhile nobody knows whether they were: Linux forgets them.
+    async fn ask_about(&self, cred: &Cred, call: Call, names: &[(u64, &Bytes)]) -> Sys<Answer> {
+        let answer = self.ask(cred, call).await;
+        if let Err(Fail::Killed | Fail::Errno(Errno::EINTR | Errno::ENOENT)) = answer {
+            names.iter().for_each(|(dir, name)| self.drop_name(*dir, name));
+        }
+        answer
+    }
+
     /// `unlink` and `rmdir`.
     pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> Sys<()> {
         fresh_if_stale!(self, fresh => {
@@ -237,7 +246,7 @@ impl Kernel {
             } else {
                 Call::Unlink { parent: dir, name: name.clone() }
             };
-            self.ask(cred, call).await?;
+            self.ask_about(cred, call, &[(dir, name)]).await?;
             self.touched(dir);
             if blind {
                 self.touched_blindly();
@@ -278,7 +287,7 @@ impl Kernel {
                 new_name: new_name.clone(),
                 flags,
             };
-            self.ask(cred, call).await?;
+            self.ask_about(cred, call, &[(dir, name), (new_dir, new_name)]).await?;
             if blind {
                 // Nobody looked what was there: it may have been another name of the same file.
                 self.touched(dir);
@@ -348,7 +357,7 @@ impl Kernel {
             if set.size.is_some() {
                 match self.inode(ino, |inode| inode.kind) {
                     S_IFDIR => return_err(Errno::EISDIR)?,
-                    super::S_IFREG => {}
+                    S_IFREG => {}
                     _ => return_err(Errno::EINVAL)?,
                 }
             }
@@ -390,7 +399,7 @@ impl Kernel {
     async fn create(&self, cred: &Cred, path: &Path, how: OpenHow, fresh: bool) -> Sys<Fd> {
         let (dir, name) = self.parent(cred, path, fresh).await?;
         let gate = self.gate(dir, true).await;
-        if !how.blind
+        if (fresh || !how.blind)
             && let Some(ino) = self.look(cred, dir, name, fresh).await?
         {
             drop(gate);
@@ -423,9 +432,16 @@ impl Kernel {
 
     async fn open_inode(&self, cred: &Cred, ino: u64, flags: u32) -> Sys<Fd> {
         match self.inode(ino, |inode| inode.kind) {
+            S_IFREG => {}
             S_IFDIR if flags & O_ACCMODE != 0 || flags & O_TRUNC != 0 => return Err(Errno::EISDIR.into()),
             S_IFLNK => return Err(Errno::ELOOP.into()),
-            _ => {}
+            kind => {
+                // A pipe or device is none of the file system's business: whoever may open it finds nobody at its other end. And
+                // programs want no directories where they open files.
+                let mask = [4, 2, 6, 6][(flags & O_ACCMODE) as usize] | if flags & O_TRUNC != 0 { 2 } else { 0 };
+                self.permission(cred, ino, mask).await?;
+                return Err(if kind == S_IFDIR { Errno::EISDIR } else { Errno::ENXIO }.into());
+            }
         }
         match self.ask(cred, Call::Open { ino, flags }).await? {
             Answer::Opened { fh, keep_cache, direct_io, no_flush } => {
@@ -537,7 +553,11 @@ impl Kernel {
         fresh_if_stale!(self, fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             let call = call(ino);
+            let kind = self.inode(ino, |inode| inode.kind);
+            let has_user = ino == 1 || matches!(kind, S_IFREG | S_IFDIR);
             match &call {
+                Call::Setxattr { .. } | Call::Removexattr { .. } if !has_user => return_err(Errno::EPERM)?,
+                Call::Getxattr { .. } if !has_user => return_err(Errno::ENODATA)?,
                 Call::Setxattr { .. } | Call::Removexattr { .. } => {
                     self.xattr_sticky(cred, ino).await?;
                     self.permission(cred, ino, 2).await?;

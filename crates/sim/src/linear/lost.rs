@@ -15,7 +15,7 @@ use std::rc::Rc;
 use proto::Errno;
 use stdx::Instant;
 
-use super::{Cred, Event, Phase, State, When, act_on};
+use super::{Event, Phase, State};
 use crate::model::{Expect, Got, Id, Model, Op};
 
 /// What the search allows for beside the order of calls.
@@ -62,7 +62,7 @@ impl State {
         let there = |model: &Model| model.get(Id(event.serial)).is_some();
         let made = there(&self.model) && !there(&before.model);
         let file = match (&event.op, phase) {
-            (Op::Write { fd, .. } | Op::Ftruncate { fd, .. }, _) => {
+            (Op::Write { fd, .. } | Op::Ftruncate { fd, .. } | Op::Fallocate { fd, .. }, _) => {
                 before.model.open_files().get(fd).map(|file| file.id)
             }
             (Op::Truncate { .. }, Phase::Found(id)) => Some(id),
@@ -141,10 +141,7 @@ fn replayed<'e>(
     for effect in kept {
         let event = &processes[effect.process][effect.call];
         model.name_next(event.serial);
-        let done = match effect.phase {
-            Phase::Found(id) => act_on(&mut model, &event.op, id).is_some_and(|result| result.is_ok()),
-            Phase::Start => model.apply(&event.op, &Cred::default(), When::at(0)).is_ok(),
-        };
+        let done = super::done(&mut model, event, effect.phase);
         // What goes through an open file that is lost goes nowhere. That a file is open makes it no more durable than it was.
         let opens = matches!(event.op, Op::Open { .. }) && !effect.made;
         let stands =
@@ -191,6 +188,7 @@ pub(super) fn blurred(
     match (expect, &mut result) {
         (Ok(Expect::Inode(id)), Ok(Got::Stat(stat))) if model.inode(*id).is_file() && torn(*id) => {
             stat.size = model.inode(*id).data().len() as u64;
+            stat.mtime_ns = model.inode(*id).mtime.from;
         }
         (Ok(Expect::Entries(want)), Ok(Got::Entries(entries))) => {
             for entry in entries {
@@ -208,7 +206,7 @@ pub(super) fn blurred(
 mod tests {
     use super::*;
     use crate::linear::{Verdict, search};
-    use crate::model::{Path, S_IFREG};
+    use crate::model::{Path, S_IFREG, When};
     use crate::program::name;
 
     fn path(text: &str) -> Path {
@@ -217,7 +215,7 @@ mod tests {
 
     fn event(serial: u32, client: usize, from: u64, op: Op, outcome: Result<Got, Errno>) -> Event {
         let (from, end) = (Instant(from), Some((Instant(from + 1), outcome)));
-        Event { op, serial, client, from, end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
+        Event { serial, client, from, end, ..Event::of(op) }
     }
 
     fn made(serial: u32, client: usize, from: u64, at: &str) -> Event {

@@ -156,7 +156,11 @@ impl Model {
         {
             return Some(format!("device {:x}, expected {rdev:x}", stat.rdev));
         }
-        if !times || self.shared {
+        if self.shared {
+            let differs = times && !inode.mtime.holds(stat.mtime_ns);
+            return differs.then(|| format!("mtime {}, it was set to {}", stat.mtime_ns, inode.mtime.from));
+        }
+        if !times {
             return None;
         }
         // The times of a write go with its bytes.

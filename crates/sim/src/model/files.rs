@@ -70,7 +70,14 @@ impl Model {
             Body::Symlink(_) => return Err(Errno::ELOOP),
             _ => {}
         }
-        may(inode, cred, mask).map(|()| id)
+        may(inode, cred, mask)?;
+        match inode.body {
+            // What comes next is its driver's, or that of whoever waits at its other end: there is none.
+            Body::Special { .. } => Err(Errno::ENXIO),
+            // Programs want no directories where they open files.
+            Body::Directory { .. } => Err(Errno::EISDIR),
+            _ => Ok(id),
+        }
     }
 
     pub(super) fn close(&mut self, fd: u32) -> Outcome {
@@ -143,8 +150,8 @@ impl Model {
         }
     }
 
-    pub(super) fn truncate(&mut self, cred: &Cred, path: &Path, size: u64, when: When) -> Outcome {
-        let id = self.walk(cred, path)?;
+    /// Cuts an object that a path led to.
+    pub fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: When) -> Outcome {
         match self.inode(id).body {
             Body::Directory { .. } => return Err(Errno::EISDIR),
             Body::File(_) => {}

@@ -43,6 +43,9 @@ pub struct When {
 }
 
 impl When {
+    /// At any time.
+    pub const ANY: When = When { from: i64::MIN, to: i64::MAX };
+
     /// Exactly then.
     pub fn at(ns: i64) -> When {
         When { from: ns, to: ns }
@@ -136,6 +139,8 @@ pub struct Model {
     inos: BTreeMap<Id, u64>,
     /// Several processes share it; see [`shared`].
     shared: bool,
+    /// Who makes a call may search every directory.
+    searched: bool,
     /// What clients gave up: bytes that may be older ones, and if they were the last, not be there.
     lost: BTreeMap<Id, Vec<Range<u64>>>,
 }
@@ -176,7 +181,15 @@ impl Model {
             body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
         };
         let inodes = BTreeMap::from([(ROOT, Rc::new(root))]);
-        Model { inodes, open: BTreeMap::new(), next: 1, inos: BTreeMap::new(), shared: false, lost: BTreeMap::new() }
+        Model {
+            inodes,
+            open: BTreeMap::new(),
+            next: 1,
+            inos: BTreeMap::new(),
+            shared: false,
+            searched: false,
+            lost: BTreeMap::new(),
+        }
     }
 
     /// An inode that exists.
@@ -290,15 +303,18 @@ impl Model {
             Op::Stat { path } => self.stat(cred, path),
             Op::Readlink { path } => self.readlink(cred, path),
             Op::List { path, .. } => self.list(cred, path),
-            Op::Chmod { path, mode } => self.chmod(cred, path, *mode, when),
-            Op::Chown { path, uid, gid } => self.chown(cred, path, *uid, *gid, when),
-            Op::Utimens { path, atime, mtime } => self.utimens(cred, path, *atime, *mtime, when),
-            Op::Access { path, mask } => self.access(cred, path, *mask),
-            Op::Setxattr { path, name, value, flags } => self.setxattr(cred, path, name, value, *flags, when),
-            Op::Getxattr { path, name } => self.getxattr(cred, path, name),
-            Op::Listxattr { path } => self.listxattr(cred, path),
-            Op::Removexattr { path, name } => self.removexattr(cred, path, name, when),
-            Op::Truncate { path, size } => self.truncate(cred, path, *size, when),
+            Op::Chmod { .. }
+            | Op::Chown { .. }
+            | Op::Utimens { .. }
+            | Op::Access { .. }
+            | Op::Setxattr { .. }
+            | Op::Getxattr { .. }
+            | Op::Listxattr { .. }
+            | Op::Removexattr { .. }
+            | Op::Truncate { .. } => {
+                let id = op.object().map_or(Ok(ROOT), |path| self.walk(cred, path))?;
+                self.apply_found(op, cred, id, when)
+            }
             Op::Open { path, flags, mode, fd } => self.open(cred, path, *flags, *mode, *fd, when),
             Op::Close { fd } => self.close(*fd),
             Op::Read { fd, offset, length } => self.read(*fd, *offset, *length),
@@ -313,6 +329,22 @@ impl Model {
             Op::PathToFid { path } => self.walk(cred, path).map(Expect::Inode),
             Op::SetStripe { path, .. } => self.set_stripe(cred, path, when),
             Op::Migrate { path, .. } => self.migrate(cred, path),
+        }
+    }
+
+    /// The same of a call about one object, where its path has led to that.
+    pub fn apply_found(&mut self, op: &Op, cred: &Cred, id: Id, when: When) -> Result<Expect, Errno> {
+        match op {
+            Op::Chmod { mode, .. } => self.chmod_found(cred, id, *mode, when),
+            Op::Chown { uid, gid, .. } => self.chown_found(cred, id, *uid, *gid, when),
+            Op::Utimens { atime, mtime, .. } => self.utimens_found(cred, id, *atime, *mtime, when),
+            Op::Access { mask, .. } => self.access_found(cred, id, *mask),
+            Op::Setxattr { name, value, flags, .. } => self.setxattr_found(cred, id, (name, value), *flags, when),
+            Op::Getxattr { name, .. } => self.getxattr_found(cred, id, name),
+            Op::Listxattr { .. } => self.listxattr_found(id),
+            Op::Removexattr { name, .. } => self.removexattr_found(cred, id, name, when),
+            Op::Truncate { size, .. } => self.truncate_found(cred, id, *size, when),
+            _ => unreachable!("{} is about names", op.name()),
         }
     }
 

@@ -24,7 +24,18 @@ impl Model {
         if !self.inode(dir).is_dir() {
             return Err(Errno::ENOTDIR);
         }
+        if self.searched {
+            return Ok(());
+        }
         may(self.inode(dir), cred, EXECUTE)
+    }
+
+    /// Whether somebody may search the directories of a path, as far as they are there.
+    pub fn may_search(&self, cred: &Cred, path: &Path) -> Result<(), Errno> {
+        match self.parent(cred, path) {
+            Err(Errno::EACCES) => Err(Errno::EACCES),
+            _ => Ok(()),
+        }
     }
 
     /// Where a path leads; a link at its end is not followed.
@@ -284,8 +295,8 @@ impl Model {
         Ok(Expect::Entries(self.entries(id).iter().map(|(name, id)| (name.clone(), *id)).collect()))
     }
 
-    pub(super) fn chmod(&mut self, cred: &Cred, path: &Path, mode: u32, when: When) -> Outcome {
-        let id = self.walk(cred, path)?;
+    /// `chmod` of an object that a path led to.
+    pub fn chmod_found(&mut self, cred: &Cred, id: Id, mode: u32, when: When) -> Outcome {
         if !is_owner(self.inode(id), cred) {
             return Err(Errno::EPERM);
         }
@@ -296,15 +307,8 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    pub(super) fn chown(
-        &mut self,
-        cred: &Cred,
-        path: &Path,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        when: When,
-    ) -> Outcome {
-        let id = self.walk(cred, path)?;
+    /// `chown`, likewise.
+    pub fn chown_found(&mut self, cred: &Cred, id: Id, uid: Option<u32>, gid: Option<u32>, when: When) -> Outcome {
         let inode = self.inode(id);
         let same_owner = cred.uid == inode.uid;
         let uid_ok = uid.is_none_or(|uid| cred.uid == 0 || (same_owner && uid == inode.uid));
@@ -323,15 +327,15 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    pub(super) fn utimens(
+    /// `utimensat`, likewise.
+    pub fn utimens_found(
         &mut self,
         cred: &Cred,
-        path: &Path,
+        id: Id,
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
         when: When,
     ) -> Outcome {
-        let id = self.walk(cred, path)?;
         let now = (atime, mtime) == (Some(SetTime::Now), Some(SetTime::Now));
         if !is_owner(self.inode(id), cred) {
             if !now {
@@ -354,8 +358,8 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    pub(super) fn access(&mut self, cred: &Cred, path: &Path, mask: u32) -> Outcome {
-        let id = self.walk(cred, path)?;
+    /// `access`, likewise.
+    pub fn access_found(&self, cred: &Cred, id: Id, mask: u32) -> Outcome {
         may(self.inode(id), cred, mask).map(|()| Expect::Done)
     }
 
@@ -390,26 +394,28 @@ impl Model {
 
     // --- extended attributes of the user's kind ---
 
-    fn for_xattr(&self, cred: &Cred, path: &Path, mask: u32) -> Result<Id, Errno> {
-        let id = self.walk(cred, path)?;
+    /// Whether somebody may read or write the attributes of an object.
+    pub fn may_xattr(&self, cred: &Cred, id: Id, mask: u32) -> Result<(), Errno> {
         let inode = self.inode(id);
+        if !inode.is_dir() && !inode.is_file() {
+            return Err(if mask == WRITE { Errno::EPERM } else { Errno::ENODATA });
+        }
         if mask == WRITE && inode.is_dir() && inode.mode & S_ISVTX != 0 && !is_owner(inode, cred) {
             return Err(Errno::EPERM);
         }
-        may(inode, cred, mask)?;
-        Ok(id)
+        may(inode, cred, mask)
     }
 
-    pub(super) fn setxattr(
+    /// `setxattr` of an object that a path led to.
+    pub fn setxattr_found(
         &mut self,
         cred: &Cred,
-        path: &Path,
-        name: &Bytes,
-        value: &Bytes,
+        id: Id,
+        (name, value): (&Bytes, &Bytes),
         flags: u32,
         when: When,
     ) -> Outcome {
-        let id = self.for_xattr(cred, path, WRITE)?;
+        self.may_xattr(cred, id, WRITE)?;
         let there = self.inode(id).xattrs.contains_key(name);
         match (flags, there) {
             (1, true) => return Err(Errno::EEXIST),
@@ -422,18 +428,20 @@ impl Model {
         Ok(Expect::Done)
     }
 
-    pub(super) fn getxattr(&mut self, cred: &Cred, path: &Path, name: &Bytes) -> Outcome {
-        let id = self.for_xattr(cred, path, READ)?;
+    /// `getxattr`, likewise.
+    pub fn getxattr_found(&self, cred: &Cred, id: Id, name: &Bytes) -> Outcome {
+        self.may_xattr(cred, id, READ)?;
         self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
     }
 
-    pub(super) fn listxattr(&mut self, cred: &Cred, path: &Path) -> Outcome {
-        let id = self.walk(cred, path)?;
+    /// `listxattr`, likewise.
+    pub fn listxattr_found(&self, id: Id) -> Outcome {
         Ok(Expect::Names(self.inode(id).xattrs.keys().cloned().collect()))
     }
 
-    pub(super) fn removexattr(&mut self, cred: &Cred, path: &Path, name: &Bytes, when: When) -> Outcome {
-        let id = self.for_xattr(cred, path, WRITE)?;
+    /// `removexattr`, likewise.
+    pub fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
+        self.may_xattr(cred, id, WRITE)?;
         if !self.inode(id).xattrs.contains_key(name) {
             return Err(Errno::ENODATA);
         }

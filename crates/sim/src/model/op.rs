@@ -108,6 +108,27 @@ impl Op {
         }
     }
 
+    /// The path to the one object that it is about, which the call looks up before it does anything.
+    pub fn object(&self) -> Option<&Path> {
+        match self {
+            Op::Stat { path }
+            | Op::Readlink { path }
+            | Op::List { path, .. }
+            | Op::Chmod { path, .. }
+            | Op::Chown { path, .. }
+            | Op::Utimens { path, .. }
+            | Op::Access { path, .. }
+            | Op::Setxattr { path, .. }
+            | Op::Getxattr { path, .. }
+            | Op::Listxattr { path }
+            | Op::Removexattr { path, .. }
+            | Op::Truncate { path, .. }
+            | Op::Open { path, .. }
+            | Op::Link { from: path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
     /// The open file that it goes through.
     pub fn fd(&self) -> Option<u32> {
         match self {

@@ -2,7 +2,7 @@
 //!
 //! A call that goes by a path is two steps then: the path leads to an object, and something is done to that object, which
 //! may have lost its name in between. So the second steps are offered on their own, objects stay known after their last
-//! name and close, and times, which follow the clocks of several clients, do not count.
+//! name and close, and of times, which follow the clocks of several clients, only one counts that somebody has set and nobody has changed since.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 
@@ -10,6 +10,7 @@ use proto::Errno;
 use proto::msg::Cred;
 use stdx::KeyedHash;
 
+use super::access::{EXECUTE, WRITE, may};
 use super::{Body, Expect, Id, Model, OpenFile, Path, When};
 
 type Outcome = Result<Expect, Errno>;
@@ -19,6 +20,11 @@ impl Model {
     pub fn into_shared(mut self) -> Model {
         self.shared = true;
         self
+    }
+
+    /// Whoever comes may search all directories: that was asked before.
+    pub fn set_searched(&mut self, searched: bool) {
+        self.searched = searched;
     }
 
     /// The object that the next call makes, if it makes one, has this number: it does not depend on the order of calls.
@@ -42,6 +48,7 @@ impl Model {
         if self.entries(dir).contains_key(name) {
             return Err(Errno::EEXIST);
         }
+        may(self.inode(dir), cred, WRITE | EXECUTE)?;
         if self.inode(id).is_dir() {
             return Err(Errno::EPERM);
         }
@@ -52,23 +59,6 @@ impl Model {
         self.stamp(dir, when);
         self.change(id).nlink += 1;
         Ok(Expect::Done)
-    }
-
-    /// Cuts an object that a path led to.
-    pub fn truncate_found(&mut self, cred: &Cred, id: Id, size: u64, when: When) -> Outcome {
-        match self.inode(id).body {
-            Body::Directory { .. } => return Err(Errno::EISDIR),
-            Body::File(_) => {}
-            _ => return Err(Errno::EINVAL),
-        }
-        self.resize(cred, id, size, when);
-        Ok(Expect::Done)
-    }
-
-    /// New permission bits of an object that a path led to.
-    pub fn chmod_found(&mut self, id: Id, mode: u32) {
-        let inode = self.change(id);
-        inode.mode = inode.mode & super::S_IFMT | mode & 0o7777;
     }
 
     /// The names in an object that a path led to.
@@ -83,7 +73,8 @@ impl Model {
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = KeyedHash::default().build_hasher();
         for (id, inode) in &self.inodes {
-            (id, inode.mode, inode.nlink).hash(&mut hasher);
+            (id, inode.mode, inode.nlink, inode.uid, inode.gid).hash(&mut hasher);
+            (inode.mtime.from, &inode.xattrs).hash(&mut hasher);
             match &inode.body {
                 Body::Directory { entries, .. } => entries.hash(&mut hasher),
                 Body::File(data) => data.len().hash(&mut hasher),

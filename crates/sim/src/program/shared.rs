@@ -5,22 +5,24 @@
 //! two names of its own, that is made and removed but never renamed: a path that leads through a directory that is renamed
 //! meanwhile is two paths, on every system. Files are written by appending, whole records at a time, so that a record
 //! that is torn, lost, doubled or out of place shows in the next read, and a size that is not the sum of records in the
-//! next stat.
+//! next stat. In some runs they do more ([`SharedCalls`]), and for several users.
 
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use proto::{Errno, TargetKind};
+use client::api::{SetStat, SetTime};
+use proto::msg::Cred;
+use proto::{Bytes, Errno, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::draw::pattern;
 use super::perform::Hands;
-use super::{Setting, name, root};
+use super::{Setting, name, root, user};
 use crate::kernel::{Fd, Kernel, Sys};
 use crate::linear::{Death, Event, Lost, Verdict, search};
 use crate::model::{Got, Model, Op, Path, S_IFREG, When};
-use crate::plan::{Plan, Span};
+use crate::plan::{Plan, SharedCalls, Span};
 use crate::sched::{Fail, Sched};
 
 /// Steps of a search; more are too many.
@@ -39,6 +41,10 @@ pub struct Record {
     begun: Rc<RefCell<bool>>,
     histories: Rc<RefCell<Vec<Vec<Event>>>>,
     serial: Rc<RefCell<u32>>,
+    /// Permission bits of the directories that stay.
+    modes: [u32; 2],
+    /// Extended attributes are looked at, too.
+    looks_at_attributes: bool,
 }
 
 struct Process {
@@ -47,8 +53,13 @@ struct Process {
     rng: Rng,
     record: Record,
     files: BTreeMap<u32, Fd>,
+    /// Who has opened them.
+    creds: BTreeMap<u32, Rc<Cred>>,
     think: (u64, Span),
     bulky: bool,
+    calls: SharedCalls,
+    /// Clocks of clients differ: no time is certain.
+    clocks: bool,
 }
 
 /// Starts a group. Its record is there at once.
@@ -58,12 +69,15 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         begun: Rc::default(),
         histories: Rc::default(),
         serial: Rc::new(RefCell::new(100)),
+        modes: if plan.shared.user_percent > 0 { OPEN_TO_ALL } else { [0o755; 2] },
+        looks_at_attributes: plan.shared.xattrs,
     };
     let count = rng.range(2, 4) as usize;
     let calls = rng.range(8, 50);
     let bulky = rng.chance(1, 3);
     let (outer, own) = (setting.clone(), record.clone());
     let think = (plan.think_percent, plan.think);
+    let (shared, clocks) = (plan.shared, plan.disturbances.clocks.is_some());
     let title = format!("group {number}");
     setting.sched.spawn(title.clone(), async move {
         let Some(kernel) = outer.mounts.living().first().cloned() else { return };
@@ -84,8 +98,11 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
                 rng: rng.fork(),
                 record: own.clone(),
                 files: BTreeMap::new(),
+                creds: BTreeMap::new(),
                 think,
                 bulky,
+                calls: shared,
+                clocks,
             };
             outer.sched.spawn(format!("{title}, process {number}"), async move {
                 // A client that died is no failure: the process ends with it.
@@ -99,6 +116,21 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
 const OUTER: [&str; 2] = ["x", "y"];
 const ANY: [&str; 3] = ["a", "b", "c"];
 const INNER: &str = "n";
+/// Where users work, too: in one directory names are for their owners to remove, in the other what is new belongs to its group.
+const OPEN_TO_ALL: [u32; 2] = [0o1777, 0o2777];
+/// The names of attributes.
+const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "user.a longer name of an attribute"];
+
+/// Another user, who shares a group with the first.
+fn other_user() -> Cred {
+    Cred { uid: 1001, gid: 1001, groups: vec![1000], ..Cred::default() }
+}
+
+/// All calls that show the extended attributes of what lies there.
+fn looks_at_attributes(at: &Path) -> Vec<Op> {
+    let get = |of: &str| Op::Getxattr { path: at.clone(), name: name(of) };
+    ATTRIBUTES.iter().map(|of| get(of)).chain([Op::Listxattr { path: at.clone() }]).collect()
+}
 
 fn path(parts: &[&str]) -> Path {
     parts.iter().map(|part| name(part)).collect()
@@ -107,19 +139,23 @@ fn path(parts: &[&str]) -> Path {
 impl Record {
     async fn make(&self, kernel: &Kernel) -> Sys<()> {
         kernel.mkdir(&root(), &self.base, 0o755, false).await?;
-        for dir in OUTER {
+        for (dir, mode) in OUTER.iter().zip(self.modes) {
             let whole: Path = self.base.iter().cloned().chain([name(dir)]).collect();
             kernel.mkdir(&root(), &whole, 0o755, false).await?;
+            if mode != 0o755 {
+                kernel.setattr(&root(), &whole, &SetStat { mode: Some(mode), ..SetStat::default() }).await?;
+            }
         }
         kernel.sync_all(&root()).await
     }
 
     /// The state at the begin.
-    fn begin() -> Model {
-        let mut model = Model::new(0, 0, 0o755, When::at(0));
-        for dir in OUTER {
-            // An empty directory takes a name.
-            let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), When::at(0));
+    fn begin(&self) -> Model {
+        let mut model = Model::new(0, 0, 0o755, When::ANY);
+        for (dir, mode) in OUTER.iter().zip(self.modes) {
+            // An empty directory takes a name, and the superuser may change it.
+            let _ = model.apply(&Op::Mkdir { path: path(&[dir]), mode: 0o755 }, &root(), When::ANY);
+            let _ = model.apply(&Op::Chmod { path: path(&[dir]), mode }, &root(), When::ANY);
         }
         model
     }
@@ -135,7 +171,7 @@ impl Record {
         setting: &Setting,
         process: usize,
         kernel: &Kernel,
-        op: Op,
+        (op, cred): (Op, &Rc<Cred>),
         files: &mut BTreeMap<u32, Fd>,
         blind: bool,
     ) -> Option<Result<Got, Errno>> {
@@ -143,6 +179,7 @@ impl Record {
         sched.note(|| format!("{} process {process} on client {}: {}", self.name(), kernel.client(), op.show()));
         let event = Event {
             op: op.clone(),
+            cred: cred.clone(),
             serial: self.next_serial(),
             client: kernel.client(),
             from: sched.now(),
@@ -160,9 +197,9 @@ impl Record {
         let result = match &op {
             Op::List { path, plus, .. } => {
                 let whole: Path = self.base.iter().chain(path).cloned().collect();
-                kernel.list_at_once(&root(), &whole, *plus).await.map(Got::Entries)
+                kernel.list_at_once(cred, &whole, *plus).await.map(Got::Entries)
             }
-            _ => hands.perform(&op, &root()).await,
+            _ => hands.perform(&op, cred).await,
         };
         let result = match result {
             Ok(got) => Ok(got),
@@ -201,23 +238,31 @@ impl Record {
         let process = self.histories.borrow().len();
         self.histories.borrow_mut().push(Vec::new());
         let mut files = BTreeMap::new();
+        let root = Rc::new(root());
         let mut todo: Vec<Path> = vec![path(&[OUTER[0]]), path(&[OUTER[1]])];
         while let Some(dir) = todo.pop() {
             let list = Op::List { path: dir.clone(), plus: true, bytes: 0 };
-            let listed = self.perform(setting, process, kernel, list, &mut files, false).await?;
+            let listed = self.perform(setting, process, kernel, (list, &root), &mut files, false).await?;
             let Ok(Got::Entries(entries)) = listed else { continue };
             for entry in entries {
                 let at: Path = dir.iter().cloned().chain([entry.name.clone()]).collect();
-                self.perform(setting, process, kernel, Op::Stat { path: at.clone() }, &mut files, false).await?.ok();
+                self.perform(setting, process, kernel, (Op::Stat { path: at.clone() }, &root), &mut files, false)
+                    .await?
+                    .ok();
+                for look in looks_at_attributes(&at).into_iter().filter(|_| self.looks_at_attributes) {
+                    self.perform(setting, process, kernel, (look, &root), &mut files, false).await?.ok();
+                }
                 match entry.kind {
                     4 => todo.push(at),
                     8 => {
                         let fd = self.next_serial();
                         let open = Op::Open { path: at, flags: 0, mode: 0, fd };
-                        if self.perform(setting, process, kernel, open, &mut files, false).await?.is_ok() {
+                        if self.perform(setting, process, kernel, (open, &root), &mut files, false).await?.is_ok() {
                             let read = Op::Read { fd, offset: 0, length: 16 << 20 };
-                            self.perform(setting, process, kernel, read, &mut files, false).await?.ok();
-                            self.perform(setting, process, kernel, Op::Close { fd }, &mut files, false).await?.ok();
+                            self.perform(setting, process, kernel, (read, &root), &mut files, false).await?.ok();
+                            self.perform(setting, process, kernel, (Op::Close { fd }, &root), &mut files, false)
+                                .await?
+                                .ok();
                         }
                     }
                     _ => {}
@@ -240,7 +285,7 @@ impl Record {
         let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
         let deaths = risk(&mut histories, &sched.deaths(), &told, crashes, recovered);
         let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
-        let verdict = search(&Record::begin(), &histories, &Lost { deaths, given_up }, STEPS_MAX);
+        let verdict = search(&self.begin(), &histories, &Lost { deaths, given_up }, STEPS_MAX);
         match verdict {
             Verdict::Bad(what) => {
                 Err(format!("the calls in '{}' did not happen one after another: {what}", self.name()))
@@ -373,10 +418,14 @@ impl Process {
         living.retain(|kernel| client.is_none_or(|client| client == kernel.client()));
         let kernel = self.rng.pick(&living)?.with_signals();
         let blind = self.rng.chance(1, 4);
+        let cred = op.fd().and_then(|fd| self.creds.get(&fd).cloned()).unwrap_or_else(|| Rc::new(self.cred()));
+        if let Op::Open { fd, .. } = &op {
+            self.creds.insert(*fd, cred.clone());
+        }
         let mut files = core::mem::take(&mut self.files);
         let record = self.record.clone();
         let setting = self.setting.clone();
-        let result = record.perform(&setting, self.number, &kernel, op, &mut files, blind).await;
+        let result = record.perform(&setting, self.number, &kernel, (op, &cred), &mut files, blind).await;
         self.files = files;
         result.map(drop)
     }
@@ -400,8 +449,33 @@ impl Process {
         self.rng.pick(&open).copied()
     }
 
+    /// On whose behalf the next call is made.
+    fn cred(&mut self) -> Cred {
+        let user_percent = self.calls.user_percent;
+        match user_percent > 0 && self.rng.chance(user_percent, 100) {
+            true if self.rng.chance(1, 3) => other_user(),
+            true => user(),
+            false => root(),
+        }
+    }
+
     fn draw(&mut self) -> Op {
+        let SharedCalls { xattrs, owners, specials, ranges, .. } = self.calls;
+        let more = [xattrs, owners, specials, ranges].iter().filter(|kind| **kind).count() as u64;
         loop {
+            if more > 0 && self.rng.chance(more, more + 3) {
+                let op = match self.rng.below(4) {
+                    0 if xattrs => self.xattr(),
+                    1 if owners => self.owner(),
+                    2 if specials => self.special(),
+                    3 if ranges => self.range(),
+                    _ => None,
+                };
+                match op {
+                    Some(op) => return op,
+                    None => continue,
+                }
+            }
             let kind = self.rng.below(30);
             if let Some(op) = self.of_kind(kind) {
                 return op;
@@ -429,7 +503,11 @@ impl Process {
             20 => Op::Chmod { path: self.any(), mode: [0o644, 0o600, 0o755][self.rng.below(3) as usize] },
             21 => Op::Truncate { path: self.any(), size: [0, 10, 500][self.rng.below(3) as usize] },
             22..=24 if self.files.len() < 4 => {
-                let mut flags = 0o2002;
+                let mut flags =
+                    if self.calls.user_percent > 0 { [0o2002, 0o2002, 0][self.rng.below(3) as usize] } else { 0o2002 };
+                if self.calls.direct && self.rng.chance(1, 3) {
+                    flags |= 0o40000;
+                }
                 for (bit, of) in [(0o100, 2), (0o200, 6), (0o1000, 6)] {
                     if self.rng.chance(1, of) {
                         flags |= bit;
@@ -458,13 +536,69 @@ impl Process {
     }
 }
 
+/// What a plan draws beside the usual ([`SharedCalls`]).
+impl Process {
+    fn xattr(&mut self) -> Option<Op> {
+        let path = self.any();
+        let attribute = name(ATTRIBUTES[self.rng.below(3) as usize]);
+        Some(match self.rng.below(8) {
+            0 | 1 => Op::Getxattr { path, name: attribute },
+            2 => Op::Listxattr { path },
+            3 => Op::Removexattr { path, name: attribute },
+            _ => {
+                // Some lie in the inode, some do not.
+                let length = [0, 5, 100, 3000][self.rng.below(4) as usize];
+                let value: Bytes = pattern(u64::from(self.record.next_serial()), length);
+                Op::Setxattr { path, name: attribute, value, flags: [0, 0, 1, 2][self.rng.below(4) as usize] }
+            }
+        })
+    }
+
+    fn owner(&mut self) -> Option<Op> {
+        let rng = &mut self.rng;
+        let (uid, gid) = ([None, Some(0), Some(1000), Some(1001)], [0, 1000, 1001, 2000]);
+        let (uid, gid) = (uid[rng.below(4) as usize], Some(gid[rng.below(4) as usize]));
+        let mode = [0o777, 0o755, 0o711, 0o700, 0o644, 0o444, 0o000][rng.below(7) as usize];
+        let (special, time) = (rng.below(4) as u32 * 0o1000, self.time());
+        Some(match self.rng.below(6) {
+            0 | 1 => Op::Chown { path: self.any(), uid, gid },
+            2 => Op::Chmod { path: self.any(), mode },
+            // Nothing but a directory has this name: a write to a file takes its set-id bits away in a step of its own.
+            3 => Op::Chmod { path: path(&[OUTER[self.rng.below(2) as usize], INNER]), mode: mode | special & !0o4000 },
+            4 => Op::Utimens { path: self.any(), atime: None, mtime: Some(time) },
+            _ => Op::Access { path: self.any(), mask: self.rng.range(1, 7) as u32 },
+        })
+    }
+
+    fn time(&mut self) -> SetTime {
+        match self.clocks || self.rng.chance(1, 3) {
+            true => SetTime::Now,
+            false => SetTime::At(self.rng.below(2_000_000_000) as i64 * 1_000_000_007),
+        }
+    }
+
+    fn special(&mut self) -> Option<Op> {
+        let (mode, rdev) = [(0o010_666, 0), (0o140_755, 0), (0o020_600, 0x103)][self.rng.below(3) as usize];
+        Some(Op::Mknod { path: self.any(), mode, rdev })
+    }
+
+    fn range(&mut self) -> Option<Op> {
+        // Within a page: of what reaches over several, others may see a part.
+        Some(Op::Fallocate {
+            fd: self.fd()?,
+            mode: [0, 1, 3, 0x10, 0x11][self.rng.below(5) as usize],
+            offset: self.rng.below(600),
+            length: self.rng.range(1, 900),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn event(serial: u32, from: u64, to: u64, op: Op) -> Event {
-        let end = Some((Instant(to), Ok(Got::Done)));
-        Event { op, serial, client: 0, from: Instant(from), end, glimpses: BTreeSet::new(), made: 0, at_risk: false }
+        Event { serial, from: Instant(from), end: Some((Instant(to), Ok(Got::Done))), ..Event::of(op) }
     }
 
     /// Of a client that died, what the servers had been told and no crash took is safe, and what a sync of its own covers.

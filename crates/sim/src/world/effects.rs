@@ -83,7 +83,7 @@ impl World {
             }
             Happening::Tick { node, serial } => self.tick(node, serial),
             Happening::Second { node, life } => self.second(node, life),
-            Happening::Call { client, id, cred, call } => {
+            Happening::Call { client, id, mut cred, mut call } => {
                 if self.mounts[client].machine.is_some() {
                     self.trace.note(self.now, &[8, client as u64, id], || {
                         format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
@@ -100,6 +100,9 @@ impl World {
                     {
                         let result = Ok(capi::Answer::Written(data.len() as u32));
                         return self.push(self.now, Happening::Answer { id, result });
+                    }
+                    if self.spoils(&mut cred, &mut call) {
+                        return self.push(self.now, Happening::Answer { id, result: Ok(capi::Answer::Done) });
                     }
                     self.note_call(client, id, &call);
                     if self.canary == Canary::Stale
@@ -753,6 +756,35 @@ impl World {
             self.push(at + Duration::from_micros(200), Happening::Die { client });
         }
         true
+    }
+}
+
+impl World {
+    /// Makes another call of some calls, if that is what the canary does. True: it is not made at all.
+    fn spoils(&mut self, cred: &mut proto::msg::Cred, call: &mut capi::Call) -> bool {
+        use capi::Call;
+        let of_it = match (self.canary, &*call) {
+            (Canary::ForgetAttributes, Call::Setxattr { .. } | Call::Removexattr { .. })
+            | (Canary::ForgetRanges, Call::Fallocate { .. })
+            | (Canary::PlainFiles, Call::Mknod { .. }) => true,
+            (Canary::ForgetOwners, Call::Setattr { set, .. }) => set.uid.is_some(),
+            (Canary::ForgetTimes, Call::Setattr { set, .. }) => set.mtime.is_some(),
+            (Canary::AllMay, Call::Open { .. } | Call::Setattr { .. } | Call::Unlink { .. } | Call::Rename { .. }) => {
+                cred.uid != 0
+            }
+            _ => false,
+        };
+        if !of_it || !self.rng.chance(1, 4) {
+            return false;
+        }
+        match call {
+            Call::Setxattr { .. } | Call::Removexattr { .. } | Call::Fallocate { .. } => return true,
+            Call::Mknod { mode, rdev, .. } => (*mode, *rdev) = (crate::model::S_IFREG | *mode & 0o7777, 0),
+            Call::Setattr { set, .. } if self.canary == Canary::ForgetOwners => set.uid = None,
+            Call::Setattr { set, .. } if self.canary == Canary::ForgetTimes => set.mtime = None,
+            _ => *cred = proto::msg::Cred::default(),
+        }
+        false
     }
 }
 

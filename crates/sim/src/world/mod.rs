@@ -174,6 +174,18 @@ pub enum Canary {
     Patient,
     /// Whatever evicted clients tell their programs is not heard.
     TellNobody,
+    /// Some attributes are set and removed, says the world itself.
+    ForgetAttributes,
+    /// Some changes of owners leave them as they are.
+    ForgetOwners,
+    /// Some times that are set stay as they are.
+    ForgetTimes,
+    /// Some calls of users are made as if they were the superuser's.
+    AllMay,
+    /// Some pipes, sockets and devices are made as regular files.
+    PlainFiles,
+    /// Some ranges are allocated, punched and zeroed, says the world itself.
+    ForgetRanges,
 }
 
 /// The world.
@@ -457,6 +469,9 @@ impl World {
                 () => "mounting",
             };
             text.push_str(&format!("\n  client {position} is {state}"));
+            for work in mount.machine.iter().flat_map(|machine| machine.in_progress()) {
+                text.push_str(&format!("\n    {work}"));
+            }
             for (name, value) in mount.machine.iter().flat_map(|machine| machine.get_params("*.*.import")) {
                 text.push_str(&format!("\n    {name}: {}", value.replace('\n', " ")));
             }

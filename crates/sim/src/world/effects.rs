@@ -694,24 +694,6 @@ impl World {
         }
     }
 
-    /// One side closes: the other gets what is on its way, and then the end.
-    fn hang_up(&mut self, conn: usize, side: usize) {
-        self.net.end(conn, side).dead_from = Some(self.now);
-        let ends = &self.net.get(conn).ends;
-        let (from, to) = (ends[side].node, ends[1 - side].node);
-        let passage = self.passage(conn, from, to);
-        let other = self.net.end(conn, 1 - side);
-        let mut at = other.last.max(self.now) + Duration::from_micros(20);
-        if let Passage::Held(until) = passage {
-            at = at.max(until);
-        }
-        other.last = at;
-        // What is lost is told when the connection is cut.
-        if other.dead_from.is_none() && passage != Passage::Lost {
-            self.push(at, Happening::Closed { conn, side: 1 - side });
-        }
-    }
-
     /// A canary: some changes are answered by the world itself.
     fn swallow(&mut self, conn: usize, side: usize, frame: &Frame) -> bool {
         use proto::frame::flags;

@@ -1,11 +1,18 @@
+//! Connections as streams of bytes, and how they end.
+//!
 //! Frames as bytes: what is sent comes out at the other end as it was, however the bytes are cut into reads, and bytes that changed on
 //! the way are no frame.
 //!
 //! The world carries frames, not bytes. In some runs each frame goes through the codec first.
 
+use core::time::Duration;
+
 use proto::Frame;
 use proto::frame::{Decoder, HEADER_LEN, SendQueue};
 use stdx::Rng;
+
+use super::partition::Passage;
+use super::{Happening, World};
 
 /// Of so many seeds the frames of one go through the codec.
 pub const SEEDS: u64 = 4;
@@ -60,6 +67,26 @@ fn decoded(bytes: &[u8], rng: &mut Rng) -> Result<Vec<Frame>, String> {
         }
     }
     Ok(frames)
+}
+
+impl World {
+    /// One side closes: the other gets what is on its way, and then the end.
+    pub(super) fn hang_up(&mut self, conn: usize, side: usize) {
+        self.net.end(conn, side).dead_from = Some(self.now);
+        let ends = &self.net.get(conn).ends;
+        let (from, to) = (ends[side].node, ends[1 - side].node);
+        let passage = self.passage(conn, from, to);
+        let other = self.net.end(conn, 1 - side);
+        let mut at = other.last.max(self.now) + Duration::from_micros(20);
+        if let Passage::Held(until) = passage {
+            at = at.max(until);
+        }
+        other.last = at;
+        // What is lost is told when the connection is cut.
+        if other.dead_from.is_none() && passage != Passage::Lost {
+            self.push(at, Happening::Closed { conn, side: 1 - side });
+        }
+    }
 }
 
 #[cfg(test)]

@@ -212,6 +212,12 @@ const WORLDS: &[World] = &[
         canary: Canary::ForgetAttributes,
     },
     World {
+        name: "canary-lists",
+        what: "some access lists are not set or removed, and said to be: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { user_percent: 60, lists: true, ..SharedCalls::default() }),
+        canary: Canary::ForgetAttributes,
+    },
+    World {
         name: "canary-owners",
         what: "some changes of owners leave them as they are: processes that share files must notice",
         plan: || Plan::calls(1, SharedCalls { owners: true, ..SharedCalls::default() }),

@@ -112,6 +112,8 @@ pub struct SharedCalls {
     pub user_percent: u64,
     /// Extended attributes.
     pub xattrs: bool,
+    /// Access lists.
+    pub lists: bool,
     /// Owners, permission bits of all kinds, times, `access`.
     pub owners: bool,
     /// Pipes, sockets and devices.
@@ -124,8 +126,15 @@ pub struct SharedCalls {
 
 impl SharedCalls {
     /// Every kind, and users.
-    pub const ALL: SharedCalls =
-        SharedCalls { user_percent: 40, xattrs: true, owners: true, specials: true, ranges: true, direct: true };
+    pub const ALL: SharedCalls = SharedCalls {
+        user_percent: 40,
+        xattrs: true,
+        owners: true,
+        specials: true,
+        ranges: true,
+        direct: true,
+        lists: true,
+    };
 
     /// From a stream of its own.
     fn draw(seed: u64) -> SharedCalls {
@@ -138,6 +147,7 @@ impl SharedCalls {
             specials: rng.chance(1, 3),
             ranges: rng.chance(1, 3),
             direct: rng.chance(1, 3),
+            lists: rng.chance(1, 3),
         }
     }
 }

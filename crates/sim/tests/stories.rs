@@ -102,6 +102,7 @@ fn no_oracle_is_blind() {
         ("canary-living", "did not happen one after another"),
         ("canary-dead", "did not happen one after another"),
         ("canary-attributes", "did not happen one after another"),
+        ("canary-lists", "did not happen one after another"),
         ("canary-owners", "did not happen one after another"),
         ("canary-times", "it was set to"),
         ("canary-rights", "did not happen one after another"),

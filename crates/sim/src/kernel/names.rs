@@ -5,6 +5,7 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno, Fid};
 
 use super::{Fd, Kernel, Name, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Sys, odd};
+use crate::model::{ACCESS, List, is_list};
 use crate::sched::Fail;
 
 /// A path from the root, component by component.
@@ -94,6 +95,9 @@ impl Kernel {
         if cred.uid == 0 {
             return Ok(());
         }
+        if self.0.lists {
+            return self.permission_by_list(cred, ino, mask).await;
+        }
         let had = self.inode(ino, |inode| inode.attr.is_some());
         let mut stat = self.attr(cred, ino, None).await?;
         if had && !has_bits(&stat, cred, mask) {
@@ -102,6 +106,32 @@ impl Kernel {
             stat = self.attr(cred, ino, None).await?;
         }
         if has_bits(&stat, cred, mask) { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+
+    /// The same where there may be an access list. Linux keeps lists, and asks for one beside the attributes: the stand-in asks until both are of
+    /// one moment, so that races of the kernel's own do not drown what is not accepted.
+    async fn permission_by_list(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
+        loop {
+            self.inode(ino, |inode| inode.attr = None);
+            let stat = self.attr(cred, ino, None).await?;
+            let list = Call::Getxattr { ino, name: Bytes::from_static(ACCESS) };
+            let list = match self.ask(cred, list).await {
+                Ok(Answer::Data(value)) => Some(List::read(&value)),
+                Err(Fail::Errno(Errno::ENODATA | Errno::EOPNOTSUPP)) => None,
+                Ok(other) => return Err(odd(&other)),
+                Err(fail) => return Err(fail),
+            };
+            self.inode(ino, |inode| inode.attr = None);
+            let then = self.attr(cred, ino, None).await?;
+            if (stat.mode, stat.uid, stat.gid, stat.ctime_ns) != (then.mode, then.uid, then.gid, then.ctime_ns) {
+                continue;
+            }
+            let allowed = match list {
+                Some(list) => list.allows((stat.uid, stat.gid), cred, mask),
+                None => has_bits(&stat, cred, mask),
+            };
+            return if allowed { Ok(()) } else { Err(Errno::EACCES.into()) };
+        }
     }
 
     /// Attributes of the user's kind in a sticky directory are its owner's.
@@ -556,6 +586,14 @@ impl Kernel {
             let kind = self.inode(ino, |inode| inode.kind);
             let has_user = ino == 1 || matches!(kind, S_IFREG | S_IFDIR);
             match &call {
+                Call::Setxattr { name, .. } | Call::Removexattr { name, .. } | Call::Getxattr { name, .. }
+                    if is_list(name) && kind == S_IFLNK =>
+                {
+                    return_err(Errno::EOPNOTSUPP)?;
+                }
+                // Of lists the file system says all.
+                Call::Setxattr { name, .. } | Call::Removexattr { name, .. } | Call::Getxattr { name, .. }
+                    if is_list(name) => {}
                 Call::Setxattr { .. } | Call::Removexattr { .. } if !has_user => return_err(Errno::EPERM)?,
                 Call::Getxattr { .. } if !has_user => return_err(Errno::ENODATA)?,
                 Call::Setxattr { .. } | Call::Removexattr { .. } => {

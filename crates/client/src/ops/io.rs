@@ -230,12 +230,15 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
     Ok(Answer::Done)
 }
 
-/// `Syncfs`.
+/// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, that is the answer.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     data::sync_all(cx)?;
     closes::drained(cx, step::CLOSES)?;
     sync_metadata(cx)?;
-    Ok(Answer::Done)
+    match data::troubles(cx.w, 1).2.first() {
+        Some((_, errno)) => Err((*errno).into()),
+        None => Ok(Answer::Done),
+    }
 }
 
 /// Every metadata target makes durable what it told this client.

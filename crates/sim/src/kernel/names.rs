@@ -1,6 +1,6 @@
 //! Paths, and what programs do to names.
 
-use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, Stat};
+use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, SetTime, Stat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno, Fid};
 
@@ -391,8 +391,34 @@ impl Kernel {
                     _ => return_err(Errno::EINVAL)?,
                 }
             }
+            self.may_set(cred, ino, set).await?;
             self.set(cred, ino, set.clone()).await
         })
+    }
+
+    /// Whether somebody may change these attributes, as Linux asks of a mount with `default_permissions`: `setattr_prepare`. A file system is not
+    /// asked about an inode that it has forgotten, and must not have to say. Sizes are the file system's to judge.
+    async fn may_set(&self, cred: &Cred, ino: u64, set: &SetStat) -> Sys<()> {
+        if cred.uid == 0 || set.size.is_some() {
+            return Ok(());
+        }
+        let had = self.inode(ino, |inode| inode.attr.is_some());
+        let mut stat = self.attr(cred, ino, None).await?;
+        if had && stat.uid != cred.uid {
+            // As with permissions: what was kept may be old.
+            self.inode(ino, |inode| inode.attr = None);
+            stat = self.attr(cred, ino, None).await?;
+        }
+        let owns = stat.uid == cred.uid;
+        let is_member = |gid: u32| gid == stat.gid || gid == cred.gid || cred.groups.contains(&gid);
+        let chown =
+            set.uid.is_some_and(|uid| !owns || uid != stat.uid) || set.gid.is_some_and(|gid| !owns || !is_member(gid));
+        let now = (set.atime, set.mtime) == (Some(SetTime::Now), Some(SetTime::Now));
+        let times = !owns && !now && (set.atime.is_some() || set.mtime.is_some());
+        if chown || times || set.mode.is_some() && !owns {
+            return Err(Errno::EPERM.into());
+        }
+        Ok(())
     }
 
     /// The same of an inode.

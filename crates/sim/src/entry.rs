@@ -173,6 +173,12 @@ const WORLDS: &[World] = &[
         canary: Canary::HideNames,
     },
     World {
+        name: "canary-crowd",
+        what: "some listings lack a name: who lists a directory with many names must notice",
+        plan: || Plan { crowd: true, ..Plan::still(1) },
+        canary: Canary::HideNames,
+    },
+    World {
         name: "canary-living",
         what: "when a client has died some changes of the others are lost: the processes that share directories must notice",
         plan: || mortal(1),

@@ -99,6 +99,7 @@ fn no_oracle_is_blind() {
         ("canary-stale", "it failed with ESTALE"),
         ("canary-pages", "differ"),
         ("canary-listing", "lists "),
+        ("canary-crowd", "which was there all the time"),
         ("canary-living", "did not happen one after another"),
         ("canary-dead", "did not happen one after another"),
         ("canary-attributes", "did not happen one after another"),

@@ -32,6 +32,11 @@ const PROGRAMS: &[Program] = &[
 const SOAK_PROGRAMS: &[Program] = &[
     Program { program: "stress-ng", package: "stress-ng", why: "the soak runs its tests of file systems" },
     Program { program: "sqlite3", package: "sqlite3", why: "the soak keeps databases on mounts with it" },
+    Program {
+        program: "pg_ctlcluster",
+        package: "postgresql",
+        why: "the soak kills a server of it that works on a mount",
+    },
 ];
 
 /// A tool from its own crate, pinned.

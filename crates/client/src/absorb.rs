@@ -1,7 +1,8 @@
 //! What replies bring goes into the caches here, when they arrive: locks first, then what they cover.
 //!
 //! Attributes carry the transno of the object's last change as their version: of two copies the greater one is the
-//! newer, so replies may overtake each other. An older copy than the one that is known is dropped, but the lock that
+//! newer, so replies may overtake each other. (What a change has made that waits for its answer is newer than all replies:
+//! [`crate::behind`].) An older copy than the one that is known is dropped, but the lock that
 //! came with it still covers the newer one: our own changes do not call our own locks back.
 
 use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, bits};
@@ -26,9 +27,6 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             return Memo::Failed(Errno::EPROTO);
         }
     };
-    if let (Dest::Mdt(_), true) = (dest, frame.header.transno.0 != 0) {
-        w.behind.seen(dest, frame.header.transno);
-    }
     let mut memo = None;
     match &body {
         Body::Object(rep) => {
@@ -184,7 +182,6 @@ pub(crate) fn rebuilt(w: &mut World) {
 /// Attributes came in; unless `make`, only a node that is known takes them.
 fn apply(w: &mut World, attr: &Attr, make: bool) {
     let (ino, taking_in) = (attr.fid.ino(), w.taking_in);
-    w.behind.seen(w.mdt_of(attr.fid), proto::Transno(attr.version));
     if w.nodes.get(ino).is_none() && !make {
         return;
     }

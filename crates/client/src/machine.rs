@@ -327,13 +327,6 @@ impl Client {
             locks::abandon_record(&mut self.w, dest, cookie);
         }
         if let Some(running) = &mut self.slots[id.slot as usize].running {
-            // It closes the file at once, and what it has begun goes on.
-            if let Work::Call(Call::Write { fh, .. } | Call::Fallocate { fh, .. }) = &running.work
-                && let Some(file) = self.w.files.get(*fh)
-            {
-                running.state.set_memo(ops::step::FILE_NODE, Memo::Number(file.ino));
-                running.state.set_memo(ops::step::FILE_FLAGS, Memo::Number(u64::from(file.flags)));
-            }
             running.state.call = None;
             running.state.abandoned = true;
         }

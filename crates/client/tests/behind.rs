@@ -3,6 +3,7 @@
 
 mod cluster;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
@@ -497,4 +498,54 @@ fn what_was_answered_has_room_also_when_the_server_restarts_on_a_full_disk() {
     assert!(!c.log.iter().any(|line| line.contains("lost")), "{:?}", c.log);
     assert_eq!(c.mkdir(a, dir, "one more").map(drop), Err(Errno::ENOSPC));
     c.call(a, Call::Rmdir { parent: dir, name: name("d7") }).unwrap();
+}
+
+/// While a directory is listed from its server, what a client goes on to change in it is newer than what the listing says.
+#[test]
+fn a_listing_on_its_way_takes_nothing_back() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let (mut c, a, dir) = leased();
+        let mut modes = BTreeMap::new();
+        for round in 0..40 {
+            let name = format!("n{round}");
+            modes.insert(name.clone(), (c.mkdir(a, dir, &name).unwrap().ino, 0o755));
+        }
+        for _ in 0..60 {
+            let (name, ino) =
+                modes.iter().nth(rng.below(modes.len() as u64) as usize).map(|(n, (i, _))| (n.clone(), *i)).unwrap();
+            let call = match rng.below(4) {
+                0..2 => {
+                    let mode = rng.below(0o1000) as u32;
+                    modes.insert(name, (ino, mode));
+                    Call::Setattr { ino, set: SetStat { mode: Some(mode), ..SetStat::default() } }
+                }
+                2 if modes.len() > 5 => {
+                    modes.remove(&name);
+                    Call::Rmdir { parent: dir, name: name.into() }
+                }
+                _ => {
+                    let Ok(Answer::Opened { fh, .. }) = c.call(a, Call::Opendir { ino: dir }) else { panic!() };
+                    c.send_quietly(a, cred(0), Call::Readdir { fh, offset: 0, max_bytes: 64 << 10, plus: true });
+                    continue;
+                }
+            };
+            let change = c.send_quietly(a, cred(0), call);
+            while !c.answered(a, change) {
+                c.one_step(&mut rng);
+            }
+            for _ in 0..rng.below(6) {
+                c.one_step(&mut rng);
+            }
+        }
+        c.run();
+        for (name, (ino, mode)) in &modes {
+            assert_eq!(c.getattr(a, *ino).unwrap().mode & 0o7777, *mode, "seed {seed}: {name}");
+            assert_eq!(c.lookup(a, dir, name).map(|stat| stat.ino), Ok(*ino), "seed {seed}: {name}");
+        }
+        let mut listed = c.list(a, dir, false).unwrap();
+        listed.retain(|name| name != "." && name != "..");
+        listed.sort();
+        assert_eq!(listed, modes.into_keys().collect::<Vec<_>>(), "seed {seed}");
+    }
 }

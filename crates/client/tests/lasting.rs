@@ -67,6 +67,31 @@ fn a_read_behind_the_end_holds_no_lock_up() {
     assert!(matches!(c.answer(a, read), Ok(Answer::Data(data)) if data[..] == [8; 10]));
 }
 
+/// Others are told of a cut when its client knows that it is made. If programs there saw it before, they would see it undone elsewhere.
+#[test]
+fn nobody_sees_a_cut_before_all_do() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, _) = large_file(&mut c, a);
+    c.lookup(b, 1, "f").unwrap();
+    c.tamper = Some(Box::new(|_, _, frame: Frame| {
+        let punch = Opcode::from_raw(frame.header.opcode) == Some(Opcode::ObjPunch);
+        if punch { Vec::new() } else { vec![frame] }
+    }));
+    let set = SetStat { size: Some(10), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino, set });
+    c.run();
+    assert!(!c.answered(a, cut));
+    for node in [a, b, a] {
+        assert_eq!(c.getattr(node, ino).unwrap().size, 100_000);
+    }
+    c.tamper = None;
+    c.answer(a, cut).unwrap();
+    for node in [b, a] {
+        assert_eq!(c.getattr(node, ino).unwrap().size, 10);
+    }
+}
+
 #[test]
 fn an_fsync_waits_for_every_stripe() {
     let mut c = Cluster::new(3);
@@ -80,6 +105,98 @@ fn an_fsync_waits_for_every_stripe() {
     assert_eq!((c.requests.get("ost_write"), c.requests.get("ost_sync")), (Some(&3), Some(&3)));
     assert!(!c.answered(a, sync), "nothing of it is durable");
     c.slow_media = false;
+    assert_eq!(c.answer(a, sync), Ok(Answer::Done));
+}
+
+/// There is nothing left to cut, for another client has just cut. With that client and the target its cut would be lost, and the old bytes
+/// be there again.
+#[test]
+fn what_an_fsync_found_done_by_others_is_durable() {
+    for whole in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, _) = large_file(&mut c, a);
+        c.lookup(b, 1, "f").unwrap();
+        let fh = c.open(b, ino, 2).unwrap();
+        c.slow_server = Some(c.server("fs-OST0000"));
+        cut(&mut c, a, ino, 0);
+        cut(&mut c, b, ino, 0);
+        let call = || if whole { Call::Syncfs } else { Call::Fsync { fh, data_only: false } };
+        c.requests.clear();
+        let sync = c.send(b, call());
+        assert_eq!(c.requests.get("ost_sync"), Some(&1));
+        assert!(!c.answered(b, sync), "the other's cut is not durable");
+        c.slow_server = None;
+        assert_eq!(c.answer(b, sync), Ok(Answer::Done));
+        // And it is not asked about again.
+        c.requests.clear();
+        c.call(b, call()).unwrap();
+        assert_eq!(c.requests.get("ost_sync"), None);
+    }
+}
+
+/// A small file has just grown, and other clients write to its objects. If that were undone with its maker and the metadata target, nobody
+/// would find what they wrote.
+#[test]
+fn what_is_written_to_a_file_that_has_just_grown_is_not_lost() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    // That files of this range grow is known before.
+    let (_, other) = c.create(a, 1, "g").unwrap();
+    c.write(a, other, 0, &[1; 100_000]).unwrap();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 100]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let theirs = c.open(b, f.ino, 2).unwrap();
+    c.slow_server = Some(c.server("fs-MDT0000"));
+    assert_eq!(c.write(a, fh, 0, &[2; 100_000]), Ok(100_000));
+    let data = Bytes::from_static(&[3; 100]);
+    let write = Call::Write { fh: theirs, ino: 0, offset: 1000, data, write_back: false, kill_priv: false };
+    let write = c.send(b, write);
+    assert!(!c.answered(b, write), "the file may become small again");
+    c.die(a);
+    c.slow_server = None;
+    c.restart("fs-MDT0000");
+    assert_eq!(c.answer(b, write), Ok(Answer::Written(100)));
+    c.call(b, Call::Fsync { fh: theirs, data_only: false }).unwrap();
+    let d = c.mount();
+    c.lookup(d, 1, "f").unwrap();
+    let fh = c.open(d, f.ino, 2).unwrap();
+    assert_eq!(c.write(d, fh, 200_000, &[4; 100]), Ok(100));
+    for (node, fh) in [(d, fh), (b, theirs)] {
+        assert_eq!(c.read(node, fh, 0, 100).unwrap()[..], [1; 100]);
+        assert_eq!(c.read(node, fh, 1000, 100).unwrap()[..], [3; 100]);
+        assert_eq!(c.read(node, fh, 200_000, 1000).unwrap()[..], [4; 100]);
+    }
+}
+
+/// Nothing of what the client knew of the file is left when it is opened again.
+#[test]
+fn an_fsync_covers_what_was_written_before_the_file_was_forgotten() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(Options { max_nodes: 16, ..Cluster::options(1) });
+    c.until(|c| c.nodes[a].mounted);
+    let (ino, fh) = large_file(&mut c, a);
+    c.slow_server = Some(c.server("fs-OST0000"));
+    let direct = c.open(a, ino, 0o40002).unwrap();
+    assert_eq!(c.write(a, direct, 0, &[8; 4096]), Ok(4096));
+    c.close(a, fh).unwrap();
+    c.close(a, direct).unwrap();
+    c.call(a, Call::Forget { ino, count: 1 }).unwrap();
+    c.pass(Duration::from_secs(1));
+    for other in 0..40 {
+        let made = c.mkdir(a, 1, &format!("d{other}")).unwrap();
+        c.pass(Duration::from_millis(100));
+        c.call(a, Call::Forget { ino: made.ino, count: 1 }).unwrap();
+    }
+    c.requests.clear();
+    c.lookup(a, 1, "f").unwrap();
+    let fh = c.open(a, ino, 2).unwrap();
+    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    assert_eq!(c.requests.get("ost_sync"), Some(&1), "{:?}", c.requests);
+    assert!(!c.answered(a, sync));
+    c.slow_server = None;
     assert_eq!(c.answer(a, sync), Ok(Answer::Done));
 }
 

@@ -851,3 +851,79 @@ fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {
     assert_eq!(c.answer(a, writes), Ok(Answer::Written(128 << 10)));
     assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
 }
+
+/// A client removes a file that another has open, and both crash that and the server do before the removal is durable. The file is there
+/// again, with all that the other wrote to it.
+#[test]
+fn what_was_written_to_a_file_whose_removal_is_lost_is_there() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (file, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"old").unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    let fh = c.open(b, file.ino, 2).unwrap();
+    c.pass(Duration::from_secs(10));
+    c.slow_media = true;
+    let removed = c.send(a, Call::Unlink { parent: 1, name: name("f") });
+    c.run();
+    assert!(c.answered(a, removed));
+    c.write(b, fh, 3, b" and new").unwrap();
+    c.close(b, fh).unwrap();
+    c.run();
+    for _ in 0..200 {
+        c.step();
+        if c.requests.contains_key("mds_close") {
+            break;
+        }
+    }
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mdt);
+    c.die(a);
+    c.slow_media = false;
+    c.start(mdt);
+    c.pass(Duration::from_secs(400));
+    let there = c.walk(b, "f").unwrap();
+    let fh = c.open(b, there, 0).unwrap();
+    assert_eq!(c.read(b, fh, 0, 100).unwrap()[..], b"old and new"[..]);
+}
+
+/// A write past the cache is half done at a target that is away: the mount's end waits for it, and so does who loses the metadata target.
+#[test]
+fn what_a_call_has_begun_ends_although_its_file_is_closed() {
+    for evicted in [false, true] {
+        let mut c = Cluster::new(2);
+        let (a, b) = (c.mount(), c.mount());
+        c.call(a, Call::SetLayout { ino: 1, wish: wish(64 << 10, 2, 0) }).unwrap();
+        let (file, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let direct = c.open(a, file.ino, 0o40_002).unwrap();
+        c.call(a, write_call(direct, 0, vec![1; 131_072])).unwrap();
+        let there = c.walk(b, "f").unwrap();
+        let fh_of_b = c.open(b, there, 2).unwrap();
+        let away = c.server("fs-OST0001");
+        c.kill(away);
+        let write = c.send(a, write_call(direct, 0, vec![2; 131_072]));
+        c.run();
+        assert!(!c.answered(a, write));
+        if evicted {
+            let uuid = c.nodes[a].machine.get_params("llite.*.uuid").remove(0).1;
+            c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+            c.pass(Duration::from_secs(2));
+        } else {
+            c.nodes[a].machine.handle(c.now, client::api::Event::Unmount);
+            c.pass(Duration::from_secs(2));
+        }
+        // Its lock is wanted meanwhile.
+        let wanted = c.send(b, write_call(fh_of_b, 0, vec![3; 1]));
+        c.run();
+        c.start(away);
+        c.pass(Duration::from_secs(10));
+        assert!(c.answered(a, write) && c.answered(b, wanted), "{evicted}");
+        assert!(matches!(c.answer(a, write), Ok(Answer::Written(131_072))), "{evicted}");
+        assert!(evicted || c.nodes[a].unmounted);
+        let read = c.read(b, fh_of_b, 0, 131_072).unwrap();
+        assert_eq!((read[0], &read[1..]), (3, &[2; 131_071][..]), "{evicted}");
+    }
+}

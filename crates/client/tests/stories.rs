@@ -1255,3 +1255,44 @@ fn the_kernel_forgets_attributes_before_a_change_of_them_is_sent() {
         c.answer(b, id).unwrap();
     }
 }
+
+/// Who makes a file that is there already with `O_TRUNC` cuts it once: what is written after the cut, as its size tells, stays.
+#[test]
+fn a_create_that_cuts_what_is_there_cuts_it_once() {
+    let mut after_the_cut = 0;
+    for seed in 0..100 {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(1);
+        let (a, b, reader) = (c.mount(), c.mount(), c.mount());
+        let (file, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &[1; 100]).unwrap();
+        let read = c.walk(reader, "f").unwrap();
+        let read = c.open(reader, read, 0).unwrap();
+        c.read(reader, read, 0, 100).unwrap();
+        // Its lock is called back for the cut, and the writer waits behind that.
+        c.nodes[reader].slow_kernel = true;
+        let create = Call::Create { parent: 1, name: name("f"), mode: 0o644, flags: 0o1102 };
+        let cut = c.send_quietly(b, cred(0), create);
+        c.run();
+        let data = Bytes::from_static(&[2; 94]);
+        let write = Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false };
+        let write = c.send_quietly(a, cred(0), write);
+        c.run();
+        c.nodes[reader].slow_kernel = false;
+        while !c.answered(a, write) {
+            c.one_step(&mut rng);
+        }
+        let size = c.send_quietly(a, cred(0), Call::Getattr { ino: file.ino, fh: Some(fh) });
+        while !c.answered(a, size) {
+            c.one_step(&mut rng);
+        }
+        let Ok(Answer::Attr(stat)) = c.answer(a, size) else { panic!() };
+        assert!(matches!(c.answer(b, cut), Ok(Answer::Created { .. })), "seed {seed}");
+        if stat.size == 94 {
+            after_the_cut += 1;
+            assert_eq!(c.getattr(a, file.ino).unwrap().size, 94, "seed {seed}");
+            assert_eq!(c.read(a, fh, 0, 200).unwrap(), [2; 94][..], "seed {seed}");
+        }
+    }
+    assert!(after_the_cut > 0 && marks::count("created_file_is_there") > 0);
+}

@@ -12,7 +12,7 @@ use rustix::fs::FallocateFlags;
 use stdx::Rng;
 
 use crate::model::first_difference;
-use crate::system::Mapping;
+use crate::system::{Aligned, Mapping};
 
 /// What to do with the file.
 #[derive(Clone, Debug)]
@@ -175,9 +175,7 @@ impl Exerciser {
     fn read(&self, at: usize, offset: usize, length: usize) -> io::Result<()> {
         // O_DIRECT wants whole blocks in aligned memory; the page cache does not care.
         let length = if self.plan.direct { length.next_multiple_of(512) } else { length };
-        let mut space = vec![0; length + 4096];
-        let skew = if self.plan.direct { space.as_ptr().align_offset(4096) } else { 0 };
-        let found = &mut space[skew..skew + length];
+        let mut found = Aligned::zeros(length);
         let mut done = 0;
         while done < length {
             match self.files[at].read_at(&mut found[done..], (offset + done) as u64)? {
@@ -210,10 +208,7 @@ impl Exerciser {
 
     fn write(&mut self, at: usize, offset: usize, content: &[u8]) -> io::Result<()> {
         if self.plan.direct {
-            let mut space = vec![0; content.len() + 4096];
-            let skew = space.as_ptr().align_offset(4096);
-            space[skew..skew + content.len()].copy_from_slice(content);
-            self.files[at].write_all_at(&space[skew..skew + content.len()], offset as u64)?;
+            self.files[at].write_all_at(&Aligned::of(content), offset as u64)?;
         } else {
             self.files[at].write_all_at(content, offset as u64)?;
         }

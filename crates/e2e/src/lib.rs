@@ -11,6 +11,7 @@
 //! Invariants: every process that a test starts is ended by its number, every mount taken away, also after a failure and
 //! also when the file system hangs (the kernel's session is then aborted, so that no thread stays behind).
 
+pub mod aio;
 pub mod cluster;
 pub mod command;
 pub mod exerciser;

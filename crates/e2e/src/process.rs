@@ -114,6 +114,27 @@ impl Drop for Background {
     }
 }
 
+/// Who keeps a mount busy, as far as one can see: processes with a file open or a directory there, and threads that wait for FUSE.
+pub fn users_of(mount: &Path) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let links = |folder: &str| std::fs::read_dir(entry.path().join(folder)).into_iter().flatten().flatten();
+        let places =
+            links("fd").map(|link| link.path()).chain(["cwd", "root", "exe"].map(|name| entry.path().join(name)));
+        // The text of a link is read, not what it leads to: that could hang.
+        let open = places.filter(|link| std::fs::read_link(link).is_ok_and(|place| place.starts_with(mount))).count();
+        let stack =
+            |thread: &std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stack")).unwrap_or_default();
+        let waiting = links("task").filter(|thread| stack(thread).contains("request_wait_answer")).count();
+        if open + waiting > 0 {
+            let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().replace('\0', " ");
+            found.push((pid, format!("{line}: {open} open there, {waiting} threads wait for some FUSE")));
+        }
+    }
+    found
+}
+
 /// A status in words.
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {

@@ -1,4 +1,4 @@
-//! What the standard library and rustix lack a safe form of: record locks on ranges, shared mappings; and names in `/sbin`.
+//! What the standard library and rustix lack a safe form of: record locks on ranges, shared mappings, memory for `O_DIRECT`; and names in `/sbin`.
 
 use std::fs::File;
 use std::io;
@@ -125,6 +125,47 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nobody uses it any more.
         unsafe { libc::munmap(self.address, self.length) };
+    }
+}
+
+/// Bytes in memory that begins at a page: what `O_DIRECT` wants.
+#[derive(Debug)]
+pub struct Aligned {
+    space: Vec<u8>,
+    skew: usize,
+    length: usize,
+}
+
+impl Aligned {
+    /// The alignment that every device takes.
+    const PAGE: usize = 4096;
+
+    /// So many zeros.
+    pub fn zeros(length: usize) -> Aligned {
+        let space = vec![0; length + Aligned::PAGE];
+        let skew = space.as_ptr().align_offset(Aligned::PAGE);
+        Aligned { space, skew, length }
+    }
+
+    /// The same bytes.
+    pub fn of(bytes: &[u8]) -> Aligned {
+        let mut aligned = Aligned::zeros(bytes.len());
+        aligned.copy_from_slice(bytes);
+        aligned
+    }
+}
+
+impl std::ops::Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.space[self.skew..self.skew + self.length]
+    }
+}
+
+impl std::ops::DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.space[self.skew..self.skew + self.length]
     }
 }
 

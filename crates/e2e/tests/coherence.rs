@@ -1,13 +1,16 @@
 //! Two mounts of one file system: what a program does here, a program there sees, as on a local file system.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use e2e::system::{self, Mapping, RecordLock};
+use e2e::aio::Writes;
+use e2e::system::{self, Aligned, Mapping, RecordLock};
 use e2e::{Cluster, Shape, Story, needs_root, trees};
 use rustix::fs::{FlockOperation, RenameFlags, XattrFlags};
 
@@ -344,6 +347,89 @@ fn mappings_are_coherent() {
                 let mut found = [0; 7];
                 ours.read(at, &mut found);
                 assert_eq!(&found, b"WRITTEN", "the mapping here, round {round}");
+            }
+        }
+    });
+}
+
+/// One of the blocks of the file that the next test writes: its generation, again and again.
+const BLOCK: usize = 4096;
+
+fn block_of(generation: u64) -> Aligned {
+    Aligned::of(&generation.to_le_bytes().repeat(BLOCK / 8))
+}
+
+/// The oldest and the newest generation in a block.
+fn generations(file: &File, block: usize) -> (u64, u64) {
+    let mut bytes = [0; BLOCK];
+    file.read_exact_at(&mut bytes, (block * BLOCK) as u64).unwrap();
+    let words = || bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    (words().min().unwrap(), words().max().unwrap())
+}
+
+/// As xfstests' generic/451: several asynchronous writes past the cache are in flight, and programs read the same blocks through the
+/// page cache, here and there. A read that begins when a write is complete finds what it wrote, or something newer.
+#[test]
+fn buffered_reads_see_asynchronous_direct_writes_that_are_complete() {
+    const IN_FLIGHT: usize = 4;
+    const ROUNDS: u64 = 400;
+    on_two_mounts("asynchronous direct writes", |a, b| {
+        // On the metadata target, and in stripes.
+        for (name, blocks) in [("small", 8), ("large", 64)] {
+            for writer in [a, b] {
+                fs::write(writer.join(name), vec![0; blocks * BLOCK]).unwrap();
+                let complete: Vec<AtomicU64> = (0..blocks).map(|_| AtomicU64::new(0)).collect();
+                let over = AtomicBool::new(false);
+                let read = |mount: &Path, number: usize| {
+                    let file = File::open(mount.join(name)).unwrap();
+                    let (mut count, mut block) = (0u64, number);
+                    while !over.load(Ordering::Relaxed) {
+                        block = (block * 5 + 3) % blocks;
+                        let least = complete[block].load(Ordering::SeqCst);
+                        let (oldest, _) = generations(&file, block);
+                        assert!(oldest >= least, "block {block} of {name}: {oldest} after {least} was written");
+                        count += 1;
+                    }
+                    count
+                };
+                let write = || {
+                    let file =
+                        OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(writer.join(name)).unwrap();
+                    let seen = [a, b].map(|mount| File::open(mount.join(name)).unwrap());
+                    let mut writes = Writes::new(IN_FLIGHT as u32).unwrap();
+                    // No block is written twice at a time.
+                    let mut idle: VecDeque<u64> = (0..blocks as u64).collect();
+                    let mut generation = vec![0; blocks];
+                    for number in 1..=ROUNDS {
+                        let block = idle.pop_front().expect("more blocks than are in flight");
+                        generation[block as usize] = number;
+                        writes.submit(block, &file, block * BLOCK as u64, block_of(number)).unwrap();
+                        if number < IN_FLIGHT as u64 {
+                            continue;
+                        }
+                        let (block, written) = writes.wait().unwrap();
+                        assert_eq!(written, BLOCK);
+                        let (at, number) = (block as usize, generation[block as usize]);
+                        complete[at].store(number, Ordering::SeqCst);
+                        for file in &seen {
+                            assert_eq!(generations(file, at), (number, number), "block {block} of {name}");
+                        }
+                        idle.push_back(block);
+                    }
+                };
+                std::thread::scope(|scope| {
+                    let readers: Vec<_> = [a, a, b]
+                        .into_iter()
+                        .zip(0..)
+                        .map(|(mount, number)| scope.spawn(move || read(mount, number)))
+                        .collect();
+                    // A failure must end the readers, too.
+                    let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(write));
+                    over.store(true, Ordering::Relaxed);
+                    let reads: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+                    written.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                    assert!(reads > 0);
+                });
             }
         }
     });

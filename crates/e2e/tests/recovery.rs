@@ -311,6 +311,124 @@ fn a_dead_client_costs_the_others_no_more_than_the_window() {
     assert!(after < Duration::from_secs(5), "{after:?}");
 }
 
+/// A client that is gone holds locks at all targets, which others want. It is killed in the first round, so its connections break; in the
+/// second it is stopped, as if its machine were: they stay. Each target evicts it once, and others wait for no target longer than a
+/// client has to give a lock back; those who want nothing of it do not wait.
+#[test]
+fn each_target_evicts_a_client_that_is_gone_once_and_nobody_waits_longer() {
+    use rustix::process::{Pid, Signal, kill_process};
+    if !needs_root() {
+        return;
+    }
+    /// `ldlm_timeout`, and what a target waits where the connection broke so long ago already.
+    const CALLBACK: Duration = Duration::from_secs(6);
+    const CALLBACK_LATE: Duration = Duration::from_millis(600);
+    const VICTIM: usize = 2;
+    let story = Story::begin("a client with locks at all targets is gone", Duration::from_secs(180));
+    let mut cluster = Cluster::start(&story, Shape { osts: 3, ..Shape::mounts(3) });
+    let everything = [Which::Mdt, Which::Ost(0), Which::Ost(1), Which::Ost(2)];
+    for which in everything {
+        cluster.set_on(which, "ldlm_timeout", &CALLBACK.as_secs().to_string()).ok();
+    }
+    let number = |cluster: &Cluster, which: Which, name: &str| -> usize {
+        let kind = if matches!(which, Which::Ost(_)) { "obdfilter" } else { "mdt" };
+        cluster.get_on(which, &format!("{kind}.*.{name}")).parse().unwrap()
+    };
+    let mounts = cluster.mounts();
+    let load = Load::start(&mounts[..2], 1, 3);
+    load.await_progress(100, AT_ONCE);
+    for (round, stopped) in [(1, false), (2, true)] {
+        // A directory of the client's own, and a file on each object target with bytes that only it has.
+        let name = format!("d{round}");
+        let folder = mounts[VICTIM].join(&name);
+        fs::create_dir(&folder).unwrap();
+        for ost in 0..3 {
+            let file = folder.join(format!("f{ost}"));
+            adamant(["lfs", "setstripe", "-c", "1", "-i", &ost.to_string()]).arg(&file).ok();
+            fs::write(&file, vec![7; 200_000]).unwrap();
+        }
+        adamant(["sync"]).arg(&folder).ok();
+        for ost in 0..3 {
+            let file = fs::OpenOptions::new().write(true).open(folder.join(format!("f{ost}"))).unwrap();
+            file.write_all_at(&[8; 100_000], 0).unwrap();
+        }
+        let clients = everything.map(|which| number(&cluster, which, "num_exports"));
+        let process = Pid::from_raw(cluster.mount_pid(VICTIM) as i32).unwrap();
+        if stopped {
+            kill_process(process, Signal::STOP).unwrap();
+        } else {
+            cluster.kill9_mount(VICTIM);
+        }
+
+        // One after another where connections broke: the first pays for all. Side by side where they did not.
+        let there = mounts[1].join(&name);
+        let start = Instant::now();
+        let timed = |act: &dyn Fn()| {
+            let start = Instant::now();
+            act();
+            start.elapsed()
+        };
+        let make = || fs::write(there.join("made"), "by another").unwrap();
+        let overwrite = |ost: usize| {
+            let file = there.join(format!("f{ost}"));
+            assert_eq!(fs::read(&file).unwrap().len(), 200_000);
+            fs::write(&file, vec![9; 300_000]).unwrap();
+        };
+        let mut waits = vec![timed(&make)];
+        if stopped {
+            std::thread::scope(|scope| {
+                let all: Vec<_> = (0..3).map(|ost| scope.spawn(move || timed(&|| overwrite(ost)))).collect();
+                waits.extend(all.into_iter().map(|one| one.join().unwrap()));
+            });
+        } else {
+            waits.extend((0..3).map(|ost| timed(&|| overwrite(ost))));
+        }
+        let took = start.elapsed();
+        story.note(&format!("stopped: {stopped}; waited {waits:.1?}, in all {took:.1?}"));
+        let slack = AT_ONCE / 2;
+        assert!(waits.iter().all(|wait| *wait < CALLBACK + slack), "{waits:?}");
+        let bound = if stopped { CALLBACK * 2 } else { CALLBACK + CALLBACK_LATE * 3 };
+        assert!(took < bound + slack, "{took:?}");
+
+        // Nothing of it is left: no connection, no lock.
+        for (which, before) in everything.into_iter().zip(clients) {
+            assert_eq!(number(&cluster, which, "eviction_count"), round, "{which}");
+            assert_eq!(number(&cluster, which, "num_exports"), before - 1, "{which}");
+        }
+        let again = timed(&|| {
+            make();
+            (0..3).for_each(|ost| fs::write(mounts[0].join(&name).join(format!("f{ost}")), vec![6; 200_000]).unwrap());
+        });
+        assert!(again < slack, "its locks are in the way: {again:?}");
+        if stopped {
+            kill_process(process, Signal::CONT).unwrap();
+        } else {
+            cluster.mount_again(VICTIM);
+        }
+        // It goes on as a new client; what only it had does not come over what others have written since.
+        await_that("it works again", BACK, || fs::write(folder.join("again"), "x").is_ok());
+        for mount in &mounts {
+            for ost in 0..3 {
+                let file = mount.join(&name).join(format!("f{ost}"));
+                // Bytes that only it had are lost: it is told so, once.
+                let found = fs::read(&file).or_else(|error| {
+                    assert!(stopped && *mount == mounts[VICTIM] && error.raw_os_error() == Some(libc::EIO), "{error}");
+                    fs::read(&file)
+                });
+                assert!(found.unwrap() == [6; 200_000], "{}", file.display());
+            }
+        }
+    }
+    let worked = load.stop();
+    let longest = load::longest(&worked);
+    story.note(&format!("{} operations beside it, longest pause {longest:.2?}", load::operations(&worked)));
+    load::verify(&worked, &mounts[VICTIM]);
+    assert!(longest < CALLBACK, "{longest:?}");
+    for which in everything {
+        assert_eq!(number(&cluster, which, "eviction_count"), 2, "{which}: nobody else");
+    }
+}
+
 /// An object target is killed in the midst of large writes that it has answered and not committed: the client writes them
 /// again, and every byte is there.
 #[test]

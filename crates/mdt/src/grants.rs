@@ -4,7 +4,7 @@ use crate::tree::{self, Node};
 use proto::Fid;
 use proto::msg::{Attr, LockGrant, LockMode, Lvb, Resource, WantLocks, bits};
 use schema::Inode;
-use target::{Cx, Stop};
+use target::{Cx, ShareKey, Stop};
 
 /// The locks that the request wants and that conflict with nobody. Among the last steps of an attempt.
 pub fn grant(cx: &mut Cx<'_>, want: &WantLocks, object: Option<&Inode>, parent: Option<Fid>) -> Vec<LockGrant> {
@@ -40,7 +40,7 @@ pub fn cached(inode: &Inode) -> u64 {
 /// Attributes with size and times as the writer knows them who has the data of a resident file under its lock; of a directory,
 /// when nobody has it leased.
 pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
-    let mut attr = node.inode.attr();
+    let mut attr = attr_of(cx, &node.inode);
     if node.inode.is_dir() {
         tree::unleased(cx, node.fid())?;
     }
@@ -50,6 +50,15 @@ pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
         }
     }
     Ok(attr)
+}
+
+/// The attributes as they are here. An answer that tells where the data of a file lies waits until that cannot be undone, if another
+/// client has just moved it there.
+pub fn attr_of(cx: &mut Cx<'_>, inode: &Inode) -> Attr {
+    if inode.is_file() && !inode.is_resident() {
+        cx.depends_on(ShareKey::layout(inode.fid));
+    }
+    inode.attr()
 }
 
 fn merge(attr: &mut Attr, lvb: &Lvb) {

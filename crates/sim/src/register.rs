@@ -22,6 +22,8 @@ pub enum Act {
     See(u64),
     /// It held at most this.
     SeeAtMost(u64),
+    /// It held at least this.
+    SeeAtLeast(u64),
 }
 
 /// A call, as far as it is about the place.
@@ -71,7 +73,7 @@ pub fn disorder(start: u64, processes: &[Vec<Step>]) -> Option<Vec<usize>> {
                 Act::Set(new) => Some(new),
                 Act::Raise(least) => Some(value.max(least)),
                 // It does not see that now: something comes before it.
-                Act::See(_) | Act::SeeAtMost(_) => None,
+                Act::See(_) | Act::SeeAtMost(_) | Act::SeeAtLeast(_) => None,
             };
             if step.optional || step.to.is_none() {
                 stack.push((next.clone(), value));
@@ -90,6 +92,7 @@ fn skip_seen(processes: &[Vec<Step>], mut at: Vec<usize>, value: u64) -> (Vec<us
         let fits = |act: Act| match act {
             Act::See(seen) => seen == value,
             Act::SeeAtMost(most) => value <= most,
+            Act::SeeAtLeast(least) => value >= least,
             Act::Set(_) | Act::Raise(_) => false,
         };
         let taken = current().find(|(_, step)| step.from <= first_end && fits(step.act)).map(|(p, _)| p);
@@ -157,5 +160,19 @@ mod tests {
         assert_eq!(verdict(7, Act::See(3)), None);
         assert_eq!(verdict(7, Act::SeeAtMost(4)), None);
         assert!(verdict(7, Act::SeeAtMost(2)).is_some());
+        assert_eq!(verdict(7, Act::SeeAtLeast(3)), None);
+        assert!(verdict(7, Act::SeeAtLeast(4)).is_some());
+    }
+
+    #[test]
+    fn a_size_between_two_is_seen_while_it_grows() {
+        let calls = vec![step(1, 2, Act::Raise(10)), step(5, 8, Act::Raise(30))];
+        let between = |from, to| {
+            let seen = [Act::SeeAtMost(20), Act::SeeAtLeast(20)].map(|act| step(from, to, act));
+            disorder(0, &[calls.clone(), seen.to_vec()])
+        };
+        assert_eq!(between(6, 7), None);
+        assert!(between(3, 4).is_some(), "not yet");
+        assert!(between(9, 9).is_some(), "nor any more");
     }
 }

@@ -2,17 +2,20 @@
 //!
 //! All clients unmount; then, within a bound, nothing may be left to do: no
 //! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
-//! of all targets is then final.
+//! of all targets is then final. Nor does a target still hold anything for those who have left: no session, lock, open file, promise of
+//! space or record of an answer. Such a thing would hold up others, or fill memory and store, for ever.
 
 use core::time::Duration;
 
 use lfsck::Snapshot;
 use proto::TargetKind;
+use schema::session::{ClientRec, ReplyRec};
 use schema::{DestroyLog, DoomedFile, Moving, Object, Orphan, Record};
 use target::{DataOp, DataResult};
 
 use crate::world::World;
-use crate::world::server::Limits;
+use crate::world::net::Node;
+use crate::world::server::{Limits, Server};
 
 /// After this long without clients everything has come to rest. Slowest are the notes of files that move (gone when a look each
 /// minute finds them unused) and destroys that are tried again, each minute too. A target that restarted when a client left may
@@ -20,6 +23,31 @@ use crate::world::server::Limits;
 const REST_MAX: Duration = Duration::from_secs(200);
 /// How often the stores are looked at.
 const STEP: Duration = Duration::from_secs(5);
+
+/// Lets the kernels of all who live forget everything, and their clients every lock that nothing holds: then there is none left. One
+/// that stays is held for a call that has ended, and would be held for ever.
+pub fn forget(world: &mut World) -> Result<(), String> {
+    let living: Vec<usize> = (0..world.mounts.len())
+        .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
+        .collect();
+    for &client in &living {
+        world.mounts[client].kernel.forget_all();
+    }
+    world.run(world.now + STEP, |_| false)?;
+    for &client in &living {
+        world.set_of(Node::Client(client), "ldlm.namespaces.*.lru_size", "clear");
+    }
+    world.run(world.now + STEP, |_| false)?;
+    for &client in &living {
+        let machine = world.mounts[client].machine.iter();
+        for (path, value) in machine.flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count")) {
+            if value != "0" {
+                return Err(format!("nobody needs a lock, and {path} of client {client} is {value}"));
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Lets everybody leave, waits for rest, and says what is wrong then.
 pub fn check(world: &mut World) -> Result<(), String> {
@@ -49,9 +77,11 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     let mut wrong = recovering(world);
     let mut mdt = Snapshot::default();
     let mut osts = Vec::new();
+    let servers = world.servers.len();
     for server in &mut world.servers {
         let snapshot =
             Snapshot::of_engine(&server.engine).map_err(|error| format!("{} cannot be read: {error}", server.name))?;
+        wrong.extend(left_behind(server, &snapshot, servers));
         match server.name.kind {
             TargetKind::Mgt => {}
             TargetKind::Mdt => mdt = snapshot,
@@ -96,6 +126,33 @@ fn recovering(world: &World) -> Vec<String> {
             let word = status.lines().next().unwrap_or_default().trim_start_matches("status:").trim();
             if !matches!(word, "COMPLETE" | "INACTIVE") {
                 wrong.push(format!("the recovery of {} does not end: {word}", server.name));
+            }
+        }
+    }
+    wrong
+}
+
+/// What a target still holds for clients. Of the other `servers` all have a session with the management target, and the metadata
+/// target one with each object target.
+fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut most = |what: &str, value: &str, most: usize| {
+        if value.trim().parse::<usize>().is_ok_and(|value| value > most) {
+            wrong.push(format!("{}: nobody is there, and {what} is {value}, not {most}", server.name));
+        }
+    };
+    most("the number of records of clients", &snapshot.range(&ClientRec::all()).count().to_string(), 0);
+    most("the number of records of answers", &snapshot.range(&ReplyRec::all()).count().to_string(), 0);
+    let sessions = match server.name.kind {
+        TargetKind::Mgt => servers - 1,
+        TargetKind::Mdt => 0,
+        TargetKind::Ost => 1,
+    };
+    let limits = [("open_files", 0), ("lock_count", 0), ("tot_granted", 0), ("num_exports", sessions)];
+    for (path, value) in server.machine.iter().flat_map(|machine| machine.get_params("**")) {
+        for (leaf, limit) in limits {
+            if path.rsplit('.').next() == Some(leaf) {
+                most(&path, &value, limit);
             }
         }
     }

@@ -61,8 +61,15 @@ const SILENT_MAX: Duration = Duration::from_secs(175);
 /// A request that was lost is sent again within this, and one step of a call asks few targets in turn.
 const RESENT_MAX: Duration = Duration::from_secs(60);
 
+/// Where nothing at all goes wrong, whatever is asked for takes no longer: several times what the slowest of the worlds that are drawn
+/// needs, and less than any timer that makes up for what was forgotten.
+const QUIET_MAX: Duration = Duration::from_secs(2);
+
 /// How long a call takes at most when no faults fall any more: so long does it hold up the living that others are gone for good.
 fn call_max(plan: &Plan) -> Duration {
+    if plan.is_quiet() {
+        return QUIET_MAX;
+    }
     // A mount that is ended by force may have gone without a word.
     let all_live = plan.profile < Profile::Clients && !plan.liar && plan.disturbances.acts.is_none();
     if all_live && !plan.evicts() {
@@ -77,6 +84,9 @@ fn call_max(plan: &Plan) -> Duration {
 
 /// The same when clients have left. One that leaves while a target recovers cannot tell it, and is waited for as one that is gone.
 fn leave_max(plan: &Plan) -> Duration {
+    if plan.is_quiet() {
+        return QUIET_MAX;
+    }
     call_max(plan) + Limits::of(plan).recovery_soft
 }
 
@@ -157,6 +167,7 @@ impl<'w> Run<'w> {
         self.heal()?;
         self.leave()?;
         self.check()?;
+        rest::forget(self.world)?;
         rest::check(self.world)
     }
 
@@ -165,15 +176,19 @@ impl<'w> Run<'w> {
             let pause = Duration::from_micros(self.rng.below(5_000));
             self.world.start_server(server, pause);
         }
-        let limit = self.world.now + Duration::from_secs(120);
+        let begins = if self.world.plan.is_quiet() { QUIET_MAX } else { Duration::from_secs(120) };
+        let limit = self.world.now + begins;
         self.bounded(limit, "the targets do not come up", World::all_serve)?;
+        if self.world.plan.is_quiet() {
+            self.world.sched.calms();
+        }
         for _ in 0..self.world.plan.clients {
             let client = self.world.add_client();
             self.setting.mounts.add(self.world.mounts[client].kernel.clone());
         }
         let early = self.rng.chance(1, 4);
         if !early {
-            let limit = self.world.now + Duration::from_secs(120);
+            let limit = self.world.now + begins;
             let clients = self.world.plan.clients;
             let mounted = |world: &World| world.mounts.iter().filter(|mount| mount.mounted).count() == clients;
             self.bounded(limit, "the file system does not come up", mounted)?;
@@ -228,6 +243,7 @@ impl<'w> Run<'w> {
         self.bounded(limit, "not everything ends after the last fault", |world| {
             world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
         })?;
+
         self.judge_calls(call_max(&self.world.plan))
     }
 

@@ -169,6 +169,12 @@ impl ShareKey {
         ShareKey::name(dir, b"/")
     }
 
+    /// Where the data of a file lies: whoever is told so writes there.
+    pub fn layout(file: Fid) -> ShareKey {
+        // Nor a zero.
+        ShareKey::name(file, b"\0")
+    }
+
     /// A name in a directory, whether there is an entry or not.
     pub fn name(parent: Fid, name: &[u8]) -> ShareKey {
         ShareKey(hash(&[&parent.to_key(), name]))

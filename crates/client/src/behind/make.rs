@@ -11,7 +11,7 @@ use proto::msg::{
     valid,
 };
 
-use super::{Change, What, allowed, hurry, is_private, lease, push};
+use super::{Change, What, allowed, hurry, is_private, lease, push, version_of};
 use crate::cx::{Cx, Run};
 use crate::data;
 use crate::imports::Dest;
@@ -32,7 +32,7 @@ struct Ground {
     dest: Dest,
     /// The lease of the directory.
     lease: u64,
-    /// What is known by this change is newer than all before, and not newer than anything that comes.
+    /// Of what the change makes.
     version: u64,
 }
 
@@ -46,7 +46,7 @@ fn is_quiet(cx: &Cx<'_>, node: &Node) -> bool {
 /// Waits if too many changes are without an answer. The version of the next.
 fn room(cx: &mut Cx<'_>, dest: Dest) -> Run<u64> {
     let Some(lane) = cx.w.behind.lanes.get(&dest) else { return Err(cx.wait(WaitKey::Behind)) };
-    let version = lane.seen.0 + 1;
+    let version = version_of(lane.made + 1);
     if lane.outstanding() >= u64::from(lane.room) {
         hurry(cx.w, dest);
         return Err(cx.wait(WaitKey::Behind));
@@ -80,7 +80,7 @@ fn is_plain(node: &Node) -> bool {
     node.knows_access() && node.covered_attr().is_some_and(|attr| !attr.has_xattrs)
 }
 
-/// A change of attributes of a private object: where.
+/// A change of attributes of a private object: where, and the version of what it makes.
 fn object(cx: &mut Cx<'_>, ino: u64) -> Run<Option<(Dest, u64)>> {
     let Some(node) = cx.w.nodes.get(ino) else { return Ok(None) };
     let dest = cx.w.mdt_of(node.fid);
@@ -142,7 +142,7 @@ pub(crate) fn create(
     }
     let op = CreateOp { parent: above.fid, name: name.clone(), fid, mode, rdev, symlink: target.clone() };
     let what = What::Create { ino: fid.ino(), parent, name: name.clone() };
-    done(cx, dest, fid.ino(), want, Reint::Create(op), what);
+    done(cx, (dest, ground.version), fid.ino(), want, Reint::Create(op), what);
     Ok(Some(fid.ino()))
 }
 
@@ -225,13 +225,13 @@ fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above
 }
 
 /// The change is made: it waits to be sent.
-fn done(cx: &mut Cx<'_>, dest: Dest, ino: u64, want: WantLocks, op: Reint, what: What) {
+fn done(cx: &mut Cx<'_>, (dest, version): (Dest, u64), ino: u64, want: WantLocks, op: Reint, what: What) {
     stdx::mark!("made_behind");
     cx.set_memo(step::BEHIND, ino);
     cx.op.changes += 1;
     let want = (want != WantLocks::default()).then_some(want);
     let request = ReintReq { cred: None, now_ns: cx.op.wall_ns, want, op: Some(op) };
-    push(cx.w, dest, Change { request, cred: cx.op.cred.clone(), what });
+    push(cx.w, dest, Change { request, cred: cx.op.cred.clone(), what, version });
 }
 
 /// Removes the only name of a private object that nobody has open. Whether it did.
@@ -265,7 +265,7 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
     locks::destroyed(cx.w, dest, fid);
     let op = UnlinkOp { parent: directory, name: name.clone(), rmdir, told: Some(fid) };
     let what = What::Unlink { ino, parent, name: name.clone() };
-    done(cx, dest, ino, WantLocks::default(), Reint::Unlink(op), what);
+    done(cx, (dest, ground.version), ino, WantLocks::default(), Reint::Unlink(op), what);
     ops::unnamed(cx.w, parent, name, &attr, true);
     Ok(true)
 }
@@ -293,7 +293,8 @@ pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, op: &SetattrOp) -> Run<bool> {
     if let Some(node) = cx.w.nodes.get_mut(ino) {
         node.attr = Some(Attr { version, ..attr });
     }
-    done(cx, dest, ino, WantLocks::default(), Reint::Setattr(SetattrOp { handle: 0, ..*op }), What::Setattr { ino });
+    let op = Reint::Setattr(SetattrOp { handle: 0, ..*op });
+    done(cx, (dest, version), ino, WantLocks::default(), op, What::Setattr { ino });
     Ok(true)
 }
 
@@ -337,7 +338,7 @@ pub(crate) fn accessed(cx: &mut Cx<'_>, ino: u64, atime_ns: i64) -> Run<bool> {
     if cx.memo(step::BEHIND).is_some() {
         return Ok(true);
     }
-    let Some((dest, _)) = object(cx, ino)? else { return Ok(false) };
+    let Some(place) = object(cx, ino)? else { return Ok(false) };
     if let Some(node) = cx.w.nodes.get_mut(ino) {
         node.atime_ns = None;
         if let Some(attr) = &mut node.attr {
@@ -346,6 +347,6 @@ pub(crate) fn accessed(cx: &mut Cx<'_>, ino: u64, atime_ns: i64) -> Run<bool> {
     }
     let fid = ops::fid_of(ino)?;
     let op = SetattrOp { fid, valid: valid::ATIME | valid::HOUSEKEEPING, atime_ns, ..SetattrOp::default() };
-    done(cx, dest, ino, WantLocks::default(), Reint::Setattr(op), What::Setattr { ino });
+    done(cx, place, ino, WantLocks::default(), Reint::Setattr(op), What::Setattr { ino });
     Ok(true)
 }

@@ -115,7 +115,18 @@ pub(crate) struct Change {
     request: ReintReq,
     cred: Arc<Cred>,
     what: What,
+    /// Of what it changed in the caches, until its transno is known.
+    version: u64,
 }
+
+/// Version of what a change has made that waits for its answer: newer than all that a server can tell meanwhile, and than what the
+/// changes before it made.
+fn version_of(change: u64) -> u64 {
+    WAITING | change
+}
+
+/// No transno comes up to it.
+const WAITING: u64 = 1 << 63;
 
 /// A request with changes.
 #[derive(Clone, PartialEq, Debug)]
@@ -141,8 +152,6 @@ struct Lane {
     settled: u64,
     /// How many may be without.
     room: u32,
-    /// The greatest transno that is known of.
-    seen: Transno,
     /// Requests that were sent.
     batches: u64,
 }
@@ -173,12 +182,6 @@ impl Behind {
     pub(crate) fn claim(&self, dest: Dest) -> u32 {
         let claim = |lane: &Lane| lane.room.max(u32::try_from(lane.outstanding()).unwrap_or(u32::MAX));
         self.lanes.get(&dest).map_or(0, claim)
-    }
-
-    /// A reply tells of a change.
-    pub(crate) fn seen(&mut self, dest: Dest, transno: Transno) {
-        let lane = self.lanes.entry(dest).or_default();
-        lane.seen = lane.seen.max(transno);
     }
 }
 
@@ -376,7 +379,6 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         Some(Err(errno)) => (Xid(0), Transno(0), Err(errno)),
     };
     if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
-        cx.w.behind.seen(batch.dest, transno);
         cx.w.behind.set_room(batch.dest, rep.room);
         keep_done(cx.w, batch, xid, rep);
     }
@@ -434,14 +436,22 @@ fn settle(w: &mut World, dest: Dest, change: &Change, transno: Transno, result: 
     for ino in change.what.nodes() {
         if let Some(node) = w.nodes.get_mut(ino) {
             node.unsettled = node.unsettled.saturating_sub(1);
-            if let Some(attr) = &mut node.attr {
-                attr.version = attr.version.max(transno.0);
+            match &mut node.attr {
+                Some(attr) if result.is_err() => attr.version = 0,
+                Some(attr) if attr.version == change.version => attr.version = transno.0,
+                _ => {}
             }
             w.nodes.loosened(ino);
         }
     }
     match result {
         Ok(result) => {
+            if let What::Create { parent, name, .. } | What::Unlink { parent, name, .. } = &change.what
+                && let Some(entry) = w.nodes.get_mut(*parent).and_then(|node| node.dir.as_mut()?.names.get_mut(name))
+                && entry.version == change.version
+            {
+                entry.version = transno.0;
+            }
             if let What::Create { ino, .. } = change.what {
                 made(w, dest, ino, &change.request.want.unwrap_or_default(), result);
             }
@@ -540,8 +550,6 @@ pub(crate) fn evicted(w: &mut World, dest: Dest) {
     let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
     let waiting = core::mem::take(&mut lane.waiting);
     lane.settled += waiting.len() as u64;
-    // Transnos begin anew if the target's history does.
-    lane.seen = Transno(0);
     for change in &waiting {
         settle(w, dest, change, Transno(0), Err(Errno::EIO));
     }

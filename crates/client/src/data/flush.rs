@@ -12,7 +12,8 @@ use proto::msg::{LockMode, ObjSyncReq, ObjectId, ObjectStateRep, WriteReq};
 use proto::{Bytes, Errno, Opcode, Transno};
 use stdx::Instant;
 
-use super::state::{ALL, BUDGET, HOME, Job, Key, edit, evict, failed, file, file_mut, into_clock, node_key};
+use super::lanes::{Job, Lane};
+use super::state::{ALL, BUDGET, HOME, Key, edit, evict, failed, file, file_mut, into_clock, node_key};
 use super::striping::{Striping, joined};
 use super::{Task, leave, step, steps};
 use crate::behind;
@@ -608,7 +609,7 @@ pub(super) fn end(cx: &mut Cx<'_>) -> Run<()> {
         }
     };
     if cx.now() < until {
-        forget_rounds(cx);
+        sync_anew(cx);
         let at = cx.now() + RETRY_MIN;
         cx.set_memo(steps::END_AGAIN, at.0);
         cx.w.set_timer(at);
@@ -621,6 +622,22 @@ pub(super) fn end(cx: &mut Cx<'_>) -> Run<()> {
         }
     }
     Ok(())
+}
+
+/// See [`super::sync_anew`].
+pub(super) fn sync_anew(cx: &mut Cx<'_>) {
+    forget_rounds(cx);
+    let osts: Vec<u32> =
+        cx.w.data
+            .lanes()
+            .filter_map(|(dest, _)| match dest {
+                Dest::Ost(index) => Some(index),
+                _ => None,
+            })
+            .collect();
+    for index in osts {
+        cx.forget(step(steps::SYNC, u64::from(index)));
+    }
 }
 
 /// See [`super::fsync`].
@@ -639,18 +656,23 @@ pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     if file.resident() {
         return Ok(());
     }
-    let mut asked: Vec<(u64, Dest, ObjectId)> = Vec::new();
+    let mut asked: Vec<(Key, Dest, ObjectId, u32)> = Vec::new();
     for key in file.keys() {
         let Some(object) = file.object(key) else { continue };
         let committed = cx.w.data.lane_ref(object.dest).map_or(Transno(0), |lane| lane.committed);
-        if object.transno > committed || cx.began(step(steps::SYNC, u64::from(key))) {
-            asked.push((u64::from(key), object.dest, object.id()));
+        let open = object.transno > committed || !object.foreign.is_durable();
+        if open || cx.began(step(steps::SYNC, u64::from(key))) {
+            asked.push((key, object.dest, object.id(), object.foreign.heard()));
         }
     }
     let (mut waiting, mut failed) = (false, None);
-    for (key, dest, object) in asked {
+    for (key, dest, object, heard) in asked {
         let request = ObjSyncReq { objects: vec![object], job: super::job(cx, ino) };
-        let last = match cx.start_rpc(step(steps::SYNC, key), dest, Opcode::ObjSync, |_, _| (request, Bytes::new())) {
+        let (at, heard_at) = (step(steps::SYNC, u64::from(key)), step(steps::SYNC_HEARD, u64::from(key)));
+        if !cx.began(at) {
+            cx.set_memo(heard_at, heard.into());
+        }
+        let last = match cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| (request, Bytes::new())) {
             None => {
                 waiting = true;
                 continue;
@@ -662,6 +684,8 @@ pub(super) fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
             Some(Ok(reply)) => reply.header.last_committed,
         };
         cx.w.data.durable(dest, last);
+        let heard = cx.memo(heard_at).unwrap_or(0) as u32;
+        edit(cx.w, ino, key, |object| object.foreign.made_durable(heard));
     }
     match (waiting, failed) {
         (true, _) => Err(Stop::Wait),
@@ -682,13 +706,20 @@ pub(super) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
         }
     };
     written_once(cx, start, |w| w.data.jobs.first_key_value().map(|(id, _)| *id), BUDGET)?;
-    let lanes: Vec<(Dest, bool)> = cx.w.data.lanes().map(|(dest, lane)| (dest, !lane.unstable.is_empty())).collect();
+    // Who unmounts rests on nothing any more, and must not wait for targets from which it has only read.
+    let leaves = cx.w.unmounting;
+    let open = |lane: &Lane| !lane.unstable.is_empty() || !(leaves || lane.foreign.is_durable());
+    let lanes: Vec<(Dest, bool, u32)> =
+        cx.w.data.lanes().map(|(dest, lane)| (dest, open(lane), lane.foreign.heard())).collect();
     let (mut waiting, mut failed) = (false, None);
-    for (dest, unstable) in lanes {
+    for (dest, open, heard) in lanes {
         let Dest::Ost(index) = dest else { continue };
-        let at = step(steps::SYNC, u64::from(index));
-        if !unstable && !cx.began(at) {
-            continue;
+        let (at, heard_at) = (step(steps::SYNC, u64::from(index)), step(steps::SYNC_HEARD, u64::from(index)));
+        if !cx.began(at) {
+            if !open {
+                continue;
+            }
+            cx.set_memo(heard_at, heard.into());
         }
         let last = match cx.start_rpc(at, dest, Opcode::ObjSync, |_, _| (ObjSyncReq::default(), Bytes::new())) {
             None => {
@@ -702,6 +733,8 @@ pub(super) fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
             Some(Ok(reply)) => reply.header.last_committed,
         };
         cx.w.data.durable(dest, last);
+        let heard = cx.memo(heard_at).unwrap_or(0) as u32;
+        cx.w.data.lane(dest).foreign.made_durable(heard);
     }
     match (waiting, failed) {
         (true, _) => Err(Stop::Wait),

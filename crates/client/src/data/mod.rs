@@ -5,7 +5,7 @@
 //! called again. Their steps are [`crate::DATA_STEP`] and above. Functions with a [`World`] never wait.
 //!
 //! - `striping`: offsets of the file to objects and back. `pages`: cached bytes of one object. `read_ahead`: how far.
-//! - `state`: what is kept per object, per file and over all; the memory bounds.
+//! - `state`: what is kept per object and per file. `lanes`: and over all; the memory bounds.
 //! - `access`: locks and sizes before data is touched. `read`, `write`, `resize`: the operations.
 //! - `flush`: write-back, fsync. `recall`: locks that go back, glimpses, stat. `leave`: resident files that grow.
 //! - `layout`: whether the objects that are known are still the file's. `migrate`: the data moves to others.
@@ -33,6 +33,7 @@
 
 mod access;
 mod flush;
+mod lanes;
 mod layout;
 mod leave;
 mod migrate;
@@ -57,7 +58,8 @@ use crate::imports::Dest;
 use crate::op::OpId;
 use crate::world::World;
 
-pub use state::{DataState, NodeData};
+pub use lanes::DataState;
+pub use state::NodeData;
 
 /// Whether calls of an open file go through the kernel's page cache.
 fn through_pages(w: &World, fh: FileHandle) -> bool {
@@ -173,7 +175,8 @@ mod steps {
     pub const MIGRATE_END: Step = kind(64);
     pub const PAST_PAGES: Step = kind(68);
     pub const PAST_PAGES_DROP: Step = kind(69);
-    pub const GLIMPSED: Step = kind(70);
+    pub const GLIMPSED: Step = kind(75);
+    pub const SYNC_HEARD: Step = kind(76);
     /// Not [`INVALIDATE`]: pages may come in while only attributes are being dropped.
     pub const INVALIDATE_ATTR: Step = kind(37);
 }
@@ -192,7 +195,7 @@ fn owner(w: &World, ino: u64) -> (u32, u32) {
 /// The job on whose behalf the data of a file is read or written: that of the program that asked for it, or of the last one that did.
 fn job(cx: &Cx<'_>, ino: u64) -> String {
     match &cx.cred().job {
-        none if none.is_empty() => state::file(cx.w, ino).map_or_else(String::new, |file| file.job.clone()),
+        none if none.is_empty() => state::file(cx.w, ino).map_or_else(String::new, |file| file.job.to_string()),
         job => job.clone(),
     }
 }
@@ -200,8 +203,8 @@ fn job(cx: &Cx<'_>, ino: u64) -> String {
 /// A program uses the data of a file.
 fn note_job(cx: &mut Cx<'_>, ino: u64) {
     let job = &cx.op.cred.job;
-    if let Some(file) = state::file_mut(cx.w, ino).filter(|file| !job.is_empty() && file.job != *job) {
-        file.job.clone_from(job);
+    if let Some(file) = state::file_mut(cx.w, ino).filter(|file| !job.is_empty() && *file.job != **job) {
+        file.job = job.as_str().into();
     }
 }
 
@@ -284,6 +287,11 @@ pub fn fsync(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
 /// Writes everything of all files back and makes it durable on the object targets.
 pub fn sync_all(cx: &mut Cx<'_>) -> Run<()> {
     flush::sync_all(cx)
+}
+
+/// The next [`sync_all`] of this operation begins anew.
+pub fn sync_anew(cx: &mut Cx<'_>) {
+    flush::sync_anew(cx);
 }
 
 /// At the end of the mount, after [`sync_all`]: what cannot be written is tried again for a while (the whole anew) and then
@@ -413,7 +421,7 @@ pub fn unwritten(w: &World, resource: &Resource) -> u64 {
 
 /// Whether a target has all data and all changes of data, and has made them durable.
 pub fn is_idle(w: &World, dest: Dest) -> bool {
-    let idle = |lane: &state::Lane| {
+    let idle = |lane: &lanes::Lane| {
         lane.queue.is_empty() && lane.in_flight == 0 && lane.dirty == 0 && lane.unstable.is_empty() && !lane.committing
     };
     w.data.lane_ref(dest).is_none_or(idle)

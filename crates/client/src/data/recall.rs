@@ -22,8 +22,9 @@ use proto::msg::{Lvb, Resource};
 use smallvec::SmallVec;
 
 use super::flush::Round;
+use super::lanes::KernelCall;
 use super::state::{
-    ALL, HOME, KernelCall, Key, Object, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
+    ALL, HOME, Key, Object, edit, file, file_mut, forget_lock, lock_range, node_key, place_of, subtract,
 };
 use super::{access, flush, layout, leave, step, steps};
 use crate::api::{Effect, Invalidation};

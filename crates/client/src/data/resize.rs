@@ -11,6 +11,7 @@ use crate::api::Whence;
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::op::Memo;
+use crate::world::World;
 
 /// `FALLOC_FL_*`.
 const KEEP_SIZE: u32 = 0x1;
@@ -46,9 +47,7 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if cx.memo(steps::CUT_DONE).is_some() {
         return Ok(());
     }
-    let prepared = cx.memo(steps::CUT_READY).is_some();
-    let resident = file(cx.w, ino).is_some_and(|f| f.resident());
-    if resident && prepared {
+    if file(cx.w, ino).is_some_and(|f| f.resident()) {
         let now_ns = cx.wall_ns();
         edit(cx.w, ino, HOME, |home| {
             home.void_fetches(&(size..u64::MAX));
@@ -57,17 +56,16 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
             home.touch(now_ns);
         });
     } else {
-        cut_objects(cx, ino, size, prepared)?;
-        punched(cx, ino)?;
+        cut_objects(cx, ino, size)?;
+        punched(cx, ino, Some(size))?;
     }
     cx.set_memo(steps::CUT_DONE, 1);
     access::end_turn(cx, ino);
     Ok(())
 }
 
-/// Cuts pages, and asks for the cut of every object that is not as the new size wants it. Without preparation, the cut of
-/// a resident file is repeated too: writes of ours may have come between.
-fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> {
+/// Cuts pages, and asks for the cut of every object that is not as the new size wants it.
+fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if cx.memo(steps::CUT).is_some() {
         return Ok(());
     }
@@ -75,8 +73,7 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> 
     access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
     access::take_turn(cx, ino)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
-    let resident = now.resident();
-    let last = size.checked_sub(1).map(|last| if resident { HOME } else { now.striping.locate(last).0 });
+    let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
     let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
     for key in now.keys() {
         let cut = now.object_range(key, &(0..size)).end;
@@ -85,7 +82,7 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> 
             return Err(cx.wait(node_key(ino)));
         }
         let wrong = object.size > cut || (last == Some(key) && object.size < cut);
-        cuts.push((key, cut, wrong || (resident && !prepared)));
+        cuts.push((key, cut, wrong));
     }
     cx.set_memo(steps::CUT, size);
     for (key, cut, ask) in cuts {
@@ -95,7 +92,6 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64, prepared: bool) -> Run<()> 
         });
         if ask {
             punch(cx, ino, key, PunchKind::Truncate, &(cut..u64::MAX), false);
-            edit(cx.w, ino, key, |object| object.size = cut);
         }
     }
     Ok(())
@@ -130,8 +126,8 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     let _ = cx.start_rpc(step(steps::CUT_SENT, u64::from(key)), dest, Opcode::ObjPunch, |_, _| (request, Bytes::new()));
 }
 
-/// Waits for the answers to every [`punch`].
-fn punched(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+/// Waits for the answers to every [`punch`]. `cut`: the size of the file that they make.
+fn punched(cx: &mut Cx<'_>, ino: u64, cut: Option<u64>) -> Run<()> {
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let sent: Vec<(Key, u64)> =
         keys.into_iter().filter_map(|key| Some((key, cx.memo(step(steps::CUT_ID, u64::from(key)))?))).collect();
@@ -142,7 +138,13 @@ fn punched(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         return Err(Stop::Wait);
     }
     let mut failed = None;
+    // Only now: the target answers others with the greater one of its size and ours, so that nobody sees the new size until all do.
+    let new_end = |w: &World, key| {
+        let range = 0..cut?;
+        file(w, ino).map(|file| file.object_range(key, &range).end)
+    };
     for (key, id) in sent {
+        let new_end = new_end(cx.w, key);
         let (result, header) = match cx.op.memo(step(steps::CUT_SENT, u64::from(key))) {
             Some(Memo::Reply(reply)) => (
                 Errno::from_status(reply.header.status)
@@ -157,6 +159,7 @@ fn punched(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
             match &result {
                 Ok(rep) => {
                     object.transno = object.transno.max(header.map(|h| h.transno).unwrap_or_default());
+                    object.size = new_end.unwrap_or(object.size);
                     if let Some(lvb) = &rep.lvb {
                         object.news(lvb);
                     }
@@ -232,7 +235,7 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
             punch(cx, ino, key, kind, &part, keep_size);
         }
     }
-    punched(cx, ino)?;
+    punched(cx, ino, None)?;
     if !keep_size {
         let parts: Vec<(Key, u64)> = file(cx.w, ino)
             .map(|f| f.keys().into_iter().map(|key| (key, f.object_range(key, &(offset..end)))).collect::<Vec<_>>())
@@ -330,7 +333,7 @@ pub(super) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Ru
 }
 
 /// Nothing of the file needs to be written any more.
-pub(super) fn discard(w: &mut crate::world::World, ino: u64) {
+pub(super) fn discard(w: &mut World, ino: u64) {
     let Some(now) = file(w, ino) else { return };
     let keys: Vec<Key> = now.keys();
     let leaving = now.leaving;

@@ -1,5 +1,4 @@
-//! What the data cache keeps: per file its objects with their pages, locks and sizes; over all files the memory bounds,
-//! the order of write-back and one lane of requests per target.
+//! What the data cache keeps of a file: its objects with their pages, locks and sizes.
 //!
 //! # Sizes
 //! `Object::size` is exact while a lock covers the object from there to its end (`Object::knows_end`) and nothing made it
@@ -7,17 +6,15 @@
 //! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
 
 use core::ops::Range;
-use core::time::Duration;
-use proto::frame::Header;
 use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, ObjectId, Policy, Resource, ResourceKind};
 use proto::{Bytes, Errno, Fid, Transno};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use stdx::{Instant, Map};
+use stdx::Instant;
 
 use dlm::client::HeldLock;
 
-use super::pages::{Counts, Evicted, Pages};
+use super::lanes::{ClockEntry, DataState, Foreign};
+use super::pages::{Evicted, Pages};
 use super::read_ahead::ReadAhead;
 use super::striping::Striping;
 use crate::cx::Step;
@@ -66,8 +63,9 @@ pub(super) struct Object {
     pub fetches: Vec<Fetch>,
     /// Locks that operations have asked for.
     pub asked: Vec<(OpId, LockMode, Range<u64>)>,
-    /// Greatest transno of a change of this object.
+    /// Greatest transno of a change of this object; of any change of its target, from before it was known here.
     pub transno: Transno,
+    pub foreign: Foreign,
     /// Somebody else used it lately: no use in asking for a lock only to know its size.
     pub contended_until: Instant,
     /// Why dirty bytes could not be written back when that was tried last. They stay dirty and are tried again.
@@ -100,6 +98,7 @@ impl Object {
             fetches: Vec::new(),
             asked: Vec::new(),
             transno: Transno(0),
+            foreign: Foreign::default(),
             contended_until: Instant::ZERO,
             unwritable: None,
             failures: 0,
@@ -256,7 +255,7 @@ pub struct NodeData {
     /// The data is being copied to its objects, under an EX lock.
     pub(super) leaving: bool,
     /// The job of the program that used the data last.
-    pub(super) job: String,
+    pub(super) job: Box<str>,
     /// [`super::Task::Leave`] runs.
     pub(super) leave_asked: bool,
     /// Why the last attempt to leave failed.
@@ -274,8 +273,8 @@ pub struct NodeData {
 }
 
 impl NodeData {
-    fn new(fid: Fid, mdt: Dest, layout: Option<Layout>) -> NodeData {
-        let mut data = NodeData {
+    fn new(fid: Fid, mdt: Dest) -> NodeData {
+        NodeData {
             fid,
             layout: None,
             layout_sure: false,
@@ -289,7 +288,7 @@ impl NodeData {
             read_ahead: Vec::new(),
             exclusive: None,
             leaving: false,
-            job: String::new(),
+            job: Box::default(),
             leave_asked: false,
             leave_error: None,
             kernel_pages: false,
@@ -297,11 +296,7 @@ impl NodeData {
             recalls: 0,
             guests_welcome: false,
             fills: Vec::new(),
-        };
-        if let Some(layout) = layout {
-            data.set_layout(layout);
         }
-        data
     }
 
     /// Whether the data lies on the metadata target, as far as we know.
@@ -309,7 +304,7 @@ impl NodeData {
         self.layout.as_ref().is_none_or(|layout| layout.resident)
     }
 
-    fn set_layout(&mut self, layout: Layout) {
+    fn set_layout(&mut self, layout: Layout, data: &DataState) {
         self.striping = Striping::new(layout.stripe_size, layout.osts.len());
         let fid = self.fid;
         self.objects = layout
@@ -317,7 +312,11 @@ impl NodeData {
             .iter()
             .zip(0..)
             .map(|(ost, stripe)| (ost, layout.first_object.wrapping_add(stripe)))
-            .map(|(ost, number)| Object::new(Dest::Ost(*ost), Resource::object(fid, number)))
+            .map(|(ost, number)| {
+                let dest = Dest::Ost(*ost);
+                // The file may have been changed from here before, and forgotten.
+                Object { transno: data.newest(dest), ..Object::new(dest, Resource::object(fid, number)) }
+            })
             .collect();
         self.layout = Some(layout);
         self.layout_sure = false;
@@ -393,163 +392,19 @@ pub(super) fn failed(w: &mut World, ino: u64, errno: Errno) {
     }
 }
 
-/// A write on its way to a target or in the queue.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub ino: u64,
-    pub key: Key,
-    pub dest: Dest,
-    pub offset: u64,
-    pub data: Bytes,
-    pub lvb: Lvb,
-    /// How much of the target's grant it uses.
-    pub grant_used: u64,
-}
-
-/// Requests to one target.
-#[derive(Debug, Default)]
-pub(super) struct Lane {
-    pub queue: VecDeque<u64>,
-    pub in_flight: u32,
-    /// Grant that requests use, in the queue and in flight.
-    pub grant_used: u64,
-    /// Dirty bytes that wait for their time.
-    pub dirty: u64,
-    /// Answered changes that the session keeps until they are durable: transno and bytes of data.
-    pub unstable: VecDeque<(Transno, u64)>,
-    pub committed: Transno,
-    /// [`super::Task::Commit`] runs.
-    pub committing: bool,
-    /// The pause before a write that failed is tried again; 0 after one that did not.
-    pub retry_after: Duration,
-}
-
-#[derive(Debug)]
-struct ClockEntry {
-    ino: u64,
-    key: Key,
-    range: Range<u64>,
-    mark: u64,
-}
-
-/// A read or write of the kernel that waits here, and so keeps pages locked there.
-#[derive(Debug)]
-pub(super) struct KernelCall {
-    /// Bytes of locked pages.
-    pub pages: SmallVec<[Range<u64>; 2]>,
-    /// Its pages may hold old bytes too (a write into a part of a page).
-    pub write: bool,
-}
-
-/// What went wrong with write-back since the mount was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Troubles {
-    /// Requests that failed and whose bytes were kept.
-    pub failures: u64,
-    /// Bytes that were given up.
-    pub given_up: u64,
-}
-
-/// What the data cache knows over all files; `World::data`.
-#[derive(Debug, Default)]
-pub struct DataState {
-    pub(super) clean: u64,
-    /// Dirty and being written.
-    pub(super) unwritten: u64,
-    /// Bytes of answered writes that are not durable.
-    pub(super) unstable: u64,
-    clock: VecDeque<ClockEntry>,
-    clock_swept: usize,
-    last_id: u64,
-    lanes: BTreeMap<Dest, Lane>,
-    pub(super) dirty_files: BTreeSet<(Instant, u64)>,
-    pub(super) jobs: BTreeMap<u64, Job>,
-    /// By file and operation.
-    pub(super) kernel_calls: BTreeMap<(u64, OpId), KernelCall>,
-    /// What went wrong with write-back so far.
-    pub(super) troubles: Troubles,
-    /// Files whose data is copied to other objects, with who does it.
-    pub(super) migrating: BTreeMap<u64, OpId>,
-    /// Operations that [`super::op_ended`] must look for.
-    pub(super) marked_ops: Map<OpId, SmallVec<[u64; 1]>>,
-}
-
-impl DataState {
-    /// A number for a request or an entry of the clock; rises.
-    pub(super) fn new_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
-    }
-
-    /// Numbers from here on are not given yet.
-    pub(super) fn next_id(&self) -> u64 {
-        self.last_id + 1
-    }
-
-    pub(super) fn lane(&mut self, dest: Dest) -> &mut Lane {
-        self.lanes.entry(dest).or_default()
-    }
-
-    pub(super) fn lane_ref(&self, dest: Dest) -> Option<&Lane> {
-        self.lanes.get(&dest)
-    }
-
-    pub(super) fn lanes(&self) -> impl Iterator<Item = (Dest, &Lane)> {
-        self.lanes.iter().map(|(dest, lane)| (*dest, lane))
-    }
-
-    /// Remembers to look at `ino` when `op` ends.
-    pub(super) fn mark_op(&mut self, op: OpId, ino: u64) {
-        let inos = self.marked_ops.entry(op).or_default();
-        if !inos.contains(&ino) {
-            inos.push(ino);
-        }
-    }
-
-    /// A transno was heard of: what is durable up to there needs no memory.
-    pub(super) fn durable(&mut self, dest: Dest, committed: Transno) {
-        let lane = self.lanes.entry(dest).or_default();
-        lane.committed = lane.committed.max(committed);
-        while let Some((transno, bytes)) = lane.unstable.front().copied() {
-            if transno > lane.committed {
-                break;
-            }
-            lane.unstable.pop_front();
-            self.unstable = self.unstable.saturating_sub(bytes);
-        }
-    }
-
-    /// A change was answered; the session keeps it, with `bytes` of data, until it is durable. One that failed has no transno.
-    pub(super) fn changed(&mut self, dest: Dest, header: &Header, bytes: u64) {
-        self.durable(dest, header.last_committed);
-        let lane = self.lanes.entry(dest).or_default();
-        if header.transno > lane.committed {
-            lane.unstable.push_back((header.transno, bytes));
-            self.unstable += bytes;
-        }
-    }
-
-    /// The session of `dest` is gone with what it kept.
-    pub(super) fn forget_unstable(&mut self, dest: Dest) {
-        let lane = self.lanes.entry(dest).or_default();
-        let bytes: u64 = lane.unstable.drain(..).map(|(_, bytes)| bytes).sum();
-        self.unstable = self.unstable.saturating_sub(bytes);
-    }
-
-    fn account(&mut self, dest: Dest, before: Counts, after: Counts) {
-        self.clean = self.clean + after.clean - before.clean;
-        self.unwritten = self.unwritten + after.dirty + after.writing - before.dirty - before.writing;
-        let lane = self.lanes.entry(dest).or_default();
-        lane.dirty = lane.dirty + after.dirty - before.dirty;
-    }
-}
-
 /// The data of a node, made if it is a regular file (or not known to be anything else).
 pub(super) fn ensure(w: &mut World, fid: Fid) -> &mut NodeData {
     let mdt = w.mdt_of(fid);
-    let node = w.nodes.obtain(fid);
+    let World { nodes, data, .. } = w;
+    let node = nodes.obtain(fid);
     let layout = node.attr.as_ref().and_then(|attr| attr.layout.clone());
-    node.data.get_or_insert_with(|| Box::new(NodeData::new(fid, mdt, layout)))
+    node.data.get_or_insert_with(|| {
+        let mut file = Box::new(NodeData::new(fid, mdt));
+        if let Some(layout) = layout {
+            file.set_layout(layout, data);
+        }
+        file
+    })
 }
 
 /// The data of a node, if there is any.
@@ -638,7 +493,7 @@ pub(super) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
         return;
     }
     if file.layout.is_none() || (layout.resident && file.resident()) {
-        file.set_layout(layout.clone());
+        lay_out(w, ino, layout);
         return;
     }
     if layout.resident {
@@ -655,9 +510,7 @@ pub(super) fn take_layout(w: &mut World, ino: u64, layout: &Layout) {
         for key in 0..old.len() as Key {
             edit(w, ino, key, |object| object.pages.cut(&ALL));
         }
-        if let Some(file) = file_mut(w, ino) {
-            file.set_layout(layout.clone());
-        }
+        lay_out(w, ino, layout);
         for (dest, resource) in old {
             crate::locks::give_back(w, dest, &resource);
         }
@@ -720,7 +573,14 @@ pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     ensure(w, lock.resource.fid);
     let Some((ino, key)) = place_of(w, &lock.resource) else { return };
     // Of a file that is no longer resident, an enqueue on the metadata target tells no size.
-    edit(w, ino, key, |object| object.locked(lock, lvb));
+    let dest = edit(w, ino, key, |object| {
+        object.foreign.hear();
+        object.locked(lock, lvb);
+        object.dest
+    });
+    if let Some(dest) = dest {
+        w.data.lane(dest).foreign.hear();
+    }
 }
 
 /// See [`super::lock_changed`].
@@ -735,8 +595,15 @@ pub(super) fn lock_changed(w: &mut World, lock: &HeldLock) {
 
 /// See [`super::layout_settled`].
 pub(super) fn layout_settled(w: &mut World, ino: u64, layout: &Layout) {
-    if let Some(file) = file_mut(w, ino).filter(|file| file.resident()) {
-        file.set_layout(layout.clone());
+    if file(w, ino).is_some_and(NodeData::resident) {
+        lay_out(w, ino, layout);
+    }
+}
+
+fn lay_out(w: &mut World, ino: u64, layout: &Layout) {
+    let World { nodes, data, .. } = w;
+    if let Some(file) = nodes.get_mut(ino).and_then(|node| node.data.as_deref_mut()) {
+        file.set_layout(layout.clone(), data);
     }
 }
 

@@ -37,17 +37,22 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
     }
 }
 
-/// The node and the flags of an open file through which a change goes. That it is closed does not end what a killed program has
-/// begun: others would wait for it for ever.
-fn changed(cx: &Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
-    match live(cx, fh) {
-        Ok(file) if !file.writable() => Err(Errno::EBADF.into()),
-        Ok(file) => Ok((file.ino, file.flags)),
-        Err(stop) => match (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS)) {
-            (Some(ino), Some(flags)) if cx.op.abandoned => Ok((ino, flags as u32)),
-            _ => Err(stop),
-        },
+/// The node and the flags of an open file through which a change goes. What a call has begun goes on when the file is closed because its
+/// program was killed or the mount ends, or when its open is lost with an eviction: others would wait for it for ever.
+fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
+    if let (Some(ino), Some(flags)) = (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS))
+        && cx.op.changes > 0
+    {
+        return Ok((ino, flags as u32));
     }
+    let file = live(cx, fh)?;
+    let (ino, flags) = (file.ino, file.flags);
+    if !file.writable() {
+        return Err(Errno::EBADF.into());
+    }
+    cx.set_memo(step::FILE_NODE, ino);
+    cx.set_memo(step::FILE_FLAGS, u64::from(flags));
+    Ok((ino, flags))
 }
 
 fn io_flags(flags: u32) -> IoFlags {

@@ -65,7 +65,7 @@ pub(crate) mod step {
     pub const CLOSES: Step = 500;
     /// Until when an empty read waits.
     pub const AFTER_END: Step = 14;
-    /// Flags and node of an open file whose program was killed.
+    /// Flags and node of the open file that a call changes.
     pub const FILE_FLAGS: Step = 90;
     /// See [`FILE_FLAGS`].
     pub const FILE_NODE: Step = 91;
@@ -111,6 +111,10 @@ pub(crate) mod step {
     pub const GOES: Step = CHANGING + 2;
     /// The object of a change that was made behind the program's back.
     pub const BEHIND: Step = 23;
+    /// A file that was to be made and is there, and that is to be cut.
+    pub const FOUND: Step = 28;
+    /// It is open.
+    pub const OPENED: Step = 29;
     /// A record lock that takes nothing away.
     pub const KEEP: Step = 17;
     /// A sequence was waited for.

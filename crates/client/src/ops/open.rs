@@ -8,7 +8,7 @@ use proto::msg::{Attr, ObjectRep, OpenOp, Reint, ReintReq, WantLocks, dispositio
 use proto::{Errno, Fid, Opcode, Xid};
 use std::sync::Arc;
 
-use super::kernel::{hide, known_child};
+use super::kernel::hide;
 use super::namespace::{epoch, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle, Stat};
@@ -94,6 +94,9 @@ pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
 
 /// `Create`.
 pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flags: u32) -> Run<Answer> {
+    if let Some(ino) = cx.memo(step::FOUND) {
+        return cut(cx, parent, name, ino, flags);
+    }
     let parent_fid = walk(cx, parent)?;
     check_name(name)?;
     writable(cx)?;
@@ -107,10 +110,8 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
         return Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false });
     }
     cx.changing(step::CHANGING, parent);
-    let there = if flags & o::TRUNC != 0 { known_child(cx, parent, name) } else { 0 };
-    hide(cx, &[parent, there])?;
+    hide(cx, &[parent])?;
     let fid = new_fid(cx)?;
-    let flags = flags | o::CREAT;
     note_epoch(cx, step::EPOCH, parent);
     let first = !cx.replied(step::MAIN);
     let rep: Arc<ObjectRep> = cx.rpc_object(step::MAIN, dest, Opcode::MdsReint, |w, op| {
@@ -127,37 +128,38 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
                 parent: Some(parent_fid),
                 name: name.clone(),
                 fid,
-                flags: flags & TOLD,
+                flags: (flags | o::CREAT) & TOLD & !o::TRUNC,
                 mode: S_IFREG | (mode & 0o7777),
                 ..OpenOp::default()
             })),
         }
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
+    let created = rep.disposition & disposition::OPEN_CREATE != 0;
     if first {
         let epoch = epoch(cx, step::EPOCH, &rep, parent);
-        if rep.disposition & disposition::OPEN_CREATE != 0 {
+        if created {
             made(cx.w, parent, name, &rep, epoch);
         } else {
             let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
             cx.w.learn_child(parent, name, attr, epoch, version);
         }
     }
-    let created = rep.disposition & disposition::OPEN_CREATE != 0;
     let ino = attr.fid.ino();
     if attr.mode & S_IFMT != S_IFREG {
         // Somebody has made a pipe, socket or device of that name meanwhile. What an open of it is the kernel knows: it looks again.
         give_up(cx, dest, attr.fid);
         return Err(Errno::ESTALE.into());
     }
+    if !created && flags & o::TRUNC != 0 {
+        stdx::mark!("created_file_is_there");
+        give_up(cx, dest, attr.fid);
+        cx.forget(step::MAIN);
+        cx.set_memo(step::FOUND, ino);
+        return cut(cx, parent, name, ino, flags);
+    }
     // What can still wait or fail comes before the file counts as open.
-    let prepared = (|| {
-        if !created && flags & o::TRUNC != 0 {
-            data::truncate(cx, ino, 0)?;
-        }
-        stat(cx, ino)
-    })();
-    let stat = match prepared {
+    let stat = match stat(cx, ino) {
         Ok(stat) => stat,
         Err(Stop::Wait) => {
             // Nothing refers to it yet.
@@ -171,10 +173,38 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     };
     let open_xid = open_xid(cx);
     let fh = insert(cx, dest, attr.fid, flags, open_xid);
-    // If the kernel knows the file, it believes these attributes whatever it was told to forget meanwhile.
-    let stat = Stat { cacheable: stat.cacheable && created, ..stat };
+    Ok(created_as(cx, parent, name, fh, Stat { cacheable: stat.cacheable && created, ..stat }))
+}
+
+/// The end of a `Create` that is to cut what it found. An open of its own does it, which has the lock on the bytes from before the server
+/// cuts until it is answered here: nothing that is written after the cut is cut again.
+fn cut(cx: &mut Cx<'_>, parent: u64, name: &Bytes, ino: u64, flags: u32) -> Run<Answer> {
+    cx.keep_node(step::KEPT, ino);
+    cx.changing(step::CHANGING + 1, ino);
+    let fh = match cx.memo(step::OPENED) {
+        Some(fh) => FileHandle(fh),
+        None => {
+            let Answer::Opened { fh, .. } = open(cx, ino, flags)? else { return Err(Errno::EPROTO.into()) };
+            cx.set_memo(step::OPENED, fh.0);
+            fh
+        }
+    };
+    match stat(cx, ino) {
+        Ok(stat) => Ok(created_as(cx, parent, name, fh, Stat { cacheable: false, ..stat })),
+        Err(Stop::Wait) => Err(Stop::Wait),
+        Err(stop) => {
+            release(cx, fh, None)?;
+            Err(stop)
+        }
+    }
+}
+
+/// If the kernel knows the file, it believes these attributes whatever it was told to forget meanwhile: only those of a new one are
+/// `cacheable`.
+fn created_as(cx: &mut Cx<'_>, parent: u64, name: &Bytes, fh: FileHandle, stat: Stat) -> Answer {
+    let direct_io = cx.w.files.get(fh).is_some_and(|file| direct(file.flags));
     let stat = super::lookup::found(cx.w, stat, parent, name);
-    Ok(Answer::Created { stat, fh, direct_io: direct(flags), no_flush: false })
+    Answer::Created { stat, fh, direct_io, no_flush: false }
 }
 
 fn direct(flags: u32) -> bool {

@@ -82,6 +82,11 @@ fn leave_all(cx: &mut Cx<'_>) -> Run<()> {
                 other => other?,
             }
             data::end(cx)?;
+            if cx.w.ops_running > 1 || !cx.w.spawned.is_empty() {
+                // Calls that have begun to change something end, and what they write goes out, too.
+                data::sync_anew(cx);
+                return Err(cx.wait(WaitKey::Drained));
+            }
         }
         behind::all_drained(cx)?;
         cx.set_memo(step::MAIN, CLOSING);

@@ -6,7 +6,7 @@ use crate::tree::{self, Node};
 use proto::msg::{CLOSES_MAX, Close, CloseRep, CloseReq, CloseResult};
 use proto::{Errno, Fid, Operation};
 use schema::Orphan;
-use target::{Cx, Reply, Stop};
+use target::{Cx, Reply, ShareKey, Stop};
 
 /// What one close of a request finds.
 enum Found {
@@ -38,10 +38,14 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
             }
             Found::Open(_, _, node) => {
                 let Some(mut node) = node.take() else { continue };
-                match write(mdt, cx, &mut node, closes, &found)? {
-                    Gone::No => continue,
-                    gone => changed.push((node, gone)),
+                let gone = write(mdt, cx, &mut node, closes, &found)?;
+                if gone == Gone::No {
+                    continue;
                 }
+                // Another client may have removed the last name. While that can be lost, the file can come back, and who is told that
+                // it is gone lets go of its locks and of what it has written.
+                cx.depends_on(ShareKey::object(node.fid()));
+                changed.push((node, gone));
                 result.destroyed = true;
             }
         }

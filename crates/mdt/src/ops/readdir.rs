@@ -127,7 +127,7 @@ fn add_attrs(
             let wanted = grants::cached(&inode) | size;
             entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookie);
         }
-        entry.attr = Some(inode.attr());
+        entry.attr = Some(grants::attr_of(cx, &inode));
     }
     Ok(())
 }

@@ -61,6 +61,10 @@ pub fn setlayout(
     }
 
     cx.changed(ShareKey::object(op.fid));
+    if kind == SetlayoutKind::Leave {
+        // What others write to the objects would be nowhere if this were undone.
+        cx.touched(ShareKey::layout(op.fid));
+    }
     node.put(cx);
     if let Some(objects) = doomed {
         mdt.destroys.add(cx.transno(), objects);

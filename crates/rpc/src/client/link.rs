@@ -301,7 +301,10 @@ impl Import {
         if after == AfterConnect::Evicted {
             // What is durable by now says nothing of what was lost before it, nor does what was at the last of several starts.
             let durable = match restarts {
-                0 => Transno(u64::MAX),
+                0 => self
+                    .recovery
+                    .replayed()
+                    .map_or(Transno(u64::MAX), |done| done.max(Transno(self.granted.started_from))),
                 1 => Transno(self.granted.started_from),
                 _ => Transno(0),
             };

@@ -94,6 +94,12 @@ impl Recovery {
         self.pause.map_or(self.deadline, |pause| self.deadline.min(pause.look))
     }
 
+    /// Up to where the target has done again what it lost; `None` if it has all of it.
+    pub(crate) fn replayed(&self) -> Option<Transno> {
+        let first = self.replaying.keys().next();
+        (self.progress == Progress::Requests).then(|| first.map_or(self.cursor, |first| Transno(first.0 - 1)))
+    }
+
     pub(crate) fn stop_clock(&mut self) {
         self.deadline = Instant::FAR;
     }

@@ -890,3 +890,31 @@ fn what_was_durable_is_said_to_the_store_that_said_so() {
         assert_eq!(connects(b"two", 8), (Bytes::from_static(b"two"), 8));
     }
 }
+
+/// A target that restarted evicts its client while that gives back what was lost: what it has not said that it did again is lost.
+#[test]
+fn what_was_being_replayed_is_lost_with_an_eviction() {
+    for answered in 0..=2 {
+        let mut s = Story::connected();
+        for transno in [11, 12] {
+            s.submit(Slot::Modify);
+            let change = s.sent();
+            s.answer(&change, transno, 0);
+        }
+        s.cut();
+        s.connect(flags::CONNECT_RECOVERING, 78, 0);
+        let replays = [s.sent(), s.sent()];
+        for (replay, transno) in replays.iter().zip([11, 12]).take(answered) {
+            s.answer(replay, transno, 0);
+        }
+        s.out.clear();
+        s.cut();
+        s.told.clear();
+        s.connect(0, 99, 0);
+        let lost = s.told.iter().find_map(|told| match told {
+            ImportEffect::Evicted { lost } => Some(lost.len()),
+            _ => None,
+        });
+        assert_eq!(lost, Some(2 - answered));
+    }
+}

@@ -113,7 +113,7 @@ impl Kernel {
     /// `close`. `owner`: whose record locks go.
     pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> Sys<()> {
         if self.inode(fd.ino, |inode| inode.is_changed()) && fd.flags & O_ACCMODE != 0 {
-            self.write_back(cred, fd.ino, 0, u64::MAX).await;
+            self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         }
         let flushed = match fd.no_flush {
             true => Ok(()),
@@ -134,7 +134,7 @@ impl Kernel {
             return Err(Errno::EBADF.into());
         }
         if fd.direct {
-            self.write_back(cred, fd.ino, offset, u64::from(length)).await;
+            self.write_back(cred, fd.ino, offset, u64::from(length)).await?;
             return match self.ask(cred, Call::Read { fh: fd.fh, offset, length }).await? {
                 Answer::Data(data) => Ok(data),
                 other => Err(odd(&other)),
@@ -361,21 +361,22 @@ impl Kernel {
                 at += (to - from) as u64;
             }
         }
-        self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         Ok((at - offset) as u32)
     }
 
     /// Writes pages that were changed through `mmap`, and waits for those that somebody else writes. Errors are the client's
-    /// to remember.
-    async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) {
+    /// to remember; a program whose client died meanwhile dies with it.
+    async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) -> Sys<()> {
         let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         loop {
             let next = {
                 let mut caches = self.caches_mut();
-                let Some(inode) = caches.inodes.get_mut(&ino) else { return };
+                let ended = if caches.dead { Err(Fail::Dead) } else { Ok(()) };
+                let Some(inode) = caches.inodes.get_mut(&ino) else { return ended };
                 let next = inode.next_dirty(pages.clone());
                 if next.is_none() && inode.leaving.range(pages.clone()).next().is_none() {
-                    return;
+                    return ended;
                 }
                 next
             };
@@ -395,7 +396,7 @@ impl Kernel {
         let dirty: Vec<u64> =
             self.caches().inodes.iter().filter(|(_, inode)| inode.is_changed()).map(|(ino, _)| *ino).collect();
         for ino in dirty {
-            self.write_back(cred, ino, 0, u64::MAX).await;
+            self.write_back(cred, ino, 0, u64::MAX).await?;
         }
         Ok(())
     }
@@ -404,7 +405,7 @@ impl Kernel {
     pub(super) async fn drop_pages(&self, ino: u64, offset: u64, length: u64) {
         let mut left = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         while let Some(page) = self.inode(ino, |inode| inode.first_of(&left)) {
-            self.write_back(&Cred::default(), ino, page * PAGE, PAGE).await;
+            let _ = self.write_back(&Cred::default(), ino, page * PAGE, PAGE).await;
             if self.inode(ino, |inode| inode.locked.contains(&page)) {
                 self.wait().await;
             } else if self.inode(ino, |inode| !inode.dirty.contains(&page)) {
@@ -429,7 +430,7 @@ impl Kernel {
             return Err(Errno::EBADF.into());
         }
         let _gate = self.gate(fd.ino, true).await;
-        self.write_back(cred, fd.ino, offset, length).await;
+        self.write_back(cred, fd.ino, offset, length).await?;
         let result = self.ask(cred, Call::Fallocate { fh: fd.fh, mode, offset, length }).await;
         if result.is_ok() {
             if mode & 0x12 != 0 {
@@ -445,7 +446,7 @@ impl Kernel {
 
     /// `SEEK_DATA` and `SEEK_HOLE`.
     pub async fn seek(&self, cred: &Cred, fd: &Fd, offset: u64, whence: Whence) -> Sys<u64> {
-        self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         match self.ask(cred, Call::Lseek { fh: fd.fh, offset, whence }).await? {
             Answer::Offset(found) => Ok(found),
             other => Err(odd(&other)),
@@ -454,7 +455,7 @@ impl Kernel {
 
     /// `fsync`.
     pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> Sys<()> {
-        self.write_back(cred, fd.ino, 0, u64::MAX).await;
+        self.write_back(cred, fd.ino, 0, u64::MAX).await?;
         self.ask(cred, Call::Fsync { fh: fd.fh, data_only }).await.map(drop)
     }
 
@@ -470,5 +471,55 @@ impl Kernel {
                 self.unsignalled().write_mapped(cred, fd, offset, data).await
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::api::Stat;
+    use core::cell::RefCell;
+    use std::rc::Rc;
+    use stdx::Rng;
+
+    use super::*;
+    use crate::plan::Plan;
+    use crate::sched::Sched;
+
+    /// Two programs have changed one page through their mappings: one writes it, the other waits for that.
+    #[test]
+    fn who_writes_a_mapping_dies_with_its_client() {
+        let sched = Sched::new();
+        let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
+        let fd = kernel.opened(7, FileHandle(1), 2, false, false);
+        let results = Rc::new(RefCell::new(Vec::new()));
+        for at in [0, 8] {
+            let (kernel, fd, results) = (kernel.clone(), fd.clone(), results.clone());
+            sched.spawn("a program", async move {
+                let result = kernel.write_mapped(&Cred::default(), &fd, at, &Bytes::from_static(&[1; 8])).await;
+                results.borrow_mut().push(result);
+            });
+        }
+        let mut written = false;
+        while !written {
+            sched.run();
+            let requests = sched.take_requests();
+            assert!(!requests.is_empty());
+            for request in requests {
+                let answer = match request.call {
+                    Call::Getattr { .. } => Answer::Attr(Stat { ino: 7, size: PAGE, ..Stat::default() }),
+                    Call::Read { .. } => Answer::Data(Bytes::from_static(&[0; PAGE as usize])),
+                    Call::Write { .. } => {
+                        written = true;
+                        continue;
+                    }
+                    other => panic!("{other:?}"),
+                };
+                sched.answer(request.id, Ok(answer));
+            }
+        }
+        kernel.die();
+        sched.retire(0);
+        sched.run();
+        assert_eq!(*results.borrow(), [Err(Fail::Dead), Err(Fail::Dead)]);
     }
 }

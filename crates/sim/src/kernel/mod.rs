@@ -452,6 +452,10 @@ impl Kernel {
 
     /// An inode that nothing needs may leave memory, as chance decides.
     fn maybe_evict(&self, ino: u64) {
+        self.evict(ino, || self.0.rng.borrow_mut().chance(1, 2));
+    }
+
+    fn evict(&self, ino: u64, decide: impl FnOnce() -> bool) {
         let count = {
             let mut caches = self.caches_mut();
             let used = caches.names.values().any(|name| name.ino == ino) || caches.names.keys().any(|(p, _)| *p == ino);
@@ -460,7 +464,7 @@ impl Kernel {
             {
                 return;
             }
-            if !self.0.rng.borrow_mut().chance(1, 2) {
+            if !decide() {
                 return;
             }
             let count = inode.lookups;
@@ -469,6 +473,18 @@ impl Kernel {
         };
         if count > 0 {
             self.0.sched.post(self.0.client, Call::Forget { ino, count });
+        }
+    }
+
+    /// Every name and inode that nothing needs leaves memory.
+    pub fn forget_all(&self) {
+        let names: Vec<(u64, Bytes)> = self.caches().names.keys().cloned().collect();
+        for (parent, name) in names {
+            self.drop_name(parent, &name);
+        }
+        let inodes: Vec<u64> = self.caches().inodes.keys().copied().collect();
+        for ino in inodes {
+            self.evict(ino, || true);
         }
     }
 

@@ -17,8 +17,8 @@ use super::history::{Doubt, History, Step};
 use super::perform::Hands;
 use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Expect, Got, Id, Instead, Model, NAME_MAX, Op, Way, When, differs};
-use crate::plan::Plan;
+use crate::model::{Body, Expect, Got, Id, Instead, Model, NAME_MAX, Op, Path, Way, When, differs};
+use crate::plan::{Plan, pick};
 use crate::sched::{Fail, Lane, Sched};
 
 /// A process.
@@ -41,11 +41,26 @@ pub struct Process {
     think: (u64, crate::plan::Span),
     /// Clients that it uses; empty: all.
     clients: Vec<usize>,
+    /// What it looks at beside its calls.
+    looks: Looks,
+    /// The client that the next call goes through, if it lives.
+    through: Option<usize>,
     /// Clients that it made changes through that no sync covers.
     unsynced: Rc<RefCell<Vec<usize>>>,
     history: Rc<RefCell<History>>,
     beside: Rc<RefCell<Option<Beside>>>,
 }
+
+/// Looks beside changes: a client that has seen what a change is about must see what came of it.
+struct Looks {
+    /// From a stream of its own, so that other choices are the same without it.
+    rng: Rng,
+    /// Of 100 changes so many are looked at.
+    percent: u64,
+}
+
+/// At most so many names and objects are looked at beside a change.
+const LOOKS_MAX: usize = 3;
 
 /// A call beside the loss of bytes of the same file.
 struct Beside {
@@ -122,6 +137,8 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     if leave && rng.chance(2, 3) {
         clients.push(rng.below(plan.clients as u64) as usize);
     }
+    let mut looker = Rng::new(plan.seed ^ 0x100c_100c ^ (number as u64) << 32);
+    let looks = Looks { percent: pick(&mut looker, &[(2, 0), (1, 20), (1, 60)]), rng: looker };
     let process = Process {
         setting: setting.clone(),
         number,
@@ -138,6 +155,8 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         user_percent: plan.user_percent,
         think: (plan.think_percent, plan.think),
         clients,
+        looks,
+        through: None,
         unsynced: unsynced.clone(),
         history: history.clone(),
         beside: beside.clone(),
@@ -239,6 +258,8 @@ impl Process {
         let mut living = self.setting.mounts.living();
         if let Some(client) = client {
             living.retain(|kernel| kernel.client() == client);
+        } else if let Some(at) = living.iter().position(|kernel| Some(kernel.client()) == self.through) {
+            living = vec![living.swap_remove(at)];
         } else if !self.clients.is_empty() {
             living.retain(|kernel| self.clients.contains(&kernel.client()));
         }
@@ -259,7 +280,56 @@ impl Process {
             written: self.written.take(),
         };
         let op = draw.op();
-        self.call(op).await
+        if !op.changes() || !self.looks.rng.chance(self.looks.percent, 100) {
+            return self.call(op).await;
+        }
+        let watcher = self.kernel(None)?.client();
+        self.look_at(&op, watcher).await?;
+        self.call(op.clone()).await?;
+        self.look_at(&op, watcher).await
+    }
+
+    /// Looks through a client at what a call is about.
+    async fn look_at(&mut self, op: &Op, watcher: usize) -> Result<(), Halt> {
+        let concerned = self.model.concerned(op);
+        let all = self.model.paths();
+        let named = op.clone().paths_mut().into_iter().map(|(_, path)| path.clone()).collect::<Vec<_>>();
+        let mut paths: Vec<Path> =
+            all.iter().filter(|(_, id)| concerned.contains(id)).map(|(path, _)| path.clone()).collect();
+        paths.extend(named);
+        paths.sort();
+        paths.dedup();
+        for _ in 0..LOOKS_MAX.min(paths.len()) {
+            let path = paths.swap_remove(self.looks.rng.below(paths.len() as u64) as usize);
+            let body = all.iter().find(|(at, _)| *at == path).map(|(_, id)| self.model.inode(*id).body.clone());
+            for look in self.looks_at(path, body) {
+                self.through = Some(watcher);
+                let looked = self.call(look).await;
+                self.through = None;
+                looked?;
+            }
+        }
+        Ok(())
+    }
+
+    fn looks_at(&mut self, path: Path, body: Option<Body>) -> Vec<Op> {
+        let mut ops = vec![Op::Stat { path: path.clone() }];
+        match body {
+            Some(Body::Directory { .. }) => ops.push(Op::List { path, plus: false, bytes: 32 << 10 }),
+            Some(Body::File(data)) if self.looks.rng.chance(1, 2) => {
+                self.serial += 1;
+                let (fd, length) = (self.serial as u32, data.len() as u32 + 1);
+                ops.extend([
+                    Op::Open { path, flags: 0, mode: 0, fd },
+                    Op::Read { fd, offset: 0, length },
+                    Op::Close { fd },
+                ]);
+            }
+            Some(Body::File(_)) => ops.push(Op::Listxattr { path }),
+            Some(Body::Symlink(_)) => ops.push(Op::Readlink { path }),
+            _ => {}
+        }
+        ops
     }
 
     async fn call(&mut self, mut op: Op) -> Result<(), Halt> {

@@ -9,9 +9,11 @@
 //!
 //! The file has several stripes from the beginning, or grows out of the metadata target on the way.
 
+mod pieces;
+
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::api::{Call, Stat};
@@ -19,12 +21,12 @@ use proto::msg::Layout;
 use proto::{Bytes, Errno};
 use stdx::{Instant, Rng};
 
+use self::pieces::Pieces;
 use super::perform::Hands;
 use super::{Setting, name, root};
 use crate::kernel::{Fd, Kernel, OpenHow, Sys};
 use crate::model::{Got, Op, Path, Way};
 use crate::plan::{Plan, Span};
-use crate::register::{Act, Step, disorder};
 use crate::sched::{Fail, Loss};
 
 const PAGE: u64 = 4096;
@@ -44,8 +46,10 @@ enum Did {
     Write { serial: u64, range: Range<u64>, certain: u64 },
     /// Put a hole there.
     Zero { range: Range<u64> },
-    /// The file reaches at least to here.
+    /// The file reaches at least to here. What was buffered there is written.
     Reach { range: Range<u64> },
+    /// What was buffered there is written, so of a write that went beyond it a part may outlive its client.
+    Settle { range: Range<u64> },
     /// And ends here.
     Cut { size: u64 },
     /// Saw bytes.
@@ -397,6 +401,7 @@ fn did(serial: u64, op: &Op, got: Option<&Got>) -> Did {
         (Op::Fallocate { mode, offset, length, .. }, _) if mode & 1 == 0 => {
             Did::Reach { range: *offset..offset + length }
         }
+        (Op::Fallocate { offset, length, .. }, _) => Did::Settle { range: *offset..offset + length },
         (Op::Ftruncate { size, .. } | Op::Truncate { size, .. }, _) => Did::Cut { size: *size },
         (Op::Open { flags, .. }, _) if flags & O_TRUNC != 0 => Did::Cut { size: 0 },
         (Op::Read { offset, length, .. }, Some(Got::Data(data))) => {
@@ -406,260 +411,6 @@ fn did(serial: u64, op: &Op, got: Option<&Got>) -> Did {
         (Op::Fsync { .. }, Some(_)) => Did::Sync,
         _ => Did::Nothing,
     }
-}
-
-/// A file in pieces that no call's range divides.
-struct Pieces {
-    bounds: Vec<u64>,
-    writes: Vec<(u64, Range<u64>)>,
-    /// Parts of the file whose ends are looked at one by one.
-    parts: Vec<Range<u64>>,
-}
-
-impl Pieces {
-    fn of(processes: &[Vec<Entry>], striped: bool) -> Pieces {
-        let mut bounds: BTreeSet<u64> = (0..=SIZE_MAX / PAGE).map(|page| page * PAGE).collect();
-        let mut writes = Vec::new();
-        for entry in processes.iter().flatten() {
-            match &entry.did {
-                Did::Write { serial, range, certain } => {
-                    bounds.extend([range.start, range.start + certain, range.end]);
-                    writes.push((*serial, range.clone()));
-                }
-                Did::Zero { range } => bounds.extend([range.start, range.end]),
-                Did::Cut { size } => bounds.extend([*size]),
-                Did::Read { offset, length, data } => {
-                    bounds.extend([*offset, offset + data.len() as u64, offset + length]);
-                }
-                Did::Reach { .. } | Did::Size { .. } | Did::Sync | Did::Nothing => {}
-            }
-        }
-        // Each object has an end of its own. Who asks for the size while others change it gets those of several moments.
-        let (count, length) = if striped { (3, STRIPE) } else { (1, SIZE_MAX) };
-        let parts = (0..count).map(|part| part * length..(part + 1) * length).collect();
-        Pieces { bounds: bounds.into_iter().collect(), writes, parts }
-    }
-
-    fn count(&self) -> usize {
-        self.bounds.len() - 1
-    }
-
-    fn piece(&self, at: usize) -> Range<u64> {
-        self.bounds[at]..self.bounds[at + 1]
-    }
-
-    /// The pieces of a range.
-    fn within(&self, range: &Range<u64>) -> Range<usize> {
-        let at = |point: u64| self.bounds.partition_point(|bound| *bound < point).min(self.count());
-        at(range.start)..at(range.end)
-    }
-
-    /// Which write these bytes are of: 0 is a hole.
-    fn stamp_of(&self, at: usize, data: &[u8]) -> Option<u64> {
-        if data.iter().all(|byte| *byte == 0) {
-            return Some(0);
-        }
-        let range = self.piece(at);
-        let is = |(serial, whole): &&(u64, Range<u64>)| {
-            whole.start <= range.start && range.end <= whole.end && {
-                // Words are whole: a piece may begin within one.
-                let from = range.start / WORD * WORD;
-                stamp(*serial, &(from..range.end))[(range.start - from) as usize..] == *data
-            }
-        };
-        self.writes.iter().find(is).map(|(serial, _)| *serial)
-    }
-
-    /// Somebody saw a write that was under way on the same machine: Linux shows it to all who read there through its pages before
-    /// it asks for it, and others may see what was before for a moment.
-    fn is_early(&self, serial: u64, seen: &Entry, processes: &[Vec<Entry>]) -> bool {
-        let is = |entry: &&Entry| matches!(entry.did, Did::Write { serial: of, .. } if of == serial);
-        let write = processes.iter().flatten().find(is);
-        write.is_some_and(|write| write.client == seen.client && write.to.is_none_or(|to| Some(to) > seen.to))
-    }
-
-    /// What nobody can have seen in an order of all calls.
-    fn disorder(&self, processes: &[Vec<Entry>]) -> Option<String> {
-        let mut places: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.count()];
-        let mut sizes: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.parts.len()];
-        let all =
-            |process: usize| processes[process].iter().enumerate().map(move |(call, entry)| (process, call, entry));
-        for (process, call, entry) in (0..processes.len()).flat_map(all) {
-            let step = |act| Step { from: entry.from, to: entry.to, act, optional: false, call };
-            let mut put = |range: &Range<u64>, step: Step| {
-                for at in self.within(range) {
-                    places[at][process].push(step);
-                }
-            };
-            let mut ends = |of: &dyn Fn(&Range<u64>) -> Option<Act>| {
-                for (part, sizes) in self.parts.iter().zip(&mut sizes) {
-                    sizes[process].extend(of(part).map(step));
-                }
-            };
-            let reaches = |range: Range<u64>| {
-                move |part: &Range<u64>| {
-                    (range.start.max(part.start) < range.end.min(part.end)).then(|| Act::Raise(range.end.min(part.end)))
-                }
-            };
-            match &entry.did {
-                Did::Write { serial, range, certain } => {
-                    let sure = range.start + certain;
-                    put(&(range.start..sure), step(Act::Set(*serial)));
-                    put(&(sure..range.end), Step { optional: true, ..step(Act::Set(*serial)) });
-                    let end = if entry.to.is_none() { range.end } else { sure };
-                    ends(&reaches(range.start..end));
-                }
-                Did::Zero { range } => put(range, step(Act::Set(0))),
-                Did::Reach { range } => ends(&reaches(range.clone())),
-                Did::Cut { size } => {
-                    put(&(*size..u64::MAX), step(Act::Set(0)));
-                    let end = *size;
-                    ends(&|part| Some(Act::Set(if end > part.start { end } else { 0 })).filter(|_| end <= part.end));
-                }
-                Did::Read { offset, length, data } if entry.to.is_some() => {
-                    let end = offset + data.len() as u64;
-                    for at in self.within(&(*offset..end)) {
-                        let range = self.piece(at);
-                        let part = &data[(range.start - offset) as usize..(range.end - offset) as usize];
-                        match self.stamp_of(at, part) {
-                            Some(serial) if self.is_early(serial, entry, processes) => {}
-                            Some(serial) => places[at][process].push(step(Act::See(serial))),
-                            None => return Some(format!("{} saw bytes at {range:?} that nobody wrote", show(entry))),
-                        }
-                    }
-                    if end < offset + length && !is_beside_cut(entry, processes) {
-                        // Behind the end there is nothing.
-                        for at in self.within(&(end..offset + length)) {
-                            places[at][process].push(step(Act::See(0)));
-                        }
-                        ends(&|part| seen(part, end, true));
-                    }
-                }
-                Did::Size { size } if entry.to.is_some() => ends(&|part| seen(part, *size, false)),
-                _ => {}
-            }
-        }
-        let shown = |what: String, best: Vec<usize>, steps: &[Vec<Step>]| {
-            let mut lines =
-                vec![format!("there is no order of the calls about {what}; the best ends before those with >")];
-            let mut told: Vec<(Instant, String)> = Vec::new();
-            for (process, steps) in steps.iter().enumerate() {
-                for (at, step) in steps.iter().enumerate() {
-                    let sign = if best[process] == at { ">" } else { " " };
-                    let call = show(&processes[process][step.call]);
-                    told.push((step.from, format!("\n {sign} process {process}, {call}: {:?}", step.act)));
-                }
-            }
-            told.sort();
-            lines.extend(told.into_iter().map(|(_, line)| line));
-            lines.concat()
-        };
-        for (part, steps) in self.parts.iter().zip(&sizes) {
-            if let Some(best) = disorder(0, steps) {
-                return Some(shown(format!("the end of the file in {part:?}"), best, steps));
-            }
-        }
-        for (at, steps) in places.iter().enumerate() {
-            if let Some(best) = disorder(0, steps) {
-                return Some(shown(format!("bytes {:?}", self.piece(at)), best, steps));
-            }
-        }
-        None
-    }
-
-    /// What was synced, and is not there, or what is there and was never written.
-    fn lost(&self, processes: &[Vec<Entry>], left: &Left) -> Option<String> {
-        let entries = || processes.iter().flatten();
-        let is_durable = |entry: &&Entry| {
-            let before = |sync: &Entry| {
-                let covers = matches!(sync.did, Did::Sync) && sync.to.is_some() && sync.client == entry.client;
-                covers && entry.to.is_some_and(|to| to <= sync.from)
-            };
-            entries().any(before)
-        };
-        let durable: Vec<&Entry> = entries().filter(is_durable).collect();
-        // Whether a call certainly came before another.
-        let older = |one: &Entry, than: &Entry| one.to.is_some_and(|to| to < than.from);
-        let value = |entry: &Entry, range: &Range<u64>| match &entry.did {
-            Did::Write { serial, range: whole, .. } if whole.start <= range.start && range.end <= whole.end => {
-                Some(*serial)
-            }
-            Did::Zero { range: whole } if whole.start <= range.start && range.end <= whole.end => Some(0),
-            Did::Cut { size } if *size <= range.start => Some(0),
-            _ => None,
-        };
-        for at in self.within(&(0..SIZE_MAX)) {
-            let range = self.piece(at);
-            let part = |at: u64| (at as usize).min(left.data.len());
-            let data = &left.data[part(range.start)..part(range.end)];
-            let mut padded = data.to_vec();
-            padded.resize((range.end - range.start) as usize, 0);
-            let Some(found) = self.stamp_of(at, &padded) else {
-                return Some(format!("at the end there are bytes at {range:?} that nobody wrote"));
-            };
-            let sure = |entry: &&&Entry| match &entry.did {
-                Did::Write { range: whole, certain, .. } => range.end <= whole.start + certain,
-                _ => true,
-            };
-            let synced: Vec<&&Entry> =
-                durable.iter().filter(sure).filter(|entry| value(entry, &range).is_some()).collect();
-            let can_be =
-                |entry: &&Entry| value(entry, &range) == Some(found) && !synced.iter().any(|later| older(entry, later));
-            let new = found == 0 && synced.is_empty();
-            if !new && !entries().any(|entry| can_be(&entry)) {
-                let lines: String = synced.iter().map(|entry| format!("\n  {}", show(entry))).collect();
-                return Some(format!("bytes {range:?} are those of call {found} at the end, but synced was:{lines}"));
-            }
-        }
-        let end = |entry: &Entry| match &entry.did {
-            Did::Write { range, certain, .. } => {
-                Some(if entry.to.is_none() { range.end } else { range.start + certain })
-            }
-            Did::Reach { range } => Some(range.end),
-            Did::Cut { size } => Some(*size),
-            _ => None,
-        };
-        let is_cut = |entry: &Entry| matches!(entry.did, Did::Cut { .. });
-        for synced in &durable {
-            let Some(reached) = end(synced).filter(|_| !matches!(synced.did, Did::Write { certain: 0, .. })) else {
-                continue;
-            };
-            let not_older = || entries().filter(|entry| !older(entry, synced));
-            let least = not_older().filter(|entry| is_cut(entry)).filter_map(end).chain([reached]).min();
-            if left.size < least.unwrap_or(0) {
-                return Some(format!("the size is {} at the end, but synced was {}", left.size, show(synced)));
-            }
-            let most = not_older().filter_map(end).chain([reached]).max();
-            if is_cut(synced) && left.size > most.unwrap_or(0) {
-                return Some(format!("the size is {} at the end, but synced was {}", left.size, show(synced)));
-            }
-        }
-        None
-    }
-}
-
-/// While a file is cut through the same machine, Linux takes its end to be there, whatever others write there meanwhile.
-fn is_beside_cut(seen: &Entry, processes: &[Vec<Entry>]) -> bool {
-    let meets = |cut: &Entry| cut.from <= seen.to.unwrap_or(seen.from) && cut.to.is_none_or(|to| to >= seen.from);
-    let cuts = |of: &Entry| matches!(of.did, Did::Cut { .. }) && of.client == seen.client && meets(of);
-    processes.iter().flatten().any(cuts)
-}
-
-/// What somebody saw of the end in a part, who saw this size, or at most this.
-fn seen(part: &Range<u64>, size: u64, at_most: bool) -> Option<Act> {
-    match () {
-        () if size > part.end => None,
-        () if size <= part.start && part.start > 0 => Some(Act::SeeAtMost(0)),
-        () if at_most => Some(Act::SeeAtMost(size)),
-        () => Some(Act::See(size)),
-    }
-}
-
-/// A call in one line.
-fn show(entry: &Entry) -> String {
-    let serial = if let Did::Write { serial, .. } = entry.did { format!(" as {serial}") } else { String::new() };
-    let to = entry.to.map_or("-".to_owned(), |to| format!("{to:?}"));
-    format!("{:?} to {to}, client {}: {}{serial}", entry.from, entry.client, entry.what)
 }
 
 impl Process {

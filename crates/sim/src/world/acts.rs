@@ -103,7 +103,7 @@ impl World {
         self.plan.profile < crate::Profile::Servers && !self.plan.evicts()
     }
 
-    fn set_of(&mut self, node: Node, pattern: &str, value: &str) {
+    pub fn set_of(&mut self, node: Node, pattern: &str, value: &str) {
         let now = self.time_of(node);
         let result = match node {
             Node::Server(server) => {

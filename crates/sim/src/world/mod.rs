@@ -465,6 +465,9 @@ impl World {
                 () => "mounting",
             };
             text.push_str(&format!("\n  client {position} is {state}"));
+            for work in mount.machine.iter().flat_map(|machine| machine.in_progress()) {
+                text.push_str(&format!("\n    {work}"));
+            }
             for (name, value) in mount.machine.iter().flat_map(|machine| machine.get_params("*.*.import")) {
                 text.push_str(&format!("\n    {name}: {}", value.replace('\n', " ")));
             }

@@ -1,0 +1,412 @@
+//! Whether what the calls of a group saw, and what is left at the end, can be: piece by piece.
+
+use core::ops::Range;
+use std::collections::BTreeSet;
+
+use stdx::Instant;
+
+use super::{Did, Entry, Left, PAGE, SIZE_MAX, STRIPE, WORD, stamp};
+use crate::register::{Act, Step, disorder};
+
+/// A file in pieces that no call's range divides.
+pub(super) struct Pieces {
+    bounds: Vec<u64>,
+    writes: Vec<(u64, Range<u64>)>,
+    /// Parts of the file whose ends are looked at one by one.
+    parts: Vec<Range<u64>>,
+}
+
+impl Pieces {
+    pub fn of(processes: &[Vec<Entry>], striped: bool) -> Pieces {
+        let mut bounds: BTreeSet<u64> = (0..=SIZE_MAX / PAGE).map(|page| page * PAGE).collect();
+        let mut writes = Vec::new();
+        for entry in processes.iter().flatten() {
+            match &entry.did {
+                Did::Write { serial, range, certain } => {
+                    bounds.extend([range.start, range.start + certain, range.end]);
+                    writes.push((*serial, range.clone()));
+                }
+                Did::Zero { range } | Did::Reach { range } | Did::Settle { range } => {
+                    bounds.extend([range.start, range.end]);
+                }
+                Did::Cut { size } => bounds.extend([*size]),
+                Did::Read { offset, length, data } => {
+                    bounds.extend([*offset, offset + data.len() as u64, offset + length]);
+                }
+                Did::Size { .. } | Did::Sync | Did::Nothing => {}
+            }
+        }
+        // Each object has an end of its own. Who asks for the size while others change it gets those of several moments.
+        let (count, length) = if striped { (3, STRIPE) } else { (1, SIZE_MAX) };
+        let parts = (0..count).map(|part| part * length..(part + 1) * length).collect();
+        Pieces { bounds: bounds.into_iter().collect(), writes, parts }
+    }
+
+    fn count(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    fn piece(&self, at: usize) -> Range<u64> {
+        self.bounds[at]..self.bounds[at + 1]
+    }
+
+    /// The pieces of a range.
+    fn within(&self, range: &Range<u64>) -> Range<usize> {
+        let at = |point: u64| self.bounds.partition_point(|bound| *bound < point).min(self.count());
+        at(range.start)..at(range.end)
+    }
+
+    /// Which write these bytes are of: 0 is a hole.
+    fn stamp_of(&self, at: usize, data: &[u8]) -> Option<u64> {
+        if data.iter().all(|byte| *byte == 0) {
+            return Some(0);
+        }
+        let range = self.piece(at);
+        let is = |(serial, whole): &&(u64, Range<u64>)| {
+            whole.start <= range.start && range.end <= whole.end && {
+                // Words are whole: a piece may begin within one.
+                let from = range.start / WORD * WORD;
+                stamp(*serial, &(from..range.end))[(range.start - from) as usize..] == *data
+            }
+        };
+        self.writes.iter().find(is).map(|(serial, _)| *serial)
+    }
+
+    /// Whose the words of a piece are that is no single write's, for a person: `3112..3200 of 7, 3200..3560 of 0`.
+    fn runs(&self, range: &Range<u64>, data: &[u8]) -> String {
+        let word_of = |at: u64| {
+            let to = (at / WORD + 1) * WORD;
+            let part = &data[(at - range.start) as usize..(to.min(range.end) - range.start) as usize];
+            let is = |(serial, whole): &&(u64, Range<u64>)| {
+                whole.contains(&at) && stamp(*serial, &(at / WORD * WORD..to))[(at % WORD) as usize..].starts_with(part)
+            };
+            match part.iter().all(|byte| *byte == 0) {
+                true => "0".to_owned(),
+                false => self.writes.iter().find(is).map_or("nobody".to_owned(), |(serial, _)| serial.to_string()),
+            }
+        };
+        let mut runs: Vec<(u64, String)> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let whose = word_of(at);
+            if runs.last().is_none_or(|(_, last)| *last != whose) {
+                runs.push((at, whose));
+            }
+            at = (at / WORD + 1) * WORD;
+        }
+        let ends = runs.iter().skip(1).map(|(at, _)| *at).chain([range.end]);
+        let shown = runs.iter().zip(ends).map(|((from, whose), to)| format!("{from}..{to} of {whose}"));
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Somebody saw a write that was under way on the same machine: Linux shows it to all who read there through its pages before
+    /// it asks for it, and others may see what was before for a moment.
+    fn is_early(&self, serial: u64, seen: &Entry, processes: &[Vec<Entry>]) -> bool {
+        let is = |entry: &&Entry| matches!(entry.did, Did::Write { serial: of, .. } if of == serial);
+        let write = processes.iter().flatten().find(is);
+        write.is_some_and(|write| write.client == seen.client && write.to.is_none_or(|to| Some(to) > seen.to))
+    }
+
+    /// What nobody can have seen in an order of all calls.
+    pub fn disorder(&self, processes: &[Vec<Entry>]) -> Option<String> {
+        let mut places: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.count()];
+        let mut sizes: Vec<Vec<Vec<Step>>> = vec![vec![Vec::new(); processes.len()]; self.parts.len()];
+        let all =
+            |process: usize| processes[process].iter().enumerate().map(move |(call, entry)| (process, call, entry));
+        for (process, call, entry) in (0..processes.len()).flat_map(all) {
+            let step = |act| Step { from: entry.from, to: entry.to, act, optional: false, call };
+            let mut put = |range: &Range<u64>, step: Step| {
+                for at in self.within(range) {
+                    places[at][process].push(step);
+                }
+            };
+            let mut ends = |of: &dyn Fn(&Range<u64>) -> Option<Act>| {
+                for (part, sizes) in self.parts.iter().zip(&mut sizes) {
+                    sizes[process].extend(of(part).map(step));
+                }
+            };
+            let reaches = |range: Range<u64>| {
+                move |part: &Range<u64>| {
+                    (range.start.max(part.start) < range.end.min(part.end)).then(|| Act::Raise(range.end.min(part.end)))
+                }
+            };
+            match &entry.did {
+                Did::Write { serial, range, certain } => {
+                    let sure = range.start + certain;
+                    put(&(range.start..sure), step(Act::Set(*serial)));
+                    put(&(sure..range.end), Step { optional: true, ..step(Act::Set(*serial)) });
+                    let end = if entry.to.is_none() { range.end } else { sure };
+                    ends(&reaches(range.start..end));
+                }
+                Did::Zero { range } => put(range, step(Act::Set(0))),
+                Did::Reach { range } => ends(&reaches(range.clone())),
+                Did::Cut { size } => {
+                    put(&(*size..u64::MAX), step(Act::Set(0)));
+                    let end = *size;
+                    ends(&|part| Some(Act::Set(if end > part.start { end } else { 0 })).filter(|_| end <= part.end));
+                }
+                Did::Read { offset, length, data } if entry.to.is_some() => {
+                    let end = offset + data.len() as u64;
+                    for at in self.within(&(*offset..end)) {
+                        let range = self.piece(at);
+                        let part = &data[(range.start - offset) as usize..(range.end - offset) as usize];
+                        match self.stamp_of(at, part) {
+                            Some(serial) if self.is_early(serial, entry, processes) => {}
+                            Some(serial) => places[at][process].push(step(Act::See(serial))),
+                            None => {
+                                let runs = self.runs(&range, part);
+                                return Some(format!(
+                                    "{} saw bytes at {range:?} that nobody wrote: {runs}",
+                                    show(entry)
+                                ));
+                            }
+                        }
+                    }
+                    if end < offset + length && !is_beside_cut(entry, processes) {
+                        // Behind the end there is nothing.
+                        for at in self.within(&(end..offset + length)) {
+                            places[at][process].push(step(Act::See(0)));
+                        }
+                        ends(&|part| seen(part, end, true));
+                    }
+                }
+                // Linux lets a size grow page by page while it writes: who asks meanwhile may see one that no call left.
+                Did::Size { size } if entry.to.is_some() && size % PAGE == 0 => {
+                    ends(&|part| seen(part, *size, true));
+                    ends(&|part| seen(part, *size, false).map(at_least));
+                }
+                Did::Size { size } if entry.to.is_some() => ends(&|part| seen(part, *size, false)),
+                _ => {}
+            }
+        }
+        let shown = |what: String, best: Vec<usize>, steps: &[Vec<Step>]| {
+            let mut lines =
+                vec![format!("there is no order of the calls about {what}; the best ends before those with >")];
+            let mut told: Vec<(Instant, String)> = Vec::new();
+            for (process, steps) in steps.iter().enumerate() {
+                for (at, step) in steps.iter().enumerate() {
+                    let sign = if best[process] == at { ">" } else { " " };
+                    let call = show(&processes[process][step.call]);
+                    told.push((step.from, format!("\n {sign} process {process}, {call}: {:?}", step.act)));
+                }
+            }
+            told.sort();
+            lines.extend(told.into_iter().map(|(_, line)| line));
+            lines.concat()
+        };
+        for (part, steps) in self.parts.iter().zip(&sizes) {
+            if let Some(best) = disorder(0, steps) {
+                return Some(shown(format!("the end of the file in {part:?}"), best, steps));
+            }
+        }
+        for (at, steps) in places.iter().enumerate() {
+            if let Some(best) = disorder(0, steps) {
+                return Some(shown(format!("bytes {:?}", self.piece(at)), best, steps));
+            }
+        }
+        None
+    }
+
+    /// What was synced, and is not there, or what is there and was never written.
+    pub fn lost(&self, processes: &[Vec<Entry>], left: &Left) -> Option<String> {
+        let entries = || processes.iter().flatten();
+        let is_durable = |entry: &&Entry| {
+            let before = |sync: &Entry| {
+                let covers = matches!(sync.did, Did::Sync) && sync.to.is_some() && sync.client == entry.client;
+                covers && entry.to.is_some_and(|to| to <= sync.from)
+            };
+            entries().any(before)
+        };
+        let durable: Vec<&Entry> = entries().filter(is_durable).collect();
+        // Whether a call certainly came before another.
+        let older = |one: &Entry, than: &Entry| one.to.is_some_and(|to| to < than.from);
+        let value = |entry: &Entry, range: &Range<u64>| match &entry.did {
+            Did::Write { serial, range: whole, .. } if whole.start <= range.start && range.end <= whole.end => {
+                Some(*serial)
+            }
+            Did::Zero { range: whole } if whole.start <= range.start && range.end <= whole.end => Some(0),
+            Did::Cut { size } if *size <= range.start => Some(0),
+            _ => None,
+        };
+        for at in self.within(&(0..SIZE_MAX)) {
+            let range = self.piece(at);
+            let part = |at: u64| (at as usize).min(left.data.len());
+            let data = &left.data[part(range.start)..part(range.end)];
+            let mut padded = data.to_vec();
+            padded.resize((range.end - range.start) as usize, 0);
+            let Some(found) = self.stamp_of(at, &padded) else {
+                let runs = self.runs(&range, &padded);
+                return Some(format!("at the end there are bytes at {range:?} that nobody wrote: {runs}"));
+            };
+            let sure = |entry: &&&Entry| match &entry.did {
+                Did::Write { range: whole, certain, .. } => range.end <= whole.start + certain,
+                _ => true,
+            };
+            let synced: Vec<&&Entry> =
+                durable.iter().filter(sure).filter(|entry| value(entry, &range).is_some()).collect();
+            let can_be =
+                |entry: &&Entry| value(entry, &range) == Some(found) && !synced.iter().any(|later| older(entry, later));
+            let new = found == 0 && synced.is_empty();
+            if !new && !entries().any(|entry| can_be(&entry)) {
+                let lines: String = synced.iter().map(|entry| format!("\n  {}", show(entry))).collect();
+                return Some(format!("bytes {range:?} are those of call {found} at the end, but synced was:{lines}"));
+            }
+        }
+        let end = |entry: &Entry| match &entry.did {
+            Did::Write { range, certain, .. } => {
+                Some(if entry.to.is_none() { range.end } else { range.start + certain })
+            }
+            Did::Reach { range } => Some(range.end),
+            Did::Cut { size } => Some(*size),
+            _ => None,
+        };
+        // Which end a call gave the object of a part. Of a cut that is not durable some targets may have their share, and others not.
+        let end_in = |entry: &Entry, part: &Range<u64>| {
+            let end = end(entry)?;
+            match &entry.did {
+                Did::Write { range, .. } | Did::Reach { range } if end <= part.start || part.end <= range.start => None,
+                Did::Cut { .. } if end <= part.start => Some(0),
+                Did::Cut { .. } if end > part.end => None,
+                _ => Some(end.min(part.end)),
+            }
+        };
+        let is_cut = |entry: &Entry| matches!(entry.did, Did::Cut { .. });
+        for synced in &durable {
+            let Some(reached) = end(synced).filter(|_| !matches!(synced.did, Did::Write { certain: 0, .. })) else {
+                continue;
+            };
+            let not_older = || entries().filter(|entry| !older(entry, synced));
+            let least = |part: &Range<u64>| {
+                let cuts = || not_older().filter(|entry| is_cut(entry)).filter_map(|entry| end_in(entry, part));
+                end_in(synced, part).map(|reached| cuts().fold(reached, u64::min))
+            };
+            if left.size < self.parts.iter().filter_map(least).max().unwrap_or(0) {
+                return Some(format!("the size is {} at the end, but synced was {}", left.size, show(synced)));
+            }
+            let most = not_older().filter_map(end).chain([reached]).max();
+            if is_cut(synced) && left.size > most.unwrap_or(0) {
+                return Some(format!("the size is {} at the end, but synced was {}", left.size, show(synced)));
+            }
+        }
+        None
+    }
+}
+
+/// While a file is cut through the same machine, Linux takes its end to be there, whatever others write there meanwhile.
+fn is_beside_cut(seen: &Entry, processes: &[Vec<Entry>]) -> bool {
+    let meets = |cut: &Entry| cut.from <= seen.to.unwrap_or(seen.from) && cut.to.is_none_or(|to| to >= seen.from);
+    let cuts = |of: &Entry| matches!(of.did, Did::Cut { .. }) && of.client == seen.client && meets(of);
+    processes.iter().flatten().any(cuts)
+}
+
+/// What somebody saw of the end in a part, who saw this size, or at most this.
+fn seen(part: &Range<u64>, size: u64, at_most: bool) -> Option<Act> {
+    match () {
+        () if size > part.end => None,
+        () if size <= part.start && part.start > 0 => Some(Act::SeeAtMost(0)),
+        () if at_most => Some(Act::SeeAtMost(size)),
+        () => Some(Act::See(size)),
+    }
+}
+
+/// The same, if it saw at least this.
+fn at_least(act: Act) -> Act {
+    if let Act::See(size) = act { Act::SeeAtLeast(size) } else { act }
+}
+
+/// A call in one line.
+fn show(entry: &Entry) -> String {
+    let serial = if let Did::Write { serial, .. } = entry.did { format!(" as {serial}") } else { String::new() };
+    let to = entry.to.map_or("-".to_owned(), |to| format!("{to:?}"));
+    format!("{:?} to {to}, client {}: {}{serial}", entry.from, entry.client, entry.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(client: usize, from: u64, to: u64, did: Did) -> Entry {
+        Entry { client, what: String::new(), from: Instant(from), to: (to > 0).then_some(Instant(to)), did }
+    }
+
+    fn write(serial: u64, range: Range<u64>) -> Did {
+        let certain = range.end - range.start;
+        Did::Write { serial, range, certain }
+    }
+
+    /// The file with these bytes of these writes, the rest zeros.
+    fn left(size: u64, runs: &[(u64, Range<u64>)]) -> Left {
+        let mut data = vec![0; size as usize];
+        for (serial, range) in runs {
+            data[range.start as usize..range.end as usize].copy_from_slice(&stamp(*serial, range));
+        }
+        Left { size, data }
+    }
+
+    fn lost(calls: &[Entry], striped: bool, left: &Left) -> Option<String> {
+        let processes = [calls.to_vec()];
+        Pieces::of(&processes, striped).lost(&processes, left)
+    }
+
+    #[test]
+    fn of_a_write_that_was_not_synced_a_part_may_be_left_where_another_call_began() {
+        for (mode, torn) in [(Did::Nothing, true), (Did::Settle { range: 3488..5776 }, false)] {
+            let calls = [
+                entry(0, 1, 2, write(1, 0..4096)),
+                entry(0, 3, 4, Did::Sync),
+                entry(0, 5, 6, write(2, 0..4096)),
+                entry(0, 7, 8, mode),
+            ];
+            let parts = left(4096, &[(1, 0..3488), (2, 3488..4096)]);
+            assert_eq!(lost(&calls, false, &parts).is_some(), torn);
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_a_synced_cut_does_not_come_back() {
+        let calls = [
+            entry(0, 1, 2, write(1, 0..4096)),
+            entry(0, 3, 4, Did::Sync),
+            entry(1, 5, 6, Did::Cut { size: 0 }),
+            entry(1, 7, 8, Did::Sync),
+        ];
+        assert!(lost(&calls, false, &left(4096, &[(1, 0..4096)])).is_some());
+        assert_eq!(lost(&calls, false, &left(0, &[])), None);
+        assert_eq!(lost(&calls[..3], false, &left(4096, &[(1, 0..4096)])), None, "nobody synced it");
+    }
+
+    /// It reaches over three objects, and of the first two thirds nothing was written.
+    #[test]
+    fn a_cut_that_nobody_synced_may_be_done_on_some_targets() {
+        let (end, keeps) = (3 * STRIPE, 2 * STRIPE - 8);
+        let cut = entry(0, 5, 0, Did::Cut { size: keeps });
+        let calls = [entry(0, 1, 2, write(1, end - 8..end)), entry(0, 3, 4, Did::Sync), cut];
+        // The last object was cut, and the one before it not made to reach to the new end.
+        assert_eq!(lost(&calls, true, &left(0, &[])), None);
+        assert_eq!(lost(&calls, true, &left(keeps, &[])), None);
+        assert!(lost(&calls, false, &left(0, &[])).is_some(), "one object is cut or not");
+        assert!(lost(&calls[..2], true, &left(0, &[])).is_some());
+        let synced = [calls[0].clone(), entry(0, 5, 6, Did::Cut { size: keeps }), entry(0, 7, 8, Did::Sync)];
+        assert!(lost(&synced, true, &left(0, &[])).is_some());
+        assert_eq!(lost(&synced, true, &left(keeps, &[])), None);
+    }
+
+    #[test]
+    fn a_size_between_two_is_that_of_whole_pages() {
+        for (seen, from, right) in [(2 * PAGE, 3, true), (2 * PAGE + 8, 3, false), (2 * PAGE, 5, false)] {
+            let processes = [
+                vec![entry(0, 1, 2, write(1, 0..PAGE)), entry(0, 3, 4, write(2, PAGE..3 * PAGE))],
+                vec![entry(1, from, from + 2, Did::Size { size: seen })],
+            ];
+            assert_eq!(Pieces::of(&processes, false).disorder(&processes).is_none(), right, "{seen}");
+        }
+    }
+
+    #[test]
+    fn whose_bytes_they_are_is_told() {
+        let processes = [vec![entry(0, 1, 2, write(1, 0..4096)), entry(0, 3, 4, write(2, 0..4096))]];
+        let pieces = Pieces::of(&processes, false);
+        let Left { data, .. } = left(4096, &[(1, 0..8), (2, 8..24)]);
+        assert_eq!(pieces.runs(&(0..4096), &data), "0..8 of 1, 8..24 of 2, 24..4096 of 0");
+    }
+}

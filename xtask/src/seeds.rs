@@ -5,6 +5,7 @@
 //! Worked example: the sources hash to `9ae0c2d4`, so CI runs the seeds from `0x9ae0c2d4 << 20` on, and the first part of the
 //! soak begins 3000 seeds later.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -89,27 +90,40 @@ fn read() -> anyhow::Result<Parts> {
     toml::from_str(&text).with_context(|| format!("'{}' is wrong", place().display()))
 }
 
-/// Runs parts until enough seeds have passed or the time is over, and notes each.
+/// Runs parts until enough seeds have passed or the time is over, and notes each. What each part reached is printed, for 1000 seeds.
 ///
 /// # Errors
-/// A seed failed, or the sources were changed meanwhile.
+/// A seed failed, none of this run has reached some mark, or the sources were changed meanwhile.
 pub fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Result<()> {
     let (start, core) = (Instant::now(), core_hash()?);
     let name = format!("{core:08x}");
     let mut parts = read()?;
+    // Marks that no part of this run has reached.
+    let mut never: Option<BTreeSet<String>> = None;
     loop {
         let done: u64 = parts.part.iter().filter(|part| part.core == name).map(|part| part.count).sum();
         eprintln!("{done} of {SOAK} seeds have passed with the core as it is ({name})");
-        if done >= SOAK {
-            return Ok(());
-        }
-        if start.elapsed() >= limit {
-            eprintln!("the time is over: the next soak goes on from there");
+        let over = start.elapsed() >= limit;
+        if done >= SOAK || over {
+            if over && done < SOAK {
+                eprintln!("the time is over: the next soak goes on from there");
+            }
+            // What is never reached is not proved, however many seeds pass.
+            let never: Vec<String> = never.unwrap_or_default().into_iter().collect();
+            ensure!(never.is_empty(), "no seed has reached {}", never.join(", "));
             return Ok(());
         }
         let (first, count) = ((base(core) + SMOKE + done).to_string(), PART.min(SOAK - done).to_string());
         let began = Instant::now();
-        cmd!(sh, "{adamant} sim --first {first} --runs {count}").run()?;
+        let output = cmd!(sh, "{adamant} sim --first {first} --runs {count} --coverage").ignore_status().output()?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        println!("{told}");
+        let of_part = missed(&told);
+        ensure!(output.status.success() || !of_part.is_empty(), "a seed failed");
+        never = Some(match never {
+            None => of_part,
+            Some(before) => before.intersection(&of_part).cloned().collect(),
+        });
         ensure!(core_hash()? == core, "the core's sources were changed while its seeds ran: run it again");
         let commit = cmd!(sh, "git rev-parse --short=12 HEAD").read()?;
         let [base, count] = [&first, &count].map(|number| number.parse());
@@ -127,9 +141,21 @@ pub fn soak(sh: &Shell, adamant: &Path, limit: Duration) -> anyhow::Result<()> {
     }
 }
 
+/// The marks that the simulator says no seed has reached.
+fn missed(told: &str) -> BTreeSet<String> {
+    let list = told.lines().find_map(|line| line.strip_prefix("FAILED. No seed has reached "));
+    list.iter().flat_map(|list| list.split(", ")).map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missed_marks_are_told_from_failed_seeds() {
+        assert_eq!(missed("x\nFAILED. No seed has reached a.b, c\n"), ["a.b", "c"].map(String::from).into());
+        assert!(missed("FAILED. See it again with: adamant sim --seed 7\n0 passed, 1 failed\n").is_empty());
+    }
 
     #[test]
     fn another_core_has_other_seeds() {

@@ -135,7 +135,8 @@ impl Work<'_> {
                 calls.push(self.create());
             }
             self.mount.submit_all(calls.drain(..));
-            if self.under_way == 0 {
+            // While this thread attends nobody else reads the sockets: it must not go before it is told that it need not.
+            if self.under_way == 0 && attention == Attention::Unneeded {
                 return (made, error);
             }
             attention = self.mount.attend(attention != Attention::Unneeded, &mut || false);

@@ -5,7 +5,7 @@
 
 use core::fmt::Write as _;
 use dlm::client::HeldLock;
-use proto::msg::{BatchReq, Reint, ReintReq, Resource, WriteReq};
+use proto::msg::{BatchReq, PunchReq, Reint, ReintReq, Resource, WriteReq};
 use proto::{Errno, Fid, Frame, Opcode};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +36,7 @@ pub(crate) struct Failures {
 pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     // The kernel would do the call again that is told this.
     let errno = if errno == Errno::ESTALE { Errno::EIO } else { errno };
+    w.losses += 1;
     data::failed(w, ino, errno);
     if let Some(node) = w.nodes.get_mut(ino) {
         node.attr_covered = false;
@@ -45,25 +46,30 @@ pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
 
 /// Bytes of a file are lost. Programs that have it open are told by that; if none has, the next call that opens or changes it is.
 pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
+    w.losses += 1;
     if w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
         note_failure(w, ino, errno);
     }
 }
 
 fn note_failure(w: &mut World, ino: u64, errno: Errno) {
-    if let Some(node) = w.nodes.get_mut(ino) {
-        let count = node.failures().0.wrapping_add(1);
-        node.failures = Some(Box::new(Failures { count, errno, untold: true }));
-        w.changes_lost = true;
+    let Some(node) = w.nodes.get_mut(ino) else {
+        // A file that was removed here, and is there again since that is lost: what had been written to it is not.
+        return keep_untold(w, ino, errno);
+    };
+    let count = node.failures().0.wrapping_add(1);
+    node.failures = Some(Box::new(Failures { count, errno, untold: true }));
+}
+
+/// A node is dropped: what nobody was told of it so far is kept for the next call about the object.
+pub(crate) fn node_dropped(w: &mut World, ino: u64) {
+    if let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) {
+        keep_untold(w, ino, failures.errno);
     }
 }
 
-/// A node is dropped: what nobody was told of it so far is kept for the next call about the object, of the newest so many.
-pub(crate) fn node_dropped(w: &mut World, ino: u64) {
-    let Some(failures) = w.nodes.get(ino).and_then(|node| node.failures.as_deref()).filter(|of| of.untold) else {
-        return;
-    };
-    let errno = failures.errno;
+/// That something of an object is lost is kept without a node, of the newest so many.
+fn keep_untold(w: &mut World, ino: u64, errno: Errno) {
     if w.untold.len() >= UNTOLD_MAX {
         w.untold.pop_front();
     }
@@ -72,7 +78,7 @@ pub(crate) fn node_dropped(w: &mut World, ino: u64) {
 
 /// The error for a call that begins: a change of what it is about is lost, and no call was told so far.
 pub(crate) fn told(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
-    if !cx.w.changes_lost || !cx.op.is_fresh() {
+    if cx.w.losses == 0 || !cx.op.is_fresh() {
         return None;
     }
     for ino in concerned(call) {
@@ -160,6 +166,11 @@ pub(crate) fn changes(w: &mut World, dest: Dest, requests: &[Frame]) {
             Some(Opcode::ObjWrite) => {
                 if let Ok(write) = request.decode::<WriteReq>() {
                     lost.entry(write.object.fid.ino()).or_default().bytes += request.bulk.len() as u64;
+                }
+            }
+            Some(Opcode::ObjPunch) => {
+                if let Ok(punch) = request.decode::<PunchReq>() {
+                    lost.entry(punch.object.fid.ino()).or_default().changes += 1;
                 }
             }
             _ => {}

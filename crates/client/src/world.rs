@@ -210,8 +210,8 @@ pub struct World {
     pub unmounting: bool,
     /// Why something could not be written back since then.
     pub lost: Option<Errno>,
-    /// Some answered change was lost, at some time: calls look whether they are to be told.
-    pub changes_lost: bool,
+    /// How often changes or bytes were lost that programs had been told of.
+    pub losses: u64,
     /// Objects of which something was lost that nobody was told, and of which no node is left.
     pub untold: std::collections::VecDeque<(u64, Errno)>,
     /// When `WaitKey::Timer` is to be woken.
@@ -280,7 +280,7 @@ impl World {
             jobs: JobIds::default(),
             crowded: VecDeque::new(),
             unmounting: false,
-            changes_lost: false,
+            losses: 0,
             untold: std::collections::VecDeque::new(),
             lost: None,
             timer: None,

@@ -307,10 +307,11 @@ fn an_unmount_gives_servers_that_are_there_their_locks_back_while_it_waits_for_o
     assert_eq!(g.size, 1 << 20);
 }
 
-/// A program that is killed closes its files while what it wrote is on its way. Nobody waits for that for ever.
+/// A program that is killed closes its files while what it wrote is on its way. Nobody waits for that for ever, and another file that
+/// gets the same handle has nothing to do with it.
 #[test]
 fn what_was_written_past_the_caches_ends_though_its_file_is_closed() {
-    for hole in [false, true] {
+    for (hole, again) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut c = Cluster::new(1);
         let a = c.mount();
         let (stat, fh) = c.create(a, 1, "f").unwrap();
@@ -328,8 +329,13 @@ fn what_was_written_past_the_caches_ends_though_its_file_is_closed() {
         };
         kill(&mut c, a, id);
         c.close(a, direct).unwrap();
+        let other = again.then(|| c.create(a, 1, "g").unwrap());
+        assert!(other.as_ref().is_none_or(|(_, other)| *other == direct));
         replies_arrive(&mut c, a);
         c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        if let Some((g, _)) = other {
+            assert_eq!(c.getattr(a, g.ino).unwrap().size, 0);
+        }
         let read = c.call(a, Call::Read { fh, offset: 100_000, length: 4096 }).unwrap();
         assert_eq!(read, Answer::Data(vec![if hole { 0 } else { 2 }; 4096].into()));
         assert_eq!(c.nodes[a].machine.in_progress(), Vec::<String>::new());

@@ -361,6 +361,41 @@ fn what_is_lost_with_an_eviction_is_told_to_the_next_call() {
     assert!(stdx::marks::count("lost_change_told") > 0);
 }
 
+/// A file is removed and its bytes need no writing; an eviction takes the removal, so that the file is there again without them.
+#[test]
+fn bytes_of_a_file_whose_removal_is_lost_are_told_to_who_opens_it() {
+    let (mut c, a, dir) = leased();
+    let (f, fh) = c.create(a, dir, "f").unwrap();
+    c.write(a, fh, 0, b"old").unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.write(a, fh, 0, b"new").unwrap();
+    c.close(a, fh).unwrap();
+    c.cut(a);
+    c.call(a, Call::Forget { ino: f.ino, count: 1 }).unwrap();
+    c.unlink(a, dir, "f").unwrap();
+    let uuid = options(a as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    c.until(|c| c.log.iter().any(|line| line.contains("'f' removed from /d")));
+    assert_eq!(c.walk(a, "d/f"), Ok(f.ino));
+    assert_eq!(c.call(a, Call::Open { ino: f.ino, flags: 0 }).map(drop), Err(Errno::EIO));
+    let fh = c.open(a, f.ino, 0).unwrap();
+    assert_eq!(c.read(a, fh, 0, 9).unwrap()[..], *b"old");
+}
+
+/// The eviction comes while a sync waits: what it was to make durable is lost.
+#[test]
+fn what_an_eviction_takes_is_told_to_a_sync_that_waits() {
+    let (mut c, a, dir) = leased();
+    c.cut(a);
+    c.create(a, dir, "f").unwrap();
+    let sync = c.send_quietly(a, cred(0), Call::Syncfs);
+    let uuid = options(a as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    assert_eq!(c.answer(a, sync), Err(Errno::EIO));
+    c.call(a, Call::Syncfs).unwrap();
+    assert!(stdx::marks::count("lost_beside_sync") > 0);
+}
+
 #[test]
 fn an_unmount_sends_what_waits() {
     let (mut c, a, dir) = leased();

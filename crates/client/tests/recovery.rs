@@ -927,3 +927,34 @@ fn what_a_call_has_begun_ends_although_its_file_is_closed() {
         assert_eq!((read[0], &read[1..]), (3, &[2; 131_071][..]), "{evicted}");
     }
 }
+
+/// The same of a file that was cut: nothing was written that could be counted, and yet it is not as a program was told.
+#[test]
+fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[7; 300_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.close(a, fh).unwrap();
+    let ost = c.server("fs-OST0000");
+    c.slow_server = Some(ost);
+    let set = SetStat { size: Some(1), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.kill(ost);
+    c.slow_server = None;
+    c.tamper = Some(Box::new(|to_client, _, frame| {
+        let comes = !to_client && frame.header.opcode == Opcode::Connect as u16;
+        if comes { Vec::new() } else { vec![frame] }
+    }));
+    c.start(ost);
+    c.pass(Duration::from_secs(1));
+    c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.abort_recovery", "1");
+    c.tamper = None;
+    c.cut(a);
+    c.pass(Duration::from_secs(60));
+    assert!(c.log.iter().any(|line| line.contains("lost with the eviction of /f: 1 answered changes")), "{:#?}", c.log);
+    assert_eq!(c.call(a, Call::Open { ino: f.ino, flags: 0 }), Err(Errno::EIO));
+    c.open(a, f.ino, 0).unwrap();
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 300_000);
+}

@@ -135,6 +135,22 @@ fn each_suite_gives_a_table_and_figures_and_charts() {
     assert_eq!(page.matches("<svg ").count(), all);
 }
 
+/// Clients that have made their files still hear what servers ask: the restarted metadata server waits for all of them. One that hears
+/// nothing comes back with its next sign of life.
+#[test]
+fn clients_that_have_made_their_files_come_back_at_once() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("bench, clients that are done", Duration::from_secs(180));
+    let text = bench(&story, &["millions", "--rounds", "2", "--files", "16000", "--clients", "16"]).ok();
+    let figures = figures(&story, "millions");
+    let mut rows = rows(&figures).into_iter();
+    let pause = rows.find(|row| row["what"] == "kill -9 until a program has its answer").expect("its row");
+    assert!(pause["figure"]["max"].as_f64() < Some(8_000.0), "{text}");
+    leaves_nothing(&story);
+}
+
 #[test]
 fn wrong_words_give_a_line_and_status_2() {
     for (words, named) in [

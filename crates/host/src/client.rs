@@ -338,7 +338,8 @@ impl Mount {
     }
 
     /// Looks after the sockets as long as calls wait for answers and nobody else does: see [`Attention`]. It takes a
-    /// moment, less if `called` says that the thread has something else to do, but does not sleep.
+    /// moment, less if `called` says that the thread has something else to do, but does not sleep. A thread that is to attend
+    /// again does so until it need not: nobody else reads before that, and what servers ask of the client waits.
     pub fn attend(&self, attending: bool, called: &mut dyn FnMut() -> bool) -> Attention {
         if !attending && !self.shared.take_over() {
             return Attention::Unneeded;

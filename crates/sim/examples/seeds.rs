@@ -1,18 +1,15 @@
 //! Runs seeds and prints what came of them: `seeds FIRST COUNT`, or `seeds SEED` with every line of its trace. `seeds FIRST COUNT KIND`:
-//! those of them whose plan has this kind of disturbance, a word of its debug form. `--writers` in front: as `adamant sim` draws with it.
+//! those of them whose plan has this kind of disturbance, a word of its debug form.
 
 use std::time::Instant;
 
 fn main() {
-    let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let writers = words.first().is_some_and(|word| word == "--writers");
-    words.drain(..usize::from(writers));
-    let draw = |seed| if writers { sim::Plan::with_writers_too(seed) } else { sim::Plan::draw(seed) };
+    let words: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let kind = words.get(numbers.len()).cloned().unwrap_or_default();
     match numbers[..] {
         [seed] => {
-            let report = sim::run_plan(draw(seed), sim::Keep::Print, sim::Canary::None);
+            let report = sim::run_plan(sim::Plan::draw(seed), sim::Keep::Print, sim::Canary::None);
             println!("{:#?}", report.plan);
             println!("{:?} {:?} digest {:x}", report.failure, report.faults, report.digest);
         }
@@ -20,7 +17,7 @@ fn main() {
             let start = Instant::now();
             let (mut failed, mut runs, mut undecided, mut fell) = (0, 0, 0, sim::Counts::default());
             for seed in first..first + count {
-                let plan = draw(seed);
+                let plan = sim::Plan::draw(seed);
                 if !kind.is_empty()
                     && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: Some"))
                     && !format!("{:?}", plan.disturbances).contains(&format!("{kind}: true"))

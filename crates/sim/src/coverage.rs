@@ -111,6 +111,18 @@ mod tests {
         assert_eq!(listed, found);
     }
 
+    /// What is left to a story is reached by it.
+    #[test]
+    fn stories_reach_what_is_left_to_them() {
+        for (mark, why) in all_marks() {
+            let Some(name) = why.strip_prefix("story ") else { continue };
+            let story = crate::stories().find(|story| story.name == name);
+            drop(stdx::marks::take());
+            story.unwrap_or_else(|| panic!("there is no story '{name}'")).tell(u64::MAX).unwrap();
+            assert!(stdx::marks::count(mark) > 0, "the story {name} does not reach {mark}");
+        }
+    }
+
     #[test]
     fn what_no_run_reached_is_missed() {
         let mut coverage = Coverage::default();

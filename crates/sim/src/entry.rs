@@ -30,19 +30,6 @@ pub struct Settings {
     pub jobs: usize,
     /// Say what many seeds reached.
     pub coverage: bool,
-    /// Draw processes that write at different places of one file, too.
-    pub writers: bool,
-}
-
-impl Settings {
-    fn plan(&self, seed: u64) -> Plan {
-        if self.writers { Plan::with_writers_too(seed) } else { Plan::draw(seed) }
-    }
-
-    /// The arguments that run a seed again.
-    fn again(&self, seed: u64) -> String {
-        format!("{}--seed {seed}", if self.writers { "--writers " } else { "" })
-    }
 }
 
 /// What came of it.
@@ -406,7 +393,7 @@ pub fn run(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMu
         return alone(scenario(name, say));
     }
     if let Some(seed) = settings.seed {
-        return alone(one(settings.plan(seed), Canary::None, &settings.again(seed), say));
+        return alone(one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say));
     }
     if settings.coverage {
         stdx::marks::count_here();
@@ -456,7 +443,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
             scope.spawn(move || {
                 while !ends.load(Relaxed) {
                     let seed = next.fetch_add(1, Relaxed);
-                    if seed >= end || sender.send(run_plan(settings.plan(seed), Keep::Nothing, Canary::None)).is_err() {
+                    if seed >= end || sender.send(run_plan(Plan::draw(seed), Keep::Nothing, Canary::None)).is_err() {
                         break;
                     }
                 }
@@ -473,7 +460,7 @@ fn many(settings: &Settings, say: &mut dyn FnMut(String), stop: &mut dyn FnMut()
     let Sum { done, events, undecided, repeated, last, fell, coverage, failed } = sum;
     if let Some(seed) = failed {
         // Again, with its lines.
-        one(settings.plan(seed), Canary::None, &settings.again(seed), say);
+        one(Plan::draw(seed), Canary::None, &format!("--seed {seed}"), say);
         say(format!("{done} passed, 1 failed"));
         return Outcome { fine: false, done };
     }

@@ -22,6 +22,9 @@
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
 //!   the history at or beyond the last sync; of bytes, those that were synced or that came later.
 //! - At rest, when all clients have left, what the stores hold fits together and nothing is left over ([`rest`]).
+//!   Before that no client holds a lock or a node that nothing needs.
+//! - Where nothing at all goes wrong, nothing takes longer than two seconds.
+//! - A frame comes out of the codec as it went in, and one of which a bit has changed does not (`world::wire`).
 //! - The same seed gives the same digest of all events.
 //!
 //! # What they excuse

@@ -18,6 +18,7 @@ use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use client::api::DirectoryEntry;
 use proto::Errno;
 use proto::msg::Cred;
 use stdx::{Instant, KeyedHash};
@@ -127,6 +128,8 @@ enum Phase {
     Found(Id),
     /// The same, and its caller may do to that what he wants.
     Allowed(Id),
+    /// It has listed its names. The attributes beside them are those of a later moment, as if each name were looked at then.
+    Listed,
 }
 
 /// What a step of a call can be in a state.
@@ -354,7 +357,13 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
     model.set_searched(phase != Phase::Start);
     let cred = &*event.cred;
     let when = When::ANY;
-    let result = event.end.as_ref().map(|(_, result)| result);
+    let mut result = event.end.as_ref().map(|(_, result)| result);
+    if let (Phase::Listed, Some(Ok(Got::Entries(entries)))) = (phase, result) {
+        return model.attributes_beside_differ(entries, &torn).map_or(Step::Ended, Step::Not);
+    }
+    let names = names_alone(result);
+    let shows = names.is_some();
+    result = names.as_ref().or(result);
     // Who waits for no answer takes every one.
     let ends = |model: &mut Model, expect: Result<Expect, Errno>| match result {
         None => Step::Ended,
@@ -381,7 +390,7 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
         };
     }
     let walk = match (&event.op, phase) {
-        (_, Phase::Found(_) | Phase::Allowed(_)) => None,
+        (_, Phase::Found(_) | Phase::Allowed(_) | Phase::Listed) => None,
         (Op::Open { path, flags, .. }, _) if flags & 0o100 != 0 => match model.walk(cred, path) {
             Ok(_) if flags & 0o200 != 0 => return ends(model, Err(Errno::EEXIST)),
             Err(Errno::ENOENT) => {
@@ -398,7 +407,10 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
         None => {}
     }
     if let Phase::Found(id) | Phase::Allowed(id) = phase {
-        return found(state, event, phase, id, &ends);
+        return match found(state, event, phase, id, &ends) {
+            Step::Ended if shows => Step::Goes(Phase::Listed),
+            step => step,
+        };
     }
     if let (Op::Rename { from, to, flags }, Some(Err(errno))) = (&event.op, result) {
         // Linux looks at both names, one after the other, before it asks.
@@ -428,6 +440,14 @@ fn take(state: &mut State, process: usize, event: &Event, lost: &Lost) -> Step {
         state.note(id, event.serial);
     }
     step
+}
+
+/// A listing that shows attributes, without them.
+fn names_alone(result: Option<&Result<Got, Errno>>) -> Option<Result<Got, Errno>> {
+    let Some(Ok(Got::Entries(entries))) = result else { return None };
+    let shows = entries.iter().any(|entry| entry.stat.is_some());
+    let name = |entry: &DirectoryEntry| DirectoryEntry { stat: None, ..entry.clone() };
+    shows.then(|| Ok(Got::Entries(entries.iter().map(name).collect())))
 }
 
 /// Whether the first step of a call is to ask whether its caller may search the directories of its path. Those of the first two levels are
@@ -541,6 +561,8 @@ fn done(model: &mut Model, event: &Event, phase: Phase) -> bool {
     match phase {
         Phase::Found(id) | Phase::Allowed(id) => act_on(model, event, phase, id).is_some_and(|result| result.is_ok()),
         Phase::Start | Phase::Searched => model.apply(&event.op, &event.cred, When::ANY).is_ok(),
+        // It only looks.
+        Phase::Listed => false,
     }
 }
 
@@ -751,5 +773,48 @@ mod tests {
         assert_eq!(search(&begin(), &[vec![rename.clone()], vec![there]], &Lost::default(), 1000), Verdict::Good);
         let gone = event(101, 2, Op::Rmdir { path: path("e") }, Some((3, Err(Errno::ENOENT))));
         assert!(matches!(search(&begin(), &[vec![rename], vec![gone]], &Lost::default(), 1000), Verdict::Bad(_)));
+    }
+
+    /// Attributes in a listing are those of a moment of the call that is not before that of its names, and of no other.
+    #[test]
+    fn attributes_beside_names_are_those_of_a_later_moment_of_the_listing() {
+        let stat = |mode: u32, serial: u64| client::api::Stat {
+            ino: serial,
+            mode,
+            nlink: 1,
+            cacheable: true,
+            ..client::api::Stat::default()
+        };
+        let mknod = |serial: u32, from, at: &str| {
+            let op = Op::Mknod { path: path(at), mode: 0o100_644, rdev: 0 };
+            event(serial, from, op, Some((from + 1, Ok(Got::Stat(stat(0o100_644, serial.into()))))))
+        };
+        let chmod = |from, to| {
+            let op = Op::Chmod { path: path("d/a"), mode: 0o600 };
+            event(103, from, op, Some((to, Ok(Got::Done))))
+        };
+        let list = |mode, to| {
+            let entry = DirectoryEntry {
+                name: name("a"),
+                ino: 101,
+                kind: 8,
+                offset: 1,
+                stat: Some(stat(0o100_000 | mode, 101)),
+            };
+            let op = Op::List { path: path("d"), plus: true, bytes: 0 };
+            event(102, 10, op, Some((to, Ok(Got::Entries(vec![entry])))))
+        };
+        // The mode changes, then there is a second name, while the directory is listed.
+        let look = |changes: [Event; 2], shown: u32| {
+            let [first, second] = changes;
+            let made = mknod(101, 1, "d/a");
+            search(&begin(), &[vec![made, first, second], vec![list(shown, 30)]], &Lost::default(), 10_000)
+        };
+        assert_eq!(look([mknod(104, 12, "d/b"), chmod(14, 16)], 0o600), Verdict::Good, "names first");
+        assert_eq!(look([chmod(12, 14), mknod(104, 16, "d/b")], 0o600), Verdict::Good);
+        assert_eq!(look([chmod(5, 6), mknod(104, 16, "d/b")], 0o600), Verdict::Good);
+        assert!(matches!(look([chmod(5, 6), mknod(104, 16, "d/b")], 0o644), Verdict::Bad(_)), "from before the call");
+        assert!(matches!(look([mknod(104, 12, "d/b"), chmod(31, 32)], 0o600), Verdict::Bad(_)), "from after the call");
+        assert!(matches!(look([mknod(104, 5, "d/b"), chmod(12, 14)], 0o600), Verdict::Bad(_)), "a name is lacking");
     }
 }

@@ -258,18 +258,12 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_shared_calls(seed).with_shared_calls().with_crowd()
+        Plan::before_shared_calls(seed).with_shared_calls().with_writers().with_crowd()
     }
 
     /// The same as earlier versions drew it: processes that share directories make names, append and look.
     pub fn before_shared_calls(seed: u64) -> Plan {
         Plan::before_disturbances(seed).with_disturbances().with_signals().perhaps_quiet()
-    }
-
-    /// The same with processes that write at different places of one file. Of these one seed in a thousand still fails for reasons that are not
-    /// understood, so they are drawn only where they are asked for.
-    pub fn with_writers_too(seed: u64) -> Plan {
-        Plan::draw(seed).with_writers()
     }
 
     /// The same as earlier versions drew it: nobody is cut off.

@@ -24,8 +24,11 @@ const REST_MAX: Duration = Duration::from_secs(200);
 /// How often the stores are looked at.
 const STEP: Duration = Duration::from_secs(5);
 
-/// Lets the kernels of all who live forget everything, and their clients every lock that nothing holds: then there is none left. One
-/// that stays is held for a call that has ended, and would be held for ever.
+/// Clients keep no fewer nodes than this in any case.
+const NODES_LEAST: usize = 16;
+
+/// Lets the kernels of all who live forget everything, and their clients every lock and every node that nothing holds: then no lock is
+/// left, and no more nodes than a client may keep. What stays beyond that is held for a call that has ended, and would be held for ever.
 pub fn forget(world: &mut World) -> Result<(), String> {
     let living: Vec<usize> = (0..world.mounts.len())
         .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
@@ -36,6 +39,7 @@ pub fn forget(world: &mut World) -> Result<(), String> {
     world.run(world.now + STEP, |_| false)?;
     for &client in &living {
         world.set_of(Node::Client(client), "ldlm.namespaces.*.lru_size", "clear");
+        world.set_of(Node::Client(client), "llite.*.max_nodes", &NODES_LEAST.to_string());
     }
     world.run(world.now + STEP, |_| false)?;
     for &client in &living {
@@ -43,6 +47,12 @@ pub fn forget(world: &mut World) -> Result<(), String> {
         for (path, value) in machine.flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count")) {
             if value != "0" {
                 return Err(format!("nobody needs a lock, and {path} of client {client} is {value}"));
+            }
+        }
+        let machine = world.mounts[client].machine.iter();
+        for (path, value) in machine.flat_map(|machine| machine.get_params("llite.*.nodes")) {
+            if value.parse().is_ok_and(|nodes: usize| nodes > NODES_LEAST) {
+                return Err(format!("nobody needs a node, and {path} of client {client} is {value}"));
             }
         }
     }

@@ -69,6 +69,8 @@ pub enum Command {
     Barrier(usize),
     /// A node stands still for so long.
     Pause(Node, Duration),
+    /// A server gives up a client.
+    Evict(usize, usize),
     /// A parameter is set, with this outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
     /// Whether a parameter has this in it.

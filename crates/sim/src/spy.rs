@@ -4,11 +4,13 @@
 //! - every answer to one request with a slot names the same transno and status: as the client gets it, and as its server sends it,
 //!   whether it arrives or not, unless the server crashed in between and had not said that the change is durable;
 //! - a transno belongs to one request;
-//! - the changes of a client's slot have transnos in the order of their xids.
+//! - the changes of a client's slot have transnos in the order of their xids;
+//! - no sequence of object numbers is given to two clients, nor a range of sequences twice, whoever has crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::frame::flags;
+use proto::msg::{SeqAllocRep, SeqRangeRep};
 use proto::{Frame, Opcode};
 
 use crate::world::net::Node;
@@ -34,6 +36,10 @@ pub struct Spy {
     /// Connections on which the answer to the connect request has come. A client takes no other answer before it; over TCP none
     /// can come.
     connected: BTreeSet<usize>,
+    /// Who was given a sequence.
+    sequences: BTreeMap<u64, Node>,
+    /// Ranges of sequences that were given: first, behind the last, the request.
+    ranges: Vec<(u64, u64, Request)>,
     /// Requests that were seen as a resend, as a replay.
     resent: u64,
     replayed: u64,
@@ -65,6 +71,36 @@ impl Spy {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// A server sends an answer to whomever.
+    ///
+    /// # Errors
+    /// It gives what it has given to somebody else.
+    pub fn answers(&mut self, server: Node, to: Node, frame: &Frame) -> Result<(), String> {
+        let h = &frame.header;
+        if !h.has(flags::REPLY) || h.has(flags::EARLY) || h.status != 0 {
+            return Ok(());
+        }
+        match Opcode::from_raw(h.opcode) {
+            Some(Opcode::SeqAlloc) => {
+                let Ok(SeqAllocRep { seq, .. }) = frame.decode() else { return Ok(()) };
+                let owner = *self.sequences.entry(seq).or_insert(to);
+                if owner != to {
+                    return Err(format!("{server:?} gives sequence {seq:x} to {owner:?} and to {to:?}"));
+                }
+            }
+            Some(Opcode::MgsSeqRange) => {
+                let Ok(SeqRangeRep { start, end }) = frame.decode() else { return Ok(()) };
+                let request = (to, server, h.xid.0);
+                if self.ranges.iter().any(|(first, behind, of)| *of != request && start < *behind && *first < end) {
+                    return Err(format!("{server:?} gives sequences {start:x} to {end:x} a second time"));
+                }
+                self.ranges.push((start, end, request));
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// A server crashes: what is not durable it does not remember.
@@ -244,6 +280,28 @@ mod tests {
         assert_eq!(arrives(2, connected()), Ok(()));
         assert_eq!(arrives(2, reply(7, 101, 0)), Ok(()));
         assert!(arrives(2, reply(7, 102, 0)).unwrap_err().contains("two outcomes"));
+    }
+
+    #[test]
+    fn sequences_are_given_to_one_client_and_ranges_once() {
+        let given = |seq| {
+            let header = Header { opcode: Opcode::SeqAlloc as u16, flags: flags::REPLY, ..Header::default() };
+            Frame::new(header, &SeqAllocRep { seq, width: 1 }, proto::Bytes::new())
+        };
+        let mut spy = Spy::default();
+        assert_eq!(spy.answers(MDT, CLIENT, &given(7)), Ok(()));
+        assert_eq!(spy.answers(MDT, CLIENT, &given(7)), Ok(()));
+        assert!(spy.answers(MDT, Node::Client(1), &given(7)).unwrap_err().contains("gives sequence 7"));
+        let range = |xid, start, end| {
+            let (opcode, xid) = (Opcode::MgsSeqRange as u16, Xid(xid));
+            let header = Header { opcode, xid, flags: flags::REPLY, ..Header::default() };
+            Frame::new(header, &SeqRangeRep { start, end }, proto::Bytes::new())
+        };
+        let mgs = Node::Server(0);
+        assert_eq!(spy.answers(mgs, MDT, &range(1, 10, 20)), Ok(()));
+        assert_eq!(spy.answers(mgs, MDT, &range(1, 10, 20)), Ok(()), "sent again");
+        assert_eq!(spy.answers(mgs, MDT, &range(2, 20, 30)), Ok(()));
+        assert!(spy.answers(mgs, MDT, &range(3, 29, 40)).unwrap_err().contains("a second time"));
     }
 
     #[test]

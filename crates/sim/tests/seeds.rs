@@ -119,30 +119,16 @@ fn what_was_mended_stays_mended() {
         "written-back-meanwhile",
         "mapped-atime",
     ] {
-        let settings = sim::Settings {
-            seed: None,
-            runs: 1,
-            scenario: Some(name.into()),
-            first_seed: 1,
-            jobs: 1,
-            coverage: false,
-            writers: false,
-        };
+        let settings =
+            sim::Settings { seed: None, runs: 1, scenario: Some(name.into()), first_seed: 1, jobs: 1, coverage: false };
         assert!(sim::run(&settings, &mut |_| {}, &mut || false).fine, "see it with: adamant sim --scenario {name}");
     }
 }
 
 #[test]
 fn the_canary_is_found() {
-    let settings = sim::Settings {
-        seed: None,
-        runs: 1,
-        scenario: Some("canary".into()),
-        first_seed: 1,
-        jobs: 1,
-        coverage: false,
-        writers: false,
-    };
+    let settings =
+        sim::Settings { seed: None, runs: 1, scenario: Some("canary".into()), first_seed: 1, jobs: 1, coverage: false };
     let mut lines = Vec::new();
     assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false).fine);
     assert!(lines.first().is_some_and(|line| line.contains("adamant sim --scenario canary")));

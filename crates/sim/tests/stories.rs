@@ -118,7 +118,6 @@ fn no_oracle_is_blind() {
             first_seed: 1,
             jobs: 1,
             coverage: false,
-            writers: false,
         };
         let mut lines = Vec::new();
         assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false).fine, "{name} passed");

@@ -33,9 +33,6 @@ pub struct Arguments {
     /// Say at the end which operations and which marked places the seeds reached; it is a failure if they did not reach one
     #[arg(long)]
     pub coverage: bool,
-    /// Draw processes that write at different places of one file, too: some seeds still fail with them
-    #[arg(long)]
-    pub writers: bool,
     /// A named scenario; 'list' lists them, 'canary' must fail
     #[arg(long)]
     pub scenario: Option<String>,
@@ -50,7 +47,6 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         first_seed: arguments.first.unwrap_or_else(|| host::clock::seed() >> 16),
         jobs: arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
         coverage: arguments.coverage,
-        writers: arguments.writers,
     };
     let start = Instant::now();
     let too_long = || arguments.minutes.is_some_and(|minutes| start.elapsed() > Duration::from_secs(minutes * 60));

@@ -39,6 +39,7 @@ fn live<'a>(cx: &'a Cx<'_>, fh: FileHandle) -> Run<&'a OpenFile> {
 
 /// The node and the flags of an open file through which a change goes. What a call has begun goes on when the file is closed because its
 /// program was killed or the mount ends, or when its open is lost with an eviction: others would wait for it for ever.
+/// Nor does it go on with another file that has got the same handle since.
 fn changed(cx: &mut Cx<'_>, fh: FileHandle) -> Run<(u64, u32)> {
     if let (Some(ino), Some(flags)) = (cx.memo(step::FILE_NODE), cx.memo(step::FILE_FLAGS))
         && cx.op.changes > 0
@@ -235,11 +236,18 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
     Ok(Answer::Done)
 }
 
-/// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, that is the answer.
+/// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, or something is lost while it waits, that is
+/// the answer.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
+    let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses);
+    cx.set_memo(step::LOSSES, losses);
     data::sync_all(cx)?;
     closes::drained(cx, step::CLOSES)?;
     sync_metadata(cx)?;
+    if cx.w.losses != losses {
+        stdx::mark!("lost_beside_sync");
+        return Err(Errno::EIO.into());
+    }
     match data::troubles(cx.w, 1).2.first() {
         Some((_, errno)) => Err((*errno).into()),
         None => Ok(Answer::Done),

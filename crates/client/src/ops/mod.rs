@@ -111,6 +111,8 @@ pub(crate) mod step {
     pub const GOES: Step = CHANGING + 2;
     /// The object of a change that was made behind the program's back.
     pub const BEHIND: Step = 23;
+    /// How often something was lost before a sync.
+    pub const LOSSES: Step = 92;
     /// A file that was to be made and is there, and that is to be cut.
     pub const FOUND: Step = 28;
     /// It is open.

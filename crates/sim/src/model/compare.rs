@@ -236,6 +236,23 @@ impl Model {
     }
 }
 
+impl Model {
+    /// What differs in the attributes that a listing shows beside its names, but of these inodes. Those that no lock covers are a hint, which
+    /// the kernel does not keep either.
+    pub fn attributes_beside_differ(&self, entries: &[DirectoryEntry], but: &BTreeSet<Id>) -> Option<String> {
+        entries.iter().find_map(|entry| {
+            let stat = entry.stat.as_ref().filter(|stat| stat.cacheable)?;
+            let id = self.inos.iter().find(|(_, ino)| **ino == entry.ino).map(|(id, _)| *id)?;
+            let differs = match self.get(id) {
+                None => Some("it is gone".to_owned()),
+                Some(_) if but.contains(&id) => None,
+                Some(_) => self.attributes_differ(id, stat, true),
+            };
+            differs.map(|differs| format!("'{}' in the listing: {differs}", entry.name.escape_ascii()))
+        })
+    }
+}
+
 /// How small a file can be that should have these bytes: what was given up at its end may not be there, nor a hole before it.
 fn least_size(want: &[u8], lost: &[Range<u64>]) -> u64 {
     let Some(end) = lost.iter().map(|part| part.end).max() else { return want.len() as u64 };

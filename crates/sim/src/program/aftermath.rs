@@ -39,6 +39,8 @@ pub struct Asked<'a> {
     pub base: &'a [Bytes],
     /// The state that it believes in.
     pub model: &'a Model,
+    /// Files that it had before, by the names that they had last: one whose removal is lost is there again.
+    pub removed: &'a [(Path, Id)],
 }
 
 /// A client that was evicted learns of it when its connection comes back; it does not if the target has forgotten that it gave it up.
@@ -85,6 +87,11 @@ impl Asked<'_> {
         for (path, id) in self.model.paths() {
             if self.open(&path, &self.model.inode(id).body).await?.is_err() {
                 told.insert(id);
+            }
+        }
+        for (path, id) in self.removed {
+            if self.open(path, &Body::File(Default::default())).await? == Err(Errno::EIO) {
+                told.insert(*id);
             }
         }
         Some(())

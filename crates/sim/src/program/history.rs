@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proto::msg::Cred;
 
-use crate::model::{Id, Model, Op, When};
+use crate::model::{Id, Model, Op, Path, When};
 use crate::sched::Lane;
 
 /// A call that ended.
@@ -84,6 +84,20 @@ impl History {
         for data in self.steps.iter().filter_map(|step| Some(step.after.get(id)?.data())) {
             if found.last().is_none_or(|last| !core::ptr::eq(*last, data)) {
                 found.push(data);
+            }
+        }
+        found
+    }
+
+    /// Files that had a name once and have none in this state, each with the last name that it had.
+    pub fn removed_files(&self, now: &Model) -> Vec<(Path, Id)> {
+        let mut seen: BTreeSet<Id> = now.paths().into_iter().map(|(_, id)| id).collect();
+        let mut found = Vec::new();
+        for step in self.steps.iter().rev().filter(|step| step.succeeded && step.op.changes()) {
+            for (path, id) in step.after.paths() {
+                if step.after.inode(id).is_file() && seen.insert(id) {
+                    found.push((path, id));
+                }
             }
         }
         found

@@ -33,7 +33,11 @@ impl Hands<'_> {
 
     /// Does it.
     pub async fn perform(&mut self, op: &Op, cred: &Cred) -> Sys<Got> {
-        let result = self.call(op, cred).await;
+        let result = match self.call(op, cred).await {
+            // Its kernel may still have known the answer, but nobody is there to hear it.
+            _ if self.kernel.is_dead() => Err(Fail::Dead),
+            result => result,
+        };
         let shown = match &result {
             Ok(_) => "ok",
             Err(Fail::Errno(errno)) => errno.name(),
@@ -169,5 +173,36 @@ fn data(answer: Answer) -> Sys<Bytes> {
     match answer {
         Answer::Data(data) => Ok(data),
         _ => Err(Fail::Errno(Errno::EPROTO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::RefCell;
+    use std::rc::Rc;
+    use stdx::Rng;
+
+    use super::*;
+    use crate::plan::Plan;
+    use crate::sched::Sched;
+
+    #[test]
+    fn a_program_hears_nothing_when_its_machine_is_gone() {
+        let sched = Sched::new();
+        let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
+        let results = Rc::new(RefCell::new(Vec::new()));
+        for _ in 0..2 {
+            let (here, results) = (kernel.clone(), results.clone());
+            sched.spawn("a program", async move {
+                let mut files = BTreeMap::new();
+                let mut hands = Hands { kernel: &here, base: &[], files: &mut files, blind: false };
+                // The kernel answers that by itself.
+                let result = hands.perform(&Op::Fstat { fd: 1 }, &Cred::default()).await;
+                results.borrow_mut().push(result.map(drop));
+            });
+            sched.run();
+            kernel.die();
+        }
+        assert_eq!(*results.borrow(), [Err(Fail::Errno(Errno::EBADF)), Err(Fail::Dead)]);
     }
 }

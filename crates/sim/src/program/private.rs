@@ -531,7 +531,8 @@ impl Process {
             let more = match self.kernel(Some(client)) {
                 Ok(kernel) => {
                     let (sched, base, model) = (&self.setting.sched, &self.base[..], &self.model);
-                    aftermath::Asked { sched, kernel: &kernel, base, model }.ask(&files).await
+                    let removed = &self.history.borrow().removed_files(model);
+                    aftermath::Asked { sched, kernel: &kernel, base, model, removed }.ask(&files).await
                 }
                 Err(_) => Aftermath { clients: [client].into(), ..Aftermath::default() },
             };

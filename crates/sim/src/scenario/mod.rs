@@ -5,10 +5,12 @@
 //! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
-//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`numbered`] has cases of Lustre's suites, in which
+//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
+//! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod numbered;
+mod places;
 mod stories;
 
 use core::cell::RefCell;
@@ -16,15 +18,16 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use proto::msg::Cred;
 use proto::{Bytes, Errno};
-use stdx::Faults;
 use stdx::faults::FAILED;
+use stdx::{Faults, Instant};
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Instead, Model, Op, When, differs};
+use crate::model::{Instead, Model, Op, Path, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
-use crate::program::{Mounts, Setting, Watcher, name, root, verify};
+use crate::program::{Mounts, Setting, Watcher, name, root, user, verify};
 use crate::rest;
 use crate::sched::{Command, Fail};
 use crate::trace::Keep;
@@ -34,7 +37,7 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES.iter().chain(numbered::STORIES)
+    stories::STORIES.iter().chain(places::STORIES).chain(numbered::STORIES)
 }
 
 /// The management target, the metadata target, the first object target.
@@ -53,6 +56,18 @@ pub enum Act {
     Begin(usize, Op),
     /// The first call that was begun and not joined ends.
     Join,
+    /// The same, and it may end as it likes. If it succeeds, it comes after what was done before.
+    Left,
+    /// A call of a user who is not the superuser.
+    As(usize, Op),
+    /// A server gives up a client.
+    Evict(usize, usize),
+    /// Time is measured from here on.
+    Mark,
+    /// Since then no more time has passed, in microseconds.
+    Within(u64),
+    /// Through a client, something was read since then for the last time.
+    ReadSince(usize, Path),
     /// So many of the calls that were begun have no answer.
     Waiting(usize),
     /// Steps count from here on.
@@ -195,6 +210,8 @@ impl Telling<'_> {
                 base: place,
                 files: BTreeMap::new(),
                 begun: VecDeque::new(),
+                marked: Instant::ZERO,
+                marked_wall: 0,
                 faults,
             };
             match actor.play(acts).await {
@@ -239,6 +256,8 @@ struct Actor {
     base: Vec<Bytes>,
     files: BTreeMap<u32, Fd>,
     begun: VecDeque<Begun>,
+    marked: Instant,
+    marked_wall: i64,
     /// Of the servers.
     faults: Vec<Faults>,
 }
@@ -314,14 +333,23 @@ impl Actor {
                 }
                 sched.sleep(Duration::from_millis(1)).await;
             }
-            Act::Do(client, op) => {
-                sched.note(|| format!("client {client}: {}", op.show()));
-                let kernel = self.kernels[client].clone();
-                let from = sched.wall_ns();
-                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
-                let result = hands.perform(&op, &root()).await;
-                self.compare(&op, When { from, to: sched.wall_ns() }, result)?;
+            Act::Evict(server, client) => sched.command(Command::Evict(server, client)),
+            Act::Mark => (self.marked, self.marked_wall) = (sched.now(), sched.wall_ns()),
+            Act::ReadSince(client, path) => {
+                let full: Vec<Bytes> = self.base.iter().chain(&path).cloned().collect();
+                let stat = self.kernels[client].stat(&root(), &full).await.map_err(|fail| format!("{fail:?}"))?;
+                if stat.atime_ns < self.marked_wall {
+                    return Err(format!("{path:?} was read at {}, and later", stat.atime_ns));
+                }
             }
+            Act::Within(us) => {
+                let took = sched.now().since(self.marked);
+                if took > Duration::from_micros(us) {
+                    return Err(format!("{took:?} have passed, and should take at most {us} microseconds"));
+                }
+            }
+            Act::Do(client, op) => self.call(client, &op, &root()).await?,
+            Act::As(client, op) => self.call(client, &op, &user()).await?,
             Act::Begin(client, op) => {
                 sched.note(|| format!("client {client} begins: {}", op.show()));
                 let kernel = self.kernels[client].clone();
@@ -336,25 +364,53 @@ impl Actor {
                 });
             }
             Act::Join => {
-                let Some(begun) = self.begun.pop_front() else { return Err("nothing was begun".to_owned()) };
-                while begun.result.borrow().is_none() {
-                    sched.sleep(Duration::from_micros(100)).await;
+                let (begun, (to, result)) = self.ended().await?;
+                self.compare(&begun.op, &root(), When { from: begun.from, to }, result)?;
+            }
+            Act::Left => {
+                let (begun, (to, result)) = self.ended().await?;
+                if result.is_ok() {
+                    let _ = self.model.apply(&begun.op, &root(), When { from: begun.from, to });
                 }
-                let ended = begun.result.borrow_mut().take();
-                let (to, result) = ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)));
-                self.compare(&begun.op, When { from: begun.from, to }, result)?;
             }
         }
         Ok(())
     }
 
-    fn compare(&mut self, op: &Op, when: When, result: Result<crate::model::Got, Fail>) -> Result<(), String> {
+    async fn call(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<(), String> {
+        let sched = self.setting.sched.clone();
+        sched.note(|| format!("client {client}: {}", op.show()));
+        let kernel = self.kernels[client].clone();
+        let from = sched.wall_ns();
+        let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+        let result = hands.perform(op, cred).await;
+        self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
+    }
+
+    /// The first call that was begun, when it has ended.
+    async fn ended(&mut self) -> Result<(Begun, Outcome), String> {
+        let sched = self.setting.sched.clone();
+        let Some(begun) = self.begun.pop_front() else { return Err("nothing was begun".to_owned()) };
+        while begun.result.borrow().is_none() {
+            sched.sleep(Duration::from_micros(100)).await;
+        }
+        let ended = begun.result.borrow_mut().take();
+        Ok((begun, ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)))))
+    }
+
+    fn compare(
+        &mut self,
+        op: &Op,
+        cred: &Cred,
+        when: When,
+        result: Result<crate::model::Got, Fail>,
+    ) -> Result<(), String> {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead | Fail::Killed) => return Err(format!("{}: the client died", op.show())),
         };
-        let expect = self.model.apply(op, &root(), when);
+        let expect = self.model.apply(op, cred, when);
         match differs(&mut self.model, &expect, &result) {
             None => Ok(()),
             Some(what) => Err(format!("{}: {what}", op.show())),

@@ -131,12 +131,12 @@ pub(super) fn open(client: usize, at: &str, flags: u32, fd: u32) -> Act {
     Do(client, Op::Open { path: path(at), flags, mode: 0o644, fd })
 }
 
-fn write(client: usize, fd: u32, offset: u64, length: usize) -> Act {
+pub(super) fn write(client: usize, fd: u32, offset: u64, length: usize) -> Act {
     let data = pattern(u64::from(fd) * 1000 + offset, length);
     Do(client, Op::Write { fd, way: Way::Plain, offset, data })
 }
 
-fn read(client: usize, fd: u32) -> Act {
+pub(super) fn read(client: usize, fd: u32) -> Act {
     Do(client, Op::Read { fd, offset: 0, length: 1 << 20 })
 }
 
@@ -148,7 +148,7 @@ fn list(client: usize, at: Path) -> Act {
     Do(client, Op::List { path: at, plus: true, bytes: 4096 })
 }
 
-fn fsync(client: usize, fd: u32) -> Act {
+pub(super) fn fsync(client: usize, fd: u32) -> Act {
     Do(client, Op::Fsync { fd, data_only: false })
 }
 
@@ -156,7 +156,7 @@ pub(super) fn close_fd(client: usize, fd: u32) -> Act {
     Do(client, Op::Close { fd })
 }
 
-const CREATE: u32 = 0o302;
+pub(super) const CREATE: u32 = 0o302;
 
 fn create() -> Vec<Act> {
     vec![

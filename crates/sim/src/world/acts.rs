@@ -126,9 +126,13 @@ impl World {
             return;
         }
         let client = self.administrator.rng.range(1, self.mounts.len() as u64 - 1) as usize;
-        if self.mounts[client].leaving {
-            return;
+        if !self.mounts[client].leaving {
+            self.evict(server, client);
         }
+    }
+
+    /// A target gives up a client.
+    pub fn evict(&mut self, server: usize, client: usize) {
         let wanted = format!("client {client}");
         let described = self.servers[server].machine.iter().flat_map(|m| m.get_params("*.*.exports.*.description"));
         let found = described.filter(|(_, name)| *name == wanted).map(|(path, _)| path).next();

@@ -12,7 +12,7 @@ use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 use super::net::Node;
 use super::partition::Passage;
 use super::trap::Strike;
-use super::{Canary, Happening, World, space};
+use super::{Canary, Happening, World, space, wire};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
 
@@ -152,6 +152,7 @@ impl World {
                 self.mounts[client].kernel.let_go(&nodes);
                 self.reach_client(client, capi::Event::Asked);
             }
+            Happening::Deaf { conn, side } => self.net.closed(conn, side),
             Happening::Wake { task } => self.sched.wake(task),
             Happening::Start { server } => self.start(server),
             Happening::Kill { server } => {
@@ -435,7 +436,10 @@ impl World {
             capi::Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
                     self.hang_up(conn, side);
-                    self.net.closed(conn, side);
+                    // What its host had read by then may still come.
+                    let deaf = self.now + Duration::from_nanos(self.rng.below(40_000));
+                    self.net.end(conn, side).dead_from = Some(deaf);
+                    self.push(deaf, Happening::Deaf { conn, side });
                 }
             }
             capi::Effect::Answer { id, result } => {
@@ -580,6 +584,16 @@ impl World {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
         let to = self.net.get(conn).ends[side].node;
+        if self.plan.seed.is_multiple_of(wire::SEEDS)
+            && let Err(what) = wire::through(&frame)
+        {
+            self.fail(what);
+        }
+        if let (Node::Server(_), Node::Server(_) | Node::Client(_)) = (node, to)
+            && let Err(what) = self.spy.answers(node, to, &frame)
+        {
+            self.fail(what);
+        }
         if let (Node::Server(_), Node::Client(_)) = (node, to)
             && let Err(what) = self.spy.sends(node, to, &frame)
         {
@@ -677,24 +691,6 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_closed(end.number),
-        }
-    }
-
-    /// One side closes: the other gets what is on its way, and then the end.
-    fn hang_up(&mut self, conn: usize, side: usize) {
-        self.net.end(conn, side).dead_from = Some(self.now);
-        let ends = &self.net.get(conn).ends;
-        let (from, to) = (ends[side].node, ends[1 - side].node);
-        let passage = self.passage(conn, from, to);
-        let other = self.net.end(conn, 1 - side);
-        let mut at = other.last.max(self.now) + Duration::from_micros(20);
-        if let Passage::Held(until) = passage {
-            at = at.max(until);
-        }
-        other.last = at;
-        // What is lost is told when the connection is cut.
-        if other.dead_from.is_none() && passage != Passage::Lost {
-            self.push(at, Happening::Closed { conn, side: 1 - side });
         }
     }
 

@@ -22,6 +22,7 @@ pub mod pause;
 pub mod server;
 mod sites;
 pub mod trap;
+mod wire;
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -91,6 +92,8 @@ enum Happening {
     Kill { server: usize },
     /// A client that has been lied to dies.
     Die { client: usize },
+    /// A node that has hung up hears nothing more of a connection.
+    Deaf { conn: usize, side: usize },
     /// A task's time has come.
     Wake { task: usize },
     /// A server starts.
@@ -416,6 +419,7 @@ impl World {
         match command {
             Command::Crash(server) => self.kill(server, false),
             Command::Power(server) => self.kill(server, true),
+            Command::Evict(server, client) => self.evict(server, client),
             Command::Barrier(server) => self.servers[server].withheld = true,
             Command::Pause(node, time) => self.pause(node, time),
             Command::Set(node, name, value, expected) => {

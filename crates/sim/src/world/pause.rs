@@ -83,6 +83,7 @@ impl World {
             | Happening::Invalidate { client, .. }
             | Happening::LetGo { client, .. } => Some(Node::Client(*client)),
             Happening::Answer { .. }
+            | Happening::Deaf { .. }
             | Happening::Wake { .. }
             | Happening::Start { .. }
             | Happening::Kill { .. }

@@ -1,0 +1,105 @@
+//! Connections as streams of bytes, and how they end.
+//!
+//! Frames as bytes: what is sent comes out at the other end as it was, however the bytes are cut into reads, and bytes that changed on
+//! the way are no frame.
+//!
+//! The world carries frames, not bytes. In some runs each frame goes through the codec first.
+
+use core::time::Duration;
+
+use proto::Frame;
+use proto::frame::{Decoder, HEADER_LEN, SendQueue};
+use stdx::Rng;
+
+use super::partition::Passage;
+use super::{Happening, World};
+
+/// Of so many seeds the frames of one go through the codec.
+pub const SEEDS: u64 = 4;
+/// One of so many frames is looked at with a bit changed, too.
+const CHANGED: u64 = 8;
+
+/// Encodes a frame behind another one, decodes what that gives in pieces, and looks whether it is the same.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn through(frame: &Frame) -> Result<(), String> {
+    let bytes = encoded(&[frame, frame]);
+    let mut rng = Rng::new(frame.header.xid.0 ^ bytes.len() as u64);
+    let frames = decoded(&bytes, &mut rng).map_err(|what| format!("a frame does not come through: {what}"))?;
+    if frames.len() != 2 || frames.iter().any(|got| got != frame) {
+        return Err(format!(
+            "a frame changes on its way: {:?} becomes {:?}",
+            frame.header,
+            frames.first().map(|f| f.header)
+        ));
+    }
+    if rng.chance(1, CHANGED) {
+        let mut bytes = encoded(&[frame]);
+        // Behind the length, which says where the frame ends.
+        let at = rng.range(4, bytes.len() as u64 - 1) as usize;
+        bytes[at] ^= 1 << rng.below(8);
+        if decoded(&bytes, &mut rng).is_ok_and(|frames| !frames.is_empty()) {
+            return Err(format!("byte {at} of a frame has changed, and nobody notices: {:?}", frame.header));
+        }
+    }
+    Ok(())
+}
+
+fn encoded(frames: &[&Frame]) -> Vec<u8> {
+    use bytes::Buf as _;
+    let mut queue = SendQueue::new();
+    frames.iter().for_each(|frame| queue.push(frame));
+    let mut bytes = vec![0; queue.remaining()];
+    queue.copy_to_slice(&mut bytes);
+    bytes
+}
+
+fn decoded(bytes: &[u8], rng: &mut Rng) -> Result<Vec<Frame>, String> {
+    let (mut decoder, mut frames, mut rest) = (Decoder::new(), Vec::new(), bytes);
+    while !rest.is_empty() {
+        let most = [HEADER_LEN as u64, 1 << 20][rng.below(2) as usize];
+        let (piece, behind) = rest.split_at((rng.range(1, most) as usize).min(rest.len()));
+        decoder.buffer().extend_from_slice(piece);
+        rest = behind;
+        while let Some(frame) = decoder.next_frame().map_err(|error| error.to_string())? {
+            frames.push(frame);
+        }
+    }
+    Ok(frames)
+}
+
+impl World {
+    /// One side closes: the other gets what is on its way, and then the end.
+    pub(super) fn hang_up(&mut self, conn: usize, side: usize) {
+        self.net.end(conn, side).dead_from = Some(self.now);
+        let ends = &self.net.get(conn).ends;
+        let (from, to) = (ends[side].node, ends[1 - side].node);
+        let passage = self.passage(conn, from, to);
+        let other = self.net.end(conn, 1 - side);
+        let mut at = other.last.max(self.now) + Duration::from_micros(20);
+        if let Passage::Held(until) = passage {
+            at = at.max(until);
+        }
+        other.last = at;
+        // What is lost is told when the connection is cut.
+        if other.dead_from.is_none() && passage != Passage::Lost {
+            self.push(at, Happening::Closed { conn, side: 1 - side });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::{Bytes, Header, Xid};
+
+    #[test]
+    fn frames_come_through() {
+        for (xid, size) in [(1, 0), (2, 100), (3, 70_000), (4, 1 << 20)] {
+            let header = Header { xid: Xid(xid), status: -5, ..Header::default() };
+            let frame = Frame { header, body: Bytes::from_static(b"body"), bulk: vec![7; size].into() };
+            assert_eq!(through(&frame), Ok(()));
+        }
+    }
+}

@@ -41,6 +41,8 @@ pub struct Event {
     pub serial: u32,
     /// Through which client.
     pub client: usize,
+    /// That one is mounted read-only.
+    pub read_only: bool,
     /// When it began.
     pub from: Instant,
     /// When it ended, and with what; `None`: it never did.
@@ -63,6 +65,7 @@ impl Event {
             cred: Rc::default(),
             serial: 0,
             client: 0,
+            read_only: false,
             from: Instant(0),
             end: None,
             glimpses: BTreeSet::new(),
@@ -486,6 +489,9 @@ fn found(
             Err(errno) => ends(model, Err(errno)),
         };
     }
+    if event.read_only && event.op.changes() {
+        return ends(model, Err(Errno::EROFS));
+    }
     let Some(expect) = act_on(model, event, phase, id) else {
         return Step::Not(format!("{} has one step", event.op.show()));
     };
@@ -709,6 +715,19 @@ mod tests {
         let verdict = |from| search(&begin(), &[vec![mode(100, 10, 0o700)], vec![look(from)]], &Lost::default(), 1000);
         assert_eq!(verdict(5), Verdict::Good, "he was let in before");
         assert!(matches!(verdict(12), Verdict::Bad(_)), "he was not let in");
+    }
+
+    /// A mount that is read-only changes nothing, whoever asks, and says so of what it has found.
+    #[test]
+    fn a_read_only_mount_refuses() {
+        let verdict = |at: &str, outcome| {
+            let chmod = event(100, 1, Op::Chmod { path: path(at), mode: 0o700 }, Some((2, outcome)));
+            search(&begin(), &[vec![Event { read_only: true, ..chmod }]], &Lost::default(), 1000)
+        };
+        assert_eq!(verdict("d", Err(Errno::EROFS)), Verdict::Good);
+        assert_eq!(verdict("f", Err(Errno::ENOENT)), Verdict::Good);
+        assert!(matches!(verdict("d", Ok(Got::Done)), Verdict::Bad(_)));
+        assert!(matches!(verdict("f", Err(Errno::EROFS)), Verdict::Bad(_)));
     }
 
     /// A time that somebody set is shown until somebody changes it, and an attribute has the value that was given last.

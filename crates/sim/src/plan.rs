@@ -122,6 +122,8 @@ pub struct SharedCalls {
     pub ranges: bool,
     /// Files are opened with `O_DIRECT`, too.
     pub direct: bool,
+    /// A further client is mounted read-only.
+    pub read_only: bool,
 }
 
 impl SharedCalls {
@@ -134,6 +136,7 @@ impl SharedCalls {
         ranges: true,
         direct: true,
         lists: true,
+        read_only: true,
     };
 
     /// From a stream of its own.
@@ -148,6 +151,7 @@ impl SharedCalls {
             ranges: rng.chance(1, 3),
             direct: rng.chance(1, 3),
             lists: rng.chance(1, 3),
+            read_only: rng.chance(1, 3),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::synced::Synced;
-use crate::program::{Mounts, Setting, aftermath, crowd, locks, shared, verify, writers};
+use crate::program::{Mounts, Setting, Watcher, aftermath, crowd, locks, shared, verify, writers};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -147,7 +147,7 @@ struct Run<'w> {
 impl<'w> Run<'w> {
     fn new(world: &'w mut World) -> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
-        let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
+        let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default(), watcher: Watcher::default() };
         world.administrator.programs = setting.mounts.clone();
         Run {
             world,
@@ -186,10 +186,14 @@ impl<'w> Run<'w> {
             let client = self.world.add_client();
             self.setting.mounts.add(self.world.mounts[client].kernel.clone());
         }
+        if self.world.plan.shared.read_only {
+            let client = self.world.add_mount(true);
+            self.setting.watcher.set(self.world.mounts[client].kernel.clone());
+        }
         let early = self.rng.chance(1, 4);
         if !early {
             let limit = self.world.now + begins;
-            let clients = self.world.plan.clients;
+            let clients = self.world.mounts.len();
             let mounted = |world: &World| world.mounts.iter().filter(|mount| mount.mounted).count() == clients;
             self.bounded(limit, "the file system does not come up", mounted)?;
         }

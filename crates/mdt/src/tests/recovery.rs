@@ -782,5 +782,6 @@ fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
     let answer = w.wait(0, asked).expect("an answer");
     assert!(w.loads > loads, "it was in memory");
     assert_eq!(answer.header.status, -Errno::EINTR.raw());
+    assert_eq!(stdx::marks::count("target.enqueue_refused_early"), 1);
     w.check();
 }

@@ -50,6 +50,22 @@ impl Mounts {
     }
 }
 
+/// A client that is mounted read-only, if there is one.
+#[derive(Clone, Default)]
+pub struct Watcher(Rc<RefCell<Option<Kernel>>>);
+
+impl Watcher {
+    /// That is it.
+    pub fn set(&self, kernel: Kernel) {
+        *self.0.borrow_mut() = Some(kernel);
+    }
+
+    /// If it lives.
+    pub fn living(&self) -> Option<Kernel> {
+        self.0.borrow().clone().filter(|kernel| !kernel.is_dead())
+    }
+}
+
 /// What every program has.
 #[derive(Clone)]
 pub struct Setting {
@@ -57,6 +73,8 @@ pub struct Setting {
     pub sched: Sched,
     /// The clients.
     pub mounts: Mounts,
+    /// One more.
+    pub watcher: Watcher,
 }
 
 /// The superuser.

@@ -126,6 +126,17 @@ fn other_user() -> Cred {
     Cred { uid: 1001, gid: 1001, groups: vec![1000], ..Cred::default() }
 }
 
+/// Calls that are made through a read-only mount, too: looks, and some that it refuses once it has found what they are about.
+fn is_for_watcher(op: &Op, cred: &Cred) -> bool {
+    match op {
+        Op::Stat { .. } | Op::Readlink { .. } | Op::List { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } => true,
+        // Of who may Linux would ask later.
+        Op::Chmod { .. } => cred.uid == 0,
+        Op::Access { mask, .. } => mask & 2 == 0,
+        _ => false,
+    }
+}
+
 /// All calls that show the extended attributes of what lies there.
 fn looks_at_attributes(at: &Path) -> Vec<Op> {
     let get = |of: &str| Op::Getxattr { path: at.clone(), name: name(of) };
@@ -182,6 +193,7 @@ impl Record {
             cred: cred.clone(),
             serial: self.next_serial(),
             client: kernel.client(),
+            read_only: setting.watcher.living().is_some_and(|watcher| watcher.client() == kernel.client()),
             from: sched.now(),
             end: None,
             glimpses: BTreeSet::new(),
@@ -416,9 +428,15 @@ impl Process {
         let client = op.fd().and_then(|fd| self.files.get(&fd)).map(|fd| fd.client);
         let mut living = self.setting.mounts.living();
         living.retain(|kernel| client.is_none_or(|client| client == kernel.client()));
-        let kernel = self.rng.pick(&living)?.with_signals();
-        let blind = self.rng.chance(1, 4);
+        let mut kernel = self.rng.pick(&living)?.with_signals();
         let cred = op.fd().and_then(|fd| self.creds.get(&fd).cloned()).unwrap_or_else(|| Rc::new(self.cred()));
+        if let Some(watcher) = self.setting.watcher.living()
+            && is_for_watcher(&op, &cred)
+            && self.rng.chance(1, 3)
+        {
+            kernel = watcher.with_signals();
+        }
+        let blind = self.rng.chance(1, 4);
         if let Op::Open { fd, .. } = &op {
             self.creds.insert(*fd, cred.clone());
         }

@@ -27,7 +27,7 @@ use crate::kernel::{Fd, Kernel};
 use crate::model::{Instead, Model, Op, Path, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
-use crate::program::{Mounts, Setting, name, root, user, verify};
+use crate::program::{Mounts, Setting, Watcher, name, root, user, verify};
 use crate::rest;
 use crate::sched::{Command, Fail};
 use crate::trace::Keep;
@@ -191,7 +191,8 @@ impl Telling<'_> {
             self.world.start_server(server, Duration::ZERO);
         }
         self.bounded("the targets do not come up", World::all_serve)?;
-        let setting = Setting { sched: self.world.sched.clone(), mounts: Mounts::default() };
+        let setting =
+            Setting { sched: self.world.sched.clone(), mounts: Mounts::default(), watcher: Watcher::default() };
         for _ in 0..self.world.plan.clients {
             let client = self.world.add_client();
             setting.mounts.add(self.world.mounts[client].kernel.clone());

@@ -307,10 +307,15 @@ impl World {
 
     /// A further client, which begins to mount. Gives its number.
     pub fn add_client(&mut self) -> usize {
+        self.add_mount(false)
+    }
+
+    /// The same, mounted read-only or not.
+    pub fn add_mount(&mut self, read_only: bool) -> usize {
         let client = self.mounts.len();
         let seed = self.rng.u64();
         let kernel = Kernel::new(self.sched.clone(), client, &self.plan, self.rng.fork());
-        self.mounts.push(Mount::new(&self.plan, client, kernel, seed, self.now));
+        self.mounts.push(Mount::new(&self.plan, client, read_only, kernel, seed, self.now));
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Client(client), life: 0 });
         self.set_clock(client);
         self.tell_wall_clock(client);

@@ -31,7 +31,7 @@ pub struct Mount {
 
 impl Mount {
     /// A client that begins to mount.
-    pub fn new(plan: &Plan, position: usize, kernel: Kernel, seed: u64, now: Instant) -> Mount {
+    pub fn new(plan: &Plan, position: usize, read_only: bool, kernel: Kernel, seed: u64, now: Instant) -> Mount {
         let sites = plan.disturbances.sites.is_some();
         let faults = if sites { stdx::Faults::allowed(seed) } else { stdx::Faults::none() };
         let options = Options {
@@ -41,7 +41,7 @@ impl Mount {
             fsname: FSNAME.to_owned(),
             mgs: vec![nid_of(TargetKind::Mgt, 0)],
             description: format!("client {position}"),
-            read_only: false,
+            read_only,
             max_dirty: plan.max_dirty,
             max_cached: plan.max_cached,
             max_read_ahead: plan.max_read_ahead,

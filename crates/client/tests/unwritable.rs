@@ -50,6 +50,7 @@ fn what_cannot_be_written_is_kept_told_and_written_when_there_is_room() {
     assert_eq!(flush(&mut c, a, fh), Err(Errno::ENOSPC), "told at close");
     assert_eq!(fsync(&mut c, a, fh), Err(Errno::ENOSPC));
     assert_eq!(fsync(&mut c, a, fh), Err(Errno::ENOSPC), "for as long as it is so");
+    assert_eq!(c.call(a, Call::Syncfs), Err(Errno::ENOSPC), "not all is durable");
     assert_eq!(c.write(a, fh, 0, &[3; 10]), Err(Errno::ENOSPC), "told at the next write");
     assert_eq!(c.read(a, fh, MIB, 10).unwrap()[..], [2; 10], "and it is there");
 
@@ -58,6 +59,7 @@ fn what_cannot_be_written_is_kept_told_and_written_when_there_is_room() {
     let params = c.nodes[a].machine.get_params("llite.*.unwritable");
     assert_eq!(params[0].1, "");
     fsync(&mut c, a, fh).unwrap();
+    assert_eq!(c.call(a, Call::Syncfs), Ok(Answer::Done));
     flush(&mut c, a, fh).unwrap();
     c.close(a, fh).unwrap();
     let b = c.mount();

@@ -160,6 +160,12 @@ const WORLDS: &[World] = &[
         canary: Canary::HideNames,
     },
     World {
+        name: "canary-crowd",
+        what: "some listings lack a name: who lists a directory with many names must notice",
+        plan: || Plan { crowd: true, ..Plan::still(1) },
+        canary: Canary::HideNames,
+    },
+    World {
         name: "canary-living",
         what: "when a client has died some changes of the others are lost: the processes that share directories must notice",
         plan: || mortal(1),
@@ -196,6 +202,12 @@ const WORLDS: &[World] = &[
         name: "canary-attributes",
         what: "some extended attributes are not set or removed, and said to be: processes that share files must notice",
         plan: || Plan::calls(1, SharedCalls { xattrs: true, ..SharedCalls::default() }),
+        canary: Canary::ForgetAttributes,
+    },
+    World {
+        name: "canary-lists",
+        what: "some access lists are not set or removed, and said to be: processes that share files must notice",
+        plan: || Plan::calls(1, SharedCalls { user_percent: 60, lists: true, ..SharedCalls::default() }),
         canary: Canary::ForgetAttributes,
     },
     World {

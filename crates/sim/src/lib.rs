@@ -11,6 +11,7 @@
 //!   in which the model gives the same results ([`linear`]): names, bytes, extended attributes, owners, rights of several users, and times that
 //!   somebody has set.
 //! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]).
+//! - A listing of a directory with many names shows each name once that was there all the time, and none that was not there.
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.
 //! - The history of frames is one of exactly-once execution, whether answers arrive or not ([`spy`]).

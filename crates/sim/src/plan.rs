@@ -112,6 +112,8 @@ pub struct SharedCalls {
     pub user_percent: u64,
     /// Extended attributes.
     pub xattrs: bool,
+    /// Access lists.
+    pub lists: bool,
     /// Owners, permission bits of all kinds, times, `access`.
     pub owners: bool,
     /// Pipes, sockets and devices.
@@ -124,8 +126,15 @@ pub struct SharedCalls {
 
 impl SharedCalls {
     /// Every kind, and users.
-    pub const ALL: SharedCalls =
-        SharedCalls { user_percent: 40, xattrs: true, owners: true, specials: true, ranges: true, direct: true };
+    pub const ALL: SharedCalls = SharedCalls {
+        user_percent: 40,
+        xattrs: true,
+        owners: true,
+        specials: true,
+        ranges: true,
+        direct: true,
+        lists: true,
+    };
 
     /// From a stream of its own.
     fn draw(seed: u64) -> SharedCalls {
@@ -138,6 +147,7 @@ impl SharedCalls {
             specials: rng.chance(1, 3),
             ranges: rng.chance(1, 3),
             direct: rng.chance(1, 3),
+            lists: rng.chance(1, 3),
         }
     }
 }
@@ -166,6 +176,8 @@ pub struct Plan {
     pub shared: SharedCalls,
     /// Groups of processes that write at different places of a file.
     pub writers: usize,
+    /// There is a directory with many names.
+    pub crowd: bool,
     /// All targets live and die together.
     pub one_server: bool,
     /// One way of a frame.
@@ -242,7 +254,7 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_shared_calls(seed).with_shared_calls().with_writers()
+        Plan::before_shared_calls(seed).with_shared_calls().with_writers().with_crowd()
     }
 
     /// The same as earlier versions drew it: processes that share directories make names, append and look.
@@ -289,6 +301,7 @@ impl Plan {
             groups: rng.below(3) as usize,
             shared: SharedCalls::default(),
             writers: 0,
+            crowd: false,
             one_server: rng.chance(1, 3),
             network: pick(rng, &[(3, Span::us(20, 60)), (2, Span::us(20, 500)), (1, Span::us(100, 20_000))]),
             load: pick(rng, &[(3, Span::us(5, 50)), (2, Span::us(20, 2_000))]),
@@ -418,6 +431,14 @@ impl Plan {
         Plan { shared: SharedCalls::draw(self.seed), ..self }
     }
 
+    /// A directory with many names: in some runs, from a stream of its own. Only where no client dies, is evicted or unmounts: what is lost with
+    /// one is judged elsewhere.
+    fn with_crowd(mut self) -> Plan {
+        let drawn = Rng::new(self.seed ^ 0x0c20_0ded).chance(1, 20);
+        self.crowd = drawn && self.profile < Profile::Clients && !self.evicts() && self.disturbances.acts.is_none();
+        self
+    }
+
     /// Signals, from a stream of their own. Not where disks are full or fail: a program that is killed in the middle of trying again has done
     /// a part. Nor where clients are evicted or unmount: a killed program asks nobody what was lost with them.
     fn with_signals(mut self) -> Plan {
@@ -474,6 +495,7 @@ impl Plan {
             groups: 0,
             shared: SharedCalls::default(),
             writers: 0,
+            crowd: false,
             one_server: false,
             network: Span::us(40, 60),
             load: Span::us(5, 20),

@@ -17,7 +17,7 @@ use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::synced::Synced;
-use crate::program::{Mounts, Setting, aftermath, locks, shared, verify, writers};
+use crate::program::{Mounts, Setting, aftermath, crowd, locks, shared, verify, writers};
 use crate::rest;
 use crate::sched::Fail;
 use crate::trace::Keep;
@@ -139,6 +139,7 @@ struct Run<'w> {
     records: Vec<Record>,
     groups: Vec<shared::Record>,
     writers: Vec<writers::Record>,
+    crowd: Option<crowd::Record>,
     /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
@@ -148,7 +149,16 @@ impl<'w> Run<'w> {
         let rng = Rng::new(world.plan.seed ^ 0x0b5e_55ed);
         let setting = Setting { sched: world.sched.clone(), mounts: Mounts::default() };
         world.administrator.programs = setting.mounts.clone();
-        Run { world, rng, setting, records: Vec::new(), groups: Vec::new(), writers: Vec::new(), undecided: 0 }
+        Run {
+            world,
+            rng,
+            setting,
+            records: Vec::new(),
+            groups: Vec::new(),
+            writers: Vec::new(),
+            crowd: None,
+            undecided: 0,
+        }
     }
 
     fn all(&mut self) -> Result<(), String> {
@@ -199,6 +209,9 @@ impl<'w> Run<'w> {
         for number in 0..self.world.plan.writers {
             let record = writers::start(&self.setting, &self.world.plan, number, rng.fork());
             self.writers.push(record);
+        }
+        if self.world.plan.crowd {
+            self.crowd = Some(crowd::start(&self.setting, &self.world.plan, rng.fork()));
         }
         Ok(())
     }
@@ -267,7 +280,7 @@ impl<'w> Run<'w> {
         }
         let kernel = self.world.mounts[client].kernel.clone();
         let (setting, sched, records) = (self.setting.clone(), self.setting.sched.clone(), self.records.clone());
-        let (groups, writers) = (self.groups.clone(), self.writers.clone());
+        let (groups, writers, crowd) = (self.groups.clone(), self.writers.clone(), self.crowd.clone());
         if self.world.canary == Canary::TellNobody {
             for record in &records {
                 if let Some(aftermath) = &mut *record.aftermath.borrow_mut() {
@@ -308,6 +321,11 @@ impl<'w> Run<'w> {
                 if group.observe(&setting, &kernel).await.is_none() {
                     sched.fail("the file of the writers cannot be read at the end".to_owned());
                 }
+            }
+            if let Some(crowd) = crowd
+                && crowd.observe(&setting, &kernel).await.is_err()
+            {
+                sched.fail("the crowd cannot be listed at the end".to_owned());
             }
             for group in groups {
                 if group.observe(&setting, &kernel).await.is_none() {

@@ -236,7 +236,8 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
     Ok(Answer::Done)
 }
 
-/// `Syncfs`. What is lost while it waits is not durable.
+/// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, or something is lost while it waits, that is
+/// the answer.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
     let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses);
     cx.set_memo(step::LOSSES, losses);
@@ -247,7 +248,10 @@ pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
         stdx::mark!("lost_beside_sync");
         return Err(Errno::EIO.into());
     }
-    Ok(Answer::Done)
+    match data::troubles(cx.w, 1).2.first() {
+        Some((_, errno)) => Err((*errno).into()),
+        None => Ok(Answer::Done),
+    }
 }
 
 /// Every metadata target makes durable what it told this client.

@@ -107,6 +107,8 @@ struct Inner {
     fails: bool,
     /// Of 1000 calls so many meet a signal.
     signals: u64,
+    /// Programs use access lists.
+    lists: bool,
     caches: RefCell<Caches>,
     rng: RefCell<Rng>,
 }
@@ -149,8 +151,8 @@ impl Kernel {
         let (forgetful, patient) = (plan.forgetful, plan.disk_faults.fill_every.is_some());
         let fails = plan.disturbances.io.is_some();
         let (caches, rng) = (RefCell::new(caches), RefCell::new(rng));
-        let signals = plan.signals;
-        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, signals, caches, rng }), false)
+        let (signals, lists) = (plan.signals, plan.shared.lists);
+        Kernel(Rc::new(Inner { sched, client, forgetful, patient, fails, signals, lists, caches, rng }), false)
     }
 
     /// The same kernel, before a program that gets signals.

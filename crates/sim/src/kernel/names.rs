@@ -1,10 +1,11 @@
 //! Paths, and what programs do to names.
 
-use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, Stat};
+use client::api::{Answer, Call, DirectoryEntry, FileHandle, SetStat, SetTime, Stat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno, Fid};
 
 use super::{Fd, Kernel, Name, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Sys, odd};
+use crate::model::{ACCESS, List, is_list};
 use crate::sched::Fail;
 
 /// A path from the root, component by component.
@@ -94,6 +95,9 @@ impl Kernel {
         if cred.uid == 0 {
             return Ok(());
         }
+        if self.0.lists {
+            return self.permission_by_list(cred, ino, mask).await;
+        }
         let had = self.inode(ino, |inode| inode.attr.is_some());
         let mut stat = self.attr(cred, ino, None).await?;
         if had && !has_bits(&stat, cred, mask) {
@@ -102,6 +106,32 @@ impl Kernel {
             stat = self.attr(cred, ino, None).await?;
         }
         if has_bits(&stat, cred, mask) { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+
+    /// The same where there may be an access list. Linux keeps lists, and asks for one beside the attributes: the stand-in asks until both are of
+    /// one moment, so that races of the kernel's own do not drown what is not accepted.
+    async fn permission_by_list(&self, cred: &Cred, ino: u64, mask: u32) -> Sys<()> {
+        loop {
+            self.inode(ino, |inode| inode.attr = None);
+            let stat = self.attr(cred, ino, None).await?;
+            let list = Call::Getxattr { ino, name: Bytes::from_static(ACCESS) };
+            let list = match self.ask(cred, list).await {
+                Ok(Answer::Data(value)) => Some(List::read(&value)),
+                Err(Fail::Errno(Errno::ENODATA | Errno::EOPNOTSUPP)) => None,
+                Ok(other) => return Err(odd(&other)),
+                Err(fail) => return Err(fail),
+            };
+            self.inode(ino, |inode| inode.attr = None);
+            let then = self.attr(cred, ino, None).await?;
+            if (stat.mode, stat.uid, stat.gid, stat.ctime_ns) != (then.mode, then.uid, then.gid, then.ctime_ns) {
+                continue;
+            }
+            let allowed = match list {
+                Some(list) => list.allows((stat.uid, stat.gid), cred, mask),
+                None => has_bits(&stat, cred, mask),
+            };
+            return if allowed { Ok(()) } else { Err(Errno::EACCES.into()) };
+        }
     }
 
     /// Attributes of the user's kind in a sticky directory are its owner's.
@@ -361,8 +391,34 @@ impl Kernel {
                     _ => return_err(Errno::EINVAL)?,
                 }
             }
+            self.may_set(cred, ino, set).await?;
             self.set(cred, ino, set.clone()).await
         })
+    }
+
+    /// Whether somebody may change these attributes, as Linux asks of a mount with `default_permissions`: `setattr_prepare`. A file system is not
+    /// asked about an inode that it has forgotten, and must not have to say. Sizes are the file system's to judge.
+    async fn may_set(&self, cred: &Cred, ino: u64, set: &SetStat) -> Sys<()> {
+        if cred.uid == 0 || set.size.is_some() {
+            return Ok(());
+        }
+        let had = self.inode(ino, |inode| inode.attr.is_some());
+        let mut stat = self.attr(cred, ino, None).await?;
+        if had && stat.uid != cred.uid {
+            // As with permissions: what was kept may be old.
+            self.inode(ino, |inode| inode.attr = None);
+            stat = self.attr(cred, ino, None).await?;
+        }
+        let owns = stat.uid == cred.uid;
+        let is_member = |gid: u32| gid == stat.gid || gid == cred.gid || cred.groups.contains(&gid);
+        let chown =
+            set.uid.is_some_and(|uid| !owns || uid != stat.uid) || set.gid.is_some_and(|gid| !owns || !is_member(gid));
+        let now = (set.atime, set.mtime) == (Some(SetTime::Now), Some(SetTime::Now));
+        let times = !owns && !now && (set.atime.is_some() || set.mtime.is_some());
+        if chown || times || set.mode.is_some() && !owns {
+            return Err(Errno::EPERM.into());
+        }
+        Ok(())
     }
 
     /// The same of an inode.
@@ -556,6 +612,14 @@ impl Kernel {
             let kind = self.inode(ino, |inode| inode.kind);
             let has_user = ino == 1 || matches!(kind, S_IFREG | S_IFDIR);
             match &call {
+                Call::Setxattr { name, .. } | Call::Removexattr { name, .. } | Call::Getxattr { name, .. }
+                    if is_list(name) && kind == S_IFLNK =>
+                {
+                    return_err(Errno::EOPNOTSUPP)?;
+                }
+                // Of lists the file system says all.
+                Call::Setxattr { name, .. } | Call::Removexattr { name, .. } | Call::Getxattr { name, .. }
+                    if is_list(name) => {}
                 Call::Setxattr { .. } | Call::Removexattr { .. } if !has_user => return_err(Errno::EPERM)?,
                 Call::Getxattr { .. } if !has_user => return_err(Errno::ENODATA)?,
                 Call::Setxattr { .. } | Call::Removexattr { .. } => {

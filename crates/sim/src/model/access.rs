@@ -3,6 +3,7 @@
 use proto::Errno;
 use proto::msg::Cred;
 
+use super::list::{ACCESS, list_of};
 use super::{Inode, Model, S_IFMT, S_ISGID, S_ISUID, S_ISVTX};
 
 /// Read.
@@ -21,6 +22,9 @@ pub fn may(inode: &Inode, cred: &Cred, mask: u32) -> Result<(), Errno> {
     if cred.uid == 0 {
         let runs = mask & EXECUTE == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
         return if runs { Ok(()) } else { Err(Errno::EACCES) };
+    }
+    if let Some(list) = list_of(inode, ACCESS) {
+        return if list.allows((inode.uid, inode.gid), cred, mask) { Ok(()) } else { Err(Errno::EACCES) };
     }
     let bits = match () {
         () if cred.uid == inode.uid => inode.mode >> 6,
@@ -85,7 +89,8 @@ pub fn mode_after_chmod(inode: &Inode, cred: &Cred, mode: u32) -> u32 {
 impl Model {
     /// Owner, group and mode of a new object in a directory.
     pub(super) fn born(&self, dir: &Inode, cred: &Cred, mode: u32) -> (u32, u32, u32) {
-        let mode = mode & !(cred.umask & 0o777);
+        let masked = mode & !(cred.umask & 0o777);
+        let mode = super::list::inherited(dir, mode).map_or(masked, |(mode, _)| mode);
         if dir.mode & S_ISGID == 0 {
             return (cred.uid, cred.gid, mode);
         }

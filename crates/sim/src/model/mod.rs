@@ -10,6 +10,7 @@
 mod access;
 mod compare;
 mod files;
+mod list;
 mod names;
 mod op;
 mod shared;
@@ -24,6 +25,7 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 pub use compare::{Got, Instead, content_differs, differs};
+pub use list::{ACCESS, DEFAULT, List, is_list};
 pub use op::{Expect, Leads, Op, Way};
 
 /// An inode of the model.

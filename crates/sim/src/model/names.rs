@@ -8,6 +8,7 @@ use proto::msg::Cred;
 use proto::{Bytes, Errno};
 
 use super::access::{EXECUTE, READ, WRITE, is_owner, may, may_delete, mode_after_chmod, mode_after_chown};
+use super::list::is_list;
 use super::{Body, Expect, Id, Inode, Model, NAME_MAX, Path, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISVTX, When};
 
 type Outcome = Result<Expect, Errno>;
@@ -76,6 +77,7 @@ impl Model {
 
     /// A new object under a name that is free.
     pub(super) fn give_birth(&mut self, cred: &Cred, dir: Id, name: &Bytes, mode: u32, body: Body, when: When) -> Id {
+        let asked = mode;
         let (uid, gid, mode) = match mode & S_IFMT {
             S_IFLNK => {
                 let (uid, gid, _) = self.born(self.inode(dir), cred, mode);
@@ -84,6 +86,7 @@ impl Model {
             _ => self.born(self.inode(dir), cred, mode),
         };
         let is_dir = mode & S_IFMT == S_IFDIR;
+        let lists = super::list::inherited(self.inode(dir), asked).map(|(_, lists)| lists).unwrap_or_default();
         let id = self.add(Inode {
             mode,
             uid,
@@ -93,7 +96,7 @@ impl Model {
             ctime: when,
             atime: None,
             accessed: false,
-            xattrs: BTreeMap::new(),
+            xattrs: lists.into_iter().collect(),
             body,
         });
         self.insert(dir, name, id);
@@ -303,6 +306,7 @@ impl Model {
         let mode = mode_after_chmod(self.inode(id), cred, mode);
         let inode = self.change(id);
         inode.mode = mode;
+        super::list::list_after_chmod(inode);
         inode.ctime = when;
         Ok(Expect::Done)
     }
@@ -415,6 +419,9 @@ impl Model {
         flags: u32,
         when: When,
     ) -> Outcome {
+        if is_list(name) {
+            return self.set_list(cred, id, name, value, when);
+        }
         self.may_xattr(cred, id, WRITE)?;
         let there = self.inode(id).xattrs.contains_key(name);
         match (flags, there) {
@@ -430,6 +437,9 @@ impl Model {
 
     /// `getxattr`, likewise.
     pub fn getxattr_found(&self, cred: &Cred, id: Id, name: &Bytes) -> Outcome {
+        if is_list(name) {
+            return self.get_list(id, name);
+        }
         self.may_xattr(cred, id, READ)?;
         self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
     }
@@ -441,6 +451,9 @@ impl Model {
 
     /// `removexattr`, likewise.
     pub fn removexattr_found(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
+        if is_list(name) {
+            return self.remove_list(cred, id, name, when);
+        }
         self.may_xattr(cred, id, WRITE)?;
         if !self.inode(id).xattrs.contains_key(name) {
             return Err(Errno::ENODATA);

@@ -110,6 +110,40 @@ fn a_user_meets_permissions_in_linuxs_order() {
     assert_eq!(story.run(&user(), Op::Stat { path: path("closed/f/g") }), Err(Errno::EACCES));
 }
 
+/// The examples of `acl(5)`: whoever is named is let in as far as the mask allows, and what is made inherits.
+#[test]
+fn lists_let_in_whom_they_name() {
+    let mut story = Story::new();
+    story.mkdir("d").unwrap();
+    let set = |at: &str, name: &'static [u8], list: List| {
+        let (path, name) = (path(at), Bytes::from_static(name));
+        Op::Setxattr { path, name, value: list.value(), flags: 0 }
+    };
+    let may = |story: &mut Story, at: &str, mask| story.run(&user(), Op::Access { path: path(at), mask }).is_ok();
+    let stat = |story: &Story, at: &str| story.model.inode(story.model.walk(&root(), &path(at)).unwrap()).mode;
+    // Owner, the user, the owning group, a group, the mask, others.
+    let list = List::naming([7, 7, 4, 4, 5, 0], 1000, 2000);
+    assert_eq!(story.run(&user(), set("d", ACCESS, list.clone())), Err(Errno::EPERM));
+    story.run(&root(), set("d", ACCESS, list.clone())).unwrap();
+    assert_eq!(stat(&story, "d") & 0o777, 0o750, "the group's bits are the mask");
+    assert!(may(&mut story, "d", 5) && !may(&mut story, "d", 2), "the mask covers the user");
+    story.run(&root(), Op::Chmod { path: path("d"), mode: 0o777 }).unwrap();
+    assert!(may(&mut story, "d", 7), "a chmod changes the mask");
+    story.run(&root(), set("d", DEFAULT, list)).unwrap();
+    story.run(&user(), Op::Mkdir { path: path("d/n"), mode: 0o770 }).unwrap();
+    assert_eq!(stat(&story, "d/n") & 0o777, 0o750);
+    story.run(&root(), Op::Chown { path: path("d/n"), uid: Some(0), gid: Some(0) }).unwrap();
+    assert!(may(&mut story, "d/n", 5), "it has inherited the list");
+    let remove = Op::Removexattr { path: path("d/n"), name: Bytes::from_static(ACCESS) };
+    story.run(&root(), remove.clone()).unwrap();
+    assert!(!may(&mut story, "d/n", 4));
+    assert_eq!(story.run(&root(), remove), Err(Errno::ENODATA));
+    assert_eq!(story.run(&root(), set("d/n", ACCESS, List::of_mode(0o705))), Ok(Expect::Done));
+    assert!(may(&mut story, "d/n", 5));
+    let get = Op::Getxattr { path: path("d/n"), name: Bytes::from_static(ACCESS) };
+    assert_eq!(story.run(&root(), get), Err(Errno::ENODATA), "it says no more than the mode");
+}
+
 #[test]
 fn differences_are_found() {
     let mut story = Story::new();

@@ -7,12 +7,14 @@
 //! - [`aftermath`]: what a process is told by a client that was evicted with its work.
 //! - [`locks`]: record locks and `flock` on one file, against each other.
 //! - [`writers`]: writes and reads at different places of one file, from several clients at once.
+//! - [`crowd`]: one directory with many names, listed in pieces while names come and go.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`synced`]: what syncs have made certain of the bytes of files.
 //! - [`history`]: what a process did, for the check after a crash that may lose the end of it.
 
 pub mod aftermath;
 pub mod collide;
+pub mod crowd;
 pub mod draw;
 pub mod history;
 pub mod locks;

@@ -21,7 +21,7 @@ use super::perform::Hands;
 use super::{Setting, name, root, user};
 use crate::kernel::{Fd, Kernel, Sys};
 use crate::linear::{Death, Event, Lost, Verdict, search};
-use crate::model::{Got, Model, Op, Path, S_IFREG, When};
+use crate::model::{ACCESS, DEFAULT, Got, List, Model, Op, Path, S_IFREG, When};
 use crate::plan::{Plan, SharedCalls, Span};
 use crate::sched::{Fail, Sched};
 
@@ -70,7 +70,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         histories: Rc::default(),
         serial: Rc::new(RefCell::new(100)),
         modes: if plan.shared.user_percent > 0 { OPEN_TO_ALL } else { [0o755; 2] },
-        looks_at_attributes: plan.shared.xattrs,
+        looks_at_attributes: plan.shared.xattrs || plan.shared.lists,
     };
     let count = rng.range(2, 4) as usize;
     let calls = rng.range(8, 50);
@@ -460,15 +460,16 @@ impl Process {
     }
 
     fn draw(&mut self) -> Op {
-        let SharedCalls { xattrs, owners, specials, ranges, .. } = self.calls;
-        let more = [xattrs, owners, specials, ranges].iter().filter(|kind| **kind).count() as u64;
+        let SharedCalls { xattrs, owners, specials, ranges, lists, .. } = self.calls;
+        let more = [xattrs, owners, specials, ranges, lists].iter().filter(|kind| **kind).count() as u64;
         loop {
             if more > 0 && self.rng.chance(more, more + 3) {
-                let op = match self.rng.below(4) {
+                let op = match self.rng.below(5) {
                     0 if xattrs => self.xattr(),
                     1 if owners => self.owner(),
                     2 if specials => self.special(),
                     3 if ranges => self.range(),
+                    4 if lists => self.list(),
                     _ => None,
                 };
                 match op {
@@ -551,6 +552,26 @@ impl Process {
                 let value: Bytes = pattern(u64::from(self.record.next_serial()), length);
                 Op::Setxattr { path, name: attribute, value, flags: [0, 0, 1, 2][self.rng.below(4) as usize] }
             }
+        })
+    }
+
+    fn list(&mut self) -> Option<Op> {
+        let rng = &mut self.rng;
+        let default = rng.chance(1, 3);
+        let attribute = Bytes::from_static(if default { DEFAULT } else { ACCESS });
+        let bits = [(); 6].map(|()| [7, 7, 6, 5, 4, 0][rng.below(6) as usize]);
+        let (user, group) = ([1000, 1001, 3000][rng.below(3) as usize], [1000, 2000, 3000][rng.below(3) as usize]);
+        let list = match rng.chance(1, 4) {
+            true => List::of_mode([0o755, 0o700, 0o066][rng.below(3) as usize]),
+            false => List::naming(bits, user, group),
+        };
+        let kind = rng.below(6);
+        let path = if default && rng.chance(3, 4) { path(&[OUTER[rng.below(2) as usize], INNER]) } else { self.any() };
+        Some(match kind {
+            0 => Op::Getxattr { path, name: attribute },
+            1 => Op::Removexattr { path, name: attribute },
+            2 => Op::Access { path, mask: self.rng.range(1, 7) as u32 },
+            _ => Op::Setxattr { path, name: attribute, value: list.value(), flags: 0 },
         })
     }
 

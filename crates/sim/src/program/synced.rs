@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::history::{History, Step};
 use crate::model::{Id, Instead, Model, Op};
 
+/// The smallest stripe, in bytes.
+const STRIPE: usize = 64 << 10;
+
 /// One file.
 #[derive(Clone, Debug, Default)]
 pub struct Synced {
@@ -77,8 +80,12 @@ impl Synced {
     fn must_be(&self, at: usize, lost: &[Range<u64>]) -> bool {
         let Some(from) = self.certain[at] else { return false };
         let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
+        // A cut of several stripes is one of several targets, of which each may have made it durable or not: what was behind the new end may be
+        // gone, and a hole in front of it with no byte behind it is none any more.
+        let targets = |state: &Vec<u8>| state.len().saturating_sub(1) / STRIPE;
+        let cut = self.states[from..].windows(2).any(|pair| targets(&pair[1]) < targets(&pair[0]));
         // A zero at the end may be a hole, which a loss behind it takes along.
-        let hole = !lost.is_empty() && self.states[from..].iter().any(|state| state.get(at) == Some(&0));
+        let hole = (cut || !lost.is_empty()) && self.states[from..].iter().any(|state| state.get(at) == Some(&0));
         !given_up && !hole && self.states[from..].iter().all(|state| state.len() > at)
     }
 
@@ -222,6 +229,26 @@ mod tests {
             assert!(!differs(&file, there), "{}", there.escape_ascii());
         }
         assert!(differs(&file, b"a") && differs(&file, b"abxd") && differs(&file, b"\0b"));
+    }
+
+    /// The end lay on a target that has made the cut durable, the hole before it on one that has not.
+    #[test]
+    fn a_hole_in_front_of_a_cut_goes_with_what_was_behind_it() {
+        let mut file = file();
+        file.change(b"", &[0; STRIPE + 4], 0);
+        file.sync(&|_| true);
+        file.change(&[0; STRIPE + 4], &[0; 100], 0);
+        assert!(!differs(&file, b"") && !differs(&file, &[0; 100]) && !differs(&file, &[0; STRIPE + 4]));
+        let mut file = self::file();
+        file.change(b"", &[1; STRIPE + 4], 0);
+        file.sync(&|_| true);
+        file.change(&[1; STRIPE + 4], &[1; 100], 0);
+        assert!(differs(&file, b"") && differs(&file, &[1; 99]) && !differs(&file, &[1; 100]), "no hole");
+        let mut file = self::file();
+        file.change(b"", &[0; 200], 0);
+        file.sync(&|_| true);
+        file.change(&[0; 200], &[0; 100], 0);
+        assert!(differs(&file, b""), "all of it lies on one target");
     }
 
     /// Nothing covers it, and yet no foreign bytes are in it.

@@ -1,0 +1,191 @@
+//! Access control lists (`acl(5)`): kept as the values of two extended attributes.
+
+use proto::msg::Cred;
+use proto::{Bytes, Errno};
+
+use super::access::{in_group, is_owner, mode_after_chmod};
+use super::{Body, Expect, Id, Inode, Model, S_IFDIR, S_IFLNK, S_IFMT, When};
+
+type Outcome = Result<Expect, Errno>;
+
+/// The attribute with the list that is asked.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute with the list that what is made in a directory gets.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Kinds of entries, in their order.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OF_FILE: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+/// Of an entry that names nobody.
+const NOBODY: u32 = u32::MAX;
+
+/// A list: entries of a kind, what they allow, and whom they name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct List(Vec<(u16, u16, u32)>);
+
+impl List {
+    /// One that names a user and a group.
+    pub fn naming(bits: [u16; 6], user: u32, group: u32) -> List {
+        let kinds = [OWNER, USER, GROUP_OF_FILE, GROUP, MASK, OTHERS];
+        let named = [NOBODY, user, NOBODY, group, NOBODY, NOBODY];
+        List((0..6).map(|at| (kinds[at], bits[at], named[at])).collect())
+    }
+
+    /// One that says no more than permission bits.
+    pub fn of_mode(mode: u32) -> List {
+        let bits = |shift: u32| (mode >> shift & 7) as u16;
+        List(vec![(OWNER, bits(6), NOBODY), (GROUP_OF_FILE, bits(3), NOBODY), (OTHERS, bits(0), NOBODY)])
+    }
+
+    /// As Linux writes it.
+    pub fn value(&self) -> Bytes {
+        let entry = |(kind, bits, named): &(u16, u16, u32)| {
+            [&kind.to_le_bytes()[..], &bits.to_le_bytes(), &named.to_le_bytes()].concat()
+        };
+        [vec![2, 0, 0, 0], self.0.iter().flat_map(entry).collect()].concat().into()
+    }
+
+    /// As Linux reads it.
+    pub fn read(value: &[u8]) -> List {
+        let entry = |e: &[u8]| {
+            (
+                u16::from_le_bytes([e[0], e[1]]),
+                u16::from_le_bytes([e[2], e[3]]),
+                u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
+            )
+        };
+        List(value[4..].chunks_exact(8).map(entry).collect())
+    }
+
+    fn bits(&self, of: u16) -> Option<u16> {
+        self.0.iter().find(|(kind, ..)| *kind == of).map(|(_, bits, _)| *bits)
+    }
+
+    /// The kind whose bits are the group's in a mode.
+    fn group_kind(&self) -> u16 {
+        if self.bits(MASK).is_some() { MASK } else { GROUP_OF_FILE }
+    }
+
+    fn mode(&self) -> u32 {
+        let bits = |kind| u32::from(self.bits(kind).unwrap_or(0));
+        bits(OWNER) << 6 | bits(self.group_kind()) << 3 | bits(OTHERS)
+    }
+
+    /// What is kept of each class of a mode.
+    fn change(&mut self, change: impl Fn(u32, u16) -> u16) {
+        let group = self.group_kind();
+        for (kind, bits, _) in &mut self.0 {
+            match *kind {
+                OWNER => *bits = change(6, *bits),
+                OTHERS => *bits = change(0, *bits),
+                of if of == group => *bits = change(3, *bits),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether it lets somebody do something with an object of this owner and group.
+    pub fn allows(&self, (uid, gid): (u32, u32), cred: &Cred, wanted: u32) -> bool {
+        let mask = self.bits(MASK).unwrap_or(7);
+        let covers = |bits: u16| u32::from(bits) & wanted == wanted;
+        if cred.uid == uid {
+            return covers(self.bits(OWNER).unwrap_or(0));
+        }
+        if let Some((_, bits, _)) = self.0.iter().find(|(kind, _, named)| *kind == USER && *named == cred.uid) {
+            return covers(bits & mask);
+        }
+        let is_of = |kind: u16, named: u32| match kind {
+            GROUP_OF_FILE => in_group(cred, gid),
+            GROUP => in_group(cred, named),
+            _ => false,
+        };
+        let groups: Vec<u16> =
+            self.0.iter().filter(|(kind, _, named)| is_of(*kind, *named)).map(|(_, bits, _)| bits & mask).collect();
+        match groups.is_empty() {
+            true => covers(self.bits(OTHERS).unwrap_or(0)),
+            false => groups.into_iter().any(covers),
+        }
+    }
+}
+
+/// A list of an object.
+pub fn list_of(inode: &Inode, which: &[u8]) -> Option<List> {
+    inode.xattrs.get(which).map(|value| List::read(value))
+}
+
+/// Whether an attribute is a list.
+pub fn is_list(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// `chmod` of an object that has a list.
+pub fn list_after_chmod(inode: &mut Inode) {
+    let mode = inode.mode;
+    if let Some(mut list) = list_of(inode, ACCESS) {
+        list.change(|shift, _| (mode >> shift & 7) as u16);
+        inode.xattrs.insert(Bytes::from_static(ACCESS), list.value());
+    }
+}
+
+/// The mode and lists of what is made in a directory; `None`: that has none to give.
+pub fn inherited(dir: &Inode, mode: u32) -> Option<(u32, Vec<(Bytes, Bytes)>)> {
+    let default = list_of(dir, DEFAULT).filter(|_| mode & S_IFMT != S_IFLNK)?;
+    let mut list = default.clone();
+    list.change(|shift, bits| bits & (mode >> shift & 7) as u16);
+    let mut lists = Vec::new();
+    if list.bits(MASK).is_some() {
+        lists.push((Bytes::from_static(ACCESS), list.value()));
+    }
+    if mode & S_IFMT == S_IFDIR {
+        lists.push((Bytes::from_static(DEFAULT), default.value()));
+    }
+    Some((mode & !0o777 | list.mode(), lists))
+}
+
+impl Model {
+    fn may_change_list(&self, cred: &Cred, id: Id, name: &[u8]) -> Result<(), Errno> {
+        let inode = self.inode(id);
+        match inode.body {
+            Body::Symlink(_) => Err(Errno::EOPNOTSUPP),
+            _ if name == DEFAULT && !inode.is_dir() => Err(Errno::EACCES),
+            _ if !is_owner(inode, cred) => Err(Errno::EPERM),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn set_list(&mut self, cred: &Cred, id: Id, name: &Bytes, value: &Bytes, when: When) -> Outcome {
+        self.may_change_list(cred, id, name)?;
+        let list = List::read(value);
+        let mode = mode_after_chmod(self.inode(id), cred, self.inode(id).mode & 0o7000 | list.mode());
+        let inode = self.change(id);
+        inode.ctime = when;
+        if name == ACCESS {
+            inode.mode = mode;
+        }
+        // A list that says no more than the mode is none.
+        match name == ACCESS && list.bits(MASK).is_none() {
+            true => drop(inode.xattrs.remove(name)),
+            false => drop(inode.xattrs.insert(name.clone(), list.value())),
+        }
+        Ok(Expect::Done)
+    }
+
+    pub(super) fn get_list(&self, id: Id, name: &Bytes) -> Outcome {
+        if let Body::Symlink(_) = self.inode(id).body {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.inode(id).xattrs.get(name).cloned().map(Expect::Data).ok_or(Errno::ENODATA)
+    }
+
+    pub(super) fn remove_list(&mut self, cred: &Cred, id: Id, name: &Bytes, when: When) -> Outcome {
+        self.may_change_list(cred, id, name)?;
+        let inode = self.change(id);
+        inode.xattrs.remove(name).ok_or(Errno::ENODATA)?;
+        inode.ctime = when;
+        Ok(Expect::Done)
+    }
+}

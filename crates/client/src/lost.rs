@@ -32,11 +32,27 @@ pub(crate) struct Failures {
     untold: bool,
 }
 
+/// What was lost so far of which programs had been told otherwise.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Losses {
+    /// How often.
+    pub count: u64,
+    /// Why the last time.
+    pub errno: Option<Errno>,
+}
+
+impl Losses {
+    fn note(&mut self, errno: Errno) {
+        self.count += 1;
+        self.errno = Some(errno);
+    }
+}
+
 /// A change of this object, or of a name in this directory, is lost.
 pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
     // The kernel would do the call again that is told this.
     let errno = if errno == Errno::ESTALE { Errno::EIO } else { errno };
-    w.losses += 1;
+    w.losses.note(errno);
     data::failed(w, ino, errno);
     if let Some(node) = w.nodes.get_mut(ino) {
         node.attr_covered = false;
@@ -46,7 +62,7 @@ pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
 
 /// Bytes of a file are lost. Programs that have it open are told by that; if none has, the next call that opens or changes it is.
 pub(crate) fn bytes_lost(w: &mut World, ino: u64, errno: Errno) {
-    w.losses += 1;
+    w.losses.note(errno);
     if w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
         note_failure(w, ino, errno);
     }
@@ -78,7 +94,7 @@ fn keep_untold(w: &mut World, ino: u64, errno: Errno) {
 
 /// The error for a call that begins: a change of what it is about is lost, and no call was told so far.
 pub(crate) fn told(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
-    if cx.w.losses == 0 || !cx.op.is_fresh() {
+    if cx.w.losses.count == 0 || !cx.op.is_fresh() {
         return None;
     }
     for ino in concerned(call) {

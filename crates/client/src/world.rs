@@ -211,7 +211,7 @@ pub struct World {
     /// Why something could not be written back since then.
     pub lost: Option<Errno>,
     /// How often changes or bytes were lost that programs had been told of.
-    pub losses: u64,
+    pub losses: crate::lost::Losses,
     /// Objects of which something was lost that nobody was told, and of which no node is left.
     pub untold: std::collections::VecDeque<(u64, Errno)>,
     /// When `WaitKey::Timer` is to be woken.
@@ -280,7 +280,7 @@ impl World {
             jobs: JobIds::default(),
             crowded: VecDeque::new(),
             unmounting: false,
-            losses: 0,
+            losses: Default::default(),
             untold: std::collections::VecDeque::new(),
             lost: None,
             timer: None,

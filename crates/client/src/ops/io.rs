@@ -239,14 +239,14 @@ pub(crate) fn fsync(cx: &mut Cx<'_>, fh: FileHandle, data_only: bool) -> Run<Ans
 /// `Syncfs`. All that can be made durable is; if data of some file cannot be written back, or something is lost while it waits, that is
 /// the answer.
 pub(crate) fn syncfs(cx: &mut Cx<'_>) -> Run<Answer> {
-    let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses);
+    let losses = cx.memo(step::LOSSES).unwrap_or(cx.w.losses.count);
     cx.set_memo(step::LOSSES, losses);
     data::sync_all(cx)?;
     closes::drained(cx, step::CLOSES)?;
     sync_metadata(cx)?;
-    if cx.w.losses != losses {
+    if cx.w.losses.count != losses {
         stdx::mark!("lost_beside_sync");
-        return Err(Errno::EIO.into());
+        return Err(cx.w.losses.errno.unwrap_or(Errno::EIO).into());
     }
     match data::troubles(cx.w, 1).2.first() {
         Some((_, errno)) => Err((*errno).into()),

@@ -141,6 +141,10 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::DOM | bits::LAYOUT);
     let held = cx.lock(steps::LEAVE_LOCK, mdt, proto::msg::Resource::inode(fid), LockMode::Ex, policy)?;
+    if !cx.w.imports.get(mdt).is_some_and(|target| target.locks.is_held(held.cookie)) {
+        // It was lost meanwhile: where the bytes are is not known any more.
+        return Err(Errno::EIO.into());
+    }
     match under_lock(cx, ino, mdt, held.cookie) {
         Err(Stop::Wait) if cx.began(steps::LEAVE_LOCK) && !cx.began(steps::LEAVE_SET) => {
             Err(lets_others(cx, ino, mdt, held.cookie))

@@ -65,10 +65,16 @@ fn leave_some(cx: &mut Cx<'_>) {
     }
 }
 
-/// Whether a target has all that it is to get. `asked`: it was asked to make that durable.
+/// Whether a target has all that it is to get, and nothing goes on under its locks: a file that moves is nobody else's. `asked`: it was asked
+/// to make that durable.
 fn is_settled(w: &World, dest: Dest, asked: bool) -> bool {
-    let requests = w.imports.get(dest).map_or(0, Target::in_flight);
-    data::is_idle(w, dest) && closes::is_idle(w, dest) && behind::is_idle(w, dest) && (asked || requests == 0)
+    let Some(target) = w.imports.get(dest) else { return true };
+    let requests = target.in_flight();
+    !target.locks.any_held()
+        && data::is_idle(w, dest)
+        && closes::is_idle(w, dest)
+        && behind::is_idle(w, dest)
+        && (asked || requests == 0)
 }
 
 fn leave_all(cx: &mut Cx<'_>) -> Run<()> {

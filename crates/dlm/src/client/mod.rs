@@ -531,6 +531,11 @@ impl LockCache {
         self.place(cookie).is_some_and(|i| self.held[i].refs > 0)
     }
 
+    /// Whether somebody holds any.
+    pub fn any_held(&self) -> bool {
+        self.held.iter().any(|(_, lock)| lock.refs > 0)
+    }
+
     /// Every lock on a resource, by cookie; those that are being given back too.
     pub fn on_resource(&self, resource: &Resource) -> Vec<HeldLock> {
         let mut list: Vec<HeldLock> = self

@@ -637,6 +637,10 @@ impl Shared {
             }
         }
         self.pump(state);
+        // So may an answer, a further try perhaps.
+        if !ready.is_empty() {
+            self.wake_in_time(state);
+        }
     }
 
     fn read_conn(&self, state: &mut State, id: ConnId) {

@@ -62,7 +62,8 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
         Body::Enqueue(rep) => memo = enqueue(w, dest, pending, rep, waits),
         Body::Raw(_) => give_up(w, dest, pending),
     }
-    memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk }))
+    let number = pending.sender.number;
+    memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk, number }))
 }
 
 /// Longest body of a reply that describes objects or a lock. Names, layouts and locks of an honest one fit many times.

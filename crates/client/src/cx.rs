@@ -127,6 +127,14 @@ impl Cx<'_> {
         }
     }
 
+    /// The number of the request whose reply came at this step; 0 if none has.
+    pub fn reply_number(&self, step: Step) -> u64 {
+        match self.op.memo(step) {
+            Some(Memo::Reply(reply)) => reply.number,
+            _ => 0,
+        }
+    }
+
     /// A number that an earlier attempt kept.
     pub fn memo(&self, step: Step) -> Option<u64> {
         match self.op.memo(step) {

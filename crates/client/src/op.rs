@@ -155,6 +155,8 @@ pub struct Reply {
     pub body: Body,
     /// Data behind it.
     pub bulk: Bytes,
+    /// The number of its request.
+    pub number: u64,
 }
 
 /// Bodies that the caches look at, decoded; all others as bytes.

@@ -150,6 +150,11 @@ impl TakingIn {
     pub(crate) fn is_under(self, gained: u64) -> bool {
         self.number > gained || gained >= self.began
     }
+
+    /// The number of its request.
+    pub(crate) fn number(self) -> u64 {
+        self.number
+    }
 }
 
 /// See the module.

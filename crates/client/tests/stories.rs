@@ -1296,3 +1296,20 @@ fn a_create_that_cuts_what_is_there_cuts_it_once() {
     }
     assert!(after_the_cut > 0 && marks::count("created_file_is_there") > 0);
 }
+
+/// A directory goes while a program looks into it: that is empty then, as on a local file system.
+#[test]
+fn a_name_in_a_directory_that_goes_meanwhile_is_not_there() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    c.mkdir(a, 1, "d").unwrap();
+    let dir = c.walk(b, "d").unwrap();
+    c.tamper = Some(Box::new(|to_client, _, mut frame| {
+        if to_client && frame.header.opcode == Opcode::MdsLookup as u16 {
+            (frame.header.status, frame.body) = (-Errno::ESTALE.raw(), Bytes::new());
+        }
+        vec![frame]
+    }));
+    assert_eq!(c.call(b, Call::Lookup { parent: dir, name: name("x") }).map(drop), Err(Errno::ENOENT));
+    assert!(marks::count("looked_up_in_what_went") > 0);
+}

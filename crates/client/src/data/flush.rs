@@ -224,10 +224,11 @@ fn done(
     lane.grant_used = lane.grant_used.saturating_sub(job.grant_used);
     let range = job.offset..job.offset + job.data.len() as u64;
     let mark = w.data.new_id();
+    let moment = w.moment();
     match result {
         Ok(rep) => {
             let range = edit(w, ino, key, |object| {
-                object.transno = object.transno.max(transno.unwrap_or_default());
+                object.answered(transno.unwrap_or_default(), moment);
                 object.unwritable = None;
                 if let Some(lvb) = &rep.lvb {
                     object.news(lvb);

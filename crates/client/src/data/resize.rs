@@ -154,11 +154,12 @@ fn punched(cx: &mut Cx<'_>, ino: u64, cut: Option<u64>) -> Run<()> {
             Some(Memo::Failed(errno)) => (Err(*errno), None),
             _ => (Err(Errno::EIO), None),
         };
+        let moment = cx.w.moment();
         edit(cx.w, ino, key, |object| {
             object.pages.end(id);
             match &result {
                 Ok(rep) => {
-                    object.transno = object.transno.max(header.map(|h| h.transno).unwrap_or_default());
+                    object.answered(header.map(|h| h.transno).unwrap_or_default(), moment);
                     object.size = new_end.unwrap_or(object.size);
                     if let Some(lvb) = &rep.lvb {
                         object.news(lvb);

@@ -65,6 +65,8 @@ pub(super) struct Object {
     pub asked: Vec<(OpId, LockMode, Range<u64>)>,
     /// Greatest transno of a change of this object; of any change of its target, from before it was known here.
     pub transno: Transno,
+    /// The moment at which the last change of ours was answered. What was asked for before may tell what was before that.
+    pub changed: u64,
     pub foreign: Foreign,
     /// Somebody else used it lately: no use in asking for a lock only to know its size.
     pub contended_until: Instant,
@@ -98,6 +100,7 @@ impl Object {
             fetches: Vec::new(),
             asked: Vec::new(),
             transno: Transno(0),
+            changed: 0,
             foreign: Foreign::default(),
             contended_until: Instant::ZERO,
             unwritable: None,
@@ -168,6 +171,12 @@ impl Object {
             return self.pages.unwritten_end();
         }
         self.locks.iter().map(|lock| lock_range(lock).end.min(self.size)).max().unwrap_or(0)
+    }
+
+    /// A change of ours was answered.
+    pub fn answered(&mut self, transno: Transno, moment: u64) {
+        self.transno = self.transno.max(transno);
+        self.changed = moment;
     }
 
     /// The target told the size, at a moment when nobody else could change it.
@@ -531,13 +540,20 @@ pub(super) fn attr_arrived(w: &mut World, ino: u64, attr: &Attr) {
     }
 }
 
-/// Attributes that were asked for after the data lock came.
-pub(super) fn confirmed(w: &mut World, ino: u64, attr: &Attr) {
+/// Attributes that were asked for after the data lock came,
+/// by the request of this number. False if a change of ours was answered meanwhile, which they may not show.
+pub(super) fn confirmed(w: &mut World, ino: u64, attr: &Attr, number: u64) -> bool {
     attr_arrived(w, ino, attr);
-    let Some(file) = file_mut(w, ino) else { return };
-    if file.resident() && !file.home.size_exact && !file.home.locks.is_empty() {
-        file.home.set_size(&home_lvb(attr));
+    let Some(file) = file_mut(w, ino) else { return true };
+    if !file.resident() || file.home.size_exact || file.home.locks.is_empty() {
+        return true;
     }
+    if number < file.home.changed {
+        stdx::mark!("size_from_before_a_change");
+        return false;
+    }
+    file.home.set_size(&home_lvb(attr));
+    true
 }
 
 /// The data's view of a resident file's attributes.
@@ -572,10 +588,11 @@ pub(super) fn lock_granted(w: &mut World, lock: &HeldLock, lvb: Option<&Lvb>) {
     }
     ensure(w, lock.resource.fid);
     let Some((ino, key)) = place_of(w, &lock.resource) else { return };
+    let number = w.taking_in.number();
     // Of a file that is no longer resident, an enqueue on the metadata target tells no size.
     let dest = edit(w, ino, key, |object| {
         object.foreign.hear();
-        object.locked(lock, lvb);
+        object.locked(lock, lvb, number);
         object.dest
     });
     if let Some(dest) = dest {
@@ -609,15 +626,15 @@ fn lay_out(w: &mut World, ino: u64, layout: &Layout) {
 
 impl Object {
     /// A lock on it was granted.
-    fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>) {
+    fn locked(&mut self, lock: &HeldLock, lvb: Option<&Lvb>, number: u64) {
         let fresh = self.locks.is_empty();
         let (knew, floor) = (self.knows_end(), self.size_floor());
         self.locks.retain(|held| held.cookie != lock.cookie);
         self.locks.push(*lock);
         let covered = lock_range(lock);
         match lvb {
-            // It tells what was before a change that we know of: the size has to be asked for.
-            Some(lvb) if fresh && lvb.ctime_ns < self.ctime_ns => self.size_exact = false,
+            // It tells what was before a change that we know of, or may: the size has to be asked for.
+            Some(lvb) if fresh && (lvb.ctime_ns < self.ctime_ns || number < self.changed) => self.size_exact = false,
             Some(lvb) if fresh || (!knew && covered.end == u64::MAX && covered.start <= lvb.size) => {
                 self.set_size(lvb);
             }
@@ -683,15 +700,22 @@ mod tests {
     fn a_late_answer_does_not_bring_an_old_size_back() {
         let lvb = |size, ctime_ns| Lvb { size, ctime_ns, ..Lvb::default() };
         let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
-        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(93, 5)));
+        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(93, 5)), 1);
         object.set_size(&lvb(10, 9));
-        object.locked(&lock(2, LockMode::Pr, 0, u64::MAX), Some(&lvb(93, 5)));
+        object.locked(&lock(2, LockMode::Pr, 0, u64::MAX), Some(&lvb(93, 5)), 1);
         assert_eq!((object.size, object.knows_end()), (10, true));
-        object.locked(&lock(3, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)));
+        object.locked(&lock(3, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)), 1);
         assert_eq!(object.size, 10, "others can have written elsewhere since");
         object.locks.clear();
-        object.locked(&lock(4, LockMode::Pr, 0, u64::MAX), Some(&lvb(0, 5)));
+        object.locked(&lock(4, LockMode::Pr, 0, u64::MAX), Some(&lvb(0, 5)), 1);
         assert!(!object.knows_end(), "nor does the first lock after a while");
+        object.locks.clear();
+        object.answered(Transno(7), 20);
+        object.locked(&lock(5, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)), 19);
+        assert!(!object.knows_end(), "nor one that was asked for before a change of ours was answered");
+        object.locks.clear();
+        object.locked(&lock(6, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)), 21);
+        assert_eq!((object.size, object.knows_end()), (20, true));
     }
 
     #[test]
@@ -708,12 +732,12 @@ mod tests {
     fn what_others_have_cut_does_not_come_back_with_a_further_lock() {
         let lvb = |size| Lvb { size, ..Lvb::default() };
         let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
-        object.locked(&lock(1, LockMode::Pr, 0, 4095), Some(&lvb(10_000)));
-        object.locked(&lock(2, LockMode::Pr, 4096, 8191), Some(&lvb(5000)));
+        object.locked(&lock(1, LockMode::Pr, 0, 4095), Some(&lvb(10_000)), 1);
+        object.locked(&lock(2, LockMode::Pr, 4096, 8191), Some(&lvb(5000)), 1);
         assert_eq!((object.size_floor(), object.knows_end()), (5000, false));
-        object.locked(&lock(3, LockMode::Pr, 9000, u64::MAX), Some(&lvb(5000)));
+        object.locked(&lock(3, LockMode::Pr, 9000, u64::MAX), Some(&lvb(5000)), 1);
         assert_eq!((object.size_floor(), object.knows_end()), (5000, false), "the end is not below it");
-        object.locked(&lock(4, LockMode::Pr, 8192, u64::MAX), Some(&lvb(8500)));
+        object.locked(&lock(4, LockMode::Pr, 8192, u64::MAX), Some(&lvb(8500)), 1);
         assert_eq!((object.size_floor(), object.knows_end()), (8500, true));
     }
 
@@ -721,11 +745,11 @@ mod tests {
     fn an_answer_from_before_a_cut_does_not_undo_it_whatever_the_time() {
         let lvb = |size, ctime_ns| Lvb { size, ctime_ns, ..Lvb::default() };
         let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
-        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(10_000, 5)));
+        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(10_000, 5)), 1);
         object.size = 0;
-        object.locked(&lock(2, LockMode::Pr, 0, 4095), Some(&lvb(10_000, 5)));
+        object.locked(&lock(2, LockMode::Pr, 0, 4095), Some(&lvb(10_000, 5)), 1);
         assert_eq!((object.size, object.knows_end()), (0, true));
-        object.locked(&lock(3, LockMode::Pr, 0, 4095), Some(&lvb(10_000, 6)));
+        object.locked(&lock(3, LockMode::Pr, 0, 4095), Some(&lvb(10_000, 6)), 1);
         assert_eq!(object.size, 0);
     }
 

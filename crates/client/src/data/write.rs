@@ -275,7 +275,8 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
         };
         flush::answered(cx.w, part.dest, grant, header.as_ref(), result.as_ref().ok(), part.data.len() as u64);
         if let Some(header) = &header {
-            edit(cx.w, ino, part.key, |object| object.transno = object.transno.max(header.transno));
+            let moment = cx.w.moment();
+            edit(cx.w, ino, part.key, |object| object.answered(header.transno, moment));
         }
         match result {
             Ok(rep) => {

@@ -1,12 +1,12 @@
 //! Names to nodes, and the kernel's references to nodes.
 
 use bytes::Bytes;
-use proto::msg::LookupReq;
+use proto::msg::{LookupReq, bits};
 use proto::{Errno, Opcode};
 
 use super::{permitted, stat, stat_cached, stat_of_name, step, walk};
 use crate::api::{Answer, Effect, Invalidation, Stat};
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, Run, Stop};
 use crate::file::check_name;
 use crate::names::Found;
 use crate::world::{ObjectLocks, World};
@@ -96,7 +96,8 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
     let cred = cx.op.cred.clone();
     if !cx.began(step::MAIN) {
         let epoch = cx.w.directory_epoch(parent);
-        cx.set_memo(step::EPOCH, u64::from(epoch));
+        let named = cx.w.nodes.get(parent).is_some_and(|node| node.has(bits::LOOKUP));
+        cx.set_memo(step::EPOCH, u64::from(epoch) | u64::from(named) << 32);
     }
     let first = !cx.replied(step::MAIN);
     let rep = cx.rpc_object(step::MAIN, dest, Opcode::MdsLookup, |w, _| {
@@ -104,8 +105,17 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         let want = w.want_locks(dest, ObjectLocks::ANY, names && !up, Some(false));
         LookupReq { parent: fid, name: name.clone(), want: Some(want), cred: Some((*cred).clone()) }
     });
-    let rep = rep?;
-    let sent = cx.memo(step::EPOCH).unwrap_or(0) as u32;
+    let sent = cx.memo(step::EPOCH).unwrap_or(0);
+    let rep = match rep {
+        // The directory had its name when the call came, and is gone: then it was empty. `ESTALE` is for what the kernel should look up again,
+        // which it does once only for all names of a call.
+        Err(Stop::Errno(Errno::ESTALE)) if sent >> 32 != 0 => {
+            stdx::mark!("looked_up_in_what_went");
+            return Err(Errno::ENOENT.into());
+        }
+        other => other?,
+    };
+    let sent = sent as u32;
     let epoch = cx.w.reply_epoch(&rep, parent, sent);
     let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
     let Some(attr) = &rep.attr else {

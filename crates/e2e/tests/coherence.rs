@@ -268,6 +268,13 @@ fn flock_excludes_across_mounts() {
         rustix::fs::flock(&here, FlockOperation::LockExclusive).unwrap();
         let busy = rustix::fs::flock(&there, FlockOperation::NonBlockingLockShared).unwrap_err();
         assert_eq!(busy, rustix::io::Errno::WOULDBLOCK);
+        // Each time some further tries are made, 31 ms in all, and none of them waits for the mount's next look at the time, let alone
+        // for the second that a mount which does nothing sleeps. All together, for a busy machine makes one or the other long.
+        let start = Instant::now();
+        for _ in 0..60 {
+            rustix::fs::flock(&there, FlockOperation::NonBlockingLockShared).unwrap_err();
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "60 tries were refused after {:?}", start.elapsed());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 rustix::fs::flock(&there, FlockOperation::LockExclusive).unwrap();

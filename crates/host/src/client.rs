@@ -25,7 +25,7 @@ use client::api::{Answer, Call, CallId, ConnId, Effect, Event, Invalidation, Job
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 use crate::clock::{self, Clock};
 use crate::crew::{self, Crew};
@@ -190,7 +190,6 @@ const GLANCE: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_micros(40);
 /// So many rounds of reading precede a deadline at most: servers that send without end do not hold it up.
 const READS_BEFORE_DEADLINE: u32 = 16;
-const NUDGE: u64 = u64::MAX;
 
 impl Mount {
     /// Starts a client and waits until it is mounted, or cannot be.
@@ -213,8 +212,6 @@ impl Mount {
         let nudge =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(|e| os(e.into()))?;
-        epoll::add(&poller, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN)
-            .map_err(|e| os(e.into()))?;
         let clock = Clock::default();
         let machine = client::Client::new(options, clock.now());
         let shared = Arc::new(Shared {
@@ -416,6 +413,10 @@ impl Mount {
     }
 }
 
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
 /// The kernel has forgotten something.
 fn forgotten(shared: &Weak<Shared>, token: u64, known: bool) {
     if token != 0
@@ -436,24 +437,22 @@ impl Shared {
         state.machine.handle(now, Event::Call { id, cred, call });
     }
 
-    /// Does what calls want.
+    /// Does what calls, answers and other events want.
     fn go_on(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         self.pump(state);
         self.wake_in_time(state);
     }
 
-    /// A call may leave something to be done sooner than the caretaker would wake, a close perhaps.
+    /// What came may leave something to be done sooner than the caretaker would wake, a close or a further try perhaps.
     fn wake_in_time(&self, state: &mut State) {
         let sooner = state.wakes.zip(state.machine.deadline()).is_some_and(|(wakes, deadline)| deadline < wakes);
         if !sooner {
             return;
         }
         state.wakes = None;
-        if state.reader == Reader::Caretaker {
-            let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
-        } else {
-            self.caretaker.notify_one();
-        }
+        // It waits here or there: where it does not follow from who reads, for a caller may have taken that over this moment.
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        self.caretaker.notify_one();
     }
 
     /// Whether calls wait and no other caller reads for them: then this thread does from now on.
@@ -544,7 +543,7 @@ impl Shared {
                 state.reader = Reader::Caretaker;
                 state.wakes = Some(now + sleep);
                 drop(state);
-                let ready = self.wait_sockets(Some(sleep));
+                let ready = self.wait_nudged(sleep);
                 state = self.state.lock();
                 state.wakes = None;
                 self.take_in(&mut state, &ready);
@@ -564,11 +563,7 @@ impl Shared {
     fn turn(self: &Arc<Self>, body: impl FnOnce(&mut State, stdx::Instant)) {
         let mut state = self.state.lock();
         body(&mut state, self.clock.now());
-        self.pump(&mut state);
-        // Whoever waits in the poller may now wait too long.
-        if state.reader == Reader::Caretaker {
-            let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
-        }
+        self.go_on(&mut state);
     }
 
     /// Looks again and again for a moment whether an answer comes, which is sooner than the kernel can wake a thread. If
@@ -600,12 +595,20 @@ impl Shared {
     /// Waits for sockets that can be read or written.
     fn wait_sockets(&self, timeout: Option<Duration>) -> Vec<(u64, epoll::EventFlags)> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 32];
-        let timeout = timeout
-            .map(|t| rustix::event::Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-        match epoll::wait(&self.poller, &mut events, timeout.as_ref()) {
+        match epoll::wait(&self.poller, &mut events, timeout.map(timespec).as_ref()) {
             Ok(count) => events[..count].iter().map(|event| (event.data.u64(), event.flags)).collect(),
             Err(_) => Vec::new(),
         }
+    }
+
+    /// The same for the caretaker, who can be nudged meanwhile. The nudge is for it alone: a caller that reads does not take it away.
+    fn wait_nudged(&self, timeout: Duration) -> Vec<(u64, epoll::EventFlags)> {
+        let mut both = [&self.poller, &self.nudge].map(|fd| PollFd::new(fd, PollFlags::IN));
+        let _ = rustix::event::poll(&mut both, Some(&timespec(timeout)));
+        if !both[1].revents().is_empty() {
+            let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
+        }
+        self.wait_sockets(Some(Duration::ZERO))
     }
 
     /// Reads what has arrived, before a deadline acts on what has not: after a pause the answer that it waits for may be
@@ -613,7 +616,7 @@ impl Shared {
     fn take_in_all(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         for _ in 0..READS_BEFORE_DEADLINE {
             let ready = self.wait_sockets(Some(Duration::ZERO));
-            if !ready.iter().any(|(id, flags)| *id != NUDGE && flags.contains(epoll::EventFlags::IN)) {
+            if !ready.iter().any(|(_, flags)| flags.contains(epoll::EventFlags::IN)) {
                 return;
             }
             self.take_in(state, &ready);
@@ -623,11 +626,6 @@ impl Shared {
     /// Reads the sockets that are ready, hands their frames to the machine and does what follows.
     fn take_in(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, ready: &[(u64, epoll::EventFlags)]) {
         for (id, flags) in ready {
-            if *id == NUDGE {
-                let mut count = [0; 8];
-                let _ = rustix::io::read(&self.nudge, &mut count);
-                continue;
-            }
             let conn = ConnId(*id);
             if flags.contains(epoll::EventFlags::OUT) {
                 state.dirty.push(conn);
@@ -636,7 +634,7 @@ impl Shared {
                 self.read_conn(state, conn);
             }
         }
-        self.pump(state);
+        self.go_on(state);
     }
 
     fn read_conn(&self, state: &mut State, id: ConnId) {

@@ -1313,3 +1313,25 @@ fn a_name_in_a_directory_that_goes_meanwhile_is_not_there() {
     assert_eq!(c.call(b, Call::Lookup { parent: dir, name: name("x") }).map(drop), Err(Errno::ENOENT));
     assert!(marks::count("looked_up_in_what_went") > 0);
 }
+
+/// A change of the mode changes the access list with it, for who makes it, too.
+#[test]
+fn an_access_list_that_is_cached_follows_the_mode() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (file, _) = c.create(a, 1, "f").unwrap();
+    let entry =
+        |tag: u16, bits: u16, id: u32| [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat();
+    let list = |owner: u16| {
+        let none = u32::MAX;
+        let entries =
+            [entry(1, owner, none), entry(2, 6, 1000), entry(4, 4, none), entry(16, 6, none), entry(32, 4, none)];
+        Bytes::from([&2_u32.to_le_bytes()[..], &entries.concat()].concat())
+    };
+    let acl = || name("system.posix_acl_access");
+    c.call(a, Call::Setxattr { ino: file.ino, name: acl(), value: list(4), flags: 0 }).unwrap();
+    let get = |c: &mut Cluster| c.call(a, Call::Getxattr { ino: file.ino, name: acl() });
+    assert_eq!(get(&mut c), Ok(Answer::Data(list(4))));
+    c.call(a, Call::Setattr { ino: file.ino, set: SetStat { mode: Some(0o664), ..SetStat::default() } }).unwrap();
+    assert_eq!(get(&mut c), Ok(Answer::Data(list(6))));
+}

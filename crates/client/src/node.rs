@@ -464,11 +464,11 @@ mod tests {
         assert_eq!([nodes.candidate(), nodes.candidate()], [Some(inos[1]), Some(inos[0])]);
     }
 
-    /// Of what is counted for a node less than half is its own and its data's; the rest are its locks, its name and its layout.
+    /// Of what is counted for a node at most half is its own and its data's; the rest are its locks, its name and its layout.
     #[test]
     fn a_node_takes_no_more_memory_than_is_counted_for_it() {
         let alone = size_of::<Option<Node>>() + size_of::<NodeData>();
-        assert!(alone < crate::api::NODE_BYTES / 2, "{alone} bytes");
+        assert!(alone <= crate::api::NODE_BYTES / 2, "{alone} bytes");
     }
 
     #[test]

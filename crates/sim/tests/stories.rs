@@ -21,6 +21,30 @@ const SHARED: &[&str] = &["link-shared", "rename-shared", "rmdir-shared", "open-
 const DATA: &[&str] = &["close", "grow", "unlink", "mapped-synced", "synced-stripes"];
 const GONE: &[&str] = &["orphan", "unlink-elsewhere", "unmount"];
 
+const PLACES: &[&str] = &[
+    "name-moved",
+    "lost-together",
+    "set-ids",
+    "small-synced",
+    "all-synced",
+    "silent-holder",
+    "silent-writer",
+    "given-up",
+    "given-up-open",
+    "read-times",
+    "behind",
+    "large-directory",
+    "holes",
+    "blocks",
+    "owner-of-objects",
+    "handed-over",
+];
+
+#[test]
+fn places_that_seeds_miss_are_come_to() {
+    tell(PLACES);
+}
+
 #[test]
 fn changes_of_names_and_attributes_survive_every_fault() {
     tell(NAMES);
@@ -77,7 +101,7 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, NUMBERED].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

@@ -9,10 +9,11 @@
 //! Bytes are another matter. What a client that died had buffered may be on its target in parts, so of a file that it has changed
 //! and not synced neither bytes nor size are compared from then on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::Errno;
+use proto::msg::Cred;
 use stdx::Instant;
 
 use super::{Event, Phase, State};
@@ -25,6 +26,52 @@ pub struct Lost {
     pub deaths: Vec<Death>,
     /// Inodes of which clients gave up bytes that could not be written, and when.
     pub given_up: Vec<(u64, Instant)>,
+    /// Looks at attributes, each with the cuts of files beside it.
+    pub beside_cuts: BTreeMap<u32, Vec<Op>>,
+}
+
+/// The looks of processes and the cuts by others beside them.
+pub(super) fn beside_cuts(processes: &[Vec<Event>]) -> BTreeMap<u32, Vec<Op>> {
+    let cuts = |op: &Op| match op {
+        Op::Truncate { .. } | Op::Ftruncate { .. } => true,
+        Op::Open { flags, .. } => flags & 0o1000 != 0,
+        _ => false,
+    };
+    let mut found: BTreeMap<u32, Vec<Op>> = BTreeMap::new();
+    for (process, looks) in processes.iter().enumerate() {
+        for look in looks.iter().filter(|event| matches!(event.op, Op::Stat { .. } | Op::Fstat { .. })) {
+            let others =
+                processes.iter().enumerate().filter(|(other, _)| *other != process).flat_map(|(_, events)| events);
+            let beside = others.filter(|cut| cuts(&cut.op) && cut.from <= look.to() && look.from <= cut.to());
+            let ops: Vec<Op> = beside.map(|cut| cut.op.clone()).collect();
+            if !ops.is_empty() {
+                found.insert(look.serial, ops);
+            }
+        }
+    }
+    found
+}
+
+/// A look at a file beside a cut of that, with the time that the model has. A cut changes the times at the metadata target and the size at
+/// object targets: who looks meanwhile may see the one before the other, as Linux's own `stat` may, which takes no lock.
+pub(super) fn timeless(
+    model: &Model,
+    cuts: &[Op],
+    expect: &Result<Expect, Errno>,
+    mut result: Result<Got, Errno>,
+) -> Result<Got, Errno> {
+    if let (Ok(Expect::Inode(id)), Ok(Got::Stat(stat))) = (expect, &mut result) {
+        let root = Cred::default();
+        let is_of = |cut: &Op| match cut {
+            Op::Ftruncate { fd, .. } => model.open_files().get(fd).is_some_and(|file| file.id == *id),
+            Op::Truncate { path, .. } | Op::Open { path, .. } => model.walk(&root, path) == Ok(*id),
+            _ => false,
+        };
+        if cuts.iter().any(is_of) {
+            stat.mtime_ns = model.inode(*id).mtime.from;
+        }
+    }
+    result
 }
 
 /// A client that died.
@@ -228,7 +275,7 @@ mod tests {
     }
 
     fn verdict(processes: &[Vec<Event>]) -> Verdict {
-        let lost = Lost { deaths: vec![Death { client: 0, from: Instant(20) }], given_up: Vec::new() };
+        let lost = Lost { deaths: vec![Death { client: 0, from: Instant(20) }], ..Lost::default() };
         search(&Model::new(0, 0, 0o755, When::at(0)), processes, &lost, 10_000)
     }
 
@@ -268,5 +315,35 @@ mod tests {
         assert_eq!(with(there("a")), Verdict::Good);
         assert!(matches!(with(gone("a")), Verdict::Bad(_)));
         assert!(matches!(with(gone("b")), Verdict::Bad(_)));
+    }
+
+    /// A cut shows its time before its size to who looks meanwhile, and to nobody else.
+    #[test]
+    fn a_look_beside_a_cut_may_see_its_time_first() {
+        let stat = |size, mtime_ns| client::api::Stat {
+            ino: 100,
+            mode: S_IFREG | 0o644,
+            nlink: 1,
+            size,
+            mtime_ns,
+            ..client::api::Stat::default()
+        };
+        let set = Op::Utimens { path: path("a"), atime: None, mtime: Some(client::api::SetTime::At(5)) };
+        let cut = |from: u64, to: u64| Event {
+            end: Some((Instant(to), Ok(Got::Done))),
+            ..event(102, 0, from, Op::Truncate { path: path("a"), size: 3 }, Ok(Got::Done))
+        };
+        let look = |of, size, mtime| event(103, 1, 11, Op::Stat { path: path(of) }, Ok(Got::Stat(stat(size, mtime))));
+        let all = |cut: Event, look: Event| {
+            let first = vec![made(100, 0, 1, "a"), event(101, 0, 4, set.clone(), Ok(Got::Done)), cut];
+            let lost = Lost::default();
+            search(&Model::new(0, 0, 0o755, When::at(0)), &[first, vec![look]], &lost, 10_000)
+        };
+        let bad = |found: Verdict| assert!(matches!(found, Verdict::Bad(_)), "{found:?}");
+        assert_eq!(all(cut(10, 20), look("a", 0, 5)), Verdict::Good);
+        assert_eq!(all(cut(10, 20), look("a", 0, 15)), Verdict::Good, "the time before the size");
+        assert_eq!(all(cut(10, 20), look("a", 3, 15)), Verdict::Good);
+        bad(all(cut(30, 40), look("a", 0, 15)));
+        bad(all(cut(10, 20), look("a", 2, 15)));
     }
 }

@@ -297,7 +297,7 @@ impl Record {
         let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
         let deaths = risk(&mut histories, &sched.deaths(), &told, crashes, recovered);
         let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
-        let verdict = search(&self.begin(), &histories, &Lost { deaths, given_up }, STEPS_MAX);
+        let verdict = search(&self.begin(), &histories, &Lost { deaths, given_up, ..Lost::default() }, STEPS_MAX);
         match verdict {
             Verdict::Bad(what) => {
                 Err(format!("the calls in '{}' did not happen one after another: {what}", self.name()))

@@ -395,6 +395,14 @@ impl Cx<'_> {
         self.m.out.changed.push(key);
     }
 
+    /// The same, but for changes of this client, whatever it knows of their answers: if they are lost, so is this one.
+    pub fn depends_on_others(&mut self, key: ShareKey) {
+        if !self.is_replay() {
+            let group = self.m.sharing.depends(key, self.op.export, |_, _| false);
+            self.m.out.hold_for = self.m.out.hold_for.max(group);
+        }
+    }
+
     /// This change depends on `key`: if another client's change of it is not durable, the reply waits until it is.
     pub fn depends_on(&mut self, key: ShareKey) {
         // A replay was answered already.

@@ -44,7 +44,7 @@ pub fn close(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &CloseReq) -> Result<Reply
                 }
                 // Another client may have removed the last name. While that can be lost, the file can come back, and who is told that
                 // it is gone lets go of its locks and of what it has written.
-                cx.depends_on(ShareKey::object(node.fid()));
+                cx.depends_on_others(ShareKey::object(node.fid()));
                 changed.push((node, gone));
                 result.destroyed = true;
             }

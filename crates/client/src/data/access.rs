@@ -153,12 +153,12 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
                 }
                 return Err(stop);
             }
-            cx.forget(steps::LOCK_SINCE);
+            cx.forget(Awaited::Lock(key).since());
             refresh(cx, ino, key)?;
         }
         match layout::holds(cx, ino) {
             Ok(true) => {
-                cx.forget(steps::LOCK_SINCE);
+                cx.forget(Awaited::Layout.since());
                 return Ok(false);
             }
             Ok(false) => {}
@@ -183,6 +183,18 @@ enum Awaited {
     Change,
 }
 
+impl Awaited {
+    /// The step that keeps since when it is awaited.
+    fn since(self) -> Step {
+        let number = match self {
+            Awaited::Layout => 0,
+            Awaited::Change => 1,
+            Awaited::Lock(key) => u64::from(key) + 2,
+        };
+        step(steps::LOCK_SINCE, number)
+    }
+}
+
 /// The operation waits. If a target is away, or somebody keeps what is waited for, it may take long: the locks that the operation has
 /// on objects go to those who want them. They are asked for again once it is there, and in order: what lies behind is given up for it.
 ///
@@ -197,8 +209,8 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
     if cx.op.changes > 0 && !cuts {
         return;
     }
-    let since = Instant(cx.memo(steps::LOCK_SINCE).unwrap_or(cx.now().0));
-    cx.set_memo(steps::LOCK_SINCE, since.0);
+    let since = Instant(cx.memo(awaited.since()).unwrap_or(cx.now().0));
+    cx.set_memo(awaited.since(), since.0);
     let away = !is_there(cx, ino, awaited) || cx.now() >= since + PATIENCE;
     let keys = file(cx.w, ino).map(|file| file.keys()).unwrap_or_default();
     for key in keys {
@@ -329,6 +341,12 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
         glimpse: true,
         ..EnqueueReq::default()
     };
+    // The answer counts with what was known here when it was asked for and when it came: a write that it lacks may have been written back
+    // since, and its lock be gone, while this answer or other objects' are still awaited.
+    let seen = step(steps::GLIMPSED, number);
+    let floor = file(cx.w, ino)?.object(key)?.size_floor();
+    let floor = floor.max(cx.memo(seen).unwrap_or(0));
+    cx.set_memo(seen, floor);
     let lvb = match cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()))? {
         Err(errno) => return Some(Err(errno)),
         Ok(reply) => match &reply.body {
@@ -336,12 +354,6 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
-    // The answer counts with what was known here when it came: a write that it lacks may have been written back since, and its lock
-    // be gone, while other objects' answers are still awaited.
-    let seen = step(steps::GLIMPSED, number);
-    let floor = file(cx.w, ino)?.object(key)?.size_floor();
-    let floor = floor.max(cx.memo(seen).unwrap_or(0));
-    cx.set_memo(seen, floor);
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
     merged.size = if object.knows_end() { object.size } else { lvb.size.max(floor) };

@@ -71,6 +71,18 @@ pub enum Command {
     Pause(Node, Duration),
     /// A server gives up a client.
     Evict(usize, usize),
+    /// A site of a node is armed.
+    Site(Node, u32, u32),
+    /// A server's disk takes so much longer.
+    Slow(usize, Duration),
+    /// Others fill a server's disk, or free it.
+    Fill(usize, bool),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// Whether a node has said this since it was asked last.
+    Said(Node, &'static str, usize),
     /// A parameter is set, with this outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
     /// Whether a parameter has this in it.

@@ -6,14 +6,17 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
-//! [`configured`] is about the management target. In a story [`raw`] lets peers act that are no clients.
+//! [`sessions`] is about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions, [`configured`] about the management target. In a story [`raw`] lets peers
+//! act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod configured;
 mod numbered;
+mod peers;
 mod places;
 pub mod raw;
+mod sessions;
 mod stories;
 
 use core::cell::RefCell;
@@ -40,7 +43,9 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES.iter().chain(places::STORIES).chain(numbered::STORIES).chain(configured::STORIES)
+    let all =
+        [stories::STORIES, places::STORIES, sessions::STORIES, numbered::STORIES, configured::STORIES, peers::STORIES];
+    all.into_iter().flatten()
 }
 
 /// The management target, the metadata target, the first object target.
@@ -103,6 +108,22 @@ pub enum Act {
     Lack(Node, &'static str, String),
     /// Peers act that are no clients.
     Raw(fn(raw::Hand) -> raw::Doing),
+    /// A call fails with this.
+    Fails(usize, Op, Errno),
+    /// A site of a node is armed: `fail_loc` and `fail_val`.
+    Site(Node, u32, u32),
+    /// A server's disk takes so many microseconds longer.
+    Slow(usize, u64),
+    /// Others fill a server's disk.
+    Fill(usize),
+    /// They free it.
+    Free(usize),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// A node's log has so many lines with this in it.
+    Said(Node, &'static str, usize),
 }
 
 /// A story and the faults that strike in it.
@@ -158,6 +179,12 @@ impl Story {
             }
         }
         Ok(told)
+    }
+
+    /// Prints every line of it, told without a fault.
+    pub fn print(&self) {
+        let (.., failure, _) = self.run(None, Keep::Print);
+        println!("{failure:?}");
     }
 
     /// Whether the fault struck.
@@ -334,6 +361,21 @@ impl Actor {
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
             Act::Raw(part) => part(self.hand.clone()).await?,
+            Act::Fails(client, op, errno) => {
+                let kernel = self.kernels[client].clone();
+                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = hands.perform(&op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
+            Act::Site(node, loc, val) => sched.command(Command::Site(node, loc, val)),
+            Act::Slow(server, us) => sched.command(Command::Slow(server, Duration::from_micros(us))),
+            Act::Fill(server) => sched.command(Command::Fill(server, true)),
+            Act::Free(server) => sched.command(Command::Fill(server, false)),
+            Act::FailSync(server) => sched.command(Command::FailSync(server)),
+            Act::Replace(server) => sched.command(Command::Replace(server)),
+            Act::Said(node, text, times) => sched.command(Command::Said(node, text, times)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));

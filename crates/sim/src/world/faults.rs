@@ -366,7 +366,7 @@ impl World {
         self.after(stays, Happening::Fault(Fault::Free { server }));
     }
 
-    fn free(&mut self, server: usize) {
+    pub(super) fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
         self.servers[server].data.set_capacity(None);
     }

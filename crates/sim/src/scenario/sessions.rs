@@ -441,8 +441,8 @@ fn reopened() -> Vec<Act> {
     let mut acts = vec![
         mkdir(0, "d"),
         mkdir(1, "e"),
-        Do(0, Op::Mknod { path: path("e/f"), mode: S_IFREG | 0o666, rdev: 0 }),
-        Do(0, chmod("e/f", 0o666)),
+        Do(1, Op::Mknod { path: path("e/f"), mode: S_IFREG | 0o666, rdev: 0 }),
+        Do(1, chmod("e/f", 0o666)),
         As(0, Op::Open { path: path("e/f"), flags: 2, mode: 0, fd: 1 }),
         write(0, 1, 0, 3_000),
         fsync(0, 1),

@@ -111,6 +111,7 @@ const BY_HAND: &[&str] = &[
     "destroyed",
     "bytes-behind",
     "files-left",
+    "first-writes",
     "promised-space",
     "grants",
 ];

@@ -106,6 +106,7 @@ const BY_HAND: &[&str] = &[
     "told-durably",
     "told-when-there",
     "ranges",
+    "older-configuration",
     "late-times",
     "without-locks",
     "destroyed",

@@ -136,7 +136,7 @@ fn every_change_lands(world: &World) -> bool {
     let counts = &world.faults.counts;
     let given_up = counts.deaths + counts.power + counts.evictions + counts.partitions + counts.given_up;
     let never = given_up + counts.io_errors + counts.fills + counts.sites == 0 && !world.plan.liar;
-    never && world.raw.count() == 0 && world.crashes.iter().all(|(_, kind)| *kind != TargetKind::Ost)
+    never && world.crashes.iter().all(|(_, kind)| *kind != TargetKind::Ost)
 }
 
 /// What an object target says wrongly of its objects.

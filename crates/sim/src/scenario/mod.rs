@@ -211,18 +211,12 @@ impl Telling<'_> {
         self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
-        let names = self.world.servers.iter().map(|server| server.name.clone()).collect();
-        let wires = self.world.raw.clone();
+        let hand = raw::Hand::of(self.world);
+        self.world.raw.expect_lies();
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
-            let hand = raw::Hand {
-                wires,
-                names,
-                sched: setting.sched.clone(),
-                kernels: setting.mounts.living(),
-                base: place.clone(),
-            };
+            let hand = raw::Hand { kernels: setting.mounts.living(), base: place.clone(), ..hand };
             let mut actor = Actor {
                 hand,
                 kernels: setting.mounts.living(),

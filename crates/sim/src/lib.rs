@@ -21,6 +21,8 @@
 //!   of theirs, a request that is sent again. No recovery takes longer than its hard limit and two soft ones.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
 //!   the history at or beyond the last sync; of bytes, those that were synced or that came later.
+//! - What the management target has answered to an administrator is there, whatever crashes, and all follow it
+//!   (`program::configure`).
 //! - At rest, when all clients have left, what the stores hold fits together and nothing is left over ([`rest`]).
 //!   Before that no client holds a lock or a node that nothing needs.
 //! - Where nothing at all goes wrong, nothing takes longer than two seconds.

@@ -100,7 +100,22 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 }
 
 /// Peers that are no clients.
-const BY_HAND: &[&str] = &["configured"];
+const BY_HAND: &[&str] = &[
+    "configured",
+    "registered",
+    "told-durably",
+    "told-when-there",
+    "ranges",
+    "older-configuration",
+    "late-times",
+    "without-locks",
+    "destroyed",
+    "bytes-behind",
+    "files-left",
+    "first-writes",
+    "promised-space",
+    "grants",
+];
 
 #[test]
 fn servers_keep_their_rules_with_peers_that_are_no_clients() {

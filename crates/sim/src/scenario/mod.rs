@@ -6,13 +6,15 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
-//! [`configured`] is about the management target, [`locks`] about locks. In a story [`raw`] lets peers act that are no clients.
+//! [`configured`] is about the management target, [`objects`] about object targets. In a story [`raw`] lets peers act that are no clients.
+//! [`locks`] is about locks.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod configured;
 mod locks;
 mod numbered;
+mod objects;
 mod places;
 pub mod raw;
 mod stories;
@@ -46,6 +48,7 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
         .chain(places::STORIES)
         .chain(numbered::STORIES)
         .chain(configured::STORIES)
+        .chain(objects::STORIES)
         .chain(locks::STORIES)
 }
 

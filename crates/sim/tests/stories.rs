@@ -122,9 +122,29 @@ fn servers_keep_their_rules_with_peers_that_are_no_clients() {
     tell(BY_HAND);
 }
 
+/// Who gets a lock, and when.
+const LOCKS: &[&str] = &[
+    "in-line",
+    "side-by-side",
+    "asked-back",
+    "removed",
+    "sent-again",
+    "sizes-asked",
+    "slow-writer",
+    "claimed-anew",
+    "grant-lost",
+    "cleared-in-recovery",
+    "record-locks",
+];
+
+#[test]
+fn locks_go_to_those_who_wait() {
+    tell(LOCKS);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

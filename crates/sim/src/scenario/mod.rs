@@ -7,10 +7,12 @@
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
 //! [`configured`] is about the management target, [`objects`] about object targets. In a story [`raw`] lets peers act that are no clients.
+//! [`locks`] is about locks.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod configured;
+mod locks;
 mod numbered;
 mod objects;
 mod places;
@@ -47,6 +49,7 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
         .chain(numbered::STORIES)
         .chain(configured::STORIES)
         .chain(objects::STORIES)
+        .chain(locks::STORIES)
 }
 
 /// The management target, the metadata target, the first object target.

@@ -99,9 +99,17 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
     tell(NUMBERED);
 }
 
+/// Peers that are no clients.
+const BY_HAND: &[&str] = &["configured"];
+
+#[test]
+fn servers_keep_their_rules_with_peers_that_are_no_clients() {
+    tell(BY_HAND);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

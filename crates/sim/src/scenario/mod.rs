@@ -6,11 +6,14 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
+//! [`configured`] is about the management target. In a story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
+mod configured;
 mod numbered;
 mod places;
+pub mod raw;
 mod stories;
 
 use core::cell::RefCell;
@@ -37,7 +40,7 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES.iter().chain(places::STORIES).chain(numbered::STORIES)
+    stories::STORIES.iter().chain(places::STORIES).chain(numbered::STORIES).chain(configured::STORIES)
 }
 
 /// The management target, the metadata target, the first object target.
@@ -98,6 +101,8 @@ pub enum Act {
     Expect(Node, &'static str, String),
     /// A parameter does not have this in it.
     Lack(Node, &'static str, String),
+    /// Peers act that are no clients.
+    Raw(fn(raw::Hand) -> raw::Doing),
 }
 
 /// A story and the faults that strike in it.
@@ -200,10 +205,20 @@ impl Telling<'_> {
         self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
+        let names = self.world.servers.iter().map(|server| server.name.clone()).collect();
+        let wires = self.world.raw.clone();
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
+            let hand = raw::Hand {
+                wires,
+                names,
+                sched: setting.sched.clone(),
+                kernels: setting.mounts.living(),
+                base: place.clone(),
+            };
             let mut actor = Actor {
+                hand,
                 kernels: setting.mounts.living(),
                 setting: setting.clone(),
                 model: Model::new(0, 0, 0o755, When::at(0)),
@@ -250,6 +265,7 @@ impl Telling<'_> {
 
 /// Who plays the acts.
 struct Actor {
+    hand: raw::Hand,
     setting: Setting,
     kernels: Vec<Kernel>,
     model: Model,
@@ -285,6 +301,7 @@ impl Actor {
         for act in acts {
             self.act(act).await?;
         }
+        self.hand.leave().await;
         self.setting.sched.command(Command::Disarm);
         Ok(())
     }
@@ -316,6 +333,7 @@ impl Actor {
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
+            Act::Raw(part) => part(self.hand.clone()).await?,
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));

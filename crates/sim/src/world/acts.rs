@@ -113,7 +113,7 @@ impl World {
                 let found = machine.get_params(pattern);
                 found.iter().try_for_each(|(name, _)| machine.set_param(now, name, value))
             }),
-            Node::Liar => None,
+            Node::Liar | Node::Raw => None,
         };
         self.trace.note(self.now, &[52], || format!("{node:?} {pattern}={value}: {result:?}"));
         self.pump(node);

@@ -170,13 +170,14 @@ impl World {
             Node::Server(server) => self.servers[server].machine.is_some() && self.servers[server].life == life,
             Node::Client(client) => self.mounts[client].machine.is_some(),
             Node::Liar => self.liar.as_ref().is_some_and(|liar| liar.works),
+            Node::Raw => true,
         }
     }
 
     pub(super) fn life_of(&self, node: Node) -> u32 {
         match node {
             Node::Server(server) => self.servers[server].life,
-            Node::Client(_) | Node::Liar => 0,
+            Node::Client(_) | Node::Liar | Node::Raw => 0,
         }
     }
 
@@ -242,7 +243,7 @@ impl World {
                 self.limit_liar(server);
             }
             Node::Client(client) => self.tell_wall_clock(client),
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
         self.after(Duration::from_secs(1), Happening::Second { node, life });
         self.pump(node);
@@ -271,7 +272,7 @@ impl World {
                     machine.handle(now, capi::Event::Tick);
                 }
             }
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
         self.trace.note(self.now, &[13, serial], || format!("{node:?} tick"));
         self.pump(node);
@@ -305,7 +306,7 @@ impl World {
                     (own.timer, own.timer_serial) = (deadline, serial);
                 }
             }
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
     }
 
@@ -364,13 +365,13 @@ impl World {
             }
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
-                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
+                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to, or a story is about that.
                 self.judge_eviction(server, &line);
                 self.hear_of_eviction(server, &line);
                 if line.starts_with("recovery is over") {
                     self.recovered.push((self.now, self.servers[server].name.kind));
                 }
-                if line.contains("older copy") && !line.contains("liar (") {
+                if line.contains("older copy") && !line.contains("liar (") && self.raw.count() == 0 {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
                 if level == LogLevel::Error {
@@ -530,8 +531,13 @@ impl World {
         self.net.opened(conn, 1);
         self.trace
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
-        let from = self.net.get(conn).ends[0].node;
-        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true, ours: from != Node::Liar };
+        let dialler = &self.net.get(conn).ends[0];
+        let ours = match dialler.node {
+            Node::Server(_) | Node::Client(_) => true,
+            Node::Liar => false,
+            Node::Raw => self.raw.is_trusted(dialler.number),
+        };
+        let peer = Peer { address: format!("{:?}:{conn}", dialler.node), uid: Some(0), local: true, ours };
         let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });
@@ -560,6 +566,7 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_dialled(end.number),
+            Node::Raw => self.raw_dialled(end.number),
         }
     }
 
@@ -577,6 +584,7 @@ impl World {
                 self.reach_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
             }
             Node::Liar => self.liar_closed(number),
+            Node::Raw => self.raw_closed(number),
         }
     }
 
@@ -648,8 +656,8 @@ impl World {
         self.trace.note(self.now, &[21, conn as u64, side as u64, frame_word(&frame)], || {
             format!("{from:?} -> {:?} ({conn}): {}", end.node, frame_line(&frame))
         });
-        let lied = from == Node::Liar || end.node == Node::Liar;
-        if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
+        let by_hand = [from, end.node].iter().any(|node| matches!(node, Node::Liar | Node::Raw));
+        if !by_hand && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
             self.fail(what);
         }
         self.note_greeting(from, end.node, &frame);
@@ -666,6 +674,7 @@ impl World {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
             }
             Node::Liar => self.liar_hears(end.number, &frame),
+            Node::Raw => self.raw_hears(end.number, frame),
         }
     }
 
@@ -691,6 +700,7 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_closed(end.number),
+            Node::Raw => self.raw_closed(end.number),
         }
     }
 

@@ -19,7 +19,9 @@ pub mod mount;
 pub mod net;
 pub mod partition;
 pub mod pause;
+pub mod raw;
 pub mod server;
+pub mod session;
 mod sites;
 pub mod trap;
 mod wire;
@@ -226,6 +228,8 @@ pub struct World {
     pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
+    /// Sessions that a story speaks by hand.
+    pub raw: raw::Wires,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
     clocks: pause::Clocks,
@@ -266,6 +270,7 @@ impl World {
             administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
+            raw: raw::Wires::default(),
             queue: BinaryHeap::new(),
             order: 0,
             clocks: pause::Clocks::default(),
@@ -378,6 +383,7 @@ impl World {
                 self.trace.note(self.now, &[], || note);
             }
             self.obey();
+            self.carry_raw();
             self.deliver_invalidated();
             for (until, task) in self.sched.take_sleeping() {
                 self.push(until, Happening::Wake { task });
@@ -431,7 +437,7 @@ impl World {
                     Node::Client(client) => {
                         self.mounts[client].machine.as_mut().map(|machine| machine.set_param(now, name, value))
                     }
-                    Node::Liar => None,
+                    Node::Liar | Node::Raw => None,
                 };
                 if outcome != Some(expected) {
                     self.fail(format!("{name}={value} of {node:?}: {outcome:?}, expected {expected:?}"));
@@ -442,7 +448,7 @@ impl World {
                 let found = match node {
                     Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
-                    Node::Liar => None,
+                    Node::Liar | Node::Raw => None,
                 };
                 // Words with one blank between, and one behind the last: so a number is not taken for its beginning.
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();

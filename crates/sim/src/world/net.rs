@@ -17,6 +17,8 @@ pub enum Node {
     Client(usize),
     /// The client that lies.
     Liar,
+    /// All sessions that a story speaks by hand.
+    Raw,
 }
 
 /// One end of a connection.

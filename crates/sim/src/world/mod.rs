@@ -427,6 +427,9 @@ impl World {
             Command::Power(server) => self.kill(server, true),
             Command::Evict(server, client) => self.evict(server, client),
             Command::Barrier(server) => self.servers[server].withheld = true,
+            Command::Mount => self.mount_another(),
+            Command::Fill(server, leaves) => self.fill_for_story(server, leaves),
+            Command::Damage(server, table) => self.damage_for_story(server, table),
             Command::Pause(node, time) => self.pause(node, time),
             Command::Set(node, name, value, expected) => {
                 let now = self.time_of(node);

@@ -79,6 +79,16 @@ pub enum Command {
     Evict(usize, usize),
     /// A parameter is set, with this outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
+    /// The disk of an object target's data files takes so many bytes in all, or as many as one likes.
+    Room(usize, Option<u64>),
+    /// The next change of the bytes of a data file of a target fails.
+    FailWrite(usize),
+    /// No data file of a target can be removed until it is killed.
+    KeepFiles(usize),
+    /// A copy is made of a server's disk as it is.
+    Copy(usize),
+    /// A server is killed and comes back with the copy of its disk, accepted as an older one or not.
+    PutBack(usize, bool),
     /// Whether a parameter has this in it.
     Expect(Node, &'static str, String, bool),
 }

@@ -100,16 +100,61 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 }
 
 /// Peers that are no clients.
-const BY_HAND: &[&str] = &["configured"];
+const BY_HAND: &[&str] = &[
+    "configured",
+    "registered",
+    "told-durably",
+    "told-when-there",
+    "ranges",
+    "late-times",
+    "without-locks",
+    "destroyed",
+    "bytes-behind",
+    "files-left",
+    "promised-space",
+    "grants",
+];
 
 #[test]
 fn servers_keep_their_rules_with_peers_that_are_no_clients() {
     tell(BY_HAND);
 }
 
+/// A metadata target.
+const METADATA: &[&str] = &[
+    "removal-lost",
+    "lists",
+    "capability",
+    "many-links",
+    "leased",
+    "destroy-again",
+    "copy-of-dead",
+    "move-of-dead",
+    "cut-small",
+    "promised",
+    "full-disk",
+    "group-waits",
+    "room-for-all",
+    "room-for-data",
+    "one-hash",
+    "batch-by-hand",
+    "times-by-hand",
+    "gone-by-hand",
+    "pages-by-hand",
+    "data-by-hand",
+    "sync-by-hand",
+    "reopen-by-hand",
+    "name-by-hand",
+];
+
+#[test]
+fn a_metadata_target_keeps_its_rules() {
+    tell(METADATA);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, METADATA].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

@@ -1,18 +1,46 @@
 //! Stories about the management target: what it is told to remember, whom it tells, and whom it refuses.
 
-use proto::msg::{Config, ConfigGetReq, Empty, Param, Pool, SetParamReq, SetPoolKind, SetPoolReq};
+use core::time::Duration;
+
+use proto::msg::{
+    Config, ConfigGetReq, Empty, Param, Pool, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq,
+    SetPoolKind, SetPoolReq,
+};
 use proto::{Errno, Opcode};
 
 use super::raw::{Hand, Outcome, Peer};
-use super::{Act, MGT, Story};
+use super::{Act, MDT, MGT, OST, Story};
+use crate::sched::Command;
 use crate::world::mount::FSNAME;
 
 /// All of them.
-pub const STORIES: &[Story] = &[story(
-    "configured",
-    "pools and parameters that were set are there after a crash of the management target, and those that were removed are not",
-    || vec![Act::Raw(|hand| Box::pin(configured(hand)))],
-)];
+pub const STORIES: &[Story] = &[
+    story(
+        "configured",
+        "pools and parameters that were set are there after a crash of the management target, and those that were removed are not",
+        || vec![Act::Raw(|hand| Box::pin(configured(hand)))],
+    ),
+    story(
+        "registered",
+        "older copies of a target, other stores under its name and replacements of one that runs are not taken in",
+        || vec![Act::Raw(|hand| Box::pin(registered(hand)))],
+    ),
+    story(
+        "told-durably",
+        "nobody is told of a configuration that a crash of the management target may take back",
+        || vec![Act::Raw(|hand| Box::pin(told_durably(hand)))],
+    ),
+    story(
+        "told-when-there",
+        "who asks for a file system before its first target has registered is told when it has",
+        || vec![Act::Raw(|hand| Box::pin(told_when_there(hand)))],
+    ),
+    story(
+        "ranges",
+        "no range of sequences is given twice, over crashes and when an older copy of the management target is accepted",
+        || vec![Act::Raw(|hand| Box::pin(ranges(hand)))],
+    ),
+];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
     Story { name, what, acts, strikes: &[] }
@@ -65,6 +93,101 @@ async fn configured(hand: Hand) -> Outcome {
     let after = config(&administrator(&hand).await?).await?;
     if !after.params.is_empty() || !after.pools.is_empty() {
         return Err(format!("what was removed is there again: {after:?}"));
+    }
+    Ok(())
+}
+
+/// A target that nobody has seen so far.
+fn target(name: &str, store: u8, instance: u64, start: u64) -> RegisterReq {
+    RegisterReq {
+        target: name.to_owned(),
+        target_uuid: vec![store; 16].into(),
+        nids: vec!["elsewhere:7000".to_owned()],
+        instance,
+        start,
+        first: instance == 1,
+        ..RegisterReq::default()
+    }
+}
+
+async fn registered(hand: Hand) -> Outcome {
+    let peer = administrator(&hand).await?;
+    let register = Opcode::MgsRegister;
+    let other = |instance, start| target("other-OST0000", 7, instance, start);
+    peer.done::<RegisterRep>(register, &RegisterReq { first: true, ..other(4, 44) }).await?;
+    // A copy of its store from before its last start; and two copies of one, both started.
+    peer.refused(register, &other(3, 33), Errno::ESTALE).await?;
+    peer.refused(register, &other(4, 45), Errno::ESTALE).await?;
+    peer.done::<RegisterRep>(register, &other(4, 44)).await?;
+    // Another store under the same name, and one that takes the place of a target that runs.
+    peer.refused(register, &target("other-OST0000", 8, 1, 1), Errno::EADDRINUSE).await?;
+    let running = target(&hand.name(OST), 8, 1, 1);
+    peer.refused(register, &running, Errno::EADDRINUSE).await?;
+    peer.refused(register, &RegisterReq { replace: true, ..running }, Errno::EADDRINUSE).await?;
+    hand.crash(MGT).await;
+    let peer = administrator(&hand).await?;
+    peer.refused(register, &other(3, 33), Errno::ESTALE).await?;
+    peer.done::<RegisterRep>(register, &other(5, 55)).await?;
+    Ok(())
+}
+
+/// Longer than anything takes but for a disk that does not answer.
+const SOON: Duration = Duration::from_secs(1);
+
+async fn told_durably(hand: Hand) -> Outcome {
+    let (peer, watcher, late) = (administrator(&hand).await?, administrator(&hand).await?, administrator(&hand).await?);
+    let before = config(&watcher).await?;
+    // Something else is on its way to the disk when that gets no more; the change never comes there.
+    let first = peer.send(peer.request(Opcode::MgsSeqRange, &SeqRangeReq { target: hand.name(MDT) }));
+    hand.wait(Duration::from_micros(150)).await;
+    hand.withhold(MGT).await;
+    let second = peer.send(peer.request(Opcode::MgsSetParam, &param("llite.*.max_cached_mb", "65", false)));
+    peer.answer(first).await?;
+    peer.unanswered(second, SOON).await?;
+    watcher.unnoticed(Opcode::MgsConfigChanged, SOON).await?;
+    // Who asks now must not be shown it either.
+    let asked = late.send(late.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() }));
+    late.unanswered(asked, SOON).await?;
+    hand.crash(MGT).await;
+    let after = config(&administrator(&hand).await?).await?;
+    if after != before {
+        return Err(format!("what never came to the disk is there after a crash: {after:?}, and before {before:?}"));
+    }
+    Ok(())
+}
+
+async fn told_when_there(hand: Hand) -> Outcome {
+    let (early, peer) = (administrator(&hand).await?, administrator(&hand).await?);
+    early.refused(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }, Errno::ENOENT).await?;
+    peer.done::<RegisterRep>(Opcode::MgsRegister, &target("later-MDT0000", 9, 1, 1)).await?;
+    let told: Config = early.noticed(Opcode::MgsConfigChanged, SOON).await?;
+    if told.fsname != "later" {
+        return Err(format!("somebody who waits for 'later' is told of '{}'", told.fsname));
+    }
+    let found: Config = early.done(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }).await?;
+    if found.version != told.version || found.targets.len() != 1 {
+        return Err(format!("version {} was told, and there is {found:?}", told.version));
+    }
+    Ok(())
+}
+
+async fn ranges(hand: Hand) -> Outcome {
+    let ask = SeqRangeReq { target: hand.name(MDT) };
+    let mut behind = 0;
+    hand.command(Command::Copy(MGT)).await;
+    for round in 0..4 {
+        let peer = administrator(&hand).await?;
+        for _ in 0..2 {
+            let range: SeqRangeRep = peer.done(Opcode::MgsSeqRange, &ask).await?;
+            if range.start < behind || range.end <= range.start {
+                return Err(format!("sequences from {:x} on are given a second time: {range:?}", range.start));
+            }
+            behind = range.end;
+        }
+        match round {
+            2 => hand.command(Command::PutBack(MGT, true)).await,
+            _ => hand.crash(MGT).await,
+        }
     }
     Ok(())
 }

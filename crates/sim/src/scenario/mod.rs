@@ -6,13 +6,14 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
-//! [`configured`] is about the management target. In a story [`raw`] lets peers act that are no clients.
+//! [`configured`] is about the management target, [`objects`] about object targets. In a story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod configured;
 mod metadata;
 mod numbered;
+mod objects;
 mod places;
 pub mod raw;
 mod small;
@@ -42,8 +43,14 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    let names = stories::STORIES.iter().chain(places::STORIES).chain(metadata::STORIES);
-    names.chain(numbered::STORIES).chain(configured::STORIES).chain(small::STORIES)
+    stories::STORIES
+        .iter()
+        .chain(places::STORIES)
+        .chain(metadata::STORIES)
+        .chain(numbered::STORIES)
+        .chain(configured::STORIES)
+        .chain(objects::STORIES)
+        .chain(small::STORIES)
 }
 
 /// The management target, the metadata target, the first object target.

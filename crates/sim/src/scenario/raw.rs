@@ -86,6 +86,17 @@ impl Hand {
         self.command(Command::Crash(server)).await;
     }
 
+    /// From now on nothing that a server does reaches its disk, until it is killed.
+    pub async fn withhold(&self, server: usize) {
+        self.command(Command::Barrier(server)).await;
+    }
+
+    /// The disk of an object target has room for so many bytes in all, and the target has learned it.
+    pub async fn room(&self, server: usize, bytes: Option<u64>) {
+        self.command(Command::Room(server, bytes)).await;
+        self.wait(Duration::from_millis(1_100)).await;
+    }
+
     /// The FID of a file that the story has made, asked through a client.
     pub async fn fid(&self, client: usize, path: &str) -> Result<Fid, String> {
         let full: Vec<Bytes> = self.base.iter().cloned().chain(super::stories::path(path)).collect();
@@ -170,7 +181,7 @@ impl Peer {
     }
 
     /// Connects with what is said in header and request, by default as a client with all features that has nothing of this target, and
-    /// gives the answer. A target that starts is asked again.
+    /// gives the answer. A target that starts is asked again, and one that went meanwhile, too.
     ///
     /// # Errors
     /// No answer.
@@ -182,11 +193,12 @@ impl Peer {
             });
             claim(&mut header, &mut request);
             let xid = self.send(Frame::new(header, &request, Bytes::new()));
-            let reply = self.answer(xid).await?;
-            if reply.header.status != -Errno::EAGAIN.raw() {
-                return Ok(reply);
+            let reply = self.reply(xid, ANSWER_MAX, || !self.is_up()).await;
+            match reply {
+                Some(reply) if reply.header.status != -Errno::EAGAIN.raw() => return Ok(reply),
+                None if self.is_up() => return Err(self.wrong("has no answer to its connect request".to_owned())),
+                _ => self.hand.wait(AGAIN).await,
             }
-            self.hand.wait(AGAIN).await;
         }
     }
 
@@ -207,6 +219,31 @@ impl Peer {
     pub async fn kept_out(&self, claim: impl Fn(&mut Header, &mut ConnectReq), errno: Errno) -> Outcome {
         let reply = self.connect(claim).await?;
         self.is(Opcode::Connect, &reply, Err(errno))
+    }
+
+    /// Comes back to a target that has restarted, or to which the connection was lost, with nothing to replay.
+    ///
+    /// # Errors
+    /// It is not let in.
+    pub async fn back(&self) -> Result<ConnectRep, String> {
+        let reply = self.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+        for done in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
+            let mut ping = self.request(Opcode::Ping, &Empty {});
+            ping.header.flags |= done;
+            self.call(ping).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Says good-bye.
+    ///
+    /// # Errors
+    /// Nobody hears it.
+    pub async fn leave(&self) -> Outcome {
+        let reply = self.call(self.request(Opcode::Disconnect, &Empty {})).await?;
+        self.is(Opcode::Disconnect, &reply, Ok(()))?;
+        self.hang_up();
+        Ok(())
     }
 
     /// The next request of this session, to be sent as it is or changed.
@@ -234,16 +271,22 @@ impl Peer {
     /// # Errors
     /// There is none.
     pub async fn answer_within(&self, xid: Xid, most: Duration) -> Result<Frame, String> {
+        let reply = self.reply(xid, most, || false).await;
+        reply.ok_or_else(|| self.wrong(format!("has no answer to xid {} within {most:?}", xid.0)))
+    }
+
+    /// An answer, if one comes within so long and before nobody waits any more.
+    async fn reply(&self, xid: Xid, most: Duration, gives_up: impl Fn() -> bool) -> Option<Frame> {
         let is_it = |frame: &Frame| {
             frame.header.has(flags::REPLY) && !frame.header.has(flags::EARLY) && frame.header.xid == xid
         };
         let mut found = None;
         let take = || {
             found = self.hand.wires.take(self.place, is_it);
-            found.is_some()
+            found.is_some() || gives_up()
         };
         self.hand.until(most, take).await;
-        found.ok_or_else(|| self.wrong(format!("has no answer to xid {} within {most:?}", xid.0)))
+        found
     }
 
     /// Sends a request and gives its answer, whatever it is.

@@ -355,7 +355,7 @@ impl World {
         let stays = Duration::from_micros(rng.range(1, stays_max.as_micros() as u64));
         let own = &mut self.servers[server];
         own.engine.others_leave(Some(store_left));
-        own.data.set_capacity(Some(own.data.bytes() + data_left));
+        own.set_data_room(Some(own.data.bytes() + data_left));
         self.faults.counts.fills += 1;
         self.trace.note(self.now, &[41, server as u64], || {
             format!(
@@ -377,7 +377,7 @@ impl World {
 
     fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
-        self.servers[server].data.set_capacity(None);
+        self.servers[server].set_data_room(None);
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {

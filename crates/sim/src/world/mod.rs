@@ -430,6 +430,15 @@ impl World {
             Command::Mount => self.mount_another(),
             Command::Fill(server, leaves) => self.fill_for_story(server, leaves),
             Command::Damage(server, table) => self.damage_for_story(server, table),
+            Command::Room(server, bytes) => self.servers[server].set_data_room(bytes),
+            Command::FailWrite(server) => self.servers[server].fails_write = true,
+            Command::KeepFiles(server) => self.servers[server].keeps_files = true,
+            Command::Copy(server) => self.servers[server].copy(),
+            Command::PutBack(server, accepts) => {
+                self.kill(server, false);
+                self.servers[server].put_back();
+                self.servers[server].accepts_old = accepts;
+            }
             Command::Pause(node, time) => self.pause(node, time),
             Command::Set(node, name, value, expected) => {
                 let now = self.time_of(node);
@@ -553,7 +562,8 @@ impl World {
 /// More events than any sound run has.
 const EVENTS_MAX: u64 = 4_000_000;
 
-/// What an engine gives when asked for its space.
-fn space(server: &Server) -> Option<store::Space> {
-    server.engine.space().ok()
+/// What a server is told of its disk.
+fn space(server: &Server) -> impl Iterator<Item = target::Event> + use<> {
+    let data = server.data_space().map(target::Event::DataSpace);
+    server.engine.space().ok().map(target::Event::Space).into_iter().chain(data)
 }

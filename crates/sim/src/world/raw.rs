@@ -20,7 +20,7 @@ pub const NODE: Node = Node::Raw;
 enum Order {
     Dial(usize),
     Send(usize, Frame),
-    HangUp(usize),
+    HangUp(u64),
 }
 
 /// One session.
@@ -97,7 +97,11 @@ impl Wires {
 
     /// Closes the connection.
     pub fn hang_up(&self, place: usize) {
-        self.inner.borrow_mut().orders.push_back(Order::HangUp(place));
+        let mut inner = self.inner.borrow_mut();
+        let session = &mut inner.lines[place].session;
+        session.up = false;
+        let number = session.number;
+        inner.orders.push_back(Order::HangUp(number));
     }
 
     /// Takes the first frame that came and is wanted.
@@ -136,10 +140,8 @@ impl World {
                     let number = self.raw.session(place, |session| session.number);
                     self.send(NODE, number, frame);
                 }
-                Order::HangUp(place) => {
-                    let number =
-                        self.raw.session(place, |session| core::mem::take(&mut session.up).then_some(session.number));
-                    if let Some((conn, side)) = number.and_then(|number| self.net.find(NODE, number)) {
+                Order::HangUp(number) => {
+                    if let Some((conn, side)) = self.net.find(NODE, number) {
                         self.hang_up(conn, side);
                         self.net.closed(conn, side);
                     }

@@ -381,8 +381,8 @@ fn many(client: usize, count: usize) -> impl Iterator<Item = (usize, Op)> {
     (0..count).map(move |number| (client, op(number)))
 }
 
-/// Both clients hold a promise of so many bytes less for data than usual, and the target writes its groups when somebody waits for one:
-/// changes that nobody waits for go together.
+/// Both clients are promised no more room for data than is left of so many bytes, and the target writes its groups when somebody waits for
+/// one: changes that nobody waits for go together.
 fn promised_little(free: u64) -> Vec<Act> {
     vec![
         mkdir(0, "d"),
@@ -404,7 +404,7 @@ const LITTLE: u64 = 64 << 10;
 const INTERVAL: &str = "mdt.simfs-MDT0000.commit_interval_ms";
 
 fn group_waits() -> Vec<Act> {
-    let mut acts = promised_little(1_000_000);
+    let mut acts = promised_little(400_000);
     acts.extend([mknod(1, "f"), Do(1, Op::Syncfs)]);
     acts.extend(many(0, 1_300).map(|(client, op)| Do(client, op)));
     acts.extend([
@@ -422,27 +422,26 @@ fn group_waits() -> Vec<Act> {
 }
 
 fn room_for_all() -> Vec<Act> {
-    let mut acts = promised_little(1_000_000);
+    let mut acts = promised_little(400_000);
     acts.extend([Do(0, Op::Syncfs), Fill(MDT, 1_000_000, LITTLE), Wait(2_000_000)]);
     acts.extend(many(0, 1_300).flat_map(|(client, op)| [Begin(client, op), Left]));
     acts.extend([Mark, Do(0, Op::Syncfs), Within(1_000_000), Free(MDT)]);
     acts
 }
 
-/// Client 1 is promised room for ten small files. However many names client 0 makes, they are written, and no other target could take them.
+/// Each client is promised room for 8 MiB of data. However many names client 0 makes, client 1 can write what it was promised to, and no other
+/// target could take it.
 fn room_for_data() -> Vec<Act> {
     const FILES: u32 = 10;
-    let files = || (0..FILES).map(|fd| (fd + 1, format!("s{fd}")));
-    let mut acts = promised_little(8 << 20);
+    const PROMISED: u64 = 16 << 20;
+    let files = || (1..=FILES).map(|fd| (fd, format!("s{fd}")));
+    let mut acts = vec![mkdir(0, "d")];
     acts.extend(files().map(|(fd, at)| open(1, &at, CREATE, fd)));
-    acts.extend([
-        Do(1, Op::Syncfs),
-        Fill(MDT, 2_300_000, LITTLE),
-        Fill(OST, 0, 0),
-        Fill(OST + 1, 0, 0),
-        Wait(2_000_000),
-    ]);
-    acts.extend(many(0, 1_800).flat_map(|(client, op)| [Begin(client, op), Left]));
+    acts.extend([Do(0, Op::Syncfs), Do(1, Op::Syncfs), Fill(MDT, PROMISED + 800_000, LITTLE)]);
+    acts.extend([Fill(OST, 0, 0), Fill(OST + 1, 0, 0), Wait(2_000_000)]);
+    let target = Bytes::from(vec![b't'; 4_000]);
+    let links = (0..4_500).map(|number| Op::Symlink { path: path(&format!("d/{number}")), target: target.clone() });
+    acts.extend(links.flat_map(|op| [Begin(0, op), Left]));
     for (fd, _) in files() {
         acts.extend([write(1, fd, 0, 60_000), fsync(1, fd)]);
     }

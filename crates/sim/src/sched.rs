@@ -57,6 +57,8 @@ pub enum Command {
     Arm,
     /// And no longer.
     Disarm,
+    /// A client comes.
+    Mount,
     /// A client dies.
     Kill(usize),
     /// A client unmounts.
@@ -67,6 +69,10 @@ pub enum Command {
     Power(usize),
     /// What a server does does not reach its disk any more.
     Barrier(usize),
+    /// Others take all of a server's disk but so many bytes, and so many in reserve; or nothing any more.
+    Fill(usize, Option<(u64, u64)>),
+    /// The records of a table of a server cannot be read, or all can again.
+    Damage(usize, Option<u8>),
     /// A node stands still for so long.
     Pause(Node, Duration),
     /// A server gives up a client.

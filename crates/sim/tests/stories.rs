@@ -142,9 +142,41 @@ fn locks_go_to_those_who_wait() {
     tell(LOCKS);
 }
 
+/// A metadata target.
+const METADATA: &[&str] = &[
+    "removal-lost",
+    "lists",
+    "capability",
+    "many-links",
+    "leased",
+    "destroy-again",
+    "copy-of-dead",
+    "move-of-dead",
+    "cut-small",
+    "promised",
+    "full-disk",
+    "group-waits",
+    "room-for-all",
+    "room-for-data",
+    "one-hash",
+    "batch-by-hand",
+    "times-by-hand",
+    "gone-by-hand",
+    "pages-by-hand",
+    "data-by-hand",
+    "sync-by-hand",
+    "reopen-by-hand",
+    "name-by-hand",
+];
+
+#[test]
+fn a_metadata_target_keeps_its_rules() {
+    tell(METADATA);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS, METADATA].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

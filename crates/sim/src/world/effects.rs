@@ -51,7 +51,10 @@ impl World {
             }
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
-                    None => Event::Committed { group },
+                    None => {
+                        self.tell_space(server, life);
+                        Event::Committed { group }
+                    }
                     Some(error @ store::EngineError::Full { .. }) => {
                         Event::CommitDelayed { group, reason: error.to_string() }
                     }
@@ -222,6 +225,17 @@ impl World {
         }
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Server(server), life });
         self.pump(Node::Server(server));
+    }
+
+    /// What a group took is known before the next one is filled.
+    fn tell_space(&mut self, server: usize, life: u32) {
+        if !self.lives(Node::Server(server), life) {
+            return;
+        }
+        let (now, told) = (self.time_of(Node::Server(server)), self.servers[server].engine.space());
+        if let (Ok(space), Some(machine)) = (told, &mut self.servers[server].machine) {
+            machine.handle(now, Event::Space(space));
+        }
     }
 
     fn second(&mut self, node: Node, life: u32) {

@@ -366,6 +366,15 @@ impl World {
         self.after(stays, Happening::Fault(Fault::Free { server }));
     }
 
+    /// Others take all of a server's disk but so many bytes and the reserve, or nothing any more: its store and its data files are on it.
+    pub(super) fn fill_for_story(&mut self, server: usize, leaves: Option<(u64, u64)>) {
+        let Some((left, reserve)) = leaves else { return self.free(server) };
+        let own = &mut self.servers[server];
+        own.engine.set_reserve(reserve);
+        own.engine.others_leave(Some(left));
+        own.data.set_capacity(Some(own.data.bytes() + left));
+    }
+
     fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
         self.servers[server].set_data_room(None);

@@ -84,7 +84,7 @@ pub struct Server {
     /// Its groups do not reach the disk.
     pub withheld: bool,
     /// A record that is damaged: as it was, and as it is.
-    pub damaged: Option<(store::Key, store::Value, store::Value)>,
+    pub damaged: Vec<(store::Key, store::Value, store::Value)>,
 }
 
 impl Server {
@@ -163,7 +163,7 @@ impl Limits {
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
-const RESERVE: u64 = 8 << 20;
+pub const RESERVE: u64 = 8 << 20;
 
 impl Server {
     /// A new target, formatted but not started.
@@ -210,7 +210,7 @@ impl Server {
             retired: false,
             faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
-            damaged: None,
+            damaged: Vec::new(),
         }
     }
 

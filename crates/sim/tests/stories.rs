@@ -40,6 +40,37 @@ const PLACES: &[&str] = &[
     "handed-over",
 ];
 
+const SESSIONS: &[&str] = &[
+    "replays",
+    "late-crash",
+    "patient",
+    "replays-slowly",
+    "drips",
+    "builds-on-lost",
+    "given-up-replays",
+    "reconnect-overtaken",
+    "long-away",
+    "reopened",
+];
+const DISKS: &[&str] = &["destroyed", "sync-fails", "slow-commits", "slow-writer", "full", "replaced"];
+const PEERS: &[&str] =
+    &["session-of-another", "read-only-session", "late-replay", "slot-again", "own-slots", "server-among-clients"];
+
+#[test]
+fn sessions_survive_what_befalls_them() {
+    tell(SESSIONS);
+}
+
+#[test]
+fn disks_may_be_slow_full_broken_and_new() {
+    tell(DISKS);
+}
+
+#[test]
+fn peers_that_keep_no_rule_of_sessions_get_nowhere() {
+    tell(PEERS);
+}
+
 #[test]
 fn places_that_seeds_miss_are_come_to() {
     tell(PLACES);
@@ -176,7 +207,8 @@ fn a_metadata_target_keeps_its_rules() {
 
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS, METADATA].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS, METADATA, SESSIONS, DISKS, PEERS]
+        .concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

@@ -38,8 +38,10 @@ const KEPT_MAX: usize = 16;
 /// What the kernel was asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
-    /// Nodes that it was asked to let go, and has not yet.
+    /// How many nodes it was asked to let go,
     asked: usize,
+    /// and how many of them it has not let go yet.
+    left: usize,
     /// When.
     asked_at: Instant,
     /// It has not been told all yet.
@@ -111,13 +113,14 @@ impl World {
     /// Asks the kernel to let go what it has known longest, if too few nodes can be dropped and it is not at it.
     fn ask_kernel(&mut self) {
         let many = (self.options.max_nodes / ASK_PART).clamp(1, ASK_MAX);
-        let at_it = self.room.asked > many / 8 && self.now < self.room.asked_at + ASK_PATIENCE;
+        let at_it = self.room.left > self.room.asked / 8 && self.now < self.room.asked_at + ASK_PATIENCE;
         if self.room.telling || at_it || self.nodes.free() > many {
             return;
         }
         let nodes = self.nodes.long_known(many);
-        self.room = Room { asked: nodes.len(), asked_at: self.now, telling: !nodes.is_empty(), ..self.room };
-        if !nodes.is_empty() {
+        let asked = nodes.len();
+        self.room = Room { asked, left: asked, asked_at: self.now, telling: asked > 0, ..self.room };
+        if asked > 0 {
             stdx::mark!("kernel_asked_to_let_go");
             self.effect(Effect::LetGo(nodes));
         }
@@ -130,7 +133,7 @@ impl World {
 
     /// The kernel has forgotten a node.
     pub(crate) fn let_go(&mut self) {
-        self.room.asked = self.room.asked.saturating_sub(1);
+        self.room.left = self.room.left.saturating_sub(1);
     }
 
     /// Forgets a node that neither kernel nor open files refer to.

@@ -826,6 +826,42 @@ fn what_waits_for_a_layout_keeps_no_lock_on_an_object() {
     assert!(matches!(c.answer(a, read), Ok(Answer::Data(data)) if data[..] == [3; 4096]));
 }
 
+/// The same with a cut that waits for the metadata target, which waits for a client that is gone: others write meanwhile, whoever cuts
+/// is not evicted, and in the end the file is cut.
+#[test]
+fn a_cut_that_waits_for_the_metadata_target_keeps_no_lock_on_an_object() {
+    for opens in [false, true] {
+        let mut c = Cluster::new(2);
+        let (a, b, gone) = (c.mount(), c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+        c.write(a, fh, 0, &[1; 256 << 10]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+        c.write(b, fh_of_b, 0, &[2; 4096]).unwrap();
+        // It has the attributes under a lock.
+        c.lookup(gone, 1, "f").unwrap();
+        c.die(gone);
+        let cut = match opens {
+            true => c.send(a, Call::Open { ino: f.ino, flags: 0o1001 }),
+            false => c.send(a, Call::Setattr { ino: f.ino, set: SetStat { size: Some(0), ..SetStat::default() } }),
+        };
+        c.pass(Duration::from_secs(1));
+        let write = c.send(b, write_call(fh_of_b, 0, vec![3; 4096]));
+        c.pass(Duration::from_secs(4));
+        assert!(!c.answered(a, cut));
+        assert!(c.answered(b, write), "the write waits for a cut that waits for the metadata target");
+        c.pass(Duration::from_secs(100));
+        let evicts = |line: &&String| line.contains("evicts");
+        let whom: Vec<&String> = c.log.iter().filter(evicts).collect();
+        assert!(whom.len() == 1 && whom[0].contains("MDT"), "{whom:?}");
+        assert!(c.answer(a, cut).is_ok());
+        assert_eq!(c.lookup(b, 1, "f").map(|stat| stat.size), Ok(0));
+        assert_eq!(c.read(b, fh_of_b, 0, 4096).unwrap()[..], []);
+    }
+    assert!(stdx::marks::count("cut_makes_way") > 0);
+}
+
 /// The same where the other target is there, and another client keeps its lock: it has stopped. Nobody who works is evicted for that.
 #[test]
 fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {

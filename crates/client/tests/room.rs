@@ -96,3 +96,16 @@ fn a_kernel_that_uses_all_is_not_asked_again_and_again() {
     assert!(times <= most, "{times} times, most {most}");
     assert!(nodes(&c, a) > 512);
 }
+
+#[test]
+fn a_kernel_that_uses_the_few_that_are_left_is_not_asked_without_end() {
+    let mut c = Cluster::new(1);
+    let a = mount(&mut c, 10_000);
+    let now = c.now;
+    c.nodes[a].machine.set_param(now, "ldlm.namespaces.*MDT*.lru_size", "100").unwrap();
+    let dir = c.mkdir(a, 1, "d").unwrap().ino;
+    let inos: Vec<u64> = (0..88).map(|i| make(&mut c, a, dir, &format!("f{i}"))).collect();
+    let in_use: Vec<u64> = inos[..16].iter().copied().chain([dir]).collect();
+    let times = (0..50).take_while(|_| let_go(&mut c, a, &in_use) > 0).count();
+    assert!((1..4).contains(&times), "asked {times} times in one instant");
+}

@@ -149,7 +149,7 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
             let dest = now.objects[key as usize].dest;
             if let Err(stop) = lock_one(cx, step(steps::LOCK, u64::from(key)), dest, ino, key, mode, &part) {
                 if stop == Stop::Wait {
-                    make_way(cx, ino, Some(key));
+                    make_way(cx, ino, Awaited::Lock(key));
                 }
                 return Err(stop);
             }
@@ -164,7 +164,7 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
             Ok(false) => {}
             Err(stop) => {
                 if stop == Stop::Wait {
-                    make_way(cx, ino, None);
+                    make_way(cx, ino, Awaited::Layout);
                 }
                 return Err(stop);
             }
@@ -172,9 +172,19 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
     }
 }
 
-/// The operation waits for a lock on one object of a file, or for the word of the metadata target that the objects are still the
-/// file's (`None`). If that target is away, or somebody keeps that lock, it may take long: the locks that the operation has on others
-/// go to those who want them. They are asked for again once it is there, and in order: what lies behind is given up for it.
+/// What an operation on a striped file waits for, with locks on its objects pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaited {
+    /// The lock on one more object.
+    Lock(Key),
+    /// The word of the metadata target that the objects are still the file's.
+    Layout,
+    /// The metadata target's part of a cut, before the objects' part.
+    Change,
+}
+
+/// The operation waits. If a target is away, or somebody keeps what is waited for, it may take long: the locks that the operation has
+/// on objects go to those who want them. They are asked for again once it is there, and in order: what lies behind is given up for it.
 ///
 /// ```text
 /// has stripe 0, waits for stripe 1 (away) · another wants stripe 0: it goes · stripe 1 is granted · asks for stripe 0 again,
@@ -182,8 +192,9 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
 /// ```
 ///
 /// Only where nothing was sent under these locks.
-fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Option<Key>) {
-    if cx.op.changes > 0 {
+fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
+    let cuts = cx.memo(steps::CUT_READY).is_some() && cx.memo(steps::CUT).is_none();
+    if cx.op.changes > 0 && !cuts {
         return;
     }
     let since = Instant(cx.memo(steps::LOCK_SINCE).unwrap_or(cx.now().0));
@@ -193,26 +204,41 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Option<Key>) {
     for key in keys {
         let at = step(steps::LOCK, u64::from(key));
         let Some(&Memo::Lock { dest, cookie }) = cx.op.memo(at) else { continue };
-        let behind = awaited.is_some_and(|awaited| key > awaited);
+        let behind = matches!(awaited, Awaited::Lock(awaited) if key > awaited);
         let wanted = away && cx.w.imports.get(dest).is_some_and(|target| target.locks.is_wanted(cookie));
         if behind || wanted {
             stdx::mark!("striped_locks_make_way");
             cx.unlock(at);
             layout::doubt(cx);
+            // A page that was changed through a mapping is written back before a lock goes, and that waits for its turn.
+            end_turn(cx, ino);
         }
         if wanted && !behind {
-            cx.set_memo(steps::LOCK_AWAY, awaited.map_or(0, |awaited| u64::from(awaited) + 1));
+            match awaited {
+                Awaited::Lock(awaited) => cx.set_memo(steps::LOCK_AWAY, u64::from(awaited) + 1),
+                Awaited::Layout => cx.set_memo(steps::LOCK_AWAY, 0),
+                // It takes them again when it has the answer.
+                Awaited::Change => stdx::mark!("cut_makes_way"),
+            }
         }
     }
     look_again(cx, if away { cx.now() + LOOK_AGAIN } else { since + PATIENCE });
 }
 
+/// A cut waits for its metadata target. That may wait for others, who may want what this operation has.
+pub(super) fn cut_waits(cx: &mut Cx<'_>, ino: u64) {
+    let waits = cx.memo(steps::CUT_READY).is_some() && cx.memo(steps::CUT).is_none();
+    if waits && file(cx.w, ino).is_some_and(|file| !file.resident()) {
+        make_way(cx, ino, Awaited::Change);
+    }
+}
+
 /// Whether requests pass to the target that is waited for.
-fn is_there(cx: &Cx<'_>, ino: u64, awaited: Option<Key>) -> bool {
+fn is_there(cx: &Cx<'_>, ino: u64, awaited: Awaited) -> bool {
     let Some(file) = file(cx.w, ino) else { return true };
     let dest = match awaited {
-        Some(key) => file.object(key).map(|object| object.dest),
-        None => Some(file.home.dest),
+        Awaited::Lock(key) => file.object(key).map(|object| object.dest),
+        Awaited::Layout | Awaited::Change => Some(file.home.dest),
     };
     dest.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full())
 }
@@ -227,7 +253,7 @@ fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(awaited) = cx.memo(steps::LOCK_AWAY) else { return Ok(()) };
     let waits = match awaited.checked_sub(1) {
         Some(key) => matches!(cx.op.memo(step(steps::LOCK, key)), Some(Memo::Sent(_))),
-        None => !is_there(cx, ino, None),
+        None => !is_there(cx, ino, Awaited::Layout),
     };
     if waits {
         let next = cx.now() + LOOK_AGAIN;

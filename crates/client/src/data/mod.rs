@@ -53,7 +53,7 @@ use proto::msg::{Attr, Layout, Lvb, Resource};
 use stdx::Instant;
 
 use crate::api::{FileHandle, Whence};
-use crate::cx::{Cx, DATA_STEP, Run, Step};
+use crate::cx::{Cx, DATA_STEP, Run, Step, Stop};
 use crate::imports::Dest;
 use crate::op::OpId;
 use crate::world::World;
@@ -272,6 +272,14 @@ pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Byte
 /// back or discards what must not come after it.
 pub fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     resize::before_truncate(cx, ino, size)
+}
+
+/// An operation that may cut a file has come so far. If it waits for the metadata target, others can have the locks that it took for the
+/// cut, should that take long.
+pub fn cut_goes_on<T>(cx: &mut Cx<'_>, ino: u64, result: &Run<T>) {
+    if matches!(result, Err(Stop::Wait)) {
+        access::cut_waits(cx, ino);
+    }
 }
 
 /// After the metadata target has agreed (and, of a resident file, has cut its copy): cuts pages and objects.

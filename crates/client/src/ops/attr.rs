@@ -59,6 +59,12 @@ pub(crate) fn root(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
 
 /// `Setattr`: one request to the metadata target; a new size then goes to the objects.
 pub(crate) fn setattr(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
+    let result = set_attributes(cx, ino, set);
+    data::cut_goes_on(cx, ino, &result);
+    result
+}
+
+fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
     let fid = if set.fh.is_none() { walk(cx, ino)? } else { fid_of(ino)? };
     writable(cx)?;
     if *set == (SetStat { fh: set.fh, ..SetStat::default() }) {

@@ -35,6 +35,12 @@ fn wants_write(flags: u32) -> bool {
 
 /// `Open`.
 pub(crate) fn open(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
+    let result = open_file(cx, ino, flags);
+    data::cut_goes_on(cx, ino, &result);
+    result
+}
+
+fn open_file(cx: &mut Cx<'_>, ino: u64, flags: u32) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     if wants_write(flags) {
         writable(cx)?;

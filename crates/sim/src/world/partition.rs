@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use client::api::Call;
 use proto::frame::flags;
-use proto::{Fid, Frame, Opcode, TargetKind};
+use proto::{Frame, Opcode, TargetKind};
 use stdx::{Instant, Rng};
 
 use super::faults::{Fault, around};
@@ -181,20 +181,6 @@ impl World {
         self.partitioning.find(from, to).is_some() || self.partitioning.find(to, from).is_some()
     }
 
-    /// Whether a client is in the middle of a cut of the file whose lock it did not give back. Its metadata target waits for somebody who is cut
-    /// off before it answers, and meanwhile the client keeps its locks at object targets (docs/src/limits.md).
-    fn is_cutting(&self, client: usize, line: &str) -> bool {
-        let fid = line.split_once("its lock on ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<Fid>().ok());
-        let Some(ino) = fid.map(|fid| fid.ino()) else { return false };
-        let cuts = |work: &String| {
-            let opens = work.strip_prefix(&format!("Call(Open {{ ino: {ino}, flags: "));
-            let flags = opens.and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
-            flags.is_some_and(|flags| flags & 0o1000 != 0)
-                || work.starts_with(&format!("Call(Setattr {{ ino: {ino}, ")) && work.contains("size: Some(")
-        };
-        self.mounts[client].machine.iter().any(|machine| machine.in_progress().iter().any(cuts))
-    }
-
     /// Programs whose clients may still be evicted wait for the end of that.
     pub(super) fn note_disturbed(&mut self) {
         let parts = self.partitioning.plan.is_some() && self.partitioning.left > 0;
@@ -232,7 +218,6 @@ impl World {
                 && !self.partitioning.cut_off.contains(&client)
                 && self.plan.profile == crate::Profile::Calm
                 && self.plan.disturbances.acts.is_none()
-                && !self.is_cutting(client, line)
             {
                 self.fail(format!("client {client}, which was never cut off, is evicted: target {name} {line}"));
             }

@@ -138,6 +138,7 @@ const BY_HAND: &[&str] = &[
     "told-when-there",
     "ranges",
     "older-configuration",
+    "older-copies",
     "late-times",
     "without-locks",
     "destroyed",

@@ -133,6 +133,8 @@ pub enum Act {
     Expect(Node, &'static str, String),
     /// A parameter does not have this in it.
     Lack(Node, &'static str, String),
+    /// Whatever else can be asked of the world.
+    Ask(Command),
     /// Peers act that are no clients.
     Raw(fn(raw::Hand) -> raw::Doing),
     /// A call fails with this.
@@ -383,6 +385,7 @@ impl Actor {
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
+            Act::Ask(command) => sched.command(command),
             Act::Raw(part) => part(self.hand.clone()).await?,
             Act::Fails(client, op, errno) => {
                 let kernel = self.kernels[client].clone();

@@ -128,8 +128,8 @@ impl Server {
 
     /// Takes the copy of its disk for its disk.
     pub fn put_back(&mut self) {
-        if let Some((engine, data)) = self.copy.take() {
-            (self.engine, self.data) = (engine, data);
+        if let Some((engine, data)) = &self.copy {
+            (self.engine, self.data) = (engine.snapshot(), data.clone());
         }
     }
 }

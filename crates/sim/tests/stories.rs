@@ -106,11 +106,13 @@ const BY_HAND: &[&str] = &[
     "told-durably",
     "told-when-there",
     "ranges",
+    "older-configuration",
     "late-times",
     "without-locks",
     "destroyed",
     "bytes-behind",
     "files-left",
+    "first-writes",
     "promised-space",
     "grants",
 ];
@@ -152,9 +154,29 @@ fn a_metadata_target_keeps_its_rules() {
     tell(METADATA);
 }
 
+/// Who gets a lock, and when.
+const LOCKS: &[&str] = &[
+    "in-line",
+    "side-by-side",
+    "asked-back",
+    "removed",
+    "sent-again",
+    "sizes-asked",
+    "slow-writer",
+    "claimed-anew",
+    "grant-lost",
+    "cleared-in-recovery",
+    "record-locks",
+];
+
+#[test]
+fn locks_go_to_those_who_wait() {
+    tell(LOCKS);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, METADATA].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, METADATA, LOCKS].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

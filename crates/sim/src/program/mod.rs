@@ -7,6 +7,7 @@
 //! - [`aftermath`]: what a process is told by a client that was evicted with its work.
 //! - [`locks`]: record locks and `flock` on one file, against each other.
 //! - [`writers`]: writes and reads at different places of one file, from several clients at once.
+//! - [`configure`]: persistent parameters and pools, set and removed at the management target.
 //! - [`crowd`]: one directory with many names, listed in pieces while names come and go.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`synced`]: what syncs have made certain of the bytes of files.
@@ -14,6 +15,7 @@
 
 pub mod aftermath;
 pub mod collide;
+pub mod configure;
 pub mod crowd;
 pub mod draw;
 pub mod history;

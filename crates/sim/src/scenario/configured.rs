@@ -12,6 +12,7 @@ use super::raw::{Hand, Outcome, Peer};
 use super::{Act, MDT, MGT, OST, Story};
 use crate::sched::Command;
 use crate::world::mount::FSNAME;
+use crate::world::net::Node;
 
 /// All of them.
 pub const STORIES: &[Story] = &[
@@ -39,6 +40,18 @@ pub const STORIES: &[Story] = &[
         "ranges",
         "no range of sequences is given twice, over crashes and when an older copy of the management target is accepted",
         || vec![Act::Raw(|hand| Box::pin(ranges(hand)))],
+    ),
+    story(
+        "older-configuration",
+        "clients go on to follow the management target when an older copy of it is accepted",
+        || {
+            vec![
+                Act::Raw(|hand| Box::pin(older_configuration(hand))),
+                Act::Wait(1_000_000),
+                Act::Expect(Node::Client(0), "llite.*.max_read_ahead_mb", "3".to_owned()),
+                Act::Expect(Node::Client(1), "llite.*.max_read_ahead_mb", "3".to_owned()),
+            ]
+        },
     ),
 ];
 
@@ -190,4 +203,23 @@ async fn ranges(hand: Hand) -> Outcome {
         }
     }
     Ok(())
+}
+
+async fn older_configuration(hand: Hand) -> Outcome {
+    let peer = administrator(&hand).await?;
+    let ahead = |value| param("llite.*.max_read_ahead_mb", value, false);
+    hand.command(Command::Copy(MGT)).await;
+    for value in ["5", "6", "7", "8"] {
+        peer.done::<Empty>(Opcode::MgsSetParam, &ahead(value)).await?;
+    }
+    let told = config(&peer).await?;
+    hand.command(Command::PutBack(MGT, true)).await;
+    let peer = administrator(&hand).await?;
+    let now = config(&peer).await?;
+    if now.version <= told.version {
+        return Err(format!("version {} was told, and another one under {} is told now", told.version, now.version));
+    }
+    // The clients have found it again.
+    hand.wait(Duration::from_secs(60)).await;
+    peer.done::<Empty>(Opcode::MgsSetParam, &ahead("3")).await.map(drop)
 }

@@ -7,10 +7,12 @@
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
 //! [`configured`] is about the management target, [`objects`] about object targets. In a story [`raw`] lets peers act that are no clients.
+//! [`locks`] is about locks.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod configured;
+mod locks;
 mod metadata;
 mod numbered;
 mod objects;
@@ -51,6 +53,7 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
         .chain(configured::STORIES)
         .chain(objects::STORIES)
         .chain(small::STORIES)
+        .chain(locks::STORIES)
 }
 
 /// The management target, the metadata target, the first object target.
@@ -228,18 +231,12 @@ impl Telling<'_> {
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
         self.world.administrator.programs = setting.mounts.clone();
-        let names = self.world.servers.iter().map(|server| server.name.clone()).collect();
-        let wires = self.world.raw.clone();
+        let hand = raw::Hand::of(self.world);
+        self.world.raw.expect_lies();
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
-            let hand = raw::Hand {
-                wires,
-                names,
-                sched: setting.sched.clone(),
-                kernels: setting.mounts.living(),
-                base: place.clone(),
-            };
+            let hand = raw::Hand { kernels: setting.mounts.living(), base: place.clone(), ..hand };
             let mut actor = Actor {
                 hand,
                 kernels: setting.mounts.living(),

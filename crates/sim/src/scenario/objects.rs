@@ -33,11 +33,12 @@ pub const STORIES: &[Story] = &[
         "bytes that a crash, a client that goes or a disk leaves behind the end of an object never show",
         || vec![Act::Raw(|hand| Box::pin(bytes_behind(hand)))],
     ),
-    story(
-        "files-left",
-        "no data file stays of first writes that came to nothing, nor of objects that were destroyed before a crash",
-        || vec![Act::Raw(|hand| Box::pin(files_left(hand)))],
-    ),
+    story("first-writes", "no data file stays of first writes whose clients have gone before they were done", || {
+        vec![Act::Raw(|hand| Box::pin(first_writes(hand)))]
+    }),
+    story("files-left", "no data file outlives a restart that the disk has kept longer than its object", || {
+        vec![Act::Raw(|hand| Box::pin(files_left(hand)))]
+    }),
     story("promised-space", "what an object target has promised to one is there for him whatever others write", || {
         vec![Act::Raw(|hand| Box::pin(promised_space(hand)))]
     }),
@@ -219,7 +220,7 @@ async fn destroyed(hand: Hand) -> Outcome {
     let strays = StrayObjects { seq: SEQUENCE, first: 2, last: 3, keep: vec![3] };
     server.done::<DestroyRep>(Opcode::ObjDestroy, &DestroyReq { objects: Vec::new(), strays: Some(strays) }).await?;
     if state(&peer, 2).await? != Lvb::default() {
-        return Err(server.wrong("has removed a stray that is there".to_owned()));
+        return Err(server.wrong("has left a stray".to_owned()));
     }
     reads(&peer, 3, 0, &some).await?;
     sync(&peer).await?;
@@ -288,17 +289,23 @@ async fn goes_while_writing(hand: &Hand, request: &WriteReq, bytes: &Bytes, roun
     gone.leave().await
 }
 
+async fn first_writes(hand: Hand) -> Outcome {
+    let some = pattern(1, 4_096);
+    for round in 0..ROUNDS {
+        goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
+    }
+    let all: Vec<u32> = (10..10 + ROUNDS).collect();
+    destroys(&metadata_target(&hand).await?, &all).await
+}
+
 async fn files_left(hand: Hand) -> Outcome {
     let (peer, server) = (client(&hand).await?, metadata_target(&hand).await?);
     let some = pattern(1, 4_096);
     wrote(&peer, &plain(1, 0), &some).await?;
-    // The first write of an object is under way when its client goes. The last files of that kind the disk does not let go at once, and
-    // then the target restarts.
-    for round in 0..2 * ROUNDS {
-        if round >= ROUNDS {
-            hand.command(Command::KeepFiles(OST)).await;
-        }
-        goes_while_writing(&hand, &plain(10 + round, 0), &some, round % ROUNDS).await?;
+    // The first write of an object is under way when its client goes. The disk does not let its file go, and then the target restarts.
+    hand.command(Command::KeepFiles(OST)).await;
+    for round in 0..ROUNDS {
+        goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
     }
     wrote(&peer, &plain(2, 0), &some).await?;
     sync(&peer).await?;
@@ -311,7 +318,7 @@ async fn files_left(hand: Hand) -> Outcome {
     hand.wait(Duration::from_millis(1)).await;
     hand.crash(OST).await;
     peer.back().await?;
-    let all: Vec<u32> = [2].into_iter().chain(10..10 + 2 * ROUNDS).collect();
+    let all: Vec<u32> = [2].into_iter().chain(10..10 + ROUNDS).collect();
     destroys(&metadata_target(&hand).await?, &all).await?;
     peer.leave().await
 }

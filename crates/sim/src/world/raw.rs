@@ -40,6 +40,8 @@ struct Inner {
     orders: VecDeque<Order>,
     /// Connections so far.
     numbers: u64,
+    /// They say what is not so.
+    lie: bool,
 }
 
 /// The sessions of a story; a handle, cheap to clone.
@@ -56,6 +58,16 @@ impl Wires {
         let session = Session::new(server, 0x0bad_cafe << 64 | place as u128 + 1);
         lines.push(Line { session, dials: false, trusted: true, heard: VecDeque::new() });
         place
+    }
+
+    /// They may say what is not so: that they are targets, or an older copy of one.
+    pub fn expect_lies(&self) {
+        self.inner.borrow_mut().lie = true;
+    }
+
+    /// Whether they may.
+    pub(super) fn may_lie(&self) -> bool {
+        self.inner.borrow().lie
     }
 
     /// How many there are.

@@ -132,31 +132,6 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     Ok(wrong)
 }
 
-/// Objects have the owner of their file. What a crash, or a write that was on its way, leaves undone harms nobody; so this is for stories
-/// without either.
-pub fn owners(world: &World) -> Result<(), String> {
-    let read = |server: &Server| Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"));
-    let mut files = BTreeMap::new();
-    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt) {
-        for (_, body) in read(server)?.range(&Inode::all()) {
-            files.extend(Inode::decode_record(body).map(|inode| (inode.fid, (inode.uid, inode.gid))));
-        }
-    }
-    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Ost) {
-        for (key, body) in read(server)?.range(&Object::all()) {
-            let (Some(key), Ok(object)) = (Object::parse_key(key), Object::decode_record(body)) else { continue };
-            let owner = (object.uid, object.gid);
-            if files.get(&key.fid).is_some_and(|of_file| *of_file != owner) {
-                return Err(format!(
-                    "{}: object {key:?} is of {owner:?}, its file of {:?}",
-                    server.name, files[&key.fid]
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Whether nothing can have left bytes in data files that no record knows of.
 fn every_change_lands(world: &World) -> bool {
     let counts = &world.faults.counts;
@@ -189,6 +164,31 @@ fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool
         }
     }
     wrong
+}
+
+/// Objects have the owner of their file. What a crash, or a write that was on its way, leaves undone harms nobody; so this is for stories
+/// without either.
+pub fn owners(world: &World) -> Result<(), String> {
+    let read = |server: &Server| Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"));
+    let mut files = BTreeMap::new();
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt) {
+        for (_, body) in read(server)?.range(&Inode::all()) {
+            files.extend(Inode::decode_record(body).map(|inode| (inode.fid, (inode.uid, inode.gid))));
+        }
+    }
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Ost) {
+        for (key, body) in read(server)?.range(&Object::all()) {
+            let (Some(key), Ok(object)) = (Object::parse_key(key), Object::decode_record(body)) else { continue };
+            let owner = (object.uid, object.gid);
+            if files.get(&key.fid).is_some_and(|of_file| *of_file != owner) {
+                return Err(format!(
+                    "{}: object {key:?} is of {owner:?}, its file of {:?}",
+                    server.name, files[&key.fid]
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Who still waits for clients. A client has come to every target since the last crash, so every recovery ends.

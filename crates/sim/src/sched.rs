@@ -77,6 +77,16 @@ pub enum Command {
     Pause(Node, Duration),
     /// A server gives up a client.
     Evict(usize, usize),
+    /// A site of a node is armed.
+    Site(Node, u32, u32),
+    /// A server's disk takes so much longer.
+    Slow(usize, Duration),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// Whether a node has said this since it was asked last.
+    Said(Node, &'static str, usize),
     /// A parameter is set, with this outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
     /// The disk of an object target's data files takes so many bytes in all, or as many as one likes.

@@ -6,8 +6,9 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
-//! [`configured`] is about the management target, [`objects`] about object targets. In a story [`raw`] lets peers act that are no clients.
-//! [`locks`] is about locks.
+//! [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
+//! [`locks`] about locks, [`sessions`] about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions. In a
+//! story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
@@ -16,8 +17,10 @@ mod locks;
 mod metadata;
 mod numbered;
 mod objects;
+mod peers;
 mod places;
 pub mod raw;
+mod sessions;
 mod small;
 mod stories;
 
@@ -45,15 +48,19 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES
-        .iter()
-        .chain(places::STORIES)
-        .chain(metadata::STORIES)
-        .chain(numbered::STORIES)
-        .chain(configured::STORIES)
-        .chain(objects::STORIES)
-        .chain(small::STORIES)
-        .chain(locks::STORIES)
+    let all = [
+        stories::STORIES,
+        places::STORIES,
+        metadata::STORIES,
+        small::STORIES,
+        locks::STORIES,
+        sessions::STORIES,
+        numbered::STORIES,
+        configured::STORIES,
+        objects::STORIES,
+        peers::STORIES,
+    ];
+    all.into_iter().flatten()
 }
 
 /// The management target, the metadata target, the first object target.
@@ -128,6 +135,18 @@ pub enum Act {
     Lack(Node, &'static str, String),
     /// Peers act that are no clients.
     Raw(fn(raw::Hand) -> raw::Doing),
+    /// A call fails with this.
+    Fails(usize, Op, Errno),
+    /// A site of a node is armed: `fail_loc` and `fail_val`.
+    Site(Node, u32, u32),
+    /// A server's disk takes so many microseconds longer.
+    Slow(usize, u64),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// A node's log has so many lines with this in it.
+    Said(Node, &'static str, usize),
 }
 
 /// A story and the faults that strike in it.
@@ -183,6 +202,12 @@ impl Story {
             }
         }
         Ok(told)
+    }
+
+    /// Prints every line of it, told without a fault.
+    pub fn print(&self) {
+        let (.., failure, _) = self.run(None, Keep::Print);
+        println!("{failure:?}");
     }
 
     /// Whether the fault struck.
@@ -359,6 +384,19 @@ impl Actor {
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
             Act::Raw(part) => part(self.hand.clone()).await?,
+            Act::Fails(client, op, errno) => {
+                let kernel = self.kernels[client].clone();
+                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = hands.perform(&op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
+            Act::Site(node, loc, val) => sched.command(Command::Site(node, loc, val)),
+            Act::Slow(server, us) => sched.command(Command::Slow(server, Duration::from_micros(us))),
+            Act::FailSync(server) => sched.command(Command::FailSync(server)),
+            Act::Replace(server) => sched.command(Command::Replace(server)),
+            Act::Said(node, text, times) => sched.command(Command::Said(node, text, times)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));

@@ -372,10 +372,10 @@ impl World {
         let own = &mut self.servers[server];
         own.engine.set_reserve(reserve);
         own.engine.others_leave(Some(left));
-        own.data.set_capacity(Some(own.data.bytes() + left));
+        own.set_data_room(Some(own.data.bytes() + left));
     }
 
-    fn free(&mut self, server: usize) {
+    pub(super) fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
         self.servers[server].set_data_room(None);
     }

@@ -129,7 +129,9 @@ impl World {
 
     /// A target stops by itself. Only a disk may make it.
     pub(super) fn stopped(&mut self, server: usize, reason: &str) {
-        if self.plan.disturbances.io.is_none() || !reason.contains("Input/output error") {
+        let disk_failed = core::mem::take(&mut self.servers[server].disk_failed);
+        let by_plan = self.plan.disturbances.io.is_some() && reason.contains("Input/output error");
+        if !disk_failed && !by_plan {
             return self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
         }
         self.faults.counts.stops += 1;

@@ -235,17 +235,6 @@ impl World {
         self.pump(Node::Server(server));
     }
 
-    /// What a group took is known before the next one is filled.
-    fn tell_space(&mut self, server: usize, life: u32) {
-        if !self.lives(Node::Server(server), life) {
-            return;
-        }
-        let (now, told) = (self.time_of(Node::Server(server)), self.servers[server].engine.space());
-        if let (Ok(space), Some(machine)) = (told, &mut self.servers[server].machine) {
-            machine.handle(now, Event::Space(space));
-        }
-    }
-
     fn second(&mut self, node: Node, life: u32) {
         if !self.lives(node, life) {
             return;

@@ -9,9 +9,10 @@ use core::time::Duration;
 
 use proto::{Errno, TargetKind};
 use stdx::Rng;
-use store::EngineError;
+use store::{Engine as _, EngineError};
 
 use super::faults::{Fault, around};
+use super::net::Node;
 use super::{Happening, World};
 
 /// The source of such failures.
@@ -29,6 +30,17 @@ impl Disks {
 }
 
 impl World {
+    /// What a group took is known before the next one is filled.
+    pub(super) fn tell_space(&mut self, server: usize, life: u32) {
+        if !self.lives(Node::Server(server), life) {
+            return;
+        }
+        let (now, told) = (self.time_of(Node::Server(server)), self.servers[server].engine.space());
+        if let (Ok(space), Some(machine)) = (told, &mut self.servers[server].machine) {
+            machine.handle(now, target::Event::Space(space));
+        }
+    }
+
     /// Plans the next failure.
     pub(super) fn plan_io(&mut self) {
         let Some(io) = self.plan.disturbances.io.filter(|_| self.disks.left > 0) else { return };

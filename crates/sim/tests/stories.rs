@@ -47,14 +47,22 @@ const SESSIONS: &[&str] = &[
     "replays-slowly",
     "drips",
     "builds-on-lost",
+    "lost-and-crash",
     "given-up-replays",
     "reconnect-overtaken",
     "long-away",
     "reopened",
 ];
 const DISKS: &[&str] = &["destroyed", "sync-fails", "slow-commits", "slow-writer", "full", "replaced"];
-const PEERS: &[&str] =
-    &["session-of-another", "read-only-session", "late-replay", "slot-again", "own-slots", "server-among-clients"];
+const PEERS: &[&str] = &[
+    "session-of-another",
+    "read-only-session",
+    "late-replay",
+    "slot-again",
+    "own-slots",
+    "server-among-clients",
+    "works-under-lock",
+];
 
 #[test]
 fn sessions_survive_what_befalls_them() {

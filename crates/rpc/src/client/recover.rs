@@ -257,7 +257,7 @@ impl Import {
                     errno.name()
                 );
                 self.log(line);
-                self.replay.forget(xid);
+                self.replay.refuse(xid);
             }
             Ok(()) => {}
         }

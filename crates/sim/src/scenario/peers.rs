@@ -5,11 +5,14 @@ use core::time::Duration;
 
 use client::api::SetStat;
 use proto::frame::flags;
-use proto::msg::{Empty, Reint, ReintReq, SetattrOp, UnlinkOp, valid};
+use proto::msg::{
+    BlCallback, CancelReq, Empty, EnqueueRep, EnqueueReq, LockMode, Policy, Reint, ReintReq, Resource, SetattrOp,
+    UnlinkOp, bits, valid,
+};
 use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, Tag, Xid};
 use stdx::faults::sites;
 
-use super::Act::{Barrier, Crash, Do, Pause, Raw, Wait};
+use super::Act::{Barrier, Begin, Crash, Do, Join, Pause, Raw, Said, Wait};
 use super::places::{chmod, unlink};
 use super::raw::{Hand, Outcome, Peer};
 use super::stories::{mkdir, mknod, path, stat};
@@ -70,6 +73,17 @@ pub const STORIES: &[Story] = &[
             Crash(MDT),
             Wait(20_000_000),
             Do(0, chmod("f", 0o600)),
+        ]);
+        acts
+    }),
+    story("works-under-lock", "who works on under a lock that is asked for keeps it until the work is done", || {
+        let mut acts = settled();
+        acts.extend([
+            Raw(|hand| Box::pin(takes_lock(hand))),
+            Begin(0, Op::Mkdir { path: path("d/e"), mode: 0o755 }),
+            Raw(|hand| Box::pin(works_under_lock(hand))),
+            Join,
+            Said(Node::Server(MDT), "evicts", 0),
         ]);
         acts
     }),
@@ -178,6 +192,34 @@ async fn keeps_nothing(hand: Hand) -> Outcome {
     peer.unanswered(xid, A_WHILE).await?;
     peer.hang_up();
     Ok(())
+}
+
+/// A lock on a directory in which nobody else changes anything meanwhile.
+async fn takes_lock(hand: Hand) -> Outcome {
+    let dir = hand.fid(1, "d").await?;
+    let peer = client(&hand).await?;
+    let lock = EnqueueReq {
+        resource: Resource::inode(dir),
+        mode: LockMode::Ex as i32,
+        cookie: 1,
+        policy: Some(Policy::Bits(bits::UPDATE)),
+        ..EnqueueReq::default()
+    };
+    let granted: EnqueueRep = peer.done(Opcode::LdlmEnqueue, &lock).await?;
+    granted.grant.map(|_| ()).ok_or_else(|| peer.wrong("gets no lock".to_owned()))
+}
+
+/// Changes, each long after the one before, for longer than a lock is waited for. Then the lock goes back.
+async fn works_under_lock(hand: Hand) -> Outcome {
+    let peer = hand.known(0);
+    let called: BlCallback = peer.noticed(Opcode::LdlmBlCallback, A_WHILE).await?;
+    for _ in 0..6 {
+        hand.wait(Duration::from_secs(9)).await;
+        let reply = peer.call(in_slot(&peer, 1, &remove(Fid::ROOT, "none", false), 0)).await?;
+        peer.is(Opcode::MdsReint, &reply, Err(Errno::ENOENT))?;
+    }
+    let back = CancelReq { handles: vec![called.handle], ..CancelReq::default() };
+    peer.done::<Empty>(Opcode::LdlmCancel, &back).await.map(|_| ())
 }
 
 /// A client whose record is on disk.

@@ -6,13 +6,13 @@ use stdx::Site;
 use stdx::faults::{ONCE, sites};
 
 use super::Act::{
-    Arm, Barrier, Begin, Crash, Die, Do, Evict, Expect, FailSync, Fails, Fill, Free, Join, Left, Mark, Power, Replace,
-    Said, Set, Slow, Wait, Within,
+    Arm, As, Barrier, Begin, Crash, Die, Do, Evict, Expect, FailSync, Fails, Fill, Free, Hit, Join, Left, Mark, Power,
+    Replace, Said, Set, Slow, Wait, Within,
 };
 use super::places::{chmod, unlink};
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
-use crate::model::{Op, Way};
+use crate::model::{Op, S_IFREG, Way};
 use crate::program::draw::pattern;
 use crate::program::name;
 use crate::world::net::Node;
@@ -41,6 +41,12 @@ pub const STORIES: &[Story] = &[
         "who builds on a change that is lost with its client replays nothing after that, and is told once",
         builds_on_lost,
     ),
+    Story {
+        name: "lost-and-crash",
+        what: "the same, and the server is killed once more while it finds out",
+        acts: lost_and_crash,
+        strikes: &[Strike::Crash(MDT)],
+    },
     story("given-up-replays", "a client that was given up replays nothing of what it did before", given_up_replays),
     story(
         "reconnect-overtaken",
@@ -221,9 +227,29 @@ fn builds_on_lost() -> Vec<Act> {
     acts.extend([
         Wait(200_000_000),
         Said(Node::Client(1), "could not do a change again", 2),
-        Said(Node::Client(1), "0 answered changes are lost", 1),
+        Said(Node::Client(1), "2 answered changes are lost", 1),
+        // Once for each object.
+        Fails(1, chmod("f", 0o660), Errno::EIO),
+        Do(1, chmod("f", 0o660)),
+        Fails(1, Op::Mkdir { path: path("d/next"), mode: 0o755 }, Errno::EIO),
+        Do(1, Op::Mkdir { path: path("d/next"), mode: 0o755 }),
         Fails(1, Op::Stat { path: path("d/after") }, Errno::ENOENT),
         Expect(Node::Server(MDT), "mdt.*.recovery_status", "evicted_clients: 2".to_owned()),
+    ]);
+    acts
+}
+
+/// The server is killed once more while it finds out. Client 1 is told all the same.
+fn lost_and_crash() -> Vec<Act> {
+    let mut acts = on_lost();
+    acts.extend([
+        Wait(14_900_000),
+        Arm,
+        Wait(60_000_000),
+        Said(Node::Client(1), "evicted this client", 1),
+        Fails(1, chmod("f", 0o660), Errno::EIO),
+        Do(1, chmod("f", 0o660)),
+        Fails(1, Op::Stat { path: path("d/after") }, Errno::ENOENT),
     ]);
     acts
 }
@@ -246,22 +272,24 @@ fn given_up_replays() -> Vec<Act> {
     acts
 }
 
-/// The server takes its time over the first connect of client 0 after its restart, and client 0 tries again meanwhile.
+/// A request of client 0 is lost, and the server takes its time over the connect that follows: client 0 tries again meanwhile.
 fn reconnect_overtaken() -> Vec<Act> {
     let mut acts = vec![mknod(0, "f"), mknod(1, "g")];
     acts.extend(settled());
     let attempts = |count: u32| Expect(Node::Client(0), "mdc.*.import", format!("connection_attempts: {count}"));
+    let once = |site: Site, val| Act::Site(Node::Server(MDT), ONCE | u32::from(site.0), val);
     acts.extend([
-        Act::Pause(Node::Client(1), 20_000_000),
-        Crash(MDT),
-        Wait(2_000),
-        Act::Site(Node::Server(MDT), ONCE | u32::from(sites::TGT_DELAY_RECONNECT.0), 40),
-        Wait(30_000_000),
-        mknod(0, "h"),
-        attempts(4),
-        Wait(30_000_000),
-        mknod(0, "i"),
-        attempts(4),
+        once(sites::MDS_REINT_NET, 0),
+        Begin(0, Op::Mkdir { path: path("d"), mode: 0o755 }),
+        Hit(MDT),
+        once(sites::TGT_DELAY_RECONNECT, 40),
+        Join,
+        Wait(5_000_000),
+        mknod(0, "d/h"),
+        attempts(3),
+        Wait(60_000_000),
+        mknod(0, "d/i"),
+        attempts(3),
     ]);
     acts
 }
@@ -409,9 +437,18 @@ fn replaced() -> Vec<Act> {
     acts
 }
 
-/// Client 1 is there first, with the removal; client 0 brings its open, and a change that lets the removal go on.
+/// To open the file again takes the server longer than to remove its name, for its user might not open it by now.
 fn reopened() -> Vec<Act> {
-    let mut acts = vec![mkdir(0, "d"), mkdir(1, "e"), open(0, "e/f", CREATE, 1), write(0, 1, 0, 3_000), fsync(0, 1)];
+    let mut acts = vec![
+        mkdir(0, "d"),
+        mkdir(1, "e"),
+        Do(0, Op::Mknod { path: path("e/f"), mode: S_IFREG | 0o666, rdev: 0 }),
+        Do(0, chmod("e/f", 0o666)),
+        As(0, Op::Open { path: path("e/f"), flags: 2, mode: 0, fd: 1 }),
+        write(0, 1, 0, 3_000),
+        fsync(0, 1),
+        Do(0, chmod("e/f", 0o600)),
+    ];
     acts.extend(settled());
     acts.extend([
         stat(1, "e/f"),
@@ -419,7 +456,6 @@ fn reopened() -> Vec<Act> {
         Do(1, unlink("e/f")),
         mknod(0, "d/g"),
         Slow(MDT, 50_000),
-        Act::Pause(Node::Client(0), 40_000),
         Arm,
         Crash(MDT),
         Wait(2_000_000),

@@ -141,16 +141,85 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 }
 
 /// Peers that are no clients.
-const BY_HAND: &[&str] = &["configured"];
+const BY_HAND: &[&str] = &[
+    "configured",
+    "registered",
+    "told-durably",
+    "told-when-there",
+    "ranges",
+    "older-configuration",
+    "older-copies",
+    "late-times",
+    "without-locks",
+    "destroyed",
+    "bytes-behind",
+    "files-left",
+    "first-writes",
+    "promised-space",
+    "grants",
+];
 
 #[test]
 fn servers_keep_their_rules_with_peers_that_are_no_clients() {
     tell(BY_HAND);
 }
 
+/// Who gets a lock, and when.
+const LOCKS: &[&str] = &[
+    "in-line",
+    "side-by-side",
+    "asked-back",
+    "removed",
+    "sent-again",
+    "sizes-asked",
+    "slow-writer",
+    "claimed-anew",
+    "grant-lost",
+    "cleared-in-recovery",
+    "record-locks",
+];
+
+#[test]
+fn locks_go_to_those_who_wait() {
+    tell(LOCKS);
+}
+
+/// A metadata target.
+const METADATA: &[&str] = &[
+    "removal-lost",
+    "lists",
+    "capability",
+    "many-links",
+    "leased",
+    "destroy-again",
+    "copy-of-dead",
+    "move-of-dead",
+    "cut-small",
+    "promised",
+    "full-disk",
+    "group-waits",
+    "room-for-all",
+    "room-for-data",
+    "one-hash",
+    "batch-by-hand",
+    "times-by-hand",
+    "gone-by-hand",
+    "pages-by-hand",
+    "data-by-hand",
+    "sync-by-hand",
+    "reopen-by-hand",
+    "name-by-hand",
+];
+
+#[test]
+fn a_metadata_target_keeps_its_rules() {
+    tell(METADATA);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, SESSIONS, DISKS, PEERS].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS, METADATA, SESSIONS, DISKS, PEERS]
+        .concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::connect::PROTOCOL_VERSION;
 use proto::frame::flags;
-use proto::msg::{ConnectRep, ConnectReq, Empty};
+use proto::msg::{ConnectRep, ConnectReq, PingReq};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
 use stdx::Instant;
 
@@ -456,7 +456,7 @@ impl Import {
             self.retry_busy();
             if self.ping_at() <= self.now {
                 let timeout = self.request_timeout();
-                self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), 0, Purpose::Ping, timeout);
+                self.transmit_new(Opcode::Ping, PingReq::default().encode_to_vec().into(), 0, Purpose::Ping, timeout);
             }
         }
     }

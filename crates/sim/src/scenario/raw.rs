@@ -29,6 +29,7 @@ use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, TargetName, Xid};
 use crate::kernel::Kernel;
 use crate::program::root;
 use crate::sched::{Command, Sched};
+use crate::world::World;
 use crate::world::raw::Wires;
 use crate::world::session::Session;
 
@@ -46,7 +47,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub struct Hand {
     pub(super) wires: Wires,
-    pub(super) sched: Sched,
+    pub(crate) sched: Sched,
     /// Of the servers.
     pub(super) names: Vec<TargetName>,
     pub(super) kernels: Vec<Kernel>,
@@ -55,6 +56,17 @@ pub struct Hand {
 }
 
 impl Hand {
+    /// One for programs that have no directory and no clients.
+    pub fn of(world: &World) -> Hand {
+        Hand {
+            wires: world.raw.clone(),
+            sched: world.sched.clone(),
+            names: world.servers.iter().map(|server| server.name.clone()).collect(),
+            kernels: Vec::new(),
+            base: Vec::new(),
+        }
+    }
+
     /// A new session with a server, which knows nothing of it yet.
     pub fn peer(&self, server: usize) -> Peer {
         Peer { place: self.wires.add(server), hand: self.clone() }
@@ -86,6 +98,17 @@ impl Hand {
         self.command(Command::Crash(server)).await;
     }
 
+    /// From now on nothing that a server does reaches its disk, until it is killed.
+    pub async fn withhold(&self, server: usize) {
+        self.command(Command::Barrier(server)).await;
+    }
+
+    /// The disk of an object target has room for so many bytes in all, and the target has learned it.
+    pub async fn room(&self, server: usize, bytes: Option<u64>) {
+        self.command(Command::Room(server, bytes)).await;
+        self.wait(Duration::from_millis(1_100)).await;
+    }
+
     /// The FID of a file that the story has made, asked through a client.
     pub async fn fid(&self, client: usize, path: &str) -> Result<Fid, String> {
         let full: Vec<Bytes> = self.base.iter().cloned().chain(super::stories::path(path)).collect();
@@ -108,7 +131,7 @@ impl Hand {
     }
 
     /// The sessions that are left say good-bye.
-    pub(super) async fn leave(&self) {
+    pub(crate) async fn leave(&self) {
         for place in 0..self.wires.count() {
             let peer = self.known(place);
             if peer.is_up() {
@@ -170,7 +193,7 @@ impl Peer {
     }
 
     /// Connects with what is said in header and request, by default as a client with all features that has nothing of this target, and
-    /// gives the answer. A target that starts is asked again.
+    /// gives the answer. A target that starts is asked again, and one that went meanwhile, too.
     ///
     /// # Errors
     /// No answer.
@@ -182,11 +205,10 @@ impl Peer {
             });
             claim(&mut header, &mut request);
             let xid = self.send(Frame::new(header, &request, Bytes::new()));
-            let reply = self.answer(xid).await?;
-            if reply.header.status != -Errno::EAGAIN.raw() {
-                return Ok(reply);
+            match self.reply_while_up(xid).await? {
+                Some(reply) if reply.header.status != -Errno::EAGAIN.raw() => return Ok(reply),
+                _ => self.hand.wait(AGAIN).await,
             }
-            self.hand.wait(AGAIN).await;
         }
     }
 
@@ -207,6 +229,31 @@ impl Peer {
     pub async fn kept_out(&self, claim: impl Fn(&mut Header, &mut ConnectReq), errno: Errno) -> Outcome {
         let reply = self.connect(claim).await?;
         self.is(Opcode::Connect, &reply, Err(errno))
+    }
+
+    /// Comes back to a target that has restarted, or to which the connection was lost, with nothing to replay.
+    ///
+    /// # Errors
+    /// It is not let in.
+    pub async fn back(&self) -> Result<ConnectRep, String> {
+        let reply = self.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+        for done in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
+            let mut ping = self.request(Opcode::Ping, &Empty {});
+            ping.header.flags |= done;
+            self.call(ping).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Says good-bye.
+    ///
+    /// # Errors
+    /// Nobody hears it.
+    pub async fn leave(&self) -> Outcome {
+        let reply = self.call(self.request(Opcode::Disconnect, &Empty {})).await?;
+        self.is(Opcode::Disconnect, &reply, Ok(()))?;
+        self.hang_up();
+        Ok(())
     }
 
     /// The next request of this session, to be sent as it is or changed.
@@ -234,16 +281,34 @@ impl Peer {
     /// # Errors
     /// There is none.
     pub async fn answer_within(&self, xid: Xid, most: Duration) -> Result<Frame, String> {
+        let reply = self.reply(xid, most, || false).await;
+        reply.ok_or_else(|| self.wrong(format!("has no answer to xid {} within {most:?}", xid.0)))
+    }
+
+    /// The answer to a request, if it comes before the connection ends.
+    ///
+    /// # Errors
+    /// Neither.
+    pub async fn reply_while_up(&self, xid: Xid) -> Result<Option<Frame>, String> {
+        let reply = self.reply(xid, ANSWER_MAX, || !self.is_up()).await;
+        match reply {
+            None if self.is_up() => Err(self.wrong(format!("has no answer to xid {}", xid.0))),
+            reply => Ok(reply),
+        }
+    }
+
+    /// An answer, if one comes within so long and before nobody waits any more.
+    async fn reply(&self, xid: Xid, most: Duration, gives_up: impl Fn() -> bool) -> Option<Frame> {
         let is_it = |frame: &Frame| {
             frame.header.has(flags::REPLY) && !frame.header.has(flags::EARLY) && frame.header.xid == xid
         };
         let mut found = None;
         let take = || {
             found = self.hand.wires.take(self.place, is_it);
-            found.is_some()
+            found.is_some() || gives_up()
         };
         self.hand.until(most, take).await;
-        found.ok_or_else(|| self.wrong(format!("has no answer to xid {} within {most:?}", xid.0)))
+        found
     }
 
     /// Sends a request and gives its answer, whatever it is.

@@ -16,6 +16,7 @@ use crate::model::{Op, S_IFREG, Way};
 use crate::program::draw::pattern;
 use crate::program::name;
 use crate::world::net::Node;
+use crate::world::server::RESERVE;
 use crate::world::trap::Strike;
 
 /// All of them.
@@ -446,7 +447,7 @@ fn full() -> Vec<Act> {
     acts.extend(settled());
     let make = |at: &str| Op::Mkdir { path: path(at), mode: 0o755 };
     acts.extend([
-        Fill(MDT),
+        Fill(MDT, 0, RESERVE),
         Wait(3_000_000),
         Fails(0, make("d/h"), Errno::ENOSPC),
         Fails(1, make("e/h"), Errno::ENOSPC),

@@ -51,7 +51,10 @@ impl World {
             }
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
-                    None => Event::Committed { group },
+                    None => {
+                        self.tell_space(server, life);
+                        Event::Committed { group }
+                    }
                     Some(error @ store::EngineError::Full { .. }) => {
                         Event::CommitDelayed { group, reason: error.to_string() }
                     }
@@ -69,7 +72,7 @@ impl World {
                             own.disk_failed = true;
                             DataResult::Failed(Errno::EIO)
                         }
-                        () => own.data.run(&op),
+                        () => own.change_data(&op),
                     };
                     if let (
                         Canary::DropWhenFull,
@@ -226,9 +229,7 @@ impl World {
         let space = space(&self.servers[server]);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::WallClock(wall));
-            if let Some(space) = space {
-                machine.handle(now, Event::Space(space));
-            }
+            space.for_each(|event| machine.handle(now, event));
         }
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Server(server), life });
         self.pump(Node::Server(server));
@@ -244,9 +245,7 @@ impl World {
                 let space = space(&self.servers[server]);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::WallClock(wall));
-                    if let Some(space) = space {
-                        machine.handle(now, Event::Space(space));
-                    }
+                    space.for_each(|event| machine.handle(now, event));
                 }
                 self.limit_liar(server);
             }
@@ -385,7 +384,7 @@ impl World {
                 if line.starts_with("recovery is over") {
                     self.recovered.push((self.now, self.servers[server].name.kind));
                 }
-                if line.contains("older copy") && !line.contains("liar (") && self.raw.count() == 0 {
+                if line.contains("older copy") && !line.contains("liar (") && !self.raw.may_lie() {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
                 if level == LogLevel::Error {

@@ -430,6 +430,18 @@ impl World {
             Command::Power(server) => self.kill(server, true),
             Command::Evict(server, client) => self.evict(server, client),
             Command::Barrier(server) => self.servers[server].withheld = true,
+            Command::Mount => self.mount_another(),
+            Command::Fill(server, leaves) => self.fill_for_story(server, leaves),
+            Command::Damage(server, table) => self.damage_for_story(server, table),
+            Command::Room(server, bytes) => self.servers[server].set_data_room(bytes),
+            Command::FailWrite(server) => self.servers[server].fails_write = true,
+            Command::KeepFiles(server) => self.servers[server].keeps_files = true,
+            Command::Copy(server) => self.servers[server].copy(),
+            Command::PutBack(server, accepts) => {
+                self.kill(server, false);
+                self.servers[server].put_back();
+                self.servers[server].accepts_old = accepts;
+            }
             Command::Pause(node, time) => self.pause(node, time),
             Command::Site(node, loc, val) => {
                 let faults = match node {
@@ -442,8 +454,6 @@ impl World {
                 self.trace.note(self.now, &[62], || format!("fail_loc={loc:#x} fail_val={val} on {node:?}"));
             }
             Command::Slow(server, time) => self.servers[server].slow = time,
-            Command::Fill(server, true) => self.servers[server].fill(),
-            Command::Fill(server, false) => self.free(server),
             Command::FailSync(server) => self.servers[server].sync_fails = true,
             Command::Replace(server) => {
                 self.kill(server, false);
@@ -584,7 +594,8 @@ impl World {
 /// More events than any sound run has.
 const EVENTS_MAX: u64 = 4_000_000;
 
-/// What an engine gives when asked for its space.
-fn space(server: &Server) -> Option<store::Space> {
-    server.engine.space().ok()
+/// What a server is told of its disk.
+fn space(server: &Server) -> impl Iterator<Item = target::Event> + use<> {
+    let data = server.data_space().map(target::Event::DataSpace);
+    server.engine.space().ok().map(target::Event::Space).into_iter().chain(data)
 }

@@ -20,7 +20,7 @@ pub const NODE: Node = Node::Raw;
 enum Order {
     Dial(usize),
     Send(usize, Frame),
-    HangUp(usize),
+    HangUp(u64),
 }
 
 /// One session.
@@ -40,6 +40,8 @@ struct Inner {
     orders: VecDeque<Order>,
     /// Connections so far.
     numbers: u64,
+    /// They say what is not so.
+    lie: bool,
 }
 
 /// The sessions of a story; a handle, cheap to clone.
@@ -56,6 +58,16 @@ impl Wires {
         let session = Session::new(server, 0x0bad_cafe << 64 | place as u128 + 1);
         lines.push(Line { session, dials: false, trusted: true, heard: VecDeque::new() });
         place
+    }
+
+    /// They may say what is not so: that they are targets, or an older copy of one.
+    pub fn expect_lies(&self) {
+        self.inner.borrow_mut().lie = true;
+    }
+
+    /// Whether they may.
+    pub(super) fn may_lie(&self) -> bool {
+        self.inner.borrow().lie
     }
 
     /// How many there are.
@@ -97,7 +109,11 @@ impl Wires {
 
     /// Closes the connection.
     pub fn hang_up(&self, place: usize) {
-        self.inner.borrow_mut().orders.push_back(Order::HangUp(place));
+        let mut inner = self.inner.borrow_mut();
+        let session = &mut inner.lines[place].session;
+        session.up = false;
+        let number = session.number;
+        inner.orders.push_back(Order::HangUp(number));
     }
 
     /// Takes the first frame that came and is wanted.
@@ -136,10 +152,8 @@ impl World {
                     let number = self.raw.session(place, |session| session.number);
                     self.send(NODE, number, frame);
                 }
-                Order::HangUp(place) => {
-                    let number =
-                        self.raw.session(place, |session| core::mem::take(&mut session.up).then_some(session.number));
-                    if let Some((conn, side)) = number.and_then(|number| self.net.find(NODE, number)) {
+                Order::HangUp(number) => {
+                    if let Some((conn, side)) = self.net.find(NODE, number) {
                         self.hang_up(conn, side);
                         self.net.closed(conn, side);
                     }

@@ -6,7 +6,7 @@ use ost::mem_data::MemData;
 use proto::{Errno, Nid, TargetKind, TargetName};
 use stdx::{Faults, Instant};
 use store::{Engine, MemEngine};
-use target::{Effect, Event, Format, Options, Service, Target};
+use target::{DataOp, DataResult, DataSpace, Effect, Event, Format, Options, Service, Target};
 
 use crate::plan::Plan;
 
@@ -57,6 +57,16 @@ pub struct Server {
     pub engine: MemEngine,
     /// Its data files.
     pub data: MemData,
+    /// What they may take in all, in bytes.
+    pub data_room: Option<u64>,
+    /// The next change of the bytes of a data file fails.
+    pub fails_write: bool,
+    /// No data file can be removed.
+    pub keeps_files: bool,
+    /// An older copy of its disk.
+    pub copy: Option<(MemEngine, MemData)>,
+    /// Its next start accepts that its disk is an older copy.
+    pub accepts_old: bool,
     /// When the last operation on a data file is done, by file: they keep their order.
     pub busy: std::collections::BTreeMap<u64, Instant>,
     /// When the last commit is done: they keep their order.
@@ -82,8 +92,50 @@ pub struct Server {
     /// One has failed, which stops it.
     pub disk_failed: bool,
     /// A record that is damaged: as it was, and as it is.
-    pub damaged: Option<(store::Key, store::Value, store::Value)>,
+    pub damaged: Vec<(store::Key, store::Value, store::Value)>,
 }
+
+impl Server {
+    /// Limits what its data files may take, in bytes.
+    pub fn set_data_room(&mut self, bytes: Option<u64>) {
+        self.data_room = bytes;
+        self.data.set_capacity(bytes);
+    }
+
+    /// The room for data files, as the medium says it.
+    pub fn data_space(&self) -> Option<DataSpace> {
+        let total = self.data_room.unwrap_or(DISK);
+        let free = total.saturating_sub(self.data.bytes());
+        (self.name.kind == TargetKind::Ost).then_some(DataSpace { total, free, disk: 0 })
+    }
+
+    /// Does an operation on its data files, or fails to.
+    pub fn change_data(&mut self, op: &DataOp) -> DataResult {
+        let fails = match op {
+            DataOp::Write { .. } | DataOp::Truncate { .. } | DataOp::Fallocate { .. } => {
+                core::mem::take(&mut self.fails_write)
+            }
+            DataOp::Remove { .. } => self.keeps_files,
+            _ => false,
+        };
+        if fails { DataResult::Failed(Errno::EIO) } else { self.data.run(op) }
+    }
+
+    /// Makes a copy of its disk.
+    pub fn copy(&mut self) {
+        self.copy = Some((self.engine.snapshot(), self.data.clone()));
+    }
+
+    /// Takes the copy of its disk for its disk.
+    pub fn put_back(&mut self) {
+        if let Some((engine, data)) = &self.copy {
+            (self.engine, self.data) = (engine.snapshot(), data.clone());
+        }
+    }
+}
+
+/// Bytes of a disk that has no limit.
+const DISK: u64 = 1 << 40;
 
 /// How long targets wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,7 +171,7 @@ impl Limits {
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
-const RESERVE: u64 = 8 << 20;
+pub const RESERVE: u64 = 8 << 20;
 
 impl Server {
     /// A new target, formatted but not started.
@@ -132,6 +184,11 @@ impl Server {
             life: 0,
             engine,
             data: MemData::new(),
+            data_room: None,
+            fails_write: false,
+            keeps_files: false,
+            copy: None,
+            accepts_old: false,
             busy: std::collections::BTreeMap::new(),
             committing: Instant::ZERO,
             timer: None,
@@ -144,7 +201,7 @@ impl Server {
             slow_until: Instant::ZERO,
             sync_fails: false,
             disk_failed: false,
-            damaged: None,
+            damaged: Vec::new(),
         }
     }
 
@@ -181,13 +238,6 @@ impl Server {
         self.data = MemData::new();
     }
 
-    /// Others fill its disk, to the last byte of what it does not keep for itself.
-    pub fn fill(&mut self) {
-        self.engine.set_reserve(RESERVE);
-        self.engine.others_leave(Some(0));
-        self.data.set_capacity(Some(self.data.bytes()));
-    }
-
     /// Starts its machine.
     pub fn start(&mut self, plan: &Plan, patient: bool, seed: u64, now: Instant) {
         let usual = Options::default();
@@ -211,6 +261,7 @@ impl Server {
             recovery_soft,
             recovery_hard,
             faults: self.faults.clone(),
+            accept_old_store: core::mem::take(&mut self.accepts_old),
             timeouts: plan.timeouts(),
             ..usual
         };
@@ -218,6 +269,7 @@ impl Server {
         self.life += 1;
         self.faults.set_loc(0);
         self.withheld = false;
+        self.keeps_files = false;
         self.timer = None;
         self.timer_serial += 1;
         self.serving = false;

@@ -530,7 +530,8 @@ impl Plan {
             max_read_ahead: 64 << 10,
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
-            sync_metadata: [true; CLIENTS_MAX],
+            // Those that come later do otherwise.
+            sync_metadata: core::array::from_fn(|client| client < 2),
             adaptive: false,
             max_nodes: 10_000,
             write_back_after: Duration::from_millis(50),

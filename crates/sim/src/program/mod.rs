@@ -46,6 +46,11 @@ impl Mounts {
         self.0.borrow_mut().push(kernel);
     }
 
+    /// How many have come.
+    pub fn count(&self) -> usize {
+        self.0.borrow().len()
+    }
+
     /// Those that live.
     pub fn living(&self) -> Vec<Kernel> {
         self.0.borrow().iter().filter(|kernel| !kernel.is_dead()).cloned().collect()
@@ -79,9 +84,9 @@ pub struct Setting {
     pub watcher: Watcher,
 }
 
-/// The superuser.
+/// The superuser, with all its rights.
 pub fn root() -> Cred {
-    Cred::default()
+    Cred { capabilities: u64::MAX, ..Cred::default() }
 }
 
 /// A user.

@@ -48,6 +48,8 @@ const SESSIONS: &[&str] = &[
     "drips",
     "builds-on-lost",
     "lost-and-crash",
+    "undone",
+    "in-turn",
     "given-up-replays",
     "reconnect-overtaken",
     "long-away",

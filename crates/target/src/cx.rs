@@ -395,25 +395,27 @@ impl Cx<'_> {
         self.m.out.changed.push(key);
     }
 
-    /// The same, but for changes of this client, whatever it knows of their answers: if they are lost, so is this one.
-    pub fn depends_on_others(&mut self, key: ShareKey) {
-        if !self.is_replay() {
-            let group = self.m.sharing.depends(key, self.op.export, |_, _| false);
-            self.m.out.hold_for = self.m.out.hold_for.max(group);
-        }
+    /// This change depends on `key`: if a change of it is not durable, of another client, or one of this client whose answer it may not
+    /// have, the reply waits until it is.
+    pub fn depends_on(&mut self, key: ShareKey) {
+        self.depends(key, true);
     }
 
-    /// This change depends on `key`: if another client's change of it is not durable, the reply waits until it is.
-    pub fn depends_on(&mut self, key: ShareKey) {
+    /// The same, but for changes of this client, whatever it knows of their answers: if they are lost, so is this one.
+    pub fn depends_on_others(&mut self, key: ShareKey) {
+        self.depends(key, false);
+    }
+
+    fn depends(&mut self, key: ShareKey, own: bool) {
         // A replay was answered already.
         if self.is_replay() {
             return;
         }
         let (asked, exports) = (&self.op.asked, &self.m.exports);
         let export = proto::Handle(self.op.export.0);
-        let group = self.m.sharing.depends(key, self.op.export, |tag, xid| {
-            tag != asked.tag && exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, asked))
-        });
+        let unanswered = |tag, xid| exports.get(export).is_some_and(|export| export.may_be_unanswered(tag, xid, asked));
+        let group =
+            self.m.sharing.depends(key, self.op.export, |tag, xid| own && tag != asked.tag && unanswered(tag, xid));
         self.m.out.hold_for = self.m.out.hold_for.max(group);
     }
 

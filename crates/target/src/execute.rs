@@ -293,7 +293,7 @@ impl<S: Service> Target<S> {
             Work::Foresee(_) | Work::Task(_) | Work::Own(_) => {
                 if group.is_some()
                     && self.m.out.wants_transno
-                    && !self.m.is_recovering()
+                    && !self.m.window.replays()
                     && self.m.stage == Stage::Serving
                 {
                     self.m.take_transno(Replay::No);

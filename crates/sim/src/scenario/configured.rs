@@ -8,8 +8,11 @@ use proto::msg::{
 };
 use proto::{Errno, Opcode};
 
+use super::Act::{Ask, Crash, Do, Expect, Wait};
 use super::raw::{Hand, Outcome, Peer};
+use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, read, stat, write};
 use super::{Act, MDT, MGT, OST, Story};
+use crate::model::Op;
 use crate::sched::Command;
 use crate::world::mount::FSNAME;
 use crate::world::net::Node;
@@ -52,6 +55,11 @@ pub const STORIES: &[Story] = &[
                 Act::Expect(Node::Client(1), "llite.*.max_read_ahead_mb", "3".to_owned()),
             ]
         },
+    ),
+    story(
+        "older-copies",
+        "older copies of targets are not served until they are accepted; what they have is there then",
+        older_copies,
     ),
 ];
 
@@ -222,4 +230,58 @@ async fn older_configuration(hand: Hand) -> Outcome {
     // The clients have found it again.
     hand.wait(Duration::from_secs(60)).await;
     peer.done::<Empty>(Opcode::MgsSetParam, &ahead("3")).await.map(drop)
+}
+
+/// Copies of both targets are made of a moment from which on they are started again, and nothing else happens.
+fn older_copies() -> Vec<Act> {
+    let second = 1_000_000;
+    let mut acts = vec![
+        mkdir(0, "d"),
+        open(0, "d/f", CREATE, 1),
+        write(0, 1, 0, 200_000),
+        fsync(0, 1),
+        close_fd(0, 1),
+        open(0, "d/small", CREATE, 2),
+        write(0, 2, 0, 2_000),
+        fsync(0, 2),
+        close_fd(0, 2),
+        Do(0, Op::Syncfs),
+        Wait(second),
+    ];
+    for server in [OST, MDT] {
+        let is = |word: &str| Expect(Node::Server(server), "*.*.recovery_status", format!("status: {word}"));
+        acts.extend([
+            Ask(Command::Copy(server)),
+            Crash(server),
+            Wait(second),
+            stat(1, "d/f"),
+            stat(1, "d/small"),
+            Ask(Command::PutBack(server, false)),
+            Wait(second),
+            is("REFUSED"),
+            // Each start brings its count nearer to that of the one that was lost.
+            Crash(server),
+            Wait(second),
+            Crash(server),
+            Wait(second),
+            is("REFUSED"),
+            Ask(Command::PutBack(server, true)),
+            Wait(120 * second),
+            is("INACTIVE"),
+        ]);
+    }
+    acts.extend([
+        stat(1, "d/f"),
+        stat(0, "d/small"),
+        open(1, "d/f", 0, 3),
+        read(1, 3),
+        close_fd(1, 3),
+        open(1, "d/small", 0, 4),
+        read(1, 4),
+        close_fd(1, 4),
+        mknod(0, "d/new"),
+        mknod(1, "d/newer"),
+        stat(1, "d/new"),
+    ]);
+    acts
 }

@@ -6,17 +6,22 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
-//! [`configured`] is about the management target, [`objects`] about object targets. In a story [`raw`] lets peers act that are no clients.
-//! [`locks`] is about locks.
+//! [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
+//! [`locks`] about locks, [`sessions`] about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions. In a
+//! story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod configured;
 mod locks;
+mod metadata;
 mod numbered;
 mod objects;
+mod peers;
 mod places;
 pub mod raw;
+mod sessions;
+mod small;
 mod stories;
 
 use core::cell::RefCell;
@@ -43,13 +48,19 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES
-        .iter()
-        .chain(places::STORIES)
-        .chain(numbered::STORIES)
-        .chain(configured::STORIES)
-        .chain(objects::STORIES)
-        .chain(locks::STORIES)
+    let all = [
+        stories::STORIES,
+        places::STORIES,
+        metadata::STORIES,
+        small::STORIES,
+        locks::STORIES,
+        sessions::STORIES,
+        numbered::STORIES,
+        configured::STORIES,
+        objects::STORIES,
+        peers::STORIES,
+    ];
+    all.into_iter().flatten()
 }
 
 /// The management target, the metadata target, the first object target.
@@ -72,6 +83,8 @@ pub enum Act {
     Left,
     /// A call of a user who is not the superuser.
     As(usize, Op),
+    /// A call that would be in order fails with this all the same, and changes nothing.
+    Refused(usize, Op, Errno),
     /// A server gives up a client.
     Evict(usize, usize),
     /// Time is measured from here on.
@@ -84,6 +97,8 @@ pub enum Act {
     Waiting(usize),
     /// Steps count from here on.
     Arm,
+    /// A further client comes, the third or a later one: it makes changes behind its programs' backs.
+    Mount,
     /// A client dies.
     Die(usize),
     /// A client unmounts, and has gone when the next act begins.
@@ -100,6 +115,14 @@ pub enum Act {
     Crash(usize),
     /// The same, and what was written and not synced is lost, too.
     Power(usize),
+    /// Others take all of a server's disk but so many bytes, and so many that its store keeps in reserve.
+    Fill(usize, u64, u64),
+    /// And no longer.
+    Free(usize),
+    /// The records of a table of a server cannot be read.
+    Damage(usize, u8),
+    /// And can be again.
+    Repair(usize),
     /// A node stands still for so many microseconds.
     Pause(Node, u64),
     /// A parameter is set.
@@ -110,8 +133,22 @@ pub enum Act {
     Expect(Node, &'static str, String),
     /// A parameter does not have this in it.
     Lack(Node, &'static str, String),
+    /// Whatever else can be asked of the world.
+    Ask(Command),
     /// Peers act that are no clients.
     Raw(fn(raw::Hand) -> raw::Doing),
+    /// A call fails with this.
+    Fails(usize, Op, Errno),
+    /// A site of a node is armed: `fail_loc` and `fail_val`.
+    Site(Node, u32, u32),
+    /// A server's disk takes so many microseconds longer.
+    Slow(usize, u64),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// A node's log has so many lines with this in it.
+    Said(Node, &'static str, usize),
 }
 
 /// A story and the faults that strike in it.
@@ -169,6 +206,12 @@ impl Story {
         Ok(told)
     }
 
+    /// Prints every line of it, told without a fault.
+    pub fn print(&self) {
+        let (.., failure, _) = self.run(None, Keep::Print);
+        println!("{failure:?}");
+    }
+
     /// Whether the fault struck.
     fn once(&self, trap: Option<(Strike, u64)>, told: &mut Told) -> Result<bool, Box<Wrong>> {
         let (sprung, events, failure, _) = self.run(trap, Keep::Nothing);
@@ -214,18 +257,13 @@ impl Telling<'_> {
         self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
-        let names = self.world.servers.iter().map(|server| server.name.clone()).collect();
-        let wires = self.world.raw.clone();
+        self.world.administrator.programs = setting.mounts.clone();
+        let hand = raw::Hand::of(self.world);
+        self.world.raw.expect_lies();
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
-            let hand = raw::Hand {
-                wires,
-                names,
-                sched: setting.sched.clone(),
-                kernels: setting.mounts.living(),
-                base: place.clone(),
-            };
+            let hand = raw::Hand { kernels: setting.mounts.living(), base: place.clone(), ..hand };
             let mut actor = Actor {
                 hand,
                 kernels: setting.mounts.living(),
@@ -246,7 +284,8 @@ impl Telling<'_> {
         self.bounded("the story does not end", |world| world.sched.is_idle())?;
         let Some(model) = model.borrow_mut().take() else { return Err("the story has no end".to_owned()) };
         self.check(base, model)?;
-        rest::check(self.world)
+        rest::check(self.world)?;
+        if self.world.servers.iter().all(|server| server.life == 1) { rest::owners(self.world) } else { Ok(()) }
     }
 
     fn check(&mut self, base: Vec<Bytes>, model: Model) -> Result<(), String> {
@@ -337,18 +376,43 @@ impl Actor {
             Act::Barrier(server) => sched.command(Command::Barrier(server)),
             Act::Crash(server) => sched.command(Command::Crash(server)),
             Act::Power(server) => sched.command(Command::Power(server)),
+            Act::Fill(server, leaves, reserve) => sched.command(Command::Fill(server, Some((leaves, reserve)))),
+            Act::Free(server) => sched.command(Command::Fill(server, None)),
+            Act::Damage(server, table) => sched.command(Command::Damage(server, Some(table))),
+            Act::Repair(server) => sched.command(Command::Damage(server, None)),
             Act::Pause(node, us) => sched.command(Command::Pause(node, Duration::from_micros(us))),
             Act::Set(node, name, value) => sched.command(Command::Set(node, name, value, Ok(()))),
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
+            Act::Ask(command) => sched.command(command),
             Act::Raw(part) => part(self.hand.clone()).await?,
+            Act::Fails(client, op, errno) => {
+                let kernel = self.kernels[client].clone();
+                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = hands.perform(&op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
+            Act::Site(node, loc, val) => sched.command(Command::Site(node, loc, val)),
+            Act::Slow(server, us) => sched.command(Command::Slow(server, Duration::from_micros(us))),
+            Act::FailSync(server) => sched.command(Command::FailSync(server)),
+            Act::Replace(server) => sched.command(Command::Replace(server)),
+            Act::Said(node, text, times) => sched.command(Command::Said(node, text, times)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));
                 while !sched.has_left(client) {
                     sched.sleep(Duration::from_millis(1)).await;
                 }
+            }
+            Act::Mount => {
+                sched.command(Command::Mount);
+                while self.kernels.len() == self.setting.mounts.count() {
+                    sched.sleep(Duration::from_millis(1)).await;
+                }
+                self.kernels.extend(self.setting.mounts.living().pop());
             }
             Act::Die(client) => {
                 sched.command(Command::Kill(client));
@@ -377,6 +441,12 @@ impl Actor {
             }
             Act::Do(client, op) => self.call(client, &op, &root()).await?,
             Act::As(client, op) => self.call(client, &op, &user()).await?,
+            Act::Refused(client, op, errno) => {
+                let result = self.made(client, &op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
             Act::Begin(client, op) => {
                 sched.note(|| format!("client {client} begins: {}", op.show()));
                 let kernel = self.kernels[client].clone();
@@ -406,12 +476,15 @@ impl Actor {
 
     async fn call(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<(), String> {
         let sched = self.setting.sched.clone();
-        sched.note(|| format!("client {client}: {}", op.show()));
-        let kernel = self.kernels[client].clone();
         let from = sched.wall_ns();
-        let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
-        let result = hands.perform(op, cred).await;
+        let result = self.made(client, op, cred).await;
         self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
+    }
+
+    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<crate::model::Got, Fail> {
+        self.setting.sched.note(|| format!("client {client}: {}", op.show()));
+        let kernel = self.kernels[client].clone();
+        Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
     }
 
     /// The first call that was begun, when it has ended.

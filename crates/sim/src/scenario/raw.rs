@@ -29,6 +29,7 @@ use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, TargetName, Xid};
 use crate::kernel::Kernel;
 use crate::program::root;
 use crate::sched::{Command, Sched};
+use crate::world::World;
 use crate::world::raw::Wires;
 use crate::world::session::Session;
 
@@ -46,7 +47,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub struct Hand {
     pub(super) wires: Wires,
-    pub(super) sched: Sched,
+    pub(crate) sched: Sched,
     /// Of the servers.
     pub(super) names: Vec<TargetName>,
     pub(super) kernels: Vec<Kernel>,
@@ -55,6 +56,17 @@ pub struct Hand {
 }
 
 impl Hand {
+    /// One for programs that have no directory and no clients.
+    pub fn of(world: &World) -> Hand {
+        Hand {
+            wires: world.raw.clone(),
+            sched: world.sched.clone(),
+            names: world.servers.iter().map(|server| server.name.clone()).collect(),
+            kernels: Vec::new(),
+            base: Vec::new(),
+        }
+    }
+
     /// A new session with a server, which knows nothing of it yet.
     pub fn peer(&self, server: usize) -> Peer {
         Peer { place: self.wires.add(server), hand: self.clone() }
@@ -119,7 +131,7 @@ impl Hand {
     }
 
     /// The sessions that are left say good-bye.
-    pub(super) async fn leave(&self) {
+    pub(crate) async fn leave(&self) {
         for place in 0..self.wires.count() {
             let peer = self.known(place);
             if peer.is_up() {
@@ -193,10 +205,8 @@ impl Peer {
             });
             claim(&mut header, &mut request);
             let xid = self.send(Frame::new(header, &request, Bytes::new()));
-            let reply = self.reply(xid, ANSWER_MAX, || !self.is_up()).await;
-            match reply {
+            match self.reply_while_up(xid).await? {
                 Some(reply) if reply.header.status != -Errno::EAGAIN.raw() => return Ok(reply),
-                None if self.is_up() => return Err(self.wrong("has no answer to its connect request".to_owned())),
                 _ => self.hand.wait(AGAIN).await,
             }
         }
@@ -273,6 +283,18 @@ impl Peer {
     pub async fn answer_within(&self, xid: Xid, most: Duration) -> Result<Frame, String> {
         let reply = self.reply(xid, most, || false).await;
         reply.ok_or_else(|| self.wrong(format!("has no answer to xid {} within {most:?}", xid.0)))
+    }
+
+    /// The answer to a request, if it comes before the connection ends.
+    ///
+    /// # Errors
+    /// Neither.
+    pub async fn reply_while_up(&self, xid: Xid) -> Result<Option<Frame>, String> {
+        let reply = self.reply(xid, ANSWER_MAX, || !self.is_up()).await;
+        match reply {
+            None if self.is_up() => Err(self.wrong(format!("has no answer to xid {}", xid.0))),
+            reply => Ok(reply),
+        }
     }
 
     /// An answer, if one comes within so long and before nobody waits any more.

@@ -158,7 +158,7 @@ impl World {
     }
 
     /// One more client comes.
-    fn mount_another(&mut self) {
+    pub(super) fn mount_another(&mut self) {
         if self.mounts.len() >= 2 * crate::plan::CLIENTS_MAX {
             return;
         }

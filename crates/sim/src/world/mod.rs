@@ -222,6 +222,8 @@ pub struct World {
     wall_clocks: clocks::WallClocks,
     /// Faults at named sites.
     arming: sites::Arming,
+    /// What nodes have logged, in a story.
+    pub said: Vec<(Node, String)>,
     /// What administrators do.
     pub administrator: acts::Administrator,
     /// Clients that are cut off.
@@ -267,6 +269,7 @@ impl World {
             disks: io::Disks::new(&plan),
             wall_clocks: clocks::WallClocks::new(&plan),
             arming: sites::Arming::new(&plan),
+            said: Vec::new(),
             administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
@@ -427,6 +430,9 @@ impl World {
             Command::Power(server) => self.kill(server, true),
             Command::Evict(server, client) => self.evict(server, client),
             Command::Barrier(server) => self.servers[server].withheld = true,
+            Command::Mount => self.mount_another(),
+            Command::Fill(server, leaves) => self.fill_for_story(server, leaves),
+            Command::Damage(server, table) => self.damage_for_story(server, table),
             Command::Room(server, bytes) => self.servers[server].set_data_room(bytes),
             Command::FailWrite(server) => self.servers[server].fails_write = true,
             Command::KeepFiles(server) => self.servers[server].keeps_files = true,
@@ -437,6 +443,28 @@ impl World {
                 self.servers[server].accepts_old = accepts;
             }
             Command::Pause(node, time) => self.pause(node, time),
+            Command::Site(node, loc, val) => {
+                let faults = match node {
+                    Node::Server(server) => self.servers[server].faults.clone(),
+                    Node::Client(client) => self.mounts[client].faults.clone(),
+                    Node::Liar | Node::Raw => return,
+                };
+                faults.set_val(val);
+                faults.set_loc(loc);
+                self.trace.note(self.now, &[62], || format!("fail_loc={loc:#x} fail_val={val} on {node:?}"));
+            }
+            Command::Slow(server, time) => self.servers[server].slow = time,
+            Command::FailSync(server) => self.servers[server].sync_fails = true,
+            Command::Replace(server) => {
+                self.kill(server, false);
+                self.servers[server].replace(&self.plan, server as u64);
+            }
+            Command::Said(node, text, times) => {
+                let said = self.said.iter().filter(|(of, line)| *of == node && line.contains(text)).count();
+                if said != times {
+                    self.fail(format!("{node:?} has said '{text}' {said} times, and should {times} times"));
+                }
+            }
             Command::Set(node, name, value, expected) => {
                 let now = self.time_of(node);
                 let outcome = match node {
@@ -469,6 +497,13 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A node says something: stories ask for it.
+    fn note_said(&mut self, node: Node, line: &str) {
+        if self.plan.processes == 0 {
+            self.said.push((node, line.to_owned()));
         }
     }
 

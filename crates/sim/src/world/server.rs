@@ -83,8 +83,16 @@ pub struct Server {
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
+    /// Its disk takes so much longer.
+    pub slow: Duration,
+    /// A slow disk is at work until then.
+    pub slow_until: Instant,
+    /// The next sync of its data files fails.
+    pub sync_fails: bool,
+    /// One has failed, which stops it.
+    pub disk_failed: bool,
     /// A record that is damaged: as it was, and as it is.
-    pub damaged: Option<(store::Key, store::Value, store::Value)>,
+    pub damaged: Vec<(store::Key, store::Value, store::Value)>,
 }
 
 impl Server {
@@ -120,8 +128,8 @@ impl Server {
 
     /// Takes the copy of its disk for its disk.
     pub fn put_back(&mut self) {
-        if let Some((engine, data)) = self.copy.take() {
-            (self.engine, self.data) = (engine, data);
+        if let Some((engine, data)) = &self.copy {
+            (self.engine, self.data) = (engine.snapshot(), data.clone());
         }
     }
 }
@@ -163,33 +171,12 @@ impl Limits {
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
-const RESERVE: u64 = 8 << 20;
+pub const RESERVE: u64 = 8 << 20;
 
 impl Server {
     /// A new target, formatted but not started.
     pub fn new(name: TargetName, plan: &Plan, position: u64) -> Server {
-        let engine = MemEngine::new();
-        if plan.disk_faults.fill_every.is_some() {
-            engine.set_reserve(RESERVE);
-        }
-        let format = Format {
-            name: name.clone(),
-            uuid: u128::from(plan.seed) << 64 | u128::from(position + 1),
-            mgs: vec![nid_of(TargetKind::Mgt, 0)],
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            wall_ns: crate::world::WALL_START_NS,
-            params: Vec::new(),
-            // Every other file system is one that older versions can serve.
-            name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
-                .then_some(u128::from(plan.seed).to_be_bytes()),
-            replaces: false,
-        };
-        let batch = match name.kind {
-            TargetKind::Mgt | TargetKind::Ost => target::format(&format),
-            TargetKind::Mdt => mdt::format(&format, (0, 0)),
-        };
-        // An empty memory engine takes every batch.
-        let _ = engine.commit(1, &batch.seal(&schema::formats()));
+        let engine = Server::formatted(&name, plan, position, false);
         Server {
             nid: nid_of(name.kind, name.index.0),
             name,
@@ -210,8 +197,45 @@ impl Server {
             retired: false,
             faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
-            damaged: None,
+            slow: Duration::ZERO,
+            slow_until: Instant::ZERO,
+            sync_fails: false,
+            disk_failed: false,
+            damaged: Vec::new(),
         }
+    }
+
+    /// A new store, for a new target or one that takes the place of another.
+    fn formatted(name: &TargetName, plan: &Plan, position: u64, replaces: bool) -> MemEngine {
+        let engine = MemEngine::new();
+        if plan.disk_faults.fill_every.is_some() {
+            engine.set_reserve(RESERVE);
+        }
+        let format = Format {
+            name: name.clone(),
+            uuid: u128::from(plan.seed) << 64 | u128::from(replaces) << 32 | u128::from(position + 1),
+            mgs: vec![nid_of(TargetKind::Mgt, 0)],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            wall_ns: crate::world::WALL_START_NS,
+            params: Vec::new(),
+            // Every other file system is one that older versions can serve.
+            name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
+                .then_some(u128::from(plan.seed).to_be_bytes()),
+            replaces,
+        };
+        let batch = match name.kind {
+            TargetKind::Mgt | TargetKind::Ost => target::format(&format),
+            TargetKind::Mdt => mdt::format(&format, (0, 0)),
+        };
+        // An empty memory engine takes every batch.
+        let _ = engine.commit(1, &batch.seal(&schema::formats()));
+        engine
+    }
+
+    /// Its disk is lost with all that was on it, and a new target takes its place, with its name.
+    pub fn replace(&mut self, plan: &Plan, position: u64) {
+        self.engine = Server::formatted(&self.name, plan, position, true);
+        self.data = MemData::new();
     }
 
     /// Starts its machine.

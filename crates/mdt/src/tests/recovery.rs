@@ -805,3 +805,30 @@ fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
         w.check();
     }
 }
+
+/// The answer was lost, and names have come and gone before the listing is made again: entries have other places in it.
+#[test]
+fn a_listing_that_is_made_again_finds_the_locks_of_its_entries() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let files: Vec<Fid> = ["a", "b", "c", "d"].map(|name| w.mknod(dir, name)).into();
+    let lister = w.connect();
+    let first = w.cookie(lister);
+    let request =
+        ReaddirReq { fid: dir, max_bytes: 1 << 16, plus: true, entry_cookies: first, ..ReaddirReq::default() };
+    let locks = |w: &mut World| {
+        let rep: ReaddirRep = w.call(lister, Opcode::MdsReaddir, &request).unwrap();
+        let lock = |entry: proto::msg::DirEntry| entry.lock.map(|lock| (entry.fid, (lock.cookie, lock.handle)));
+        rep.entries.into_iter().filter_map(lock).collect::<std::collections::BTreeMap<Fid, (u64, u64)>>()
+    };
+    let before = locks(&mut w);
+    assert_eq!(before.len(), files.len());
+    assert_eq!(locks(&mut w), before, "nothing has changed");
+    let gone = *before.iter().min_by_key(|(_, lock)| **lock).expect("a file").0;
+    let name = ["a", "b", "c", "d"][files.iter().position(|file| *file == gone).expect("its name")];
+    w.unlink(dir, name).unwrap();
+    let after = locks(&mut w);
+    for (file, lock) in before.iter().filter(|(file, _)| **file != gone) {
+        assert_eq!(after.get(file), Some(lock));
+    }
+}

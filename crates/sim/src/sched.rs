@@ -75,6 +75,10 @@ pub enum Command {
     Set(Node, &'static str, &'static str, Result<(), Errno>),
     /// Whether a parameter has this in it.
     Expect(Node, &'static str, String, bool),
+    /// Others leave so many bytes of a server's disk.
+    Fill(usize, Option<u64>),
+    /// The metadata target's record of a directory with this mode cannot be read.
+    Damage(Option<u32>),
 }
 
 /// How far a client is with changes that it makes behind its programs' backs.
@@ -249,6 +253,13 @@ impl Sched {
             state.interrupts.push_back((client, id, fatal));
         }
         waits
+    }
+
+    /// Programs that wait for a client get a signal that ends them.
+    pub fn kill_programs(&self, client: usize) {
+        let mut state = self.state.borrow_mut();
+        let wait: Vec<u64> = state.waiting.iter().filter(|(_, (_, at, _))| *at == client).map(|(id, _)| *id).collect();
+        state.interrupts.extend(wait.into_iter().map(|id| (client, id, true)));
     }
 
     /// Whether a call has no answer yet.

@@ -40,6 +40,32 @@ const PLACES: &[&str] = &[
     "handed-over",
 ];
 
+const CACHES: &[&str] = &[
+    "behind-synced",
+    "behind-promised",
+    "behind-refused",
+    "open-here",
+    "closed-here",
+    "opened-meanwhile",
+    "given-up-attributes",
+    "undone-seen",
+    "written-while-synced",
+    "lost-bytes",
+    "full-at-once",
+    "overwritten-ahead",
+    "size-in-doubt",
+    "killed-rename",
+    "cut-small",
+    "undone-open",
+    "thinned",
+    "rebuilt",
+];
+
+#[test]
+fn what_clients_keep_is_right() {
+    tell(CACHES);
+}
+
 #[test]
 fn places_that_seeds_miss_are_come_to() {
     tell(PLACES);
@@ -101,7 +127,7 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
 
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED].concat();
+    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED].concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

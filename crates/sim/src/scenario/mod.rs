@@ -5,10 +5,12 @@
 //! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
-//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
+//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss,
+//! [`caches`] those about what a client keeps.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
+mod caches;
 mod numbered;
 mod places;
 mod stories;
@@ -24,7 +26,7 @@ use stdx::faults::FAILED;
 use stdx::{Faults, Instant};
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Instead, Model, Op, Path, When, differs};
+use crate::model::{Got, Instead, Model, Op, Path, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
 use crate::program::{Mounts, Setting, Watcher, name, root, user, verify};
@@ -37,7 +39,7 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES.iter().chain(places::STORIES).chain(numbered::STORIES)
+    stories::STORIES.iter().chain(places::STORIES).chain(caches::STORIES).chain(numbered::STORIES)
 }
 
 /// The management target, the metadata target, the first object target.
@@ -50,6 +52,8 @@ pub const OST: usize = 2;
 /// One thing that happens.
 #[derive(Clone, Debug)]
 pub enum Act {
+    /// The world is so from its beginning.
+    Planned(fn(&mut Plan)),
     /// A call through a client.
     Do(usize, Op),
     /// A call that nobody waits for until [`Act::Join`].
@@ -60,6 +64,20 @@ pub enum Act {
     Left,
     /// A call of a user who is not the superuser.
     As(usize, Op),
+    /// A call that fails so, and has changed nothing.
+    Fails(usize, Op, Errno),
+    /// A call that may fail, or write less than was asked for. Otherwise it gives what it should.
+    Try(usize, Op),
+    /// This has happened, and no call says so.
+    Meanwhile(Op),
+    /// Programs that wait for a client are killed.
+    KillPrograms(usize),
+    /// The kernel of a client keeps nothing that no program uses.
+    Shrink(usize),
+    /// The metadata target cannot read its record of a directory with this mode; `None`: it can again.
+    Damage(Option<u32>),
+    /// Others fill a server's disk but for so many bytes; `None`: they free it. The server learns of it in its own time.
+    Fill(usize, Option<u64>),
     /// A server gives up a client.
     Evict(usize, usize),
     /// Time is measured from here on.
@@ -170,10 +188,17 @@ impl Story {
     }
 
     fn run(&self, trap: Option<(Strike, u64)>, keep: Keep) -> (bool, u64, Option<String>, Vec<String>) {
-        let mut world = World::new(Plan::still(trap.map_or(0, |(_, step)| step)), keep);
+        let acts = (self.acts)();
+        let mut plan = Plan::still(trap.map_or(0, |(_, step)| step));
+        for act in &acts {
+            if let Act::Planned(change) = act {
+                change(&mut plan);
+            }
+        }
+        let mut world = World::new(plan, keep);
         world.servers.iter_mut().for_each(|server| server.faults = Faults::allowed(1));
         world.trap = trap.map(|(strike, step)| Trap::new(strike, step));
-        let failure = Telling { world: &mut world }.all((self.acts)()).err();
+        let failure = Telling { world: &mut world }.all(acts).err();
         let sprung = world.trap.is_some_and(|trap| trap.sprung);
         let lines = world.trace.lines().map(str::to_owned).collect();
         world.sched.clear();
@@ -270,7 +295,7 @@ struct Begun {
 }
 
 /// When a call ended, and how.
-type Outcome = (i64, Result<crate::model::Got, Fail>);
+type Outcome = (i64, Result<Got, Fail>);
 
 impl Actor {
     async fn play(&mut self, acts: Vec<Act>) -> Result<(), String> {
@@ -292,6 +317,7 @@ impl Actor {
     async fn act(&mut self, act: Act) -> Result<(), String> {
         let sched = self.setting.sched.clone();
         match act {
+            Act::Planned(_) => {}
             Act::Arm => sched.command(Command::Arm),
             Act::Fail(server, loc) => {
                 sched.note(|| format!("fail_loc={loc:#x} on server {server}"));
@@ -348,6 +374,32 @@ impl Actor {
                     return Err(format!("{took:?} have passed, and should take at most {us} microseconds"));
                 }
             }
+            Act::Fails(client, op, errno) => {
+                let result = self.perform(client, &op, &root()).await;
+                if result != Err(Fail::Errno(errno)) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
+            Act::Try(client, mut op) => {
+                let from = sched.wall_ns();
+                let result = self.perform(client, &op, &root()).await;
+                if let (Op::Write { data, .. }, Ok(Got::Written(count))) = (&mut op, &result) {
+                    data.truncate(*count as usize);
+                }
+                if !matches!(result, Err(Fail::Errno(_))) {
+                    self.compare(&op, &root(), When { from, to: sched.wall_ns() }, result)?;
+                }
+            }
+            Act::Meanwhile(op) => {
+                let now = sched.wall_ns();
+                if let Err(errno) = self.model.apply(&op, &root(), When { from: self.marked_wall, to: now }) {
+                    return Err(format!("{} cannot have happened: {}", op.show(), errno.name()));
+                }
+            }
+            Act::KillPrograms(client) => sched.kill_programs(client),
+            Act::Shrink(client) => self.kernels[client].forget_all(),
+            Act::Damage(mode) => sched.command(Command::Damage(mode)),
+            Act::Fill(server, left) => sched.command(Command::Fill(server, left)),
             Act::Do(client, op) => self.call(client, &op, &root()).await?,
             Act::As(client, op) => self.call(client, &op, &user()).await?,
             Act::Begin(client, op) => {
@@ -378,13 +430,16 @@ impl Actor {
     }
 
     async fn call(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<(), String> {
-        let sched = self.setting.sched.clone();
-        sched.note(|| format!("client {client}: {}", op.show()));
+        let from = self.setting.sched.wall_ns();
+        let result = self.perform(client, op, cred).await;
+        self.compare(op, cred, When { from, to: self.setting.sched.wall_ns() }, result)
+    }
+
+    async fn perform(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Got, Fail> {
+        self.setting.sched.note(|| format!("client {client}: {}", op.show()));
         let kernel = self.kernels[client].clone();
-        let from = sched.wall_ns();
         let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
-        let result = hands.perform(op, cred).await;
-        self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
+        hands.perform(op, cred).await
     }
 
     /// The first call that was begun, when it has ended.
@@ -398,13 +453,7 @@ impl Actor {
         Ok((begun, ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)))))
     }
 
-    fn compare(
-        &mut self,
-        op: &Op,
-        cred: &Cred,
-        when: When,
-        result: Result<crate::model::Got, Fail>,
-    ) -> Result<(), String> {
+    fn compare(&mut self, op: &Op, cred: &Cred, when: When, result: Result<Got, Fail>) -> Result<(), String> {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),

@@ -366,6 +366,14 @@ impl World {
         self.after(stays, Happening::Fault(Fault::Free { server }));
     }
 
+    /// Others leave so many bytes of a server's disk, beside what it keeps of it; `None`: they free it.
+    pub(super) fn leave(&mut self, server: usize, bytes: Option<u64>) {
+        let own = &mut self.servers[server];
+        own.engine.set_reserve(super::server::RESERVE);
+        own.engine.others_leave(bytes);
+        own.data.set_capacity(bytes.map(|bytes| own.data.bytes() + bytes));
+    }
+
     fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
         self.servers[server].data.set_capacity(None);

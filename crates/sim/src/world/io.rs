@@ -8,6 +8,7 @@
 use core::time::Duration;
 
 use proto::{Errno, TargetKind};
+use schema::Record as _;
 use stdx::Rng;
 use store::EngineError;
 
@@ -84,6 +85,27 @@ impl World {
         self.faults.counts.damaged += 1;
         let stays = Duration::from_micros(self.disks.rng.range(1, io.stays_max.as_micros() as u64));
         self.after(stays, Happening::Fault(Fault::Repair { server }));
+    }
+
+    /// The record of a directory with this mode is damaged.
+    pub(super) fn damage_directory(&mut self, mode: u32) {
+        let formats = schema::formats();
+        let decode = |key: &store::Key, value: &store::Value| {
+            schema::Inode::parse_key(key)?;
+            schema::Inode::decode_record(&formats.open(key, value).ok()?).ok()
+        };
+        let is_it = |(key, value): &(store::Key, store::Value)| {
+            decode(key, value).is_some_and(|inode| inode.mode == crate::kernel::S_IFDIR | mode)
+        };
+        for server in 0..self.servers.len() {
+            let own = &mut self.servers[server];
+            let Some((key, good)) = own.engine.records().into_iter().find(is_it) else { continue };
+            own.engine.damage(&key, &mut self.disks.rng);
+            let bad = own.engine.records().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value);
+            own.damaged = bad.map(|bad| (key, good, bad));
+            return;
+        }
+        self.fail(format!("there is no directory with the mode {mode:o}"));
     }
 
     /// What is damaged is repaired.

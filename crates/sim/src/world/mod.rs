@@ -453,6 +453,9 @@ impl World {
                     self.fail(format!("'{pattern}' of {node:?} {should} have '{text}', and is {found:?}"));
                 }
             }
+            Command::Damage(Some(mode)) => self.damage_directory(mode),
+            Command::Damage(None) => (0..self.servers.len()).for_each(|server| self.repair(server)),
+            Command::Fill(server, left) => self.leave(server, left),
             _ => {}
         }
     }

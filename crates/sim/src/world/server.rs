@@ -111,7 +111,7 @@ impl Limits {
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
-const RESERVE: u64 = 8 << 20;
+pub(super) const RESERVE: u64 = 8 << 20;
 
 impl Server {
     /// A new target, formatted but not started.

@@ -57,6 +57,7 @@ const CACHES: &[&str] = &[
     "killed-rename",
     "cut-small",
     "undone-open",
+    "removed",
     "thinned",
     "rebuilt",
 ];

@@ -60,6 +60,7 @@ pub const STORIES: &[Story] = &[
     story("killed-rename", "the name that a program was moving when it was killed is asked for", killed_rename),
     story("cut-small", "what was cut off a small file does not come back when it grows again", cut_small),
     story("undone-open", "a file whose making a crash undid is open no longer", undone_open),
+    story("removed", "nothing is kept of what a client has removed", removed),
     story("thinned", "names for which there is no memory are found all the same", thinned),
     story("rebuilt", "an answer that was rebuilt after a crash tells less: what it leaves out is asked for", rebuilt),
 ];
@@ -467,5 +468,20 @@ fn size_in_doubt() -> Vec<Act> {
     ]);
     acts.extend(both.map(|server| Fill(server, None)));
     acts.extend([Wait(2_000_000), fsync(0, 1), close_fd(0, 1), close_fd(0, 2), stat(1, "f")]);
+    acts
+}
+
+fn removed() -> Vec<Act> {
+    let mut acts = vec![Planned(write_back), mkdir(0, "c")];
+    acts.extend(leased("d", 0o755));
+    for (client, dir, left) in [(0, "c", "3"), (1, "d", "7")] {
+        let at = |number: u32| format!("{dir}/n{number}");
+        acts.extend((0..40).map(|number| mknod(client, &at(number))));
+        acts.extend((0..40).map(|number| stat(client, &at(number))));
+        acts.extend((0..40).map(|number| unlink(client, &at(number))));
+        // Neither by the client nor by its kernel.
+        acts.extend([Do(client, Op::Syncfs), Shrink(client), SETTLE]);
+        acts.push(Act::Expect(Node::Client(client), "llite.*.nodes", left.to_owned()));
+    }
     acts
 }

@@ -150,6 +150,8 @@ pub struct Wrong {
     pub lines: Vec<String>,
 }
 
+/// What is on its way has arrived after this.
+const SETTLES: Duration = Duration::from_secs(5);
 /// More steps than any story has.
 const STEPS_MAX: u64 = 3_000;
 /// An act, or the check, takes no longer, whatever strikes.
@@ -247,6 +249,8 @@ impl Telling<'_> {
         self.bounded("the story does not end", |world| world.sched.is_idle())?;
         let Some(model) = model.borrow_mut().take() else { return Err("the story has no end".to_owned()) };
         self.check(base, model)?;
+        self.world.run(self.world.now + SETTLES, |_| false)?;
+        rest::agree_on_locks(self.world)?;
         rest::check(self.world)
     }
 

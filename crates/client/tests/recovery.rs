@@ -888,6 +888,44 @@ fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {
     assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
 }
 
+/// A change is seen by another client, and then the server crashes before whoever made it has the answer. When the server is back it is
+/// there for everybody, whoever comes first.
+#[test]
+fn what_was_seen_before_a_crash_is_there_after_it() {
+    let mut lost = 0;
+    for seed in cluster::seeds(0, 600) {
+        let mut c = Cluster::new(0);
+        let mut rng = Rng::new(seed);
+        let (a, b) = (c.mount(), c.mount());
+        let (_, fh) = c.create(a, 1, "f").unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let rename =
+            |to: &str| Call::Rename { parent: 1, name: name("f"), new_parent: 1, new_name: name(to), flags: 0 };
+        let renamed = c.send_quietly(a, cred(0), rename("g"));
+        let look = |c: &mut Cluster| {
+            let now = c.now;
+            c.nodes[b].machine.set_param(now, "ldlm.namespaces.*.lru_size", "clear").unwrap();
+            c.send_quietly(b, cred(0), Call::Lookup { parent: 1, name: name("g") })
+        };
+        (0..rng.below(20)).for_each(|_| c.one_step(&mut rng));
+        let first = look(&mut c);
+        for _ in 0..200 {
+            c.lose_answers_to(a);
+            if !c.answered(b, first) {
+                c.one_step(&mut rng);
+            }
+        }
+        let Some(Ok(_)) = c.nodes[b].answers.get(&first) else { continue };
+        lost += u32::from(!c.answered(a, renamed));
+        c.restart("fs-MDT0000");
+        let second = look(&mut c);
+        assert!(c.answer(b, second).is_ok(), "seed {seed}: it was there");
+        assert_eq!(c.answer(a, renamed), Ok(Answer::Done), "seed {seed}");
+    }
+    assert!(lost > 3, "{lost}");
+    assert!(stdx::marks::count("import.resent_in_recovery") > 0 && stdx::marks::count("target.unanswered_first") > 0);
+}
+
 /// A client removes a file that another has open, and both crash that and the server do before the removal is durable. The file is there
 /// again, with all that the other wrote to it.
 #[test]

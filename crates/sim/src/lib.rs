@@ -22,6 +22,8 @@
 //!   of theirs, a request that is sent again. No recovery takes longer than its hard limit and two soft ones.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
 //!   the history at or beyond the last sync; of bytes, those that were synced or that came later.
+//! - What the management target has answered to an administrator is there, whatever crashes, and all follow it
+//!   (`program::configure`).
 //! - At rest, when all clients have left, what the stores hold fits together and nothing is left over ([`rest`]).
 //!   Before that no client holds a lock or a node that nothing needs, and clients and targets agree on how many locks are held.
 //! - Where nothing at all goes wrong, nothing takes longer than two seconds.
@@ -30,9 +32,8 @@
 //!
 //! # What they excuse
 //! Each in the words of a promise, and no more than that:
-//! - *"What a client changed can be seen by others before it is durable"*: beside a crash a call may show a state in which changes that
-//!   the crash undid, and that were done again after it, were done already (`linear`, `Event::glimpses`).
-//! - *"is undone if that client and its server are both lost before it is"*: of a client that died the last changes may be missing that
+//! - *"What a client changed can be seen by others before it is durable, and is undone if that client and its server are both lost before
+//!   it is"*: of a client that died the last changes may be missing that
 //!   no sync covers, if a server had not been told of them or crashed before it had them again. What others were answered on top of
 //!   them stands (`linear::lost`, `program::history`).
 //! - *"Buffered unsynced work of a client that died"*: bytes that it had written last and not synced, and in files that are shared all

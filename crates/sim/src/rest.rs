@@ -3,14 +3,16 @@
 //! All clients unmount; then, within a bound, nothing may be left to do: no
 //! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
 //! of all targets is then final. Nor does a target still hold anything for those who have left: no session, lock, open file, promise of
-//! space or record of an answer. Such a thing would hold up others, or fill memory and store, for ever.
+//! space or record of an answer. Such a thing would hold up others, or fill memory and store, for ever. And what a target says of
+//! its objects, how many there are and what space each takes, is so.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use lfsck::Snapshot;
 use proto::TargetKind;
 use schema::session::{ClientRec, ReplyRec};
-use schema::{DestroyLog, DoomedFile, Moving, Object, Orphan, Record};
+use schema::{DestroyLog, DoomedFile, Inode, Moving, Object, ObjectKey, Orphan, OstState, Record};
 use target::{DataOp, DataResult};
 
 use crate::world::World;
@@ -126,6 +128,7 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     let mut mdt = Snapshot::default();
     let mut osts = Vec::new();
     let servers = world.servers.len();
+    let lands = every_change_lands(world);
     for server in &mut world.servers {
         let snapshot =
             Snapshot::of_engine(&server.engine).map_err(|error| format!("{} cannot be read: {error}", server.name))?;
@@ -148,6 +151,7 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
                 for (key, _) in snapshot.range(&DoomedFile::all()) {
                     wrong.push(format!("{}: a data file is still to be removed: {key:?}", server.name));
                 }
+                wrong.extend(miscounted(server, &snapshot, lands));
                 osts.push((server.name.index.0, snapshot));
             }
         }
@@ -164,6 +168,65 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     let osts: Vec<(u32, &Snapshot)> = osts.iter().map(|(index, snapshot)| (*index, snapshot)).collect();
     wrong.extend(lfsck::check(&mdt, &osts).iter().map(ToString::to_string));
     Ok(wrong)
+}
+
+/// Whether nothing can have left bytes in data files that no record knows of.
+fn every_change_lands(world: &World) -> bool {
+    let counts = &world.faults.counts;
+    let given_up = counts.deaths + counts.power + counts.evictions + counts.partitions + counts.given_up;
+    let never = given_up + counts.io_errors + counts.fills + counts.sites == 0 && !world.plan.liar;
+    never && world.crashes.iter().all(|(_, kind)| *kind != TargetKind::Ost)
+}
+
+/// What an object target says wrongly of its objects.
+fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let objects: Vec<(ObjectKey, Object)> = snapshot
+        .range(&Object::all())
+        .filter_map(|(key, body)| Some((Object::parse_key(key)?, Object::decode_record(body).ok()?)))
+        .collect();
+    let counted = snapshot
+        .range(&OstState::all())
+        .find_map(|(_, body)| OstState::decode_record(body).ok())
+        .map_or(0, |state| state.objects);
+    if counted != objects.len() as u64 {
+        wrong.push(format!("{}: {counted} objects are counted, and there are {}", server.name, objects.len()));
+    }
+    for (key, object) in objects.iter().filter(|_| every_change_lands) {
+        let there = match server.data.run(&DataOp::Stat { file: object.file }) {
+            DataResult::Size(Some((_, blocks))) => blocks,
+            _ => 0,
+        };
+        if object.blocks != there {
+            wrong.push(format!("{}: {key:?} is said to take {} blocks, and takes {there}", server.name, object.blocks));
+        }
+    }
+    wrong
+}
+
+/// Objects have the owner of their file. What a crash, or a write that was on its way, leaves undone harms nobody; so this is for stories
+/// without either.
+pub fn owners(world: &World) -> Result<(), String> {
+    let read = |server: &Server| Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"));
+    let mut files = BTreeMap::new();
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt) {
+        for (_, body) in read(server)?.range(&Inode::all()) {
+            files.extend(Inode::decode_record(body).map(|inode| (inode.fid, (inode.uid, inode.gid))));
+        }
+    }
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Ost) {
+        for (key, body) in read(server)?.range(&Object::all()) {
+            let (Some(key), Ok(object)) = (Object::parse_key(key), Object::decode_record(body)) else { continue };
+            let owner = (object.uid, object.gid);
+            if files.get(&key.fid).is_some_and(|of_file| *of_file != owner) {
+                return Err(format!(
+                    "{}: object {key:?} is of {owner:?}, its file of {:?}",
+                    server.name, files[&key.fid]
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Who still waits for clients. A client has come to every target since the last crash, so every recovery ends.
@@ -196,7 +259,13 @@ fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize) -> Vec<Stri
         TargetKind::Mdt => 0,
         TargetKind::Ost => 1,
     };
-    let limits = [("open_files", 0), ("lock_count", 0), ("tot_granted", 0), ("num_exports", sessions)];
+    let limits = [
+        ("open_files", 0),
+        ("lock_count", 0),
+        ("tot_granted", 0),
+        ("num_exports", sessions),
+        ("num_watchers", sessions),
+    ];
     for (path, value) in server.machine.iter().flat_map(|machine| machine.get_params("**")) {
         for (leaf, limit) in limits {
             if path.rsplit('.').next() == Some(leaf) {

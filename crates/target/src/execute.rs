@@ -293,7 +293,7 @@ impl<S: Service> Target<S> {
             Work::Foresee(_) | Work::Task(_) | Work::Own(_) => {
                 if group.is_some()
                     && self.m.out.wants_transno
-                    && !self.m.is_recovering()
+                    && !self.m.window.replays()
                     && self.m.stage == Stage::Serving
                 {
                     self.m.take_transno(Replay::No);
@@ -499,7 +499,8 @@ impl Machine {
     }
 
     /// Lock requests that their client does not want any more, and that have not come as far as the lock manager: something that they need is
-    /// being loaded. They would begin to wait when that is there.
+    /// being loaded. They do not begin to wait when that is there. But they are executed, as far as that goes: a `flock` that changes its mode
+    /// gives the old lock up, which its client takes for lost.
     pub(crate) fn refuse_enqueues(&mut self, handle: Handle, cookies: &[u64]) {
         if cookies.is_empty() {
             return;
@@ -510,7 +511,7 @@ impl Machine {
             let Work::Request(request) = &op.work else { continue };
             if request.frame.decode::<EnqueueReq>().is_ok_and(|request| cookies.contains(&request.cookie)) {
                 stdx::mark!("target.enqueue_refused_early");
-                op.memo().enqueued = Some(Err(Errno::EINTR));
+                op.memo().unwanted = true;
             }
         }
     }

@@ -91,6 +91,8 @@ pub(crate) struct Machine {
     pub(crate) throttled: VecDeque<Op>,
     /// Requests that wait for the end of recovery.
     pub(crate) deferred: VecDeque<(Handle, Frame)>,
+    /// Changes from before the restart that were never answered, and are done before anybody is served.
+    pub(crate) unanswered: Vec<(Handle, proto::Xid)>,
     /// Tasks to begin.
     pub(crate) tasks: VecDeque<Task>,
     pub(crate) timers: BTreeMap<(Instant, u64), Timer>,
@@ -170,6 +172,7 @@ impl Machine {
             ready: VecDeque::new(),
             throttled: VecDeque::new(),
             deferred: VecDeque::new(),
+            unanswered: Vec::new(),
             tasks: VecDeque::new(),
             timers: BTreeMap::new(),
             next_timer: 0,

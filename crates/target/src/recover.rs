@@ -1,6 +1,7 @@
 //! The recovery window at work; what it decides is in [`rpc::server::Window`].
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use proto::frame::flags;
 use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
@@ -34,6 +35,15 @@ impl<S: Service> Target<S> {
                     self.m.answer_pings(flags::REQ_REPLAY_DONE);
                 }
                 Step::Finish => self.finish_recovery(),
+                Step::Serve => self.recovery_over(),
+            }
+        }
+        if self.m.window.state() == WindowState::Unanswered {
+            let exports = &self.m.exports;
+            self.m.unanswered.retain(|(handle, xid)| exports.is_executing(*handle, *xid));
+            if self.m.unanswered.is_empty() {
+                self.recovery_over();
+                return true;
             }
         }
         // What is open must be open again before a change asks whether it is: also while records for that are loaded.
@@ -84,14 +94,29 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// The new epoch is durable: the target serves.
-    pub(crate) fn recovery_over(&mut self) {
+    /// The new epoch is durable: what clients had sent before the restart and were never answered is done.
+    pub(crate) fn epoch_begun(&mut self) {
         if !self.m.window.is_open() {
             return;
         }
-        stdx::mark!("target.recovered");
-        self.m.window.finished(self.m.now);
         self.m.last_transno = self.m.last_transno.max(Transno::start_of(self.m.header.epoch));
+        self.m.window.epoch_begun(self.m.now);
+        let unanswered = |frame: &Frame| frame.header.has(flags::RESENT) && frame.header.tag.0 != 0;
+        let (first, rest): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut self.m.deferred).into_iter().partition(|(_, frame)| unanswered(frame));
+        self.m.deferred = rest;
+        self.m.unanswered = first.iter().map(|(handle, frame)| (*handle, frame.header.xid)).collect();
+        for (handle, frame) in first {
+            stdx::mark!("target.unanswered_first");
+            self.begin_deferred(handle, frame);
+        }
+    }
+
+    /// The target serves.
+    fn recovery_over(&mut self) {
+        stdx::mark!("target.recovered");
+        self.m.unanswered.clear();
+        self.m.window.finished(self.m.now);
         self.m.exports.recovery_over();
         let status = self.m.window.status();
         let line = format!(

@@ -735,6 +735,19 @@ fn there_are_limits_and_bad_requests() {
     let more = request(file(1), LockMode::Pr, part(0, 1), 4);
     assert_eq!(t.enqueue(A, &more), Enqueued::Refused(Errno::ENOLCK));
     assert_eq!(t.enqueue(A, &record(1, LockMode::Pr, 1, 40, 49, 4)), Enqueued::Refused(Errno::ENOLCK));
+    assert_eq!(t.enqueue(A, &record(7, LockMode::Pr, 1, 40, 49, 4)), Enqueued::Refused(Errno::ENOLCK));
+    assert!(t.locks.granted_on(&text(7)).is_empty());
+    // A flock that changes its mode is given up first, whatever comes of it, and so it needs no room.
+    t.locks.set_settings(Settings { locks_per_export_max: 1, ..Settings::default() });
+    for (mode, cookie) in [(LockMode::Pr, 1), (LockMode::Pw, 2)] {
+        assert!(matches!(t.enqueue(B, &flock(3, mode, 1, cookie)), Enqueued::Granted(_)), "{mode:?}");
+    }
+    assert_eq!(t.enqueue(B, &flock(3, LockMode::Nl, 1, 3)), Enqueued::Unlocked);
+    assert!(matches!(t.enqueue(C, &flock(4, LockMode::Pr, 1, 1)), Enqueued::Granted(_)));
+    t.locks.set_settings(Settings { locks_per_export_max: 0, ..Settings::default() });
+    assert_eq!(t.enqueue(C, &flock(4, LockMode::Pw, 1, 2)), Enqueued::Refused(Errno::ENOLCK));
+    assert!(t.locks.granted_on(&text(4)).is_empty());
+    t.locks.set_settings(Settings { locks_per_export_max: 3, ..Settings::default() });
     assert!(t.locks.try_grant(t.now, A, dir(), LockMode::Pr, 1, 0, 5).is_none());
     assert_eq!(t.enqueue(A, &record(1, LockMode::Nl, 1, 3, 4, 6)), Enqueued::Unlocked, "giving back always works");
     let flock = Policy::Flock(Flock::default());

@@ -762,26 +762,46 @@ fn a_file_that_got_other_objects_gets_the_same_in_a_replay_whatever_moved_beside
     assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::ESTALE));
 }
 
-/// The file is not in memory when the lock is asked for, so the request has not come as far as the queue when it is not wanted any more.
+/// The file is not in memory when locks are asked for, so the requests have not come as far as the queue when one is not wanted any more.
+/// Even so it takes away what a `flock` that changes its mode gives up first: its client counts on nothing else.
 #[test]
 fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
-    let mut w = World::new();
-    let file = w.mknod(Fid::ROOT, "file");
-    w.sync();
-    w.crash();
-    w.reconnect(0);
-    w.recovered(0);
-    let (cookie, end) = (w.cookie(0), u64::MAX);
-    let policy = Some(Policy::Flock(Flock { owner: 1, end, ..Flock::default() }));
-    let resource = Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(file) };
-    let request = EnqueueReq { resource, mode: LockMode::Pw as i32, cookie, policy, ..EnqueueReq::default() };
-    let asked = w.send(0, Opcode::LdlmEnqueue, Tag(0), &request, Bytes::new(), 0);
-    let cancel = CancelReq { handles: Vec::new(), waiting_cookies: vec![cookie] };
-    w.send(0, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
-    let loads = w.loads;
-    let answer = w.wait(0, asked).expect("an answer");
-    assert!(w.loads > loads, "it was in memory");
-    assert_eq!(answer.header.status, -Errno::EINTR.raw());
-    assert_eq!(stdx::marks::count("target.enqueue_refused_early"), 1);
-    w.check();
+    for is_flock in [false, true] {
+        let mut w = World::new();
+        let other = w.connect();
+        let file = w.mknod(Fid::ROOT, "file");
+        w.sync();
+        w.crash();
+        (0..2).for_each(|at| w.reconnect(at));
+        w.all_recovered(&[0, 1]);
+        let request = |w: &mut World, at: usize, mode: LockMode| {
+            let (cookie, owner, end) = (w.cookie(at), 1, u64::MAX);
+            let policy = Some(Policy::Flock(Flock { owner, end, is_flock, ..Flock::default() }));
+            EnqueueReq { resource: Resource::flock(file), mode: mode as i32, cookie, policy, ..EnqueueReq::default() }
+        };
+        let ask =
+            |w: &mut World, at, wanted: &EnqueueReq| w.send(at, Opcode::LdlmEnqueue, Tag(0), wanted, Bytes::new(), 0);
+        let marks = stdx::marks::count("target.enqueue_refused_early");
+        let both = [other, 0].map(|at| {
+            let reads = request(&mut w, at, LockMode::Pr);
+            (at, ask(&mut w, at, &reads))
+        });
+        let writes = request(&mut w, 0, LockMode::Pw);
+        let asked = ask(&mut w, 0, &writes);
+        let cancel = CancelReq { handles: Vec::new(), waiting_cookies: vec![writes.cookie] };
+        w.send(0, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
+        let loads = w.loads;
+        for (at, reads) in both {
+            assert_eq!(w.wait(at, reads).expect("an answer").header.status, 0);
+        }
+        assert!(w.loads > loads, "it was in memory");
+        assert_eq!(w.wait(0, asked).expect("an answer").header.status, -Errno::EINTR.raw());
+        assert_eq!(stdx::marks::count("target.enqueue_refused_early"), marks + 1);
+        // What it had to read stays, unless it was a `flock`.
+        let alone = EnqueueReq { no_wait: true, ..request(&mut w, other, LockMode::Pw) };
+        let asked = ask(&mut w, other, &alone);
+        let status = if is_flock { 0 } else { -Errno::EAGAIN.raw() };
+        assert_eq!(w.wait(other, asked).expect("an answer").header.status, status);
+        w.check();
+    }
 }

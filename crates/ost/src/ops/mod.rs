@@ -85,7 +85,8 @@ pub fn admit(
     Ok(())
 }
 
-/// Begins to change the data of an object, and cuts off bytes behind its end if this request has to.
+/// Begins to change the data of an object, and cuts off bytes behind its end if this request has to. The caller's next step is the
+/// operation on the data file.
 pub fn begin(
     ost: &mut Ost,
     cx: &mut Cx<'_>,
@@ -99,7 +100,7 @@ pub fn begin(
         // The same in each attempt: it is done once, before what others began after it.
         data(cx, DataOp::Truncate { file: flight.file, size: flight.end })?;
     }
-    Ok(flight)
+    Ok(Flight { turn: ost.files.take_turn(op_id(cx, request)), ..flight })
 }
 
 /// Does a data operation; its failure is the request's.
@@ -195,7 +196,10 @@ pub fn finish(
     let unmarked = unborn || old.as_ref().is_some_and(|o| o.instance != cx.instance());
     let mut object = old.unwrap_or_else(|| Object { uid: owner.0, gid: owner.1, ..Object::default() });
     object.file = flight.file;
-    object.blocks = blocks;
+    // Of two that were in flight together the later one may be here first.
+    if ost.files.is_latest(&flight) {
+        object.blocks = blocks;
+    }
     object.instance = cx.instance();
     object.version = cx.transno().0;
     change(&mut object);

@@ -5,11 +5,12 @@ use core::iter::once;
 use core::time::Duration;
 
 use proto::Errno;
+use schema::{Inode, Record as _};
 use stdx::faults::{ONCE, sites};
 
 use super::Act::{
-    Barrier, Begin, Crash, Damage, Die, Do, Evict, Fail, Fails, Fill, Hit, Join, KillPrograms, Left, Mark, Meanwhile,
-    Planned, Power, Set, Shrink, Try, Wait,
+    Barrier, Begin, Crash, Damage, Die, Do, Evict, Fail, Fails, Fill, Free, Hit, Join, KillPrograms, Left, Mark,
+    Meanwhile, Planned, Power, Repair, Set, Shrink, Try, Wait,
 };
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
 use super::{Act, MDT, OST, Story};
@@ -17,6 +18,7 @@ use crate::model::{Op, S_IFREG, Way};
 use crate::plan::Plan;
 use crate::program::draw::pattern;
 use crate::world::net::Node;
+use crate::world::server::RESERVE;
 
 /// All of them.
 pub const STORIES: &[Story] = &[
@@ -102,14 +104,14 @@ fn chmod(at: &str, mode: u32) -> Op {
 }
 
 /// Client 1 has made so many names in a directory that it makes more behind its programs' backs.
-fn leased(at: &str, mode: u32) -> Vec<Act> {
+fn leased(at: &str) -> Vec<Act> {
     let names = (0..4).map(|number| mknod(1, &format!("{at}/first{number}")));
-    once(Do(1, Op::Mkdir { path: path(at), mode })).chain(names).collect()
+    once(mkdir(1, at)).chain(names).collect()
 }
 
 fn behind_synced() -> Vec<Act> {
     let mut acts = vec![Planned(write_back)];
-    acts.extend(leased("d", 0o755));
+    acts.extend(leased("d"));
     acts.extend([
         Do(1, Op::Syncfs),
         SETTLE,
@@ -126,29 +128,28 @@ fn behind_synced() -> Vec<Act> {
 
 fn behind_promised() -> Vec<Act> {
     // The server keeps little in reserve, and promises a part of that when clients come.
-    let mut acts = vec![Planned(write_back), Fill(MDT, Some(16 << 20)), Wait(2_000_000), Crash(MDT)];
-    acts.extend(leased("d", 0o755));
-    acts.extend([Fill(MDT, Some(0)), Wait(2_000_000), Act::Pause(Node::Server(MDT), 300_000)]);
+    let mut acts = vec![Planned(write_back), Fill(MDT, 16 << 20, RESERVE), Wait(2_000_000), Crash(MDT)];
+    acts.extend(leased("d"));
+    acts.extend([Fill(MDT, 0, RESERVE), Wait(2_000_000), Act::Pause(Node::Server(MDT), 300_000)]);
     let count = 300;
     acts.extend((0..count).map(|number| Begin(1, op_mknod(&format!("d/n{number}")))));
     acts.extend((0..count).map(|_| Left));
-    acts.extend([Fill(MDT, None), Wait(3_000_000), mknod(1, "d/last"), stat(0, "d/last")]);
+    acts.extend([Free(MDT), Wait(3_000_000), mknod(1, "d/last"), stat(0, "d/last")]);
     acts
 }
 
 fn behind_refused() -> Vec<Act> {
-    const DAMAGED: u32 = 0o751;
-    let mut acts = vec![Planned(write_back)];
-    acts.extend(leased("d", DAMAGED));
-    // A server that has begun anew reads what it needs from its disk.
+    let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
+    acts.extend(leased("d"));
+    acts.extend([Do(1, Op::Syncfs), SETTLE, Crash(MDT), Wait(500_000), mkdir(0, "other")]);
+    // The server forgets what it has not been asked about for long.
+    acts.extend((0..200).map(|number| mknod(0, &format!("other/{number}"))));
     acts.extend([
-        Do(1, Op::Syncfs),
         SETTLE,
-        Damage(Some(DAMAGED)),
-        Crash(MDT),
+        Damage(MDT, Inode::TABLE),
         mknod(1, "d/f"),
-        Wait(1_000_000),
-        Damage(None),
+        SETTLE,
+        Repair(MDT),
         Meanwhile(op_unlink("d/f")),
         Fails(1, op_mknod("d/g"), Errno::EIO),
         stat(1, "d/f"),
@@ -327,11 +328,11 @@ fn full_at_once() -> Vec<Act> {
         |number| Op::Write { fd: 1, way: Way::Plain, offset: number * PIECE, data: pattern(number, PIECE as usize) };
     let mut acts = vec![open(0, "f", CREATE, 1), Do(0, piece(0)), fsync(0, 1)];
     // There is as much left as was promised to this client, and no more.
-    acts.extend(both.map(|server| Fill(server, Some(12 << 20))));
+    acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));
     acts.push(Wait(2_000_000));
     acts.extend((1..20).map(|number| Try(0, piece(number))));
     acts.push(fsync(0, 1));
-    acts.extend(both.map(|server| Fill(server, None)));
+    acts.extend(both.map(Free));
     acts.extend([Wait(2_000_000), Do(0, piece(1)), fsync(0, 1), close_fd(0, 1)]);
     acts
 }
@@ -455,7 +456,7 @@ fn size_in_doubt() -> Vec<Act> {
     let large = || Op::Write { fd: 2, way: Way::Plain, offset: 1 << 20, data: pattern(3, 18 << 20) };
     let mut acts = vec![Planned(|plan| plan.write_back_after = Duration::from_secs(5))];
     acts.extend([open(0, "f", CREATE, 1), write(0, 1, 0, 200_000), fsync(0, 1), open(0, "f", 2 | DIRECT, 2)]);
-    acts.extend(both.map(|server| Fill(server, Some(12 << 20))));
+    acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));
     acts.extend([
         Wait(2_000_000),
         write(0, 1, FAR, 50_000),
@@ -466,14 +467,14 @@ fn size_in_doubt() -> Vec<Act> {
         Do(1, Op::Read { fd: 3, offset: FAR, length: 100_000 }),
         close_fd(1, 3),
     ]);
-    acts.extend(both.map(|server| Fill(server, None)));
+    acts.extend(both.map(Free));
     acts.extend([Wait(2_000_000), fsync(0, 1), close_fd(0, 1), close_fd(0, 2), stat(1, "f")]);
     acts
 }
 
 fn removed() -> Vec<Act> {
     let mut acts = vec![Planned(write_back), mkdir(0, "c")];
-    acts.extend(leased("d", 0o755));
+    acts.extend(leased("d"));
     for (client, dir, left) in [(0, "c", "3"), (1, "d", "7")] {
         let at = |number: u32| format!("{dir}/n{number}");
         acts.extend((0..40).map(|number| mknod(client, &at(number))));

@@ -6,13 +6,23 @@
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
 //! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss,
-//! [`caches`] those about what a client keeps.
+//! [`caches`] those about what a client keeps. [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
+//! [`locks`] about locks, [`sessions`] about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions. In a
+//! story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
 mod caches;
+mod configured;
+mod locks;
+mod metadata;
 mod numbered;
+mod objects;
+mod peers;
 mod places;
+pub mod raw;
+mod sessions;
+mod small;
 mod stories;
 
 use core::cell::RefCell;
@@ -39,7 +49,20 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES.iter().chain(places::STORIES).chain(caches::STORIES).chain(numbered::STORIES)
+    let all = [
+        stories::STORIES,
+        places::STORIES,
+        caches::STORIES,
+        metadata::STORIES,
+        small::STORIES,
+        locks::STORIES,
+        sessions::STORIES,
+        numbered::STORIES,
+        configured::STORIES,
+        objects::STORIES,
+        peers::STORIES,
+    ];
+    all.into_iter().flatten()
 }
 
 /// The management target, the metadata target, the first object target.
@@ -64,8 +87,8 @@ pub enum Act {
     Left,
     /// A call of a user who is not the superuser.
     As(usize, Op),
-    /// A call that fails so, and has changed nothing.
-    Fails(usize, Op, Errno),
+    /// A call that would be in order fails with this all the same, and changes nothing.
+    Refused(usize, Op, Errno),
     /// A call that may fail, or write less than was asked for. Otherwise it gives what it should.
     Try(usize, Op),
     /// This has happened, and no call says so.
@@ -74,10 +97,6 @@ pub enum Act {
     KillPrograms(usize),
     /// The kernel of a client keeps nothing that no program uses.
     Shrink(usize),
-    /// The metadata target cannot read its record of a directory with this mode; `None`: it can again.
-    Damage(Option<u32>),
-    /// Others fill a server's disk but for so many bytes; `None`: they free it. The server learns of it in its own time.
-    Fill(usize, Option<u64>),
     /// A server gives up a client.
     Evict(usize, usize),
     /// Time is measured from here on.
@@ -90,6 +109,8 @@ pub enum Act {
     Waiting(usize),
     /// Steps count from here on.
     Arm,
+    /// A further client comes, the third or a later one: it makes changes behind its programs' backs.
+    Mount,
     /// A client dies.
     Die(usize),
     /// A client unmounts, and has gone when the next act begins.
@@ -106,6 +127,14 @@ pub enum Act {
     Crash(usize),
     /// The same, and what was written and not synced is lost, too.
     Power(usize),
+    /// Others take all of a server's disk but so many bytes, and so many that its store keeps in reserve.
+    Fill(usize, u64, u64),
+    /// And no longer.
+    Free(usize),
+    /// The records of a table of a server cannot be read.
+    Damage(usize, u8),
+    /// And can be again.
+    Repair(usize),
     /// A node stands still for so many microseconds.
     Pause(Node, u64),
     /// A parameter is set.
@@ -116,6 +145,22 @@ pub enum Act {
     Expect(Node, &'static str, String),
     /// A parameter does not have this in it.
     Lack(Node, &'static str, String),
+    /// Whatever else can be asked of the world.
+    Ask(Command),
+    /// Peers act that are no clients.
+    Raw(fn(raw::Hand) -> raw::Doing),
+    /// A call fails with this.
+    Fails(usize, Op, Errno),
+    /// A site of a node is armed: `fail_loc` and `fail_val`.
+    Site(Node, u32, u32),
+    /// A server's disk takes so many microseconds longer.
+    Slow(usize, u64),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// A node's log has so many lines with this in it.
+    Said(Node, &'static str, usize),
 }
 
 /// A story and the faults that strike in it.
@@ -175,6 +220,12 @@ impl Story {
         Ok(told)
     }
 
+    /// Prints every line of it, told without a fault.
+    pub fn print(&self) {
+        let (.., failure, _) = self.run(None, Keep::Print);
+        println!("{failure:?}");
+    }
+
     /// Whether the fault struck.
     fn once(&self, trap: Option<(Strike, u64)>, told: &mut Told) -> Result<bool, Box<Wrong>> {
         let (sprung, events, failure, _) = self.run(trap, Keep::Nothing);
@@ -227,10 +278,15 @@ impl Telling<'_> {
         self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
+        self.world.administrator.programs = setting.mounts.clone();
+        let hand = raw::Hand::of(self.world);
+        self.world.raw.expect_lies();
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
+            let hand = raw::Hand { kernels: setting.mounts.living(), base: place.clone(), ..hand };
             let mut actor = Actor {
+                hand,
                 kernels: setting.mounts.living(),
                 setting: setting.clone(),
                 model: Model::new(0, 0, 0o755, When::at(0)),
@@ -251,7 +307,8 @@ impl Telling<'_> {
         self.check(base, model)?;
         self.world.run(self.world.now + SETTLES, |_| false)?;
         rest::agree_on_locks(self.world)?;
-        rest::check(self.world)
+        rest::check(self.world)?;
+        if self.world.servers.iter().all(|server| server.life == 1) { rest::owners(self.world) } else { Ok(()) }
     }
 
     fn check(&mut self, base: Vec<Bytes>, model: Model) -> Result<(), String> {
@@ -279,6 +336,7 @@ impl Telling<'_> {
 
 /// Who plays the acts.
 struct Actor {
+    hand: raw::Hand,
     setting: Setting,
     kernels: Vec<Kernel>,
     model: Model,
@@ -314,6 +372,7 @@ impl Actor {
         for act in acts {
             self.act(act).await?;
         }
+        self.hand.leave().await;
         self.setting.sched.command(Command::Disarm);
         Ok(())
     }
@@ -341,17 +400,43 @@ impl Actor {
             Act::Barrier(server) => sched.command(Command::Barrier(server)),
             Act::Crash(server) => sched.command(Command::Crash(server)),
             Act::Power(server) => sched.command(Command::Power(server)),
+            Act::Fill(server, leaves, reserve) => sched.command(Command::Fill(server, Some((leaves, reserve)))),
+            Act::Free(server) => sched.command(Command::Fill(server, None)),
+            Act::Damage(server, table) => sched.command(Command::Damage(server, Some(table))),
+            Act::Repair(server) => sched.command(Command::Damage(server, None)),
             Act::Pause(node, us) => sched.command(Command::Pause(node, Duration::from_micros(us))),
             Act::Set(node, name, value) => sched.command(Command::Set(node, name, value, Ok(()))),
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
+            Act::Ask(command) => sched.command(command),
+            Act::Raw(part) => part(self.hand.clone()).await?,
+            Act::Fails(client, op, errno) => {
+                let kernel = self.kernels[client].clone();
+                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = hands.perform(&op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
+            Act::Site(node, loc, val) => sched.command(Command::Site(node, loc, val)),
+            Act::Slow(server, us) => sched.command(Command::Slow(server, Duration::from_micros(us))),
+            Act::FailSync(server) => sched.command(Command::FailSync(server)),
+            Act::Replace(server) => sched.command(Command::Replace(server)),
+            Act::Said(node, text, times) => sched.command(Command::Said(node, text, times)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));
                 while !sched.has_left(client) {
                     sched.sleep(Duration::from_millis(1)).await;
                 }
+            }
+            Act::Mount => {
+                sched.command(Command::Mount);
+                while self.kernels.len() == self.setting.mounts.count() {
+                    sched.sleep(Duration::from_millis(1)).await;
+                }
+                self.kernels.extend(self.setting.mounts.living().pop());
             }
             Act::Die(client) => {
                 sched.command(Command::Kill(client));
@@ -378,15 +463,9 @@ impl Actor {
                     return Err(format!("{took:?} have passed, and should take at most {us} microseconds"));
                 }
             }
-            Act::Fails(client, op, errno) => {
-                let result = self.perform(client, &op, &root()).await;
-                if result != Err(Fail::Errno(errno)) {
-                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
-                }
-            }
             Act::Try(client, mut op) => {
                 let from = sched.wall_ns();
-                let result = self.perform(client, &op, &root()).await;
+                let result = self.made(client, &op, &root()).await;
                 if let (Op::Write { data, .. }, Ok(Got::Written(count))) = (&mut op, &result) {
                     data.truncate(*count as usize);
                 }
@@ -402,10 +481,14 @@ impl Actor {
             }
             Act::KillPrograms(client) => sched.kill_programs(client),
             Act::Shrink(client) => self.kernels[client].forget_all(),
-            Act::Damage(mode) => sched.command(Command::Damage(mode)),
-            Act::Fill(server, left) => sched.command(Command::Fill(server, left)),
             Act::Do(client, op) => self.call(client, &op, &root()).await?,
             Act::As(client, op) => self.call(client, &op, &user()).await?,
+            Act::Refused(client, op, errno) => {
+                let result = self.made(client, &op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
             Act::Begin(client, op) => {
                 sched.note(|| format!("client {client} begins: {}", op.show()));
                 let kernel = self.kernels[client].clone();
@@ -434,16 +517,16 @@ impl Actor {
     }
 
     async fn call(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<(), String> {
-        let from = self.setting.sched.wall_ns();
-        let result = self.perform(client, op, cred).await;
-        self.compare(op, cred, When { from, to: self.setting.sched.wall_ns() }, result)
+        let sched = self.setting.sched.clone();
+        let from = sched.wall_ns();
+        let result = self.made(client, op, cred).await;
+        self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
     }
 
-    async fn perform(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Got, Fail> {
+    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Got, Fail> {
         self.setting.sched.note(|| format!("client {client}: {}", op.show()));
         let kernel = self.kernels[client].clone();
-        let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
-        hands.perform(op, cred).await
+        Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
     }
 
     /// The first call that was begun, when it has ended.

@@ -32,7 +32,7 @@ impl World {
             Happening::Load { server, life, load } => {
                 if self.lives(Node::Server(server), life) {
                     let done = load.run(&self.servers[server].engine);
-                    let delay = self.plan.load.draw(&mut self.rng);
+                    let delay = self.plan.load.draw(&mut self.rng) + self.servers[server].slow;
                     self.after(delay, Happening::Loaded { server, life, done });
                 }
             }
@@ -51,7 +51,10 @@ impl World {
             }
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
-                    None => Event::Committed { group },
+                    None => {
+                        self.tell_space(server, life);
+                        Event::Committed { group }
+                    }
                     Some(error @ store::EngineError::Full { .. }) => {
                         Event::CommitDelayed { group, reason: error.to_string() }
                     }
@@ -62,7 +65,15 @@ impl World {
             Happening::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
                     let forgets = self.canary == Canary::ForgetSyncs && matches!(op, DataOp::Sync { .. });
-                    let mut result = if forgets { DataResult::Done } else { self.servers[server].data.run(&op) };
+                    let own = &mut self.servers[server];
+                    let mut result = match () {
+                        () if forgets => DataResult::Done,
+                        () if matches!(op, DataOp::Sync { .. }) && core::mem::take(&mut own.sync_fails) => {
+                            own.disk_failed = true;
+                            DataResult::Failed(Errno::EIO)
+                        }
+                        () => own.change_data(&op),
+                    };
                     if let (
                         Canary::DropWhenFull,
                         DataOp::Write { offset, data, .. },
@@ -170,13 +181,14 @@ impl World {
             Node::Server(server) => self.servers[server].machine.is_some() && self.servers[server].life == life,
             Node::Client(client) => self.mounts[client].machine.is_some(),
             Node::Liar => self.liar.as_ref().is_some_and(|liar| liar.works),
+            Node::Raw => true,
         }
     }
 
     pub(super) fn life_of(&self, node: Node) -> u32 {
         match node {
             Node::Server(server) => self.servers[server].life,
-            Node::Client(_) | Node::Liar => 0,
+            Node::Client(_) | Node::Liar | Node::Raw => 0,
         }
     }
 
@@ -217,9 +229,7 @@ impl World {
         let space = space(&self.servers[server]);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::WallClock(wall));
-            if let Some(space) = space {
-                machine.handle(now, Event::Space(space));
-            }
+            space.for_each(|event| machine.handle(now, event));
         }
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Server(server), life });
         self.pump(Node::Server(server));
@@ -235,14 +245,12 @@ impl World {
                 let space = space(&self.servers[server]);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::WallClock(wall));
-                    if let Some(space) = space {
-                        machine.handle(now, Event::Space(space));
-                    }
+                    space.for_each(|event| machine.handle(now, event));
                 }
                 self.limit_liar(server);
             }
             Node::Client(client) => self.tell_wall_clock(client),
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
         self.after(Duration::from_secs(1), Happening::Second { node, life });
         self.pump(node);
@@ -271,7 +279,7 @@ impl World {
                     machine.handle(now, capi::Event::Tick);
                 }
             }
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
         self.trace.note(self.now, &[13, serial], || format!("{node:?} tick"));
         self.pump(node);
@@ -305,7 +313,7 @@ impl World {
                     (own.timer, own.timer_serial) = (deadline, serial);
                 }
             }
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
     }
 
@@ -328,8 +336,8 @@ impl World {
             Effect::Send { conn, frame } => self.send(node, conn.0, frame),
             Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
-                    self.hang_up(conn, side);
-                    self.push(self.now, Happening::Closed { conn, side });
+                    let deaf = self.hang_up(conn, side);
+                    self.push(deaf, Happening::Closed { conn, side });
                 }
             }
             Effect::Dial { conn, nids } => self.dial(node, conn.0, &nids),
@@ -340,7 +348,7 @@ impl World {
             Effect::Commit(_) if self.servers[server].withheld => {}
             Effect::Commit(group) => {
                 let delay = self.plan.commit.draw(&mut self.rng);
-                let at = (self.now + delay / 2).max(self.servers[server].committing);
+                let at = (self.now + delay / 2 + self.servers[server].slow).max(self.servers[server].committing);
                 self.servers[server].committing = at;
                 self.push(at, Happening::Commit { server, life, group });
             }
@@ -350,6 +358,11 @@ impl World {
                 let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
+                if !own.slow.is_zero() {
+                    // One after another.
+                    own.slow_until = own.slow_until.max(self.now) + own.slow;
+                    at = at.max(own.slow_until);
+                }
                 for file in op.files() {
                     at = at.max(own.busy.get(file).copied().unwrap_or(Instant::ZERO) + Duration::from_nanos(1));
                 }
@@ -364,13 +377,14 @@ impl World {
             }
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
-                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
+                self.note_said(node, &line);
+                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to, or a story is about that.
                 self.judge_eviction(server, &line);
                 self.hear_of_eviction(server, &line);
                 if line.starts_with("recovery is over") {
                     self.recovered.push((self.now, self.servers[server].name.kind));
                 }
-                if line.contains("older copy") && !line.contains("liar (") {
+                if line.contains("older copy") && !line.contains("liar (") && !self.raw.may_lie() {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
                 if level == LogLevel::Error {
@@ -435,10 +449,7 @@ impl World {
             capi::Effect::Send { conn, frame } => self.send(node, conn.0, frame),
             capi::Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
-                    self.hang_up(conn, side);
-                    // What its host had read by then may still come.
-                    let deaf = self.now + Duration::from_nanos(self.rng.below(40_000));
-                    self.net.end(conn, side).dead_from = Some(deaf);
+                    let deaf = self.hang_up(conn, side);
                     self.push(deaf, Happening::Deaf { conn, side });
                 }
             }
@@ -481,6 +492,7 @@ impl World {
             capi::Effect::Jobs(_) => {}
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
+                self.note_said(node, &line);
                 self.hear_of_loss(&line);
                 self.hear_that_evicted(client, &line);
             }
@@ -533,8 +545,13 @@ impl World {
         self.net.opened(conn, 1);
         self.trace
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
-        let from = self.net.get(conn).ends[0].node;
-        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true, ours: from != Node::Liar };
+        let dialler = &self.net.get(conn).ends[0];
+        let ours = match dialler.node {
+            Node::Server(_) | Node::Client(_) => true,
+            Node::Liar => false,
+            Node::Raw => self.raw.is_trusted(dialler.number),
+        };
+        let peer = Peer { address: format!("{:?}:{conn}", dialler.node), uid: Some(0), local: true, ours };
         let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });
@@ -563,6 +580,7 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_dialled(end.number),
+            Node::Raw => self.raw_dialled(end.number),
         }
     }
 
@@ -580,12 +598,16 @@ impl World {
                 self.reach_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
             }
             Node::Liar => self.liar_closed(number),
+            Node::Raw => self.raw_closed(number),
         }
     }
 
     pub(super) fn send(&mut self, node: Node, number: u64, frame: Frame) {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
+        if self.net.get(conn).ends[from].hung_up {
+            return;
+        }
         let to = self.net.get(conn).ends[side].node;
         if self.plan.seed.is_multiple_of(wire::SEEDS)
             && let Err(what) = wire::through(&frame)
@@ -651,11 +673,16 @@ impl World {
         self.trace.note(self.now, &[21, conn as u64, side as u64, frame_word(&frame)], || {
             format!("{from:?} -> {:?} ({conn}): {}", end.node, frame_line(&frame))
         });
-        let lied = from == Node::Liar || end.node == Node::Liar;
-        if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
+        let by_hand = [from, end.node].iter().any(|node| matches!(node, Node::Liar | Node::Raw));
+        if !by_hand
+            && !end.hung_up
+            && let Err(what) = self.spy.arrives(conn, from, end.node, &frame)
+        {
             self.fail(what);
         }
-        self.note_greeting(from, end.node, &frame);
+        if !end.hung_up {
+            self.note_greeting(from, end.node, &frame);
+        }
         match end.node {
             Node::Server(server) => {
                 let (now, header) = (self.time_of(end.node), frame.header);
@@ -669,6 +696,7 @@ impl World {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
             }
             Node::Liar => self.liar_hears(end.number, &frame),
+            Node::Raw => self.raw_hears(end.number, frame),
         }
     }
 
@@ -694,6 +722,7 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_closed(end.number),
+            Node::Raw => self.raw_closed(end.number),
         }
     }
 

@@ -39,6 +39,7 @@ pub fn forget(world: &mut World) -> Result<(), String> {
         world.mounts[client].kernel.forget_all();
     }
     world.run(world.now + STEP, |_| false)?;
+    agree_on_locks(world)?;
     for &client in &living {
         world.set_of(Node::Client(client), "ldlm.namespaces.*.lru_size", "clear");
         world.set_of(Node::Client(client), "llite.*.max_nodes", &NODES_LEAST.to_string());
@@ -56,6 +57,43 @@ pub fn forget(world: &mut World) -> Result<(), String> {
             if value.parse().is_ok_and(|nodes: usize| nodes > NODES_LEAST) {
                 return Err(format!("nobody needs a node, and {path} of client {client} is {value}"));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing happens: so the clients that are there have the locks that the targets say, and no more. One that a client takes for held is what
+/// its cache rests on; one that a target takes for held keeps others waiting.
+pub fn agree_on_locks(world: &World) -> Result<(), String> {
+    // Record locks are counted by the targets alone.
+    if world.plan.groups > 1 {
+        return Ok(());
+    }
+    let living: Vec<usize> = (0..world.mounts.len())
+        .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
+        .collect();
+    let here: Vec<String> = living.iter().map(|client| format!("client {client}")).collect();
+    let number = |value: &str| value.trim().parse::<u64>().unwrap_or(0);
+    for server in &world.servers {
+        let name = server.name.to_string();
+        // Who died or leaves, or lies, may still be there.
+        let known = server.machine.iter().flat_map(|machine| machine.get_params("*.*.exports.*.description"));
+        if known.into_iter().any(|(_, who)| !who.starts_with("simfs-") && !here.contains(&who)) {
+            continue;
+        }
+        let told = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
+        let told: u64 = told.map(|(_, value)| number(&value)).sum();
+        if server.machine.is_none() || !server.serving {
+            continue;
+        }
+        let of_client = |client: &usize| -> u64 {
+            let machine = world.mounts[*client].machine.iter();
+            let all = machine.flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
+            all.filter(|(path, _)| path.contains(&format!(".{name}-"))).map(|(_, value)| number(&value)).sum()
+        };
+        let held: u64 = living.iter().map(of_client).sum();
+        if told != held {
+            return Err(format!("{name} says that {told} locks are held, and its clients hold {held}"));
         }
     }
     Ok(())

@@ -377,7 +377,7 @@ impl<'w> Run<'w> {
         self.judge_calls(leave_max(&self.world.plan))?;
         let first_death = self.world.sched.first_death();
         for group in &self.writers {
-            group.check(first_death, &self.world.sched.losses())?;
+            group.check(first_death, &self.world.sched.losses(), !self.world.sched.has_clocks())?;
         }
         for group in &self.groups {
             let verdict = group.check(&self.world.sched, &self.world.crashes, &self.world.recovered)?;

@@ -277,6 +277,13 @@ impl Sched {
         waits
     }
 
+    /// Programs that wait for a client get a signal that ends them.
+    pub fn kill_programs(&self, client: usize) {
+        let mut state = self.state.borrow_mut();
+        let wait: Vec<u64> = state.waiting.iter().filter(|(_, (_, at, _))| *at == client).map(|(id, _)| *id).collect();
+        state.interrupts.extend(wait.into_iter().map(|id| (client, id, true)));
+    }
+
     /// Whether a call has no answer yet.
     pub fn waits(&self, id: u64) -> bool {
         self.state.borrow().waiting.contains_key(&id)

@@ -40,6 +40,33 @@ const PLACES: &[&str] = &[
     "handed-over",
 ];
 
+const CACHES: &[&str] = &[
+    "behind-synced",
+    "behind-promised",
+    "behind-refused",
+    "open-here",
+    "closed-here",
+    "opened-meanwhile",
+    "given-up-attributes",
+    "undone-seen",
+    "written-while-synced",
+    "lost-bytes",
+    "full-at-once",
+    "overwritten-ahead",
+    "size-in-doubt",
+    "killed-rename",
+    "cut-small",
+    "undone-open",
+    "removed",
+    "thinned",
+    "rebuilt",
+];
+
+#[test]
+fn what_clients_keep_is_right() {
+    tell(CACHES);
+}
+
 const SESSIONS: &[&str] = &[
     "replays",
     "late-crash",
@@ -220,8 +247,9 @@ fn a_metadata_target_keeps_its_rules() {
 
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED, BY_HAND, LOCKS, METADATA, SESSIONS, DISKS, PEERS]
-        .concat();
+    let known =
+        [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED, BY_HAND, LOCKS, METADATA, SESSIONS, DISKS, PEERS]
+            .concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

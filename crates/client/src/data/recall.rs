@@ -243,7 +243,7 @@ pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
         return None;
     }
     let object = file.object(key)?;
-    if object.locks.is_empty() || !object.size_exact {
+    if object.locks.is_empty() {
         return None;
     }
     Some(Lvb { size: object.size_floor(), ..object.lvb() })

@@ -551,6 +551,39 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     assert!(stdx::marks::count("dlm.glimpse.too-old") > 0);
 }
 
+/// A writer has two locks, and is asked by the one that reaches further. That goes before it has answered.
+#[test]
+fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
+    let mut t = Target::new();
+    let lvb = |size| Lvb { size, ..Lvb::default() };
+    for (cookie, (export, start)) in (1..).zip([(B, 100), (A, 0), (A, 200)]) {
+        let mut req = request(file(1), LockMode::Pw, part(start, start + 99), cookie);
+        req.granted_handle = 7;
+        assert!(matches!(t.enqueue(export, &req), Enqueued::Granted(_)));
+    }
+    t.events();
+    let ask = |t: &mut Target| t.locks.glimpse(t.now, WaiterId(60), file(1), C, 7);
+    let asked = |t: &mut Target| -> Vec<proto::msg::GlCallback> {
+        let glimpse = |event| if let LockEvent::Glimpse { callback, .. } = event { Some(callback) } else { None };
+        t.events().into_iter().filter_map(glimpse).collect()
+    };
+    let reply = |to: &proto::msg::GlCallback, size| GlReply {
+        handle: to.handle,
+        serial: to.serial,
+        lvb: Some(lvb(size)),
+        ..GlReply::default()
+    };
+    assert_eq!(ask(&mut t), Glimpsed::Waiting);
+    let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
+    t.locks.glimpse_reply(t.now, B, &reply(of_b, 150));
+    t.cancel(A, of_a.handle);
+    assert_eq!(ask(&mut t), Glimpsed::Waiting);
+    let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
+    t.locks.glimpse_reply(t.now, B, &reply(of_b, 150));
+    t.locks.glimpse_reply(t.now, A, &reply(of_a, 50));
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(150), lvb(50)]));
+}
+
 #[test]
 fn a_holder_that_goes_on_to_read_lets_others_read_and_is_not_asked_again() {
     let mut t = Target::new();

@@ -505,10 +505,11 @@ impl Process {
             return;
         }
         let first = lost.iter().map(|part| part.start).min().unwrap_or(0);
+        let least = || first.min(self.model.least_size(id, lost));
         let (start, appended) = match op {
-            Op::Write { data, .. } if self.model.appends_to(op) == Some(id) => {
-                (first.min(self.model.least_size(id, lost)), data.clone())
-            }
+            // What goes through a mapping ends where the file does.
+            Op::Write { way: Way::Mapped, .. } => (least(), Bytes::new()),
+            Op::Write { data, .. } if self.model.appends_to(op) == Some(id) => (least(), data.clone()),
             _ => (first, Bytes::new()),
         };
         *self.beside.borrow_mut() = Some(Beside { id, part: start..u64::MAX, appended });

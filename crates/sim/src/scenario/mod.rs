@@ -5,13 +5,14 @@
 //! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
-//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
-//! [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
+//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss,
+//! [`caches`] those about what a client keeps. [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
 //! [`locks`] about locks, [`sessions`] about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions. In a
 //! story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
+mod caches;
 mod configured;
 mod locks;
 mod metadata;
@@ -35,7 +36,7 @@ use stdx::faults::FAILED;
 use stdx::{Faults, Instant};
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Instead, Model, Op, Path, When, differs};
+use crate::model::{Got, Instead, Model, Op, Path, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
 use crate::program::{Mounts, Setting, Watcher, name, root, user, verify};
@@ -51,6 +52,7 @@ pub fn stories() -> impl Iterator<Item = &'static Story> {
     let all = [
         stories::STORIES,
         places::STORIES,
+        caches::STORIES,
         metadata::STORIES,
         small::STORIES,
         locks::STORIES,
@@ -73,6 +75,8 @@ pub const OST: usize = 2;
 /// One thing that happens.
 #[derive(Clone, Debug)]
 pub enum Act {
+    /// The world is so from its beginning.
+    Planned(fn(&mut Plan)),
     /// A call through a client.
     Do(usize, Op),
     /// A call that nobody waits for until [`Act::Join`].
@@ -85,6 +89,14 @@ pub enum Act {
     As(usize, Op),
     /// A call that would be in order fails with this all the same, and changes nothing.
     Refused(usize, Op, Errno),
+    /// A call that may fail, or write less than was asked for. Otherwise it gives what it should.
+    Try(usize, Op),
+    /// This has happened, and no call says so.
+    Meanwhile(Op),
+    /// Programs that wait for a client are killed.
+    KillPrograms(usize),
+    /// The kernel of a client keeps nothing that no program uses.
+    Shrink(usize),
     /// A server gives up a client.
     Evict(usize, usize),
     /// Time is measured from here on.
@@ -183,6 +195,8 @@ pub struct Wrong {
     pub lines: Vec<String>,
 }
 
+/// What is on its way has arrived after this.
+const SETTLES: Duration = Duration::from_secs(5);
 /// More steps than any story has.
 const STEPS_MAX: u64 = 3_000;
 /// An act, or the check, takes no longer, whatever strikes.
@@ -227,10 +241,17 @@ impl Story {
     }
 
     fn run(&self, trap: Option<(Strike, u64)>, keep: Keep) -> (bool, u64, Option<String>, Vec<String>) {
-        let mut world = World::new(Plan::still(trap.map_or(0, |(_, step)| step)), keep);
+        let acts = (self.acts)();
+        let mut plan = Plan::still(trap.map_or(0, |(_, step)| step));
+        for act in &acts {
+            if let Act::Planned(change) = act {
+                change(&mut plan);
+            }
+        }
+        let mut world = World::new(plan, keep);
         world.servers.iter_mut().for_each(|server| server.faults = Faults::allowed(1));
         world.trap = trap.map(|(strike, step)| Trap::new(strike, step));
-        let failure = Telling { world: &mut world }.all((self.acts)()).err();
+        let failure = Telling { world: &mut world }.all(acts).err();
         let sprung = world.trap.is_some_and(|trap| trap.sprung);
         let lines = world.trace.lines().map(str::to_owned).collect();
         world.sched.clear();
@@ -284,6 +305,8 @@ impl Telling<'_> {
         self.bounded("the story does not end", |world| world.sched.is_idle())?;
         let Some(model) = model.borrow_mut().take() else { return Err("the story has no end".to_owned()) };
         self.check(base, model)?;
+        self.world.run(self.world.now + SETTLES, |_| false)?;
+        rest::agree_on_locks(self.world)?;
         rest::check(self.world)?;
         if self.world.servers.iter().all(|server| server.life == 1) { rest::owners(self.world) } else { Ok(()) }
     }
@@ -334,7 +357,7 @@ struct Begun {
 }
 
 /// When a call ended, and how.
-type Outcome = (i64, Result<crate::model::Got, Fail>);
+type Outcome = (i64, Result<Got, Fail>);
 
 impl Actor {
     async fn play(&mut self, acts: Vec<Act>) -> Result<(), String> {
@@ -357,6 +380,7 @@ impl Actor {
     async fn act(&mut self, act: Act) -> Result<(), String> {
         let sched = self.setting.sched.clone();
         match act {
+            Act::Planned(_) => {}
             Act::Arm => sched.command(Command::Arm),
             Act::Fail(server, loc) => {
                 sched.note(|| format!("fail_loc={loc:#x} on server {server}"));
@@ -439,6 +463,24 @@ impl Actor {
                     return Err(format!("{took:?} have passed, and should take at most {us} microseconds"));
                 }
             }
+            Act::Try(client, mut op) => {
+                let from = sched.wall_ns();
+                let result = self.made(client, &op, &root()).await;
+                if let (Op::Write { data, .. }, Ok(Got::Written(count))) = (&mut op, &result) {
+                    data.truncate(*count as usize);
+                }
+                if !matches!(result, Err(Fail::Errno(_))) {
+                    self.compare(&op, &root(), When { from, to: sched.wall_ns() }, result)?;
+                }
+            }
+            Act::Meanwhile(op) => {
+                let now = sched.wall_ns();
+                if let Err(errno) = self.model.apply(&op, &root(), When { from: self.marked_wall, to: now }) {
+                    return Err(format!("{} cannot have happened: {}", op.show(), errno.name()));
+                }
+            }
+            Act::KillPrograms(client) => sched.kill_programs(client),
+            Act::Shrink(client) => self.kernels[client].forget_all(),
             Act::Do(client, op) => self.call(client, &op, &root()).await?,
             Act::As(client, op) => self.call(client, &op, &user()).await?,
             Act::Refused(client, op, errno) => {
@@ -481,7 +523,7 @@ impl Actor {
         self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
     }
 
-    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<crate::model::Got, Fail> {
+    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Got, Fail> {
         self.setting.sched.note(|| format!("client {client}: {}", op.show()));
         let kernel = self.kernels[client].clone();
         Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
@@ -498,13 +540,7 @@ impl Actor {
         Ok((begun, ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)))))
     }
 
-    fn compare(
-        &mut self,
-        op: &Op,
-        cred: &Cred,
-        when: When,
-        result: Result<crate::model::Got, Fail>,
-    ) -> Result<(), String> {
+    fn compare(&mut self, op: &Op, cred: &Cred, when: When, result: Result<Got, Fail>) -> Result<(), String> {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),

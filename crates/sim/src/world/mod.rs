@@ -9,6 +9,7 @@
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
 pub mod acts;
+mod canaries;
 mod clocks;
 mod effects;
 pub mod faults;

@@ -55,7 +55,7 @@ impl Wires {
     pub fn add(&self, server: usize) -> usize {
         let lines = &mut self.inner.borrow_mut().lines;
         let place = lines.len();
-        let session = Session::new(server, 0x0bad_cafe << 64 | place as u128 + 1);
+        let session = Session::new(server, (0x0bad_cafe << 64) | (place as u128 + 1));
         lines.push(Line { session, dials: false, trusted: true, heard: VecDeque::new() });
         place
     }

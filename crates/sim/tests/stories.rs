@@ -157,6 +157,8 @@ const BY_HAND: &[&str] = &[
     "first-writes",
     "promised-space",
     "grants",
+    "full-disks",
+    "full-disks-restarted",
 ];
 
 #[test]

@@ -82,7 +82,7 @@ const SESSIONS: &[&str] = &[
     "long-away",
     "reopened",
 ];
-const DISKS: &[&str] = &["destroyed", "sync-fails", "slow-commits", "slow-writer", "full", "replaced"];
+const DISKS: &[&str] = &["destroys-lost", "sync-fails", "slow-commits", "slow-disk-writer", "full", "replaced"];
 const PEERS: &[&str] = &[
     "session-of-another",
     "read-only-session",

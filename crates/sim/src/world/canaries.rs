@@ -4,11 +4,28 @@ use core::time::Duration;
 
 use client::api as capi;
 use proto::Frame;
+use schema::Record as _;
+use store::Engine as _;
 
 use super::net::Node;
 use super::{Canary, Happening, World};
 
 impl World {
+    /// A canary: now and then the mode of an inode stays on the disk what it was.
+    pub(super) fn forget_mode(&mut self, server: usize, key: &store::Key, value: &mut Option<store::Value>) {
+        let formats = schema::formats();
+        let decode = |sealed: &store::Value| schema::Inode::decode_record(&formats.open(key, sealed).ok()?).ok();
+        if schema::Inode::parse_key(key).is_some()
+            && let Some(sealed) = value
+            && let Ok(Some(old)) = self.servers[server].engine.get(key)
+            && let (Some(mut inode), Some(old)) = (decode(sealed), decode(&old))
+            && self.rng.chance(1, 2)
+        {
+            inode.mode = old.mode;
+            *sealed = formats.seal(key, &inode.encode_record());
+        }
+    }
+
     /// A canary: some changes are answered by the world itself.
     pub(super) fn swallow(&mut self, conn: usize, side: usize, frame: &Frame) -> bool {
         use proto::frame::flags;

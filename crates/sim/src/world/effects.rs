@@ -4,9 +4,7 @@ use core::time::Duration;
 
 use client::api as capi;
 use proto::{Errno, Frame};
-use schema::Record as _;
 use stdx::Instant;
-use store::Engine as _;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
@@ -424,21 +422,6 @@ impl World {
                 let failed = Some(error);
                 self.push(self.now, Happening::Committed { server, life, group: number, failed });
             }
-        }
-    }
-
-    /// A canary: now and then the mode of an inode stays on the disk what it was.
-    fn forget_mode(&mut self, server: usize, key: &store::Key, value: &mut Option<store::Value>) {
-        let formats = schema::formats();
-        let decode = |sealed: &store::Value| schema::Inode::decode_record(&formats.open(key, sealed).ok()?).ok();
-        if schema::Inode::parse_key(key).is_some()
-            && let Some(sealed) = value
-            && let Ok(Some(old)) = self.servers[server].engine.get(key)
-            && let (Some(mut inode), Some(old)) = (decode(sealed), decode(&old))
-            && self.rng.chance(1, 2)
-        {
-            inode.mode = old.mode;
-            *sealed = formats.seal(key, &inode.encode_record());
         }
     }
 

@@ -48,6 +48,8 @@ const SESSIONS: &[&str] = &[
     "drips",
     "builds-on-lost",
     "lost-and-crash",
+    "undone",
+    "in-turn",
     "given-up-replays",
     "reconnect-overtaken",
     "long-away",
@@ -155,6 +157,8 @@ const BY_HAND: &[&str] = &[
     "first-writes",
     "promised-space",
     "grants",
+    "full-disks",
+    "full-disks-restarted",
 ];
 
 #[test]

@@ -169,6 +169,13 @@ pub fn before(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Before, Sto
     Ok(Before { object: object?, state })
 }
 
+/// The space that a change of data took is not free any more. Before anything is promised of it.
+pub fn account(ost: &mut Ost, cx: &Cx<'_>, request: &Request, before: &Before, blocks: u64) {
+    let had = before.object.as_ref().map_or(0, |o| o.blocks);
+    ost.grants.spend(cx.export(), blocks.saturating_sub(had) * 512, 0);
+    ost.grants.end(cx.export(), request.xid());
+}
+
 /// Writes the record after a change of data, and lands the flight. The last step. `change` gets the record, with the
 /// owner of a new one and the file and space as they are now.
 pub fn finish(
@@ -191,7 +198,6 @@ pub fn finish(
         return state_reply(ost, cx, attrs::lvb(old.as_ref()));
     }
     let new = old.is_none();
-    let had = old.as_ref().map_or(0, |o| o.blocks);
     // The first change in an instance writes the mark again, for objects of versions that have none.
     let unmarked = unborn || old.as_ref().is_some_and(|o| o.instance != cx.instance());
     let mut object = old.unwrap_or_else(|| Object { uid: owner.0, gid: owner.1, ..Object::default() });
@@ -212,7 +218,6 @@ pub fn finish(
         ost.objects = state.objects + u64::from(new);
         cx.put(&(), &ost.files.state(ost.objects));
     }
-    ost.grants.spend(cx.export(), blocks.saturating_sub(had) * 512, 0);
     state_reply(ost, cx, shown(&object))
 }
 

@@ -12,8 +12,10 @@ use proto::{Bytes, Errno, Fid, Frame, Opcode, Xid};
 
 use super::raw::{Hand, Outcome, Peer};
 use super::{Act, OST, Story};
+use crate::kernel::OpenHow;
 use crate::program::draw::pattern;
-use crate::sched::Command;
+use crate::program::root;
+use crate::sched::{Command, Fail};
 
 /// All of them.
 pub const STORIES: &[Story] = &[
@@ -44,6 +46,12 @@ pub const STORIES: &[Story] = &[
     }),
     story("grants", "a grant is used up, renewed, and not doubled by whoever claims it again", || {
         vec![Act::Raw(|hand| Box::pin(grants(hand)))]
+    }),
+    story("full-disks", "what was written before a disk was full can be made durable", || {
+        vec![Act::Raw(|hand| Box::pin(full_disks(hand, false)))]
+    }),
+    story("full-disks-restarted", "the same, and the targets restart meanwhile", || {
+        vec![Act::Raw(|hand| Box::pin(full_disks(hand, true)))]
     }),
 ];
 
@@ -328,9 +336,11 @@ async fn figures(peer: &Peer) -> Result<StatfsRep, String> {
     peer.done(Opcode::ObjStatfs, &StatfsReq::default()).await
 }
 
+/// Requests at once.
+const MANY: u64 = 200;
+
 async fn promised_space(hand: Hand) -> Outcome {
     let (holder, other) = (client(&hand).await?, client(&hand).await?);
-    let megabyte = pattern(1, MIB as usize);
     hand.room(OST, Some(96 * MIB)).await;
     // Who asks again and again is promised what is open, and no more.
     let mut held = 0;
@@ -351,26 +361,42 @@ async fn promised_space(hand: Hand) -> Outcome {
     if held + others > all.free {
         return Err(other.wrong(format!("is promised {others}, and somebody else {held}, and {} are free", all.free)));
     }
-    // It writes beyond its grant until nothing is open; before the disk is asked again.
+    // It writes beyond its grant until nothing is open, many at once; before the disk is asked again.
+    let piece = 256 * KIB;
+    let bytes = pattern(1, piece as usize);
+    // Together more than what the clients of the story hold and do not use.
+    let small = 128 * KIB;
+    let few = bytes.slice(..small as usize);
     let mut written = 0;
     loop {
-        let reply = other.call(write(&other, &plain(1, written), &megabyte)).await?;
-        if reply.header.status != 0 {
-            other.is(Opcode::ObjWrite, &reply, Err(Errno::ENOSPC))?;
+        let ask = |at| other.send(write(&other, &plain(1, written + at * small), &few));
+        let many: Vec<Xid> = (0..MANY).map(ask).collect();
+        let mut refused = 0;
+        for xid in many {
+            let reply = other.answer(xid).await?;
+            if reply.header.status != 0 {
+                other.is(Opcode::ObjWrite, &reply, Err(Errno::ENOSPC))?;
+                refused += 1;
+            }
+        }
+        if refused == MANY {
             break;
         }
-        written += MIB;
+        written += MANY * small;
     }
     // Nor may it have space laid by.
     let much = punch(2, PunchKind::Allocate, 0, 4 * MIB);
     other.refused(Opcode::ObjPunch, &much, Errno::ENOSPC).await?;
-    let mut at = 0;
-    while held >= MIB {
-        let paid = WriteReq { grant_used: MIB, ..plain(3, at) };
-        held = wrote(&holder, &paid, &megabyte).await?.grant;
-        at += MIB;
-        if at > 96 * MIB {
-            return Err(holder.wrong("pays for more than there is".to_owned()));
+    // Both have what they were promised.
+    for (number, peer, mut held) in [(3, &holder, held), (2, &other, others)] {
+        let mut at = 0;
+        while held >= piece {
+            let paid = WriteReq { grant_used: piece, ..plain(number, at) };
+            held = wrote(peer, &paid, &bytes).await?.grant;
+            at += piece;
+            if at > 96 * MIB {
+                return Err(peer.wrong("pays for more than there is".to_owned()));
+            }
         }
     }
     hand.room(OST, None).await;
@@ -405,4 +431,67 @@ async fn grants(hand: Hand) -> Outcome {
     }
     hand.room(OST, None).await;
     destroys(&metadata_target(&hand).await?, &[1]).await
+}
+
+/// Clients write until the disks are full. What was taken from a program was promised room.
+async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
+    let targets = [OST, OST + 1];
+    for target in targets {
+        // More than both clients have been promised so far.
+        hand.room(target, Some(24 * MIB)).await;
+    }
+    let piece = 256 * KIB;
+    let said = |what: &str| {
+        let what = what.to_owned();
+        move |fail: Fail| format!("{what}: {fail:?}")
+    };
+    let mut files = Vec::new();
+    for client in 0..2 {
+        // Not in the story's directory, whose times the model knows.
+        let path = super::stories::path(&format!("full{client}"));
+        let how = OpenHow { flags: 0o302, mode: 0o644, blind: false };
+        let fd = hand.kernels[client].open(&root(), &path, how).await.map_err(said("open"))?;
+        files.push((client, path, fd, 0_u64, false));
+    }
+    while !files.iter().all(|(.., full)| *full) {
+        for (client, _, fd, written, full) in files.iter_mut().filter(|(.., full)| !full) {
+            let data = pattern(*client as u64 * 1_000 + *written / piece, piece as usize);
+            match hand.kernels[*client].write(&root(), fd, *written, &data).await {
+                Ok(count) => *written += u64::from(count),
+                Err(Fail::Errno(Errno::ENOSPC)) => *full = true,
+                Err(fail) => return Err(format!("a write: {fail:?}")),
+            }
+            if *written > 64 * MIB {
+                return Err(format!("{written} bytes are taken, and there is no room for them"));
+            }
+            if restarts && *written == 3 * MIB {
+                hand.crash(targets[*client]).await;
+            }
+        }
+    }
+    for (client, _, fd, written, _) in &files {
+        let synced = hand.kernels[*client].sync(&root(), fd, false).await;
+        synced.map_err(said(&format!(
+            "client {client} was told of {written} bytes that they are written, and a sync fails"
+        )))?;
+    }
+    for (client, path, fd, written, _) in &files {
+        let other = &hand.kernels[1 - client];
+        let how = OpenHow { flags: 0, mode: 0, blind: false };
+        let seen = other.open(&root(), path, how).await.map_err(said("open"))?;
+        for at in (0..*written).step_by(piece as usize) {
+            let length = piece.min(written - at);
+            let found = other.read(&root(), &seen, at, length as u32).await.map_err(said("read"))?;
+            if found[..] != pattern(*client as u64 * 1_000 + at / piece, piece as usize)[..length as usize] {
+                return Err(format!("client {client} wrote {written} bytes, and others are there at {at}"));
+            }
+        }
+        other.close(&root(), &seen, 0).await.map_err(said("close"))?;
+        hand.kernels[*client].close(&root(), fd, 0).await.map_err(said("close"))?;
+        other.remove(&root(), path, false, false).await.map_err(said("unlink"))?;
+    }
+    for target in targets {
+        hand.room(target, None).await;
+    }
+    Ok(())
 }

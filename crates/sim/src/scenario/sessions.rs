@@ -6,8 +6,8 @@ use stdx::Site;
 use stdx::faults::{ONCE, sites};
 
 use super::Act::{
-    Arm, As, Barrier, Begin, Crash, Die, Do, Evict, Expect, FailSync, Fails, Fill, Free, Hit, Join, Left, Mark, Power,
-    Replace, Said, Set, Slow, Wait, Within,
+    Arm, As, Barrier, Begin, Crash, Die, Do, Evict, Expect, FailSync, Fails, Fill, Free, Hit, Join, Lack, Left, Mark,
+    Power, Replace, Said, Set, Slow, Wait, Within,
 };
 use super::places::{chmod, unlink};
 use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
@@ -47,6 +47,12 @@ pub const STORIES: &[Story] = &[
         acts: lost_and_crash,
         strikes: &[Strike::Crash(MDT)],
     },
+    story("undone", "who has seen what is lost with another client and its server sees that it is not so", undone),
+    story(
+        "in-turn",
+        "what is written back waits for the changes that programs wait for before it, and for no others",
+        in_turn,
+    ),
     story("given-up-replays", "a client that was given up replays nothing of what it did before", given_up_replays),
     story(
         "reconnect-overtaken",
@@ -254,6 +260,46 @@ fn lost_and_crash() -> Vec<Act> {
     acts
 }
 
+/// Client 1 has seen what client 0 has changed and the disk has not, and has a lock on it.
+fn undone() -> Vec<Act> {
+    let mut acts = vec![mkdir(1, "d"), mknod(0, "f"), mknod(1, "d/g"), stat(1, "f"), stat(0, "d/g")];
+    acts.extend(settled());
+    acts.extend([
+        Barrier(MDT),
+        Begin(0, chmod("f", 0o600)),
+        Wait(10_000),
+        Begin(1, Op::Stat { path: path("f") }),
+        Begin(1, Op::Access { path: path("f"), mask: 4 }),
+        Wait(10_000),
+        Die(0),
+        Crash(MDT),
+        Wait(60_000_000),
+        stat(1, "f"),
+        Do(1, chmod("d/g", 0o600)),
+        stat(1, "f"),
+    ]);
+    acts
+}
+
+/// One change at a time, each of which takes a second.
+fn in_turn() -> Vec<Act> {
+    let mut acts =
+        vec![mkdir(1, "d"), open(1, "f", CREATE, 1), Set(Node::Client(1), "mdc.*.max_mod_rpcs_in_flight", "1")];
+    acts.extend((0..20).map(|number| mknod(1, &format!("d/{number}"))));
+    acts.extend(settled());
+    let change = |number: u32| Begin(1, chmod(&format!("d/{number}"), 0o600));
+    let (mdt, stats, once) = (Node::Server(MDT), "mdt.*.stats", "ost_write 1 samples".to_owned());
+    let (early, late) = (Lack(mdt, stats, once.clone()), Expect(mdt, stats, once));
+    acts.push(site(Node::Server(MDT), sites::MDS_REINT_DELAY, 1));
+    acts.extend((0..4).map(change));
+    acts.extend([write(1, 1, 0, 3_000), Wait(2_500_000), early]);
+    acts.extend((4..20).map(change));
+    acts.extend([Wait(8_000_000), late, site(Node::Server(MDT), Site(0), 0)]);
+    acts.extend((0..20).map(|_| Join));
+    acts.push(close_fd(1, 1));
+    acts
+}
+
 fn given_up_replays() -> Vec<Act> {
     let mut acts = vec![mkdir(0, "d"), open(1, "f", CREATE, 1), open(1, "d/g", CREATE, 2)];
     acts.extend(settled());
@@ -442,8 +488,8 @@ fn reopened() -> Vec<Act> {
     let mut acts = vec![
         mkdir(0, "d"),
         mkdir(1, "e"),
-        Do(0, Op::Mknod { path: path("e/f"), mode: S_IFREG | 0o666, rdev: 0 }),
-        Do(0, chmod("e/f", 0o666)),
+        Do(1, Op::Mknod { path: path("e/f"), mode: S_IFREG | 0o666, rdev: 0 }),
+        Do(1, chmod("e/f", 0o666)),
         As(0, Op::Open { path: path("e/f"), flags: 2, mode: 0, fd: 1 }),
         write(0, 1, 0, 3_000),
         fsync(0, 1),

@@ -546,11 +546,7 @@ impl World {
         self.trace
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
         let dialler = &self.net.get(conn).ends[0];
-        let ours = match dialler.node {
-            Node::Server(_) | Node::Client(_) => true,
-            Node::Liar => false,
-            Node::Raw => self.raw.is_trusted(dialler.number),
-        };
+        let ours = self.is_ours(dialler.node, dialler.number);
         let peer = Peer { address: format!("{:?}:{conn}", dialler.node), uid: Some(0), local: true, ours };
         let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {

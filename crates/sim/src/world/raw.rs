@@ -55,7 +55,7 @@ impl Wires {
     pub fn add(&self, server: usize) -> usize {
         let lines = &mut self.inner.borrow_mut().lines;
         let place = lines.len();
-        let session = Session::new(server, 0x0bad_cafe << 64 | place as u128 + 1);
+        let session = Session::new(server, (0x0bad_cafe << 64) + place as u128 + 1);
         lines.push(Line { session, dials: false, trusted: true, heard: VecDeque::new() });
         place
     }
@@ -86,7 +86,7 @@ impl Wires {
     }
 
     /// Whether whoever has this connection may be a target.
-    pub(super) fn is_trusted(&self, number: u64) -> bool {
+    fn is_trusted(&self, number: u64) -> bool {
         self.inner.borrow().lines.iter().any(|line| line.session.number == number && line.trusted)
     }
 
@@ -132,6 +132,15 @@ impl Wires {
 }
 
 impl World {
+    /// Whether servers take whoever has this connection for a program that may be a target.
+    pub(super) fn is_ours(&self, node: Node, number: u64) -> bool {
+        match node {
+            Node::Server(_) | Node::Client(_) => true,
+            Node::Liar => false,
+            Node::Raw => self.raw.is_trusted(number),
+        }
+    }
+
     /// Does what the story wants of the network.
     pub(super) fn carry_raw(&mut self) {
         loop {

@@ -23,6 +23,7 @@ pub mod raw;
 pub mod server;
 pub mod session;
 mod sites;
+mod spoil;
 pub mod trap;
 mod wire;
 

@@ -144,15 +144,15 @@ impl World {
                 let event = if fatal { capi::Event::Abandon { id } } else { capi::Event::Interrupt { id } };
                 self.reach_client(client, event);
             }
-            Happening::Invalidate { client, what } => {
+            Happening::Invalidate { client, mut what } => {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
                 if self.canary == Canary::KeepNames {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
                     return self.reach_client(client, capi::Event::Invalidated { token, known: true });
                 }
-                if let (Canary::KeepPages, capi::Invalidation::Inode { token, length: 1.., .. }) = (self.canary, &what)
-                {
-                    return self.reach_client(client, capi::Event::Invalidated { token: *token, known: true });
+                // Attributes it asks for again, and its pages stay.
+                if let (Canary::KeepPages, capi::Invalidation::Inode { length, .. }) = (self.canary, &mut what) {
+                    *length = 0;
                 }
                 self.mounts[client].kernel.forget(what);
             }

@@ -153,12 +153,12 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
                 }
                 return Err(stop);
             }
-            cx.forget(steps::LOCK_SINCE);
+            cx.forget(Awaited::Lock(key).since());
             refresh(cx, ino, key)?;
         }
         match layout::holds(cx, ino) {
             Ok(true) => {
-                cx.forget(steps::LOCK_SINCE);
+                cx.forget(Awaited::Layout.since());
                 return Ok(false);
             }
             Ok(false) => {}
@@ -183,6 +183,20 @@ enum Awaited {
     Change,
 }
 
+impl Awaited {
+    /// The step that keeps since when it is awaited.
+    fn since(self) -> Step {
+        step(
+            steps::LOCK_SINCE,
+            match self {
+                Awaited::Layout => 0,
+                Awaited::Change => 1,
+                Awaited::Lock(key) => u64::from(key) + 2,
+            },
+        )
+    }
+}
+
 /// The operation waits. If a target is away, or somebody keeps what is waited for, it may take long: the locks that the operation has
 /// on objects go to those who want them. They are asked for again once it is there, and in order: what lies behind is given up for it.
 ///
@@ -197,8 +211,8 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
     if cx.op.changes > 0 && !cuts {
         return;
     }
-    let since = Instant(cx.memo(steps::LOCK_SINCE).unwrap_or(cx.now().0));
-    cx.set_memo(steps::LOCK_SINCE, since.0);
+    let since = Instant(cx.memo(awaited.since()).unwrap_or(cx.now().0));
+    cx.set_memo(awaited.since(), since.0);
     let away = !is_there(cx, ino, awaited) || cx.now() >= since + PATIENCE;
     let keys = file(cx.w, ino).map(|file| file.keys()).unwrap_or_default();
     for key in keys {
@@ -512,9 +526,12 @@ mod tests {
         });
         assert!(!confirmed(&mut w, ino, &attr, 19));
         assert_eq!(file(&w, ino).map(|file| (file.home.size, file.home.size_exact)), Some((57_344, false)));
+        let glimpse = |w: &World| crate::data::glimpse(w, &proto::msg::Resource::inode(fid)).map(|lvb| lvb.size);
+        assert_eq!(glimpse(&w), None, "in doubt the metadata target knows better");
         let attr = Attr { size: 57_344, ..attr };
         assert!(confirmed(&mut w, ino, &attr, 21));
         assert_eq!(file(&w, ino).map(|file| (file.home.size, file.home.size_exact)), Some((57_344, true)));
+        assert_eq!(glimpse(&w), Some(57_344));
         assert!(stdx::marks::count("size_from_before_a_change") > 0);
     }
 }

@@ -183,6 +183,9 @@ impl<S: Service> Target<S> {
         self.m.view.abandon();
         self.m.end_op(&op);
         match core::mem::replace(&mut op.work, Work::Own(Own::Aside)) {
+            Work::Request(request) if self.m.comes_last(&request) => {
+                self.m.postponed.push_back((Handle(op.export.0), request.frame));
+            }
             Work::Request(request) => {
                 let mut header = reply_header(&request.frame.header);
                 header.status = -errno.raw();
@@ -535,6 +538,7 @@ impl Machine {
             }
         }
         self.deferred.retain(|(whose, _)| *whose != handle);
+        self.postponed.retain(|(whose, _)| *whose != handle);
         self.held_pings.retain(|(whose, _)| *whose != handle);
     }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use proto::frame::flags;
-use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
+use proto::{Errno, Frame, Handle, Header, Opcode, Transno, Xid};
 use rpc::RECONNECT_DELAY_MAX;
 use rpc::server::{Export, Phase, Step, WindowState};
 
@@ -15,7 +15,7 @@ use crate::execute::reply_header;
 use crate::machine::{Machine, Target};
 use crate::op::{Op, Replay};
 use crate::options::format_features;
-use crate::service::Service;
+use crate::service::{Request, Service};
 
 impl<S: Service> Target<S> {
     /// Does what recovery allows by now. Gives whether there was anything.
@@ -39,12 +39,7 @@ impl<S: Service> Target<S> {
             }
         }
         if self.m.window.state() == WindowState::Unanswered {
-            let exports = &self.m.exports;
-            self.m.unanswered.retain(|(handle, xid)| exports.is_executing(*handle, *xid));
-            if self.m.unanswered.is_empty() {
-                self.recovery_over();
-                return true;
-            }
+            any |= self.unanswered_goes_on();
         }
         // What is open must be open again before a change asks whether it is: also while records for that are loaded.
         while self.m.reopening == 0
@@ -105,6 +100,7 @@ impl<S: Service> Target<S> {
         let (first, rest): (VecDeque<_>, VecDeque<_>) =
             core::mem::take(&mut self.m.deferred).into_iter().partition(|(_, frame)| unanswered(frame));
         self.m.deferred = rest;
+        self.m.postpones = true;
         self.m.unanswered = first.iter().map(|(handle, frame)| (*handle, frame.header.xid)).collect();
         for (handle, frame) in first {
             stdx::mark!("target.unanswered_first");
@@ -112,10 +108,36 @@ impl<S: Service> Target<S> {
         }
     }
 
+    /// Looks what is left of that. What failed is tried once more when the others are done: it may have been done after one of them before
+    /// the restart. In which order they were done is not known to anybody any more.
+    fn unanswered_goes_on(&mut self) -> bool {
+        let (exports, postponed) = (&self.m.exports, &self.m.postponed);
+        let waits = |handle: Handle, xid| postponed.iter().any(|(whose, f)| *whose == handle && f.header.xid == xid);
+        self.m.unanswered.retain(|&(handle, xid)| exports.is_executing(handle, xid) && !waits(handle, xid));
+        if !self.m.unanswered.is_empty() {
+            return false;
+        }
+        if self.m.postponed.is_empty() {
+            self.recovery_over();
+            return true;
+        }
+        let last = core::mem::take(&mut self.m.postponed);
+        self.m.postpones = false;
+        self.m.unanswered = last.iter().map(|(handle, frame)| (*handle, frame.header.xid)).collect();
+        for (handle, frame) in last {
+            stdx::mark!("target.unanswered_last");
+            self.begin_deferred(handle, frame);
+        }
+        true
+    }
+
     /// The target serves.
     fn recovery_over(&mut self) {
         stdx::mark!("target.recovered");
         self.m.unanswered.clear();
+        for late in core::mem::take(&mut self.m.postponed).into_iter().rev() {
+            self.m.deferred.push_front(late);
+        }
         self.m.window.finished(self.m.now);
         self.m.exports.recovery_over();
         let status = self.m.window.status();
@@ -224,6 +246,12 @@ impl Machine {
         self.exports.keep_replay_answer(handle, &frame);
         self.window.executed(self.now);
         self.send_reply(handle, frame);
+    }
+
+    /// Whether a request that has failed is one that was never answered before a restart, and others of these are still to be done.
+    pub(crate) fn comes_last(&self, request: &Request) -> bool {
+        let own = |(handle, xid): &(Handle, Xid)| handle.0 == request.export.0 && *xid == request.frame.header.xid;
+        self.window.state() == WindowState::Unanswered && self.postpones && self.unanswered.iter().any(own)
     }
 
     fn move_phases(&mut self, from: Phase, to: Phase) {

@@ -6,7 +6,7 @@ use proto::frame::flags;
 use proto::msg::{ConnectRep, EnqueueReq, LockMode, PingReq, Policy, RegisterRep, bits};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, Xid};
 
-use super::ledger::{APPEND, Ask, Ledger, READ, entries};
+use super::ledger::{APPEND, Ask, CREATE, Ledger, READ, entries};
 use super::story::{Story, engine, ledger, options};
 use crate::{Event, Options, Service};
 
@@ -472,4 +472,26 @@ fn nobody_waits_for_long_for_what_was_never_answered() {
         "it still waits for the lock"
     );
     assert!(stdx::marks::count("window.unanswered_late") > 0);
+}
+
+/// One hangs on the other, and nobody knows any more in which order they were done.
+#[test]
+fn what_was_never_answered_and_fails_is_tried_again_when_the_others_are_done() {
+    let (mut s, first, second) = nearly_over();
+    s.ping(1, first, flags::LOCK_REPLAY_DONE);
+    let (create, append) = (s.header(2, second, Opcode::MdsReint, 1), s.header(1, first, Opcode::MdsReint, 1));
+    let ask = |kind, client| Ask { kind, key: 5, client, n: 1, handle: 0 }.bytes();
+    for (conn, header, body) in [(1, append, ask(APPEND, 1)), (2, create, ask(CREATE, 2))] {
+        let header = Header { flags: flags::RESENT, ..header };
+        s.frame(conn, Frame { header, body, ..Frame::default() });
+    }
+    s.through(2, second, vec![create.xid.0]);
+    assert!(s.status().starts_with("status: COMPLETE"), "{}", s.status());
+    let status = |xid| s.answer_to(xid).map(|frame| frame.header.status);
+    assert_eq!(
+        (status(append.xid), status(create.xid)),
+        (Some(0), Some(-Errno::EEXIST.raw())),
+        "each is answered once"
+    );
+    assert!(stdx::marks::count("target.unanswered_last") > 0);
 }

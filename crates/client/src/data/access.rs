@@ -343,6 +343,12 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
         glimpse: true,
         ..EnqueueReq::default()
     };
+    // The answer counts with what was known here when it was asked for and when it came: a write that it lacks may have been written back
+    // since, and its lock be gone, while this answer or other objects' are still awaited.
+    let seen = step(steps::GLIMPSED, number);
+    let floor = file(cx.w, ino)?.object(key)?.size_floor();
+    let floor = floor.max(cx.memo(seen).unwrap_or(0));
+    cx.set_memo(seen, floor);
     let lvb = match cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()))? {
         Err(errno) => return Some(Err(errno)),
         Ok(reply) => match &reply.body {
@@ -350,12 +356,6 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
-    // The answer counts with what was known here when it came: a write that it lacks may have been written back since, and its lock
-    // be gone, while other objects' answers are still awaited.
-    let seen = step(steps::GLIMPSED, number);
-    let floor = file(cx.w, ino)?.object(key)?.size_floor();
-    let floor = floor.max(cx.memo(seen).unwrap_or(0));
-    cx.set_memo(seen, floor);
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
     merged.size = if object.knows_end() { object.size } else { lvb.size.max(floor) };

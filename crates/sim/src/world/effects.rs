@@ -50,7 +50,9 @@ impl World {
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
                     None => {
-                        self.tell_space(server, life);
+                        if self.tells_space {
+                            self.tell_space(server, life);
+                        }
                         Event::Committed { group }
                     }
                     Some(error @ store::EngineError::Full { .. }) => {

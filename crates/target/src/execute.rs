@@ -115,6 +115,8 @@ impl<S: Service> Target<S> {
             // What was answered before the restart must not be refused now, however full the disk has become: at worst the
             // group waits for space.
             Room::No if op.replay != Replay::No => Gate::Open,
+            // Others may have seen it.
+            Room::No if self.m.is_unanswered(request) => Gate::Open,
             Room::No if self.service.may_use_reserve(request) => {
                 match self.m.view.room(records, bytes, RoomFor::Removal) {
                     Room::Yes if self.m.view.over_limit() => Gate::Later,

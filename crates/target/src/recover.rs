@@ -248,10 +248,15 @@ impl Machine {
         self.send_reply(handle, frame);
     }
 
-    /// Whether a request that has failed is one that was never answered before a restart, and others of these are still to be done.
-    pub(crate) fn comes_last(&self, request: &Request) -> bool {
+    /// Whether a request is one that was never answered before a restart, and is done before anybody is served.
+    pub(crate) fn is_unanswered(&self, request: &Request) -> bool {
         let own = |(handle, xid): &(Handle, Xid)| handle.0 == request.export.0 && *xid == request.frame.header.xid;
-        self.window.state() == WindowState::Unanswered && self.postpones && self.unanswered.iter().any(own)
+        self.window.state() == WindowState::Unanswered && self.unanswered.iter().any(own)
+    }
+
+    /// Whether such a request has failed, and others of these are still to be done.
+    pub(crate) fn comes_last(&self, request: &Request) -> bool {
+        self.postpones && self.is_unanswered(request)
     }
 
     fn move_phases(&mut self, from: Phase, to: Phase) {

@@ -84,6 +84,11 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         let wrong = object.size > cut || (last == Some(key) && object.size < cut);
         cuts.push((key, cut, wrong));
     }
+    // One object at least has to know when that was.
+    if !cuts.iter().any(|(.., wrong)| *wrong) {
+        let first = last.unwrap_or(0);
+        cuts.iter_mut().filter(|(key, ..)| *key == first).for_each(|(.., wrong)| *wrong = true);
+    }
     cx.set_memo(steps::CUT, size);
     for (key, cut, ask) in cuts {
         edit(cx.w, ino, key, |object| {

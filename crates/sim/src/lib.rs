@@ -32,8 +32,9 @@
 //!
 //! # What they excuse
 //! Each in the words of a promise, and no more than that:
-//! - *"What a client changed can be seen by others before it is durable, and is undone if that client and its server are both lost before
-//!   it is"*: of a client that died the last changes may be missing that
+//! - *"What a client changed can be seen by others before it is durable"*: beside a crash a call may show a state in which changes that
+//!   the crash undid, and that were done again after it, were done already (`linear`, `Event::glimpses`).
+//! - *"is undone if that client and its server are both lost before it is"*: of a client that died the last changes may be missing that
 //!   no sync covers, if a server had not been told of them or crashed before it had them again. What others were answered on top of
 //!   them stands (`linear::lost`, `program::history`).
 //! - *"Buffered unsynced work of a client that died"*: bytes that it had written last and not synced, and in files that are shared all

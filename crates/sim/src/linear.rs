@@ -47,6 +47,9 @@ pub struct Event {
     pub from: Instant,
     /// When it ended, and with what; `None`: it never did.
     pub end: Option<(Instant, Outcome)>,
+    /// Changes of other processes that this call may have seen before a crash undid them, by serial. A server shows a change before
+    /// it is durable; if a crash takes it with its answer, the client asks again, and it is done once more.
+    pub glimpses: BTreeSet<u32>,
     /// How many changes its client had made behind programs' backs when it ended.
     pub made: u64,
     /// Its client died, and it may be lost with it.
@@ -65,6 +68,7 @@ impl Event {
             read_only: false,
             from: Instant(0),
             end: None,
+            glimpses: BTreeSet::new(),
             made: 0,
             at_risk: false,
         }
@@ -243,6 +247,13 @@ pub fn search(start: &Model, processes: &[Vec<Event>], lost: &Lost, steps_max: u
         let mut told = Vec::new();
         for (p, event) in candidates {
             steps += 1;
+            for model in glimpsed(&state, p, event, &current) {
+                if let Some(next) = glance(&state, p, event, model, lost)
+                    && seen.insert(next.key())
+                {
+                    stack.push(Todo::Calls(next));
+                }
+            }
             let mut next = state.clone();
             match take(&mut next, p, event, lost) {
                 Step::Ended => {
@@ -289,6 +300,50 @@ fn ended(state: &State, processes: &[Vec<Event>]) -> String {
     }
     lines.reverse();
     lines.concat()
+}
+
+/// The states that a call may see beside the one that the order leads to: those in which changes that come later in the order, and
+/// that a crash undid meanwhile, were done already.
+fn glimpsed(state: &State, process: usize, event: &Event, current: &[(usize, &Event)]) -> Vec<Model> {
+    let seen = |(p, other): &&(usize, &Event)| *p != process && event.glimpses.contains(&other.serial);
+    let undone: Vec<(Phase, &Event)> = current.iter().filter(seen).map(|(p, other)| (state.at[*p].1, *other)).collect();
+    let mut found = Vec::new();
+    done_already(&state.model, &undone, &mut found);
+    found
+}
+
+/// A state after some of these changes, in any order.
+fn done_already(model: &Model, changes: &[(Phase, &Event)], found: &mut Vec<Model>) {
+    for (at, (phase, change)) in changes.iter().enumerate() {
+        let mut then = model.clone();
+        then.name_next(change.serial);
+        let is_done = match phase {
+            // What is left of a call that has made its object is a look at it.
+            Phase::Found(_) if change.op.makes() => continue,
+            phase => done(&mut then, change, *phase),
+        };
+        if is_done {
+            done_already(&then, &[&changes[..at], &changes[at + 1..]].concat(), found);
+            found.push(then);
+        }
+    }
+}
+
+/// A step of a call that sees a state which a crash undoes: a path can lead to an object there, a look show it, and a call fail by it.
+/// What a call changes for good it changes in the state that stays.
+fn glance(state: &State, process: usize, event: &Event, model: Model, lost: &Lost) -> Option<State> {
+    let mut next = state.clone();
+    let mut there = State { model, ..state.clone() };
+    match take(&mut there, process, event, lost) {
+        // It has looked only, or asked.
+        Step::Goes(phase) if !event.op.makes() || phase == Phase::Searched => next.at[process].1 = phase,
+        Step::Ended if !event.changed() => {
+            next.model.knows_numbers_of(&there.model);
+            next.ended(process);
+        }
+        _ => return None,
+    }
+    Some(next)
 }
 
 /// One step of a call.
@@ -577,25 +632,51 @@ mod tests {
         assert!(matches!(verdict(0o600, 10), Verdict::Bad(_)), "it was not changed before the call ended");
     }
 
-    /// Whoever has seen a change sees it from then on, even if a crash comes between that and its answer.
+    /// A rename was seen, a directory found by the name that it gave, a crash undid it, and then it was done once more.
     #[test]
-    fn what_was_seen_before_a_crash_stays() {
+    fn what_was_looked_up_before_a_crash_is_changed_after_it() {
+        let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
+        let chmod = Op::Chmod { path: path("f"), mode: 0o700 };
+        let gone = event(102, 20, Op::Rmdir { path: path("f") }, Some((22, Err(Errno::ENOENT))));
+        let verdict = |glimpsed: bool, mode| {
+            let rename = event(100, 3, rename.clone(), Some((30, Ok(Got::Done))));
+            let glimpses = glimpsed.then_some(100).into_iter().collect();
+            let chmod = Event { glimpses, ..event(101, 4, chmod.clone(), Some((8, Ok(Got::Done)))) };
+            let stat = client::api::Stat { ino: 7, mode: crate::model::S_IFDIR | mode, nlink: 2, ..Default::default() };
+            let stat = event(103, 23, Op::Stat { path: path("d") }, Some((24, Ok(Got::Stat(stat)))));
+            search(&begin(), &[vec![rename], vec![chmod, gone.clone(), stat]], &Lost::default(), 1000)
+        };
+        assert_eq!(verdict(true, 0o700), Verdict::Good);
+        assert!(matches!(verdict(true, 0o755), Verdict::Bad(_)), "what it led to was changed");
+        assert!(matches!(verdict(false, 0o700), Verdict::Bad(_)), "no crash undid the rename");
+    }
+
+    /// Beside a rename that a crash undid, and that was done once more after all these looks, a look shows the names as they were
+    /// before it or after it, and nothing else.
+    #[test]
+    fn a_look_beside_a_crash_shows_one_of_two_states() {
         let directory = |ino| {
             let stat = client::api::Stat { ino, mode: crate::model::S_IFDIR | 0o755, nlink: 2, ..Default::default() };
             Ok(Got::Stat(stat))
         };
         let stat = |at: &str| Op::Stat { path: path(at) };
-        let verdict = |first: Outcome, second: Outcome| {
+        let verdict = |op: Op, outcome: Outcome| {
             let rename = Op::Rename { from: path("d"), to: path("f"), flags: 0 };
             let rename = event(100, 1, rename, Some((30, Ok(Got::Done))));
-            let before = event(101, 3, stat("f"), Some((4, first)));
-            let after = event(102, 10, stat("f"), Some((11, second)));
-            search(&begin(), &[vec![rename], vec![before, after]], &Lost::default(), 1000)
+            let look = Event { glimpses: BTreeSet::from([100]), ..event(101, 3, op, Some((4, outcome))) };
+            // The crash was here: the name is not there yet.
+            let without = event(102, 10, stat("f"), Some((11, Err(Errno::ENOENT))));
+            search(&begin(), &[vec![rename], vec![look, without]], &Lost::default(), 1000)
         };
-        assert_eq!(verdict(directory(7), directory(7)), Verdict::Good);
-        assert_eq!(verdict(Err(Errno::ENOENT), directory(7)), Verdict::Good);
-        assert_eq!(verdict(Err(Errno::ENOENT), Err(Errno::ENOENT)), Verdict::Good);
-        assert!(matches!(verdict(directory(7), Err(Errno::ENOENT)), Verdict::Bad(_)), "it was there, and is gone");
+        assert_eq!(verdict(stat("f"), directory(7)), Verdict::Good, "seen before the crash");
+        assert_eq!(verdict(stat("d"), Err(Errno::ENOENT)), Verdict::Good, "seen before the crash");
+        assert_eq!(verdict(stat("f"), Err(Errno::ENOENT)), Verdict::Good, "not seen");
+        assert_eq!(verdict(stat("d"), directory(7)), Verdict::Good, "not seen");
+        let bad = |op, outcome, why: &str| assert!(matches!(verdict(op, outcome), Verdict::Bad(_)), "{why}");
+        bad(stat("f"), Err(Errno::EIO), "no state yields that error");
+        bad(stat("e"), Err(Errno::ENOENT), "the rename did not touch this name");
+        bad(Op::Rmdir { path: path("f") }, Err(Errno::ENOTEMPTY), "nothing was in it");
+        bad(Op::Rmdir { path: path("e") }, Err(Errno::ENOENT), "nor that one");
     }
 
     fn for_user(event: Event) -> Event {

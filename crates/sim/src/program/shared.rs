@@ -8,7 +8,7 @@
 //! next stat. In some runs they do more ([`SharedCalls`]), and for several users.
 
 use core::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::api::{SetStat, SetTime};
@@ -196,6 +196,7 @@ impl Record {
             read_only: setting.watcher.living().is_some_and(|watcher| watcher.client() == kernel.client()),
             from: sched.now(),
             end: None,
+            glimpses: BTreeSet::new(),
             made: u64::MAX,
             at_risk: false,
         };
@@ -292,6 +293,7 @@ impl Record {
         if let Some(eviction) = sched.first_eviction() {
             cut(&mut histories, eviction);
         }
+        doubt(&mut histories, crashes);
         let told: Vec<u64> = sched.lanes().iter().map(|lane| lane.told).collect();
         let deaths = risk(&mut histories, &sched.deaths(), &told, crashes, recovered);
         let given_up = sched.losses().iter().map(|loss| (loss.ino, loss.at)).collect();
@@ -315,6 +317,37 @@ fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
         events.retain(|event| event.from < eviction);
         for event in events {
             event.end.take_if(|(to, _)| *to >= eviction);
+        }
+    }
+}
+
+/// Changes whose answers a crash delayed may have been seen before the crash, undone by it, and done again, each before anybody is served.
+/// Two that several processes had made may be done the other way round: so much others may
+/// have seen from the begin of such a one to the crash. (What others *changed* on top of it was answered only when both were durable; but the
+/// object that a name led to can be changed whatever became of the name.)
+fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
+    let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
+    for (process, event) in histories.iter().enumerate().flat_map(|(p, events)| events.iter().map(move |e| (p, e))) {
+        let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
+        let hits = |(at, kind): &&(Instant, TargetKind)| (event.from..=to).contains(at) && lies_on(&event.op, *kind);
+        let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
+        zones.extend(last.map(|last| (process, event.serial, event.from, last)));
+    }
+    // One alone is done again before anybody is served.
+    let all = zones.clone();
+    let together = |a: &(usize, u32, Instant, Instant), b: &(usize, u32, Instant, Instant)| {
+        a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3
+    };
+    zones.retain(|zone| all.iter().any(|other| together(zone, other)));
+    for (process, events) in histories.iter_mut().enumerate() {
+        for event in events {
+            let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);
+            let meets = |of: usize, from: Instant, last: Instant| of != process && event.from <= last && to >= from;
+            event.glimpses = zones
+                .iter()
+                .filter(|(of, _, from, last)| meets(*of, *from, *last))
+                .map(|(_, serial, ..)| *serial)
+                .collect();
         }
     }
 }
@@ -639,5 +672,26 @@ mod tests {
         assert_eq!(marked(None, 2, Some(40)), (vec![true, true], Some(40)));
         assert_eq!(marked(Some(15), 2, Some(40)), (vec![false, true], Some(40)));
         assert_eq!(marked(Some(30), 0, Some(40)), (vec![false, false], None));
+    }
+
+    /// Only a target that has what a call changes can undo it, and only looks between its begin and the crash can have seen it.
+    #[test]
+    fn a_doubt_lies_on_what_a_crash_can_undo() {
+        let seen = |op: Op, kind, from, to| {
+            let change = event(100, 10, 30, op);
+            let look = event(101, from, to, Op::Stat { path: path(&["x"]) });
+            let mut histories = [vec![change], vec![look]];
+            doubt(&mut histories, &[(Instant(20), kind)]);
+            assert!(histories[0][0].glimpses.is_empty());
+            histories[1][0].glimpses.contains(&100)
+        };
+        let rename = || Op::Rename { from: path(&["x"]), to: path(&["y"]), flags: 0 };
+        let cut = || Op::Truncate { path: path(&["x"]), size: 0 };
+        assert!(seen(rename(), TargetKind::Mdt, 5, 15) && seen(rename(), TargetKind::Mdt, 20, 40));
+        assert!(!seen(rename(), TargetKind::Mdt, 5, 9), "it had not begun");
+        assert!(!seen(rename(), TargetKind::Mdt, 21, 22), "the crash was before");
+        assert!(!seen(rename(), TargetKind::Ost, 12, 15) && !seen(rename(), TargetKind::Mgt, 12, 15));
+        assert!(seen(cut(), TargetKind::Ost, 12, 15) && !seen(cut(), TargetKind::Mgt, 12, 15));
+        assert!(!seen(Op::Readlink { path: path(&["x"]) }, TargetKind::Mdt, 12, 15), "a look changes nothing");
     }
 }

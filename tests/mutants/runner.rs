@@ -2,8 +2,7 @@
 //! sources that `cargo xtask mutants` builds.
 //!
 //! `mutants watch seeds SEED…`, `mutants watch stories STRIDE`: one line for each, `passed NAME NUMBER…` or `failed NAME`,
-//! with the numbers of the mutants whose places it reached. Seeds that are odd have processes that write at different places of one
-//! file, as with `adamant sim --writers`.
+//! with the numbers of the mutants whose places it reached.
 //! `mutants NUMBER seeds SEED…`, `mutants NUMBER stories STRIDE STORY…`: `begin NAME` and `passed NAME` for each, up to the
 //! first that ends with `failed NAME: WHAT`. A machine that panics ends the process after `begin`.
 
@@ -20,9 +19,7 @@ fn main() {
         "seeds" => {
             for seed in &arguments[2..] {
                 let number = seed.parse().expect("a seed");
-                // Processes that write at different places of one file reach what others do not.
-                let plan = if number % 2 == 1 { Plan::with_writers_too(number) } else { Plan::draw(number) };
-                if !one(watch, seed, || sim::run_plan(plan, Keep::Nothing, Canary::None).failure) {
+                if !one(watch, seed, || sim::run_plan(Plan::draw(number), Keep::Nothing, Canary::None).failure) {
                     return;
                 }
             }

@@ -48,10 +48,14 @@ impl Losses {
     }
 }
 
+/// What programs are told of a loss. The kernel would do the call again that is told `ESTALE`.
+pub(crate) fn shown(errno: Errno) -> Errno {
+    if errno == Errno::ESTALE { Errno::EIO } else { errno }
+}
+
 /// A change of this object, or of a name in this directory, is lost.
 pub(crate) fn failed(w: &mut World, ino: u64, errno: Errno) {
-    // The kernel would do the call again that is told this.
-    let errno = if errno == Errno::ESTALE { Errno::EIO } else { errno };
+    let errno = shown(errno);
     w.losses.note(errno);
     data::failed(w, ino, errno);
     if let Some(node) = w.nodes.get_mut(ino) {

@@ -865,27 +865,69 @@ fn a_cut_that_waits_for_the_metadata_target_keeps_no_lock_on_an_object() {
 /// The same where the other target is there, and another client keeps its lock: it has stopped. Nobody who works is evicted for that.
 #[test]
 fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {
-    let mut c = Cluster::new(2);
-    let (a, b, stopped) = (c.mount(), c.mount(), c.mount());
-    let (f, fh) = c.create(a, 1, "f").unwrap();
-    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
-    let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
-    c.write(b, fh_of_b, 0, &[2; 64 << 10]).unwrap();
-    c.call(b, Call::Fsync { fh: fh_of_b, data_only: false }).unwrap();
-    let fh_of_stopped = c.open(stopped, f.ino, 0o2).unwrap();
-    c.write(stopped, fh_of_stopped, 64 << 10, &[4; 64 << 10]).unwrap();
-    c.call(stopped, Call::Fsync { fh: fh_of_stopped, data_only: false }).unwrap();
-    c.nodes[stopped].slow_kernel = true;
-    let writes = c.send(a, write_call(fh, 0, vec![3; 128 << 10]));
-    c.pass(Duration::from_secs(1));
-    let read = c.send(b, Call::Read { fh: fh_of_b, offset: 0, length: 4096 });
-    c.pass(Duration::from_secs(6));
-    assert!(c.answered(b, read), "the read waits for a client that has nothing to do with it");
-    c.nodes[stopped].slow_kernel = false;
-    assert_eq!(c.answer(a, writes), Ok(Answer::Written(128 << 10)));
-    assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
+    for call in
+        [|fh| write_call(fh, 0, vec![3; 128 << 10]), |fh| Call::Fallocate { fh, mode: 0, offset: 0, length: 128 << 10 }]
+    {
+        let mut c = Cluster::new(2);
+        let (a, b, stopped) = (c.mount(), c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+        c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+        c.write(b, fh_of_b, 0, &[2; 64 << 10]).unwrap();
+        c.call(b, Call::Fsync { fh: fh_of_b, data_only: false }).unwrap();
+        let fh_of_stopped = c.open(stopped, f.ino, 0o2).unwrap();
+        c.write(stopped, fh_of_stopped, 64 << 10, &[4; 64 << 10]).unwrap();
+        c.call(stopped, Call::Fsync { fh: fh_of_stopped, data_only: false }).unwrap();
+        c.die(stopped);
+        let writes = c.send(a, call(fh));
+        c.pass(Duration::from_secs(1));
+        let read = c.send(b, Call::Read { fh: fh_of_b, offset: 0, length: 4096 });
+        c.pass(Duration::from_secs(6));
+        assert!(c.answered(b, read), "the read waits for a client that has nothing to do with it");
+        assert!(c.answer(a, writes).is_ok());
+        let whom: Vec<&String> = c.log.iter().filter(|line| line.contains("evicts")).collect();
+        assert!(whom.len() == 1 && whom[0].contains("client:test:2"), "{whom:?}");
+    }
+}
+
+/// A change is seen by another client, and then the server crashes before whoever made it has the answer. When the server is back it is
+/// there for everybody, whoever comes first.
+#[test]
+fn what_was_seen_before_a_crash_is_there_after_it() {
+    let mut lost = 0;
+    for seed in cluster::seeds(0, 600) {
+        let mut c = Cluster::new(0);
+        let mut rng = Rng::new(seed);
+        let (a, b) = (c.mount(), c.mount());
+        let (_, fh) = c.create(a, 1, "f").unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let rename =
+            |to: &str| Call::Rename { parent: 1, name: name("f"), new_parent: 1, new_name: name(to), flags: 0 };
+        let renamed = c.send_quietly(a, cred(0), rename("g"));
+        let look = |c: &mut Cluster| {
+            let now = c.now;
+            c.nodes[b].machine.set_param(now, "ldlm.namespaces.*.lru_size", "clear").unwrap();
+            c.send_quietly(b, cred(0), Call::Lookup { parent: 1, name: name("g") })
+        };
+        (0..rng.below(20)).for_each(|_| c.one_step(&mut rng));
+        let first = look(&mut c);
+        for _ in 0..200 {
+            c.lose_answers_to(a);
+            if !c.answered(b, first) {
+                c.one_step(&mut rng);
+            }
+        }
+        let Some(Ok(_)) = c.nodes[b].answers.get(&first) else { continue };
+        lost += u32::from(!c.answered(a, renamed));
+        c.restart("fs-MDT0000");
+        let second = look(&mut c);
+        assert!(c.answer(b, second).is_ok(), "seed {seed}: it was there");
+        assert_eq!(c.answer(a, renamed), Ok(Answer::Done), "seed {seed}");
+    }
+    assert!(lost > 3, "{lost}");
+    assert!(stdx::marks::count("import.resent_in_recovery") > 0 && stdx::marks::count("target.unanswered_first") > 0);
 }
 
 /// A client removes a file that another has open, and both crash that and the server do before the removal is durable. The file is there

@@ -616,7 +616,7 @@ fn locks_survive_restarts_of_the_target() {
         World::new(seed, true, Order::AsTheyCome).run(2_000);
     }
     let mut left_over = 0;
-    for seed in (2000..2200).chain([3454, 5884]) {
+    for seed in (2000..2200).chain([3454, 5884, 6952]) {
         let mut world = World::new(seed, true, Order::CallbacksFirst);
         world.run(2_000);
         left_over += world.left_over;

@@ -92,6 +92,7 @@ impl Service for Mgt {
     }
 
     fn params(&self, name: &str) -> Vec<(String, String)> {
-        self.table.iter().map(|(fsname, fs)| (format!("mgs.{name}.live.{fsname}"), fs.live(fsname))).collect()
+        let live = self.table.iter().map(|(fsname, fs)| (format!("mgs.{name}.live.{fsname}"), fs.live(fsname)));
+        live.chain([(format!("mgs.{name}.num_watchers"), self.watchers.len().to_string())]).collect()
     }
 }

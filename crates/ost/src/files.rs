@@ -46,6 +46,16 @@ pub struct Flight {
     /// The end of the object when the request began. Others that began later may have moved it since, and their bytes
     /// must not be cut off.
     pub end: u64,
+    /// Its place among the operations on data files; 0 before it has one.
+    pub turn: u64,
+}
+
+/// The changes of an object that are in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    count: u32,
+    /// The latest turn of those that have landed.
+    landed: u64,
 }
 
 /// The data files of a target.
@@ -59,7 +69,8 @@ pub struct Files {
     /// Files of objects that have no record yet.
     unborn: BTreeMap<ObjectKey, u64>,
     flights: BTreeMap<OpId, Flight>,
-    busy: BTreeMap<ObjectKey, u32>,
+    busy: BTreeMap<ObjectKey, Busy>,
+    turns: u64,
     /// Objects that a failed change may have left bytes behind.
     unsettled: BTreeSet<ObjectKey>,
     doomed: VecDeque<(Transno, u64)>,
@@ -101,13 +112,28 @@ impl Files {
             self.next += 1;
             self.limbo.insert(file);
         }
-        let busy = self.busy.entry(key).or_insert(0);
+        let busy = self.busy.entry(key).or_default();
         let old = object.is_some_and(|o| o.instance != instance) || self.unsettled.contains(&key);
-        let settles = named != 0 && *busy == 0 && old;
-        *busy += 1;
-        let flight = Flight { key, file, settles, end: object.map_or(0, |o| o.size) };
+        let settles = named != 0 && busy.count == 0 && old;
+        busy.count += 1;
+        let flight = Flight { key, file, settles, end: object.map_or(0, |o| o.size), turn: 0 };
         self.flights.insert(op, flight);
         flight
+    }
+
+    /// The operation of `op` on the data file is asked for now, or was before. Operations on one file are done in this order.
+    pub fn take_turn(&mut self, op: OpId) -> u64 {
+        let Some(flight) = self.flights.get_mut(&op) else { return 0 };
+        if flight.turn == 0 {
+            self.turns += 1;
+            flight.turn = self.turns;
+        }
+        flight.turn
+    }
+
+    /// Whether the operation of a flight was the last on its file of all that are accepted: then the file is as that one left it.
+    pub fn is_latest(&self, flight: &Flight) -> bool {
+        self.busy.get(&flight.key).is_none_or(|busy| busy.landed <= flight.turn)
     }
 
     /// Whether no record names the file of a flight yet.
@@ -118,6 +144,9 @@ impl Files {
     /// The change of `op` is accepted and the object's record names its file. The last step of an attempt.
     pub fn land(&mut self, op: OpId) {
         if let Some(flight) = self.end(op) {
+            if let Some(busy) = self.busy.get_mut(&flight.key) {
+                busy.landed = busy.landed.max(flight.turn);
+            }
             if flight.settles {
                 self.unsettled.remove(&flight.key);
             }
@@ -151,8 +180,8 @@ impl Files {
     fn end(&mut self, op: OpId) -> Option<Flight> {
         let flight = self.flights.remove(&op)?;
         if let Some(busy) = self.busy.get_mut(&flight.key) {
-            *busy -= 1;
-            if *busy == 0 {
+            busy.count -= 1;
+            if busy.count == 0 {
                 self.busy.remove(&flight.key);
             }
         }
@@ -258,6 +287,24 @@ mod tests {
         assert!(!files.begin(op(2), KEY, Some(&object), 2).settles);
         let grown = Object { size: 20, ..object };
         assert_eq!(files.begin(op(1), KEY, Some(&grown), 2).end, 0, "what came after it is not cut off");
+    }
+
+    #[test]
+    fn the_space_is_that_after_the_last_operation() {
+        let mut files = files();
+        let object = Object { file: 7, instance: 1, ..Object::default() };
+        let mut flight = |xid| {
+            files.begin(op(xid), KEY, Some(&object), 1);
+            let turn = files.take_turn(op(xid));
+            assert_eq!(files.take_turn(op(xid)), turn, "the same in each attempt");
+            files.flight(op(xid)).unwrap()
+        };
+        let (first, second, third) = (flight(1), flight(2), flight(3));
+        files.land(op(2));
+        assert!(!files.is_latest(&first), "what it left was changed since");
+        assert!(files.is_latest(&second) && files.is_latest(&third));
+        files.land(op(1));
+        assert!(!files.is_latest(&first));
     }
 
     #[test]

@@ -62,6 +62,12 @@ impl Ost {
         Ost::default()
     }
 
+    /// A request comes to nothing.
+    fn abort(&mut self, request: &Request) {
+        self.files.abort((request.export, request.xid()));
+        self.grants.end(request.export, request.xid());
+    }
+
     /// Takes note of what the medium said last about its room.
     fn note_space(&mut self, cx: &Cx<'_>) {
         let space = cx.data_space();
@@ -101,7 +107,7 @@ impl Service for Ost {
         };
         match &result {
             Ok(reply) => cx.count_plain(request, reply),
-            Err(Stop::Errno(_)) => self.files.abort((request.export, request.xid())),
+            Err(Stop::Errno(_)) => self.abort(request),
             Err(Stop::Wait) => {}
         }
         result
@@ -112,7 +118,7 @@ impl Service for Ost {
     }
 
     fn refused(&mut self, request: &Request) {
-        self.files.abort((request.export, request.xid()));
+        self.abort(request);
     }
 
     fn may_use_reserve(&self, request: &Request) -> bool {

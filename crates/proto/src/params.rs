@@ -58,7 +58,7 @@ const GROUPS: &[Group] = &[
             ("uuid", false),
         ],
     ),
-    (&["mgs.*."], &[("live.*", false)]),
+    (&["mgs.*."], &[("live.*", false), ("num_watchers", false)]),
     (
         &["mdt.*."],
         &[

@@ -10,7 +10,8 @@
 //! - Of processes that share directories and files there is an order of all their calls, within what real time allows,
 //!   in which the model gives the same results ([`linear`]): names, bytes, extended attributes, owners, rights of several users, and times that
 //!   somebody has set.
-//! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]).
+//! - Of processes that write at different places of one file there is such an order for every place of it ([`register`]). Nobody sees times of it
+//!   that are older than what somebody has seen or written before.
 //! - A listing of a directory with many names shows each name once that was there all the time, and none that was not there.
 //! - No two processes hold record locks that exclude each other; who is refused a lock, or told of a deadlock, was so for
 //!   a reason; a deadlock does not last.
@@ -21,8 +22,10 @@
 //!   of theirs, a request that is sent again. No recovery takes longer than its hard limit and two soft ones.
 //! - At the end a fresh client finds every tree as its model says. After a loss of power everywhere it finds a state of
 //!   the history at or beyond the last sync; of bytes, those that were synced or that came later.
+//! - What the management target has answered to an administrator is there, whatever crashes, and all follow it
+//!   (`program::configure`).
 //! - At rest, when all clients have left, what the stores hold fits together and nothing is left over ([`rest`]).
-//!   Before that no client holds a lock or a node that nothing needs.
+//!   Before that no client holds a lock or a node that nothing needs, and clients and targets agree on how many locks are held.
 //! - Where nothing at all goes wrong, nothing takes longer than two seconds.
 //! - A frame comes out of the codec as it went in, and one of which a bit has changed does not (`world::wire`).
 //! - The same seed gives the same digest of all events.

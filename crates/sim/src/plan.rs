@@ -236,6 +236,8 @@ pub struct Plan {
     pub user_percent: u64,
     /// There is a client that lies.
     pub liar: bool,
+    /// An administrator sets persistent parameters and pools.
+    pub configures: bool,
     /// What else goes wrong with the world.
     pub disturbances: Disturbances,
     /// Of 1000 calls that reach a client so many meet a signal; some of these kill the program.
@@ -258,7 +260,7 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[(u64, T)]) -> T {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Plan {
-        Plan::before_shared_calls(seed).with_shared_calls().with_writers().with_crowd()
+        Plan::before_shared_calls(seed).with_shared_calls().with_writers().with_crowd().with_configuration()
     }
 
     /// The same as earlier versions drew it: processes that share directories make names, append and look.
@@ -336,6 +338,7 @@ impl Plan {
             file_max: pick(rng, &[(3, 100 << 10), (2, 400 << 10), (1, 3 << 20)]),
             user_percent: pick(rng, &[(1, 0), (2, 20), (1, 60)]),
             liar: false,
+            configures: false,
             disturbances: Disturbances::default(),
             signals: 0,
         };
@@ -443,6 +446,14 @@ impl Plan {
         self
     }
 
+    /// An administrator at the management target: in some runs, from a stream of its own. Not where sites of servers are armed: a request that
+    /// is dropped there is not sent again.
+    fn with_configuration(mut self) -> Plan {
+        let drawn = Rng::new(self.seed ^ 0xc0_4f16).chance(1, 5);
+        self.configures = drawn && self.disturbances.sites.is_none();
+        self
+    }
+
     /// Signals, from a stream of their own. Not where disks are full or fail: a program that is killed in the middle of trying again has done
     /// a part. Nor where clients are evicted or unmount: a killed program asks nobody what was lost with them.
     fn with_signals(mut self) -> Plan {
@@ -519,7 +530,8 @@ impl Plan {
             max_read_ahead: 64 << 10,
             max_mod_rpcs: 8,
             slots: [7; CLIENTS_MAX],
-            sync_metadata: [true; CLIENTS_MAX],
+            // Those that come later do otherwise.
+            sync_metadata: core::array::from_fn(|client| client < 2),
             adaptive: false,
             max_nodes: 10_000,
             write_back_after: Duration::from_millis(50),
@@ -527,6 +539,7 @@ impl Plan {
             file_max: 1 << 20,
             user_percent: 0,
             liar: false,
+            configures: false,
             disturbances: Disturbances { slow_sync: true, ..Disturbances::default() },
             signals: 0,
         }

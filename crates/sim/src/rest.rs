@@ -3,14 +3,16 @@
 //! All clients unmount; then, within a bound, nothing may be left to do: no
 //! recovery that still waits, no orphan, no destroy to send, no data file without its object. What [`lfsck`] says of the stores
 //! of all targets is then final. Nor does a target still hold anything for those who have left: no session, lock, open file, promise of
-//! space or record of an answer. Such a thing would hold up others, or fill memory and store, for ever.
+//! space or record of an answer. Such a thing would hold up others, or fill memory and store, for ever. And what a target says of
+//! its objects, how many there are and what space each takes, is so.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use lfsck::Snapshot;
 use proto::TargetKind;
 use schema::session::{ClientRec, ReplyRec};
-use schema::{DestroyLog, DoomedFile, Moving, Object, Orphan, Record};
+use schema::{DestroyLog, DoomedFile, Inode, Moving, Object, ObjectKey, Orphan, OstState, Record};
 use target::{DataOp, DataResult};
 
 use crate::world::World;
@@ -37,6 +39,7 @@ pub fn forget(world: &mut World) -> Result<(), String> {
         world.mounts[client].kernel.forget_all();
     }
     world.run(world.now + STEP, |_| false)?;
+    agree_on_locks(world)?;
     for &client in &living {
         world.set_of(Node::Client(client), "ldlm.namespaces.*.lru_size", "clear");
         world.set_of(Node::Client(client), "llite.*.max_nodes", &NODES_LEAST.to_string());
@@ -54,6 +57,47 @@ pub fn forget(world: &mut World) -> Result<(), String> {
             if value.parse().is_ok_and(|nodes: usize| nodes > NODES_LEAST) {
                 return Err(format!("nobody needs a node, and {path} of client {client} is {value}"));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing happens: so the clients that are there have the locks that the targets say, and no more. One that a client takes for held is what
+/// its cache rests on; one that a target takes for held keeps others waiting.
+pub fn agree_on_locks(world: &World) -> Result<(), String> {
+    // Record locks are counted by the targets alone.
+    if world.plan.groups > 1 {
+        return Ok(());
+    }
+    let living: Vec<usize> = (0..world.mounts.len())
+        .filter(|&client| world.mounts[client].machine.is_some() && !world.mounts[client].leaving)
+        .collect();
+    let here: Vec<String> = living.iter().map(|client| format!("client {client}")).collect();
+    let number = |value: &str| value.trim().parse::<u64>().unwrap_or(0);
+    for server in &world.servers {
+        let name = server.name.to_string();
+        // Who died or leaves, or lies, may still be there.
+        let known = server.machine.iter().flat_map(|machine| machine.get_params("*.*.exports.*.description"));
+        let known: Vec<String> = known.map(|(_, who)| who).collect();
+        if known.iter().any(|who| !who.starts_with("simfs-") && !here.contains(who)) {
+            continue;
+        }
+        // Who was given up and has not asked for anything since does not know it.
+        let sessions = living.iter().filter(|client| known.contains(&format!("client {client}")));
+        let told = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
+        let told: u64 = told.map(|(_, value)| number(&value)).sum();
+        if server.machine.is_none() || !server.serving {
+            continue;
+        }
+        let of_client = |client: &usize| -> u64 {
+            let machine = world.mounts[*client].machine.iter();
+            let all = machine.flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
+            all.filter(|(path, _)| path.contains(&format!(".{name}-"))).map(|(_, value)| number(&value)).sum()
+        };
+        let held: u64 = sessions.map(of_client).sum();
+        // A lock that a target has and no client knows of goes with its session.
+        if held > told {
+            return Err(format!("{name} says that {told} locks are held, and its clients hold {held}"));
         }
     }
     Ok(())
@@ -88,6 +132,7 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     let mut mdt = Snapshot::default();
     let mut osts = Vec::new();
     let servers = world.servers.len();
+    let lands = every_change_lands(world);
     for server in &mut world.servers {
         let snapshot =
             Snapshot::of_engine(&server.engine).map_err(|error| format!("{} cannot be read: {error}", server.name))?;
@@ -110,6 +155,7 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
                 for (key, _) in snapshot.range(&DoomedFile::all()) {
                     wrong.push(format!("{}: a data file is still to be removed: {key:?}", server.name));
                 }
+                wrong.extend(miscounted(server, &snapshot, lands));
                 osts.push((server.name.index.0, snapshot));
             }
         }
@@ -126,6 +172,65 @@ fn look(world: &mut World) -> Result<Vec<String>, String> {
     let osts: Vec<(u32, &Snapshot)> = osts.iter().map(|(index, snapshot)| (*index, snapshot)).collect();
     wrong.extend(lfsck::check(&mdt, &osts).iter().map(ToString::to_string));
     Ok(wrong)
+}
+
+/// Whether nothing can have left bytes in data files that no record knows of.
+fn every_change_lands(world: &World) -> bool {
+    let counts = &world.faults.counts;
+    let given_up = counts.deaths + counts.power + counts.evictions + counts.partitions + counts.given_up;
+    let never = given_up + counts.io_errors + counts.fills + counts.sites == 0 && !world.plan.liar;
+    never && world.crashes.iter().all(|(_, kind)| *kind != TargetKind::Ost)
+}
+
+/// What an object target says wrongly of its objects.
+fn miscounted(server: &mut Server, snapshot: &Snapshot, every_change_lands: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let objects: Vec<(ObjectKey, Object)> = snapshot
+        .range(&Object::all())
+        .filter_map(|(key, body)| Some((Object::parse_key(key)?, Object::decode_record(body).ok()?)))
+        .collect();
+    let counted = snapshot
+        .range(&OstState::all())
+        .find_map(|(_, body)| OstState::decode_record(body).ok())
+        .map_or(0, |state| state.objects);
+    if counted != objects.len() as u64 {
+        wrong.push(format!("{}: {counted} objects are counted, and there are {}", server.name, objects.len()));
+    }
+    for (key, object) in objects.iter().filter(|_| every_change_lands) {
+        let there = match server.data.run(&DataOp::Stat { file: object.file }) {
+            DataResult::Size(Some((_, blocks))) => blocks,
+            _ => 0,
+        };
+        if object.blocks != there {
+            wrong.push(format!("{}: {key:?} is said to take {} blocks, and takes {there}", server.name, object.blocks));
+        }
+    }
+    wrong
+}
+
+/// Objects have the owner of their file. What a crash, or a write that was on its way, leaves undone harms nobody; so this is for stories
+/// without either.
+pub fn owners(world: &World) -> Result<(), String> {
+    let read = |server: &Server| Snapshot::of_engine(&server.engine).map_err(|error| format!("{error}"));
+    let mut files = BTreeMap::new();
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt) {
+        for (_, body) in read(server)?.range(&Inode::all()) {
+            files.extend(Inode::decode_record(body).map(|inode| (inode.fid, (inode.uid, inode.gid))));
+        }
+    }
+    for server in world.servers.iter().filter(|server| server.name.kind == TargetKind::Ost) {
+        for (key, body) in read(server)?.range(&Object::all()) {
+            let (Some(key), Ok(object)) = (Object::parse_key(key), Object::decode_record(body)) else { continue };
+            let owner = (object.uid, object.gid);
+            if files.get(&key.fid).is_some_and(|of_file| *of_file != owner) {
+                return Err(format!(
+                    "{}: object {key:?} is of {owner:?}, its file of {:?}",
+                    server.name, files[&key.fid]
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Who still waits for clients. A client has come to every target since the last crash, so every recovery ends.
@@ -158,7 +263,13 @@ fn left_behind(server: &Server, snapshot: &Snapshot, servers: usize) -> Vec<Stri
         TargetKind::Mdt => 0,
         TargetKind::Ost => 1,
     };
-    let limits = [("open_files", 0), ("lock_count", 0), ("tot_granted", 0), ("num_exports", sessions)];
+    let limits = [
+        ("open_files", 0),
+        ("lock_count", 0),
+        ("tot_granted", 0),
+        ("num_exports", sessions),
+        ("num_watchers", sessions),
+    ];
     for (path, value) in server.machine.iter().flat_map(|machine| machine.get_params("**")) {
         for (leaf, limit) in limits {
             if path.rsplit('.').next() == Some(leaf) {

@@ -17,8 +17,9 @@ use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
 use crate::program::synced::Synced;
-use crate::program::{Mounts, Setting, Watcher, aftermath, crowd, locks, shared, verify, writers};
+use crate::program::{Mounts, Setting, Watcher, aftermath, configure, crowd, locks, shared, verify, writers};
 use crate::rest;
+use crate::scenario::raw::Hand;
 use crate::sched::Fail;
 use crate::trace::Keep;
 use crate::world::faults::Counts;
@@ -140,6 +141,7 @@ struct Run<'w> {
     groups: Vec<shared::Record>,
     writers: Vec<writers::Record>,
     crowd: Option<crowd::Record>,
+    configured: Option<configure::Record>,
     /// Histories of groups and trees without a verdict.
     undecided: u64,
 }
@@ -157,6 +159,7 @@ impl<'w> Run<'w> {
             groups: Vec::new(),
             writers: Vec::new(),
             crowd: None,
+            configured: None,
             undecided: 0,
         }
     }
@@ -217,6 +220,10 @@ impl<'w> Run<'w> {
         if self.world.plan.crowd {
             self.crowd = Some(crowd::start(&self.setting, &self.world.plan, rng.fork()));
         }
+        if self.world.plan.configures {
+            let rng = Rng::new(self.world.plan.seed ^ 0xc0_4f17);
+            self.configured = Some(configure::start(Hand::of(self.world), &self.world.plan, rng));
+        }
         Ok(())
     }
 
@@ -248,7 +255,32 @@ impl<'w> Run<'w> {
             world.sched.is_idle() && world.all_serve() && world.all_are_joined() && world.all_have_left()
         })?;
 
-        self.judge_calls(call_max(&self.world.plan))
+        self.judge_calls(call_max(&self.world.plan))?;
+        self.followed()
+    }
+
+    /// Clients and targets have the persistent parameters that are set, unless an administrator has set them at one place only.
+    fn followed(&mut self) -> Result<(), String> {
+        let Some(record) = self.configured.clone().filter(|_| self.world.plan.disturbances.acts.is_none()) else {
+            return Ok(());
+        };
+        let limit = self.world.now + SILENT_MAX;
+        loop {
+            let wrong = record.params().into_iter().find_map(|(path, value)| {
+                let clients =
+                    self.world.mounts.iter().filter(|mount| !mount.leaving).filter_map(|mount| mount.machine.as_ref());
+                let servers = self.world.servers.iter().filter_map(|server| server.machine.as_ref());
+                let found = clients.flat_map(|machine| machine.get_params(&path));
+                let found = found.chain(servers.flat_map(|machine| machine.get_params(&path)));
+                let other = found.into_iter().find(|(_, found)| found.trim() != value);
+                other.map(|(name, found)| format!("{path} is set to {value}, and {name} is {found}"))
+            });
+            match wrong {
+                None => return Ok(()),
+                Some(wrong) if self.world.now >= limit => return Err(wrong),
+                Some(_) => drop(self.world.run(self.world.now + A_WHILE, |_| false)?),
+            }
+        }
     }
 
     /// The programs' clients go, or stay with all that they have cached.
@@ -345,7 +377,7 @@ impl<'w> Run<'w> {
         self.judge_calls(leave_max(&self.world.plan))?;
         let first_death = self.world.sched.first_death();
         for group in &self.writers {
-            group.check(first_death, &self.world.sched.losses())?;
+            group.check(first_death, &self.world.sched.losses(), !self.world.sched.has_clocks())?;
         }
         for group in &self.groups {
             let verdict = group.check(&self.world.sched, &self.world.crashes, &self.world.recovered)?;

@@ -57,6 +57,8 @@ pub enum Command {
     Arm,
     /// And no longer.
     Disarm,
+    /// A client comes.
+    Mount,
     /// A client dies.
     Kill(usize),
     /// A client unmounts.
@@ -67,12 +69,36 @@ pub enum Command {
     Power(usize),
     /// What a server does does not reach its disk any more.
     Barrier(usize),
+    /// Others take all of a server's disk but so many bytes, and so many in reserve; or nothing any more.
+    Fill(usize, Option<(u64, u64)>),
+    /// The records of a table of a server cannot be read, or all can again.
+    Damage(usize, Option<u8>),
     /// A node stands still for so long.
     Pause(Node, Duration),
     /// A server gives up a client.
     Evict(usize, usize),
+    /// A site of a node is armed.
+    Site(Node, u32, u32),
+    /// A server's disk takes so much longer.
+    Slow(usize, Duration),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// Whether a node has said this since it was asked last.
+    Said(Node, &'static str, usize),
     /// A parameter is set, with this outcome.
     Set(Node, &'static str, &'static str, Result<(), Errno>),
+    /// The disk of an object target's data files takes so many bytes in all, or as many as one likes.
+    Room(usize, Option<u64>),
+    /// The next change of the bytes of a data file of a target fails.
+    FailWrite(usize),
+    /// No data file of a target can be removed until it is killed.
+    KeepFiles(usize),
+    /// A copy is made of a server's disk as it is.
+    Copy(usize),
+    /// A server is killed and comes back with the copy of its disk, accepted as an older one or not.
+    PutBack(usize, bool),
     /// Whether a parameter has this in it.
     Expect(Node, &'static str, String, bool),
 }
@@ -249,6 +275,13 @@ impl Sched {
             state.interrupts.push_back((client, id, fatal));
         }
         waits
+    }
+
+    /// Programs that wait for a client get a signal that ends them.
+    pub fn kill_programs(&self, client: usize) {
+        let mut state = self.state.borrow_mut();
+        let wait: Vec<u64> = state.waiting.iter().filter(|(_, (_, at, _))| *at == client).map(|(id, _)| *id).collect();
+        state.interrupts.extend(wait.into_iter().map(|id| (client, id, true)));
     }
 
     /// Whether a call has no answer yet.

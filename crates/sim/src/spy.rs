@@ -3,6 +3,7 @@
 //! What must hold, whatever was lost, doubled, resent or replayed:
 //! - every answer to one request with a slot names the same transno and status: as the client gets it, and as its server sends it,
 //!   whether it arrives or not, unless the server crashed in between and had not said that the change is durable;
+//! - a request with a slot that was answered as failed stays so for as long as its server runs;
 //! - a transno belongs to one request;
 //! - the changes of a client's slot have transnos in the order of their xids;
 //! - no sequence of object numbers is given to two clients, nor a range of sequences twice, whoever has crashed.
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::frame::flags;
 use proto::msg::{SeqAllocRep, SeqRangeRep};
-use proto::{Frame, Opcode};
+use proto::{Errno, Frame, Opcode};
 
 use crate::world::net::Node;
 
@@ -55,15 +56,20 @@ impl Spy {
         let durable = self.durable.entry(server).or_default();
         *durable = (*durable).max(h.last_committed.0);
         let request = (client, server, h.xid.0);
+        let changed = h.transno.0 != 0;
         if !h.has(flags::REPLY)
             || h.has(flags::EARLY)
-            || h.transno.0 == 0
+            || !changed && !failed(h.status)
             || !modifies(h.opcode)
             || !self.tags.contains_key(&request)
         {
             return Ok(());
         }
         let now = (h.transno.0, h.status);
+        // What was done and cannot be done again is judged where programs look.
+        if !changed && self.sent.get(&request).is_some_and(|(transno, _)| *transno != 0) {
+            return Ok(());
+        }
         match self.sent.insert(request, now) {
             Some(before) if before != now => Err(format!(
                 "{server:?} answers xid {:x} of {client:?} with transno {:x} status {}, and did so before with transno {:x} status {}",
@@ -106,7 +112,7 @@ impl Spy {
     /// A server crashes: what is not durable it does not remember.
     pub fn crashes(&mut self, server: Node) {
         let durable = self.durable.get(&server).copied().unwrap_or(0);
-        self.sent.retain(|(_, of, _), (transno, _)| *of != server || *transno <= durable);
+        self.sent.retain(|(_, of, _), (transno, _)| *of != server || (1..=durable).contains(transno));
     }
 
     /// A frame arrives on a connection.
@@ -181,6 +187,13 @@ impl Spy {
     pub fn repeated(&self) -> (u64, u64) {
         (self.resent, self.replayed)
     }
+}
+
+/// Whether a request was tried and failed, and was not turned away: a session that is not known, is not this, or has too much under way.
+fn failed(status: i32) -> bool {
+    use Errno::{EAGAIN, EINPROGRESS, ENOTCONN, EOPNOTSUPP, EPROTO, ESHUTDOWN};
+    let turned_away = [EAGAIN, EINPROGRESS, ENOTCONN, EOPNOTSUPP, EPROTO, ESHUTDOWN];
+    Errno::from_status(status).is_err_and(|errno| !turned_away.contains(&errno))
 }
 
 fn modifies(opcode: u16) -> bool {
@@ -265,6 +278,26 @@ mod tests {
         assert_eq!(second(true, 99), Ok(()));
         assert!(second(true, 100).unwrap_err().contains("did so before"));
         assert!(second(false, 99).unwrap_err().contains("did so before"));
+    }
+
+    /// A second copy of a request that failed must not find that it would work by now.
+    #[test]
+    fn what_failed_has_failed() {
+        let second = |crash: bool, status: i32, again: &Frame| {
+            let mut spy = Spy::default();
+            spy.arrives(1, CLIENT, MDT, &request(7)).unwrap();
+            spy.sends(MDT, CLIENT, &reply(7, 0, status)).unwrap();
+            if crash {
+                spy.crashes(MDT);
+            }
+            spy.sends(MDT, CLIENT, again)
+        };
+        let exists = -Errno::EEXIST.raw();
+        assert_eq!(second(false, exists, &reply(7, 0, exists)), Ok(()));
+        assert_eq!(second(true, exists, &reply(7, 120, 0)), Ok(()));
+        assert_eq!(second(false, -Errno::EINPROGRESS.raw(), &reply(7, 120, 0)), Ok(()));
+        assert!(second(false, exists, &reply(7, 120, 0)).unwrap_err().contains("did so before"));
+        assert!(second(false, exists, &reply(7, 0, -Errno::ENOENT.raw())).unwrap_err().contains("did so before"));
     }
 
     /// Neither of what came before the answer to the connect request, nor of what came on another connection.

@@ -62,7 +62,7 @@ fn faults_fall_and_requests_are_repeated() {
 /// Partitions, evictions, acts of administrators, failing disks, clocks, named sites: each falls, and none too often for the others.
 #[test]
 fn the_world_is_disturbed() {
-    let reports: Vec<Report> = (1..90).map(run).collect();
+    let reports: Vec<Report> = (1..140).map(run).collect();
     let mut all = Counts::default();
     reports.iter().for_each(|report| all.add(&report.faults));
     for (what, count) in [

@@ -40,6 +40,74 @@ const PLACES: &[&str] = &[
     "handed-over",
 ];
 
+const CACHES: &[&str] = &[
+    "behind-synced",
+    "behind-promised",
+    "behind-refused",
+    "open-here",
+    "closed-here",
+    "opened-meanwhile",
+    "given-up-attributes",
+    "undone-seen",
+    "written-while-synced",
+    "lost-bytes",
+    "full-at-once",
+    "overwritten-ahead",
+    "size-in-doubt",
+    "killed-rename",
+    "cut-small",
+    "undone-open",
+    "removed",
+    "thinned",
+    "rebuilt",
+];
+
+#[test]
+fn what_clients_keep_is_right() {
+    tell(CACHES);
+}
+
+const SESSIONS: &[&str] = &[
+    "replays",
+    "late-crash",
+    "patient",
+    "replays-slowly",
+    "drips",
+    "builds-on-lost",
+    "lost-and-crash",
+    "undone",
+    "in-turn",
+    "given-up-replays",
+    "reconnect-overtaken",
+    "long-away",
+    "reopened",
+];
+const DISKS: &[&str] = &["destroys-lost", "sync-fails", "slow-commits", "slow-disk-writer", "full", "replaced"];
+const PEERS: &[&str] = &[
+    "session-of-another",
+    "read-only-session",
+    "late-replay",
+    "slot-again",
+    "own-slots",
+    "server-among-clients",
+    "works-under-lock",
+];
+
+#[test]
+fn sessions_survive_what_befalls_them() {
+    tell(SESSIONS);
+}
+
+#[test]
+fn disks_may_be_slow_full_broken_and_new() {
+    tell(DISKS);
+}
+
+#[test]
+fn peers_that_keep_no_rule_of_sessions_get_nowhere() {
+    tell(PEERS);
+}
+
 #[test]
 fn places_that_seeds_miss_are_come_to() {
     tell(PLACES);
@@ -99,9 +167,89 @@ fn requests_and_answers_that_are_lost_at_chosen_moments() {
     tell(NUMBERED);
 }
 
+/// Peers that are no clients.
+const BY_HAND: &[&str] = &[
+    "configured",
+    "registered",
+    "told-durably",
+    "told-when-there",
+    "ranges",
+    "older-configuration",
+    "older-copies",
+    "late-times",
+    "without-locks",
+    "destroyed",
+    "bytes-behind",
+    "files-left",
+    "first-writes",
+    "promised-space",
+    "grants",
+    "full-disks",
+    "full-disks-restarted",
+];
+
+#[test]
+fn servers_keep_their_rules_with_peers_that_are_no_clients() {
+    tell(BY_HAND);
+}
+
+/// Who gets a lock, and when.
+const LOCKS: &[&str] = &[
+    "in-line",
+    "side-by-side",
+    "asked-back",
+    "removed",
+    "sent-again",
+    "sizes-asked",
+    "slow-writer",
+    "claimed-anew",
+    "grant-lost",
+    "cleared-in-recovery",
+    "record-locks",
+];
+
+#[test]
+fn locks_go_to_those_who_wait() {
+    tell(LOCKS);
+}
+
+/// A metadata target.
+const METADATA: &[&str] = &[
+    "removal-lost",
+    "lists",
+    "capability",
+    "many-links",
+    "leased",
+    "destroy-again",
+    "copy-of-dead",
+    "move-of-dead",
+    "cut-small",
+    "promised",
+    "full-disk",
+    "group-waits",
+    "room-for-all",
+    "room-for-data",
+    "one-hash",
+    "batch-by-hand",
+    "times-by-hand",
+    "gone-by-hand",
+    "pages-by-hand",
+    "data-by-hand",
+    "sync-by-hand",
+    "reopen-by-hand",
+    "name-by-hand",
+];
+
+#[test]
+fn a_metadata_target_keeps_its_rules() {
+    tell(METADATA);
+}
+
 #[test]
 fn every_story_is_told_here() {
-    let known = [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, NUMBERED].concat();
+    let known =
+        [NAMES, PAUSED, SHARED, DATA, GONE, PLACES, CACHES, NUMBERED, BY_HAND, LOCKS, METADATA, SESSIONS, DISKS, PEERS]
+            .concat();
     for story in sim::stories() {
         assert!(known.contains(&story.name), "{}", story.name);
     }

@@ -377,7 +377,7 @@ impl<S: Service> Target<S> {
             Then::Reply(handle, frame) => self.m.send_reply(handle, frame),
             Then::Say(conn, frame) => self.m.effects.push_back(Effect::Send { conn, frame }),
             Then::Counted => self.counted(),
-            Then::Epoch => self.recovery_over(),
+            Then::Epoch => self.epoch_begun(),
             Then::Register => self.m.register(),
             Then::Stop => self.m.begin_leave(),
         }

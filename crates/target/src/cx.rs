@@ -506,7 +506,11 @@ impl Cx<'_> {
             return Err(self.wait());
         }
         self.op.used_locks = true;
+        let unwanted = self.op.memo().unwanted;
+        let at_once = unwanted.then(|| EnqueueReq { no_wait: true, ..request.clone() });
+        let request = at_once.as_ref().unwrap_or(request);
         match self.m.locks.enqueue(self.m.now, self.op.export, request, self.op.waiter()) {
+            Enqueued::Refused(Errno::EAGAIN) if unwanted => Err(Stop::Errno(Errno::EINTR)),
             Enqueued::Granted(granted) => {
                 self.op.memo().enqueued = Some(Ok(granted.clone()));
                 grant(granted)

@@ -115,6 +115,8 @@ impl<S: Service> Target<S> {
             // What was answered before the restart must not be refused now, however full the disk has become: at worst the
             // group waits for space.
             Room::No if op.replay != Replay::No => Gate::Open,
+            // Others may have seen it.
+            Room::No if self.m.is_unanswered(request) => Gate::Open,
             Room::No if self.service.may_use_reserve(request) => {
                 match self.m.view.room(records, bytes, RoomFor::Removal) {
                     Room::Yes if self.m.view.over_limit() => Gate::Later,
@@ -183,6 +185,9 @@ impl<S: Service> Target<S> {
         self.m.view.abandon();
         self.m.end_op(&op);
         match core::mem::replace(&mut op.work, Work::Own(Own::Aside)) {
+            Work::Request(request) if self.m.comes_last(&request) => {
+                self.m.postponed.push_back((Handle(op.export.0), request.frame));
+            }
             Work::Request(request) => {
                 let mut header = reply_header(&request.frame.header);
                 header.status = -errno.raw();
@@ -293,7 +298,7 @@ impl<S: Service> Target<S> {
             Work::Foresee(_) | Work::Task(_) | Work::Own(_) => {
                 if group.is_some()
                     && self.m.out.wants_transno
-                    && !self.m.is_recovering()
+                    && !self.m.window.replays()
                     && self.m.stage == Stage::Serving
                 {
                     self.m.take_transno(Replay::No);
@@ -499,7 +504,8 @@ impl Machine {
     }
 
     /// Lock requests that their client does not want any more, and that have not come as far as the lock manager: something that they need is
-    /// being loaded. They would begin to wait when that is there.
+    /// being loaded. They do not begin to wait when that is there. But they are executed, as far as that goes: a `flock` that changes its mode
+    /// gives the old lock up, which its client takes for lost.
     pub(crate) fn refuse_enqueues(&mut self, handle: Handle, cookies: &[u64]) {
         if cookies.is_empty() {
             return;
@@ -510,7 +516,7 @@ impl Machine {
             let Work::Request(request) = &op.work else { continue };
             if request.frame.decode::<EnqueueReq>().is_ok_and(|request| cookies.contains(&request.cookie)) {
                 stdx::mark!("target.enqueue_refused_early");
-                op.memo().enqueued = Some(Err(Errno::EINTR));
+                op.memo().unwanted = true;
             }
         }
     }
@@ -534,6 +540,7 @@ impl Machine {
             }
         }
         self.deferred.retain(|(whose, _)| *whose != handle);
+        self.postponed.retain(|(whose, _)| *whose != handle);
         self.held_pings.retain(|(whose, _)| *whose != handle);
     }
 

@@ -1,7 +1,8 @@
 //! Space that clients were promised, so that a buffered write does not fail later.
 //!
 //! The medium says about once a second how much is free. In between, what was written since is taken off. Of the rest, part
-//! is granted to exports; what is neither used nor granted is open to writes that come without a grant.
+//! is granted to exports; what is neither used nor granted is open to writes that come without a grant. Such a write takes its part of
+//! that when it begins, because others begin before it is done.
 //!
 //! # Invariants
 //! - At the moment of each promise the sum of all grants is at most what is free.
@@ -20,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use dlm::ExportId;
-use proto::Errno;
+use proto::{Errno, Xid};
 
 /// What one client may hold at most, in bytes.
 pub const GRANT_MAX: u64 = 64 << 20;
@@ -40,6 +41,9 @@ pub struct Grants {
     used: u64,
     by_export: BTreeMap<ExportId, Grant>,
     total: u64,
+    /// What writes under way take beyond their grants.
+    under_way: BTreeMap<(ExportId, Xid), u64>,
+    taken: u64,
 }
 
 /// One export's.
@@ -64,7 +68,7 @@ impl Grants {
 
     /// Bytes that are neither used nor promised.
     pub fn open(&self) -> u64 {
-        self.free().saturating_sub(self.total)
+        self.free().saturating_sub(self.total).saturating_sub(self.taken)
     }
 
     /// The sum of all grants.
@@ -81,6 +85,23 @@ impl Grants {
     pub fn check(&self, export: ExportId, length: u64, paid: u64) -> Result<(), Errno> {
         let paid = paid.min(self.of(export));
         if length.saturating_sub(paid) > self.open() { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    /// The same for a write that begins. What it takes beyond its grant is open to nobody else until it [ends](Grants::end).
+    pub fn begin(&mut self, export: ExportId, xid: Xid, length: u64, paid: u64) -> Result<(), Errno> {
+        self.check(export, length, paid)?;
+        self.end(export, xid);
+        let beyond = length.saturating_sub(paid.min(self.of(export)));
+        if beyond > 0 {
+            self.under_way.insert((export, xid), beyond);
+            self.taken += beyond;
+        }
+        Ok(())
+    }
+
+    /// A write that began is done, or came to nothing.
+    pub fn end(&mut self, export: ExportId, xid: Xid) {
+        self.taken -= self.under_way.remove(&(export, xid)).unwrap_or(0);
     }
 
     /// A write took `length` bytes of the medium, and the client pays `paid` for it from its grant.
@@ -124,6 +145,9 @@ impl Grants {
     pub fn gone(&mut self, export: ExportId) {
         self.set(export, 0);
         self.by_export.remove(&export);
+        let all: Vec<Xid> =
+            self.under_way.range((export, Xid(0))..=(export, Xid(u64::MAX))).map(|((_, xid), _)| *xid).collect();
+        all.into_iter().for_each(|xid| self.end(export, xid));
     }
 
     fn set(&mut self, export: ExportId, held: u64) {
@@ -185,6 +209,23 @@ mod tests {
         assert_eq!(grants.check(A, 8 * MIB, 8 * MIB), Ok(()));
         grants.gone(A);
         assert_eq!(grants.check(B, 4 * MIB, 0), Ok(()));
+    }
+
+    #[test]
+    fn what_is_being_written_is_open_to_nobody_else() {
+        let mut grants = with_free(10 * MIB);
+        grants.connect(A, 8 * MIB);
+        let held = grants.of(A);
+        assert_eq!(grants.begin(B, Xid(1), MIB, 0), Ok(()));
+        assert_eq!(grants.begin(B, Xid(2), 2 * MIB, 0), Err(Errno::ENOSPC));
+        assert_eq!(grants.begin(A, Xid(3), MIB, MIB), Ok(()), "of what it was promised");
+        grants.spend(A, MIB, MIB);
+        grants.end(A, Xid(3));
+        assert_eq!(grants.of(A), held - MIB);
+        grants.end(B, Xid(1));
+        assert_eq!(grants.begin(B, Xid(2), 2 * MIB, 0), Ok(()), "the other one has ended");
+        grants.gone(B);
+        assert_eq!(grants.taken, 0);
     }
 
     #[test]

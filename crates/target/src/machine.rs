@@ -91,6 +91,12 @@ pub(crate) struct Machine {
     pub(crate) throttled: VecDeque<Op>,
     /// Requests that wait for the end of recovery.
     pub(crate) deferred: VecDeque<(Handle, Frame)>,
+    /// Changes from before the restart that were never answered, and are done before anybody is served.
+    pub(crate) unanswered: Vec<(Handle, proto::Xid)>,
+    /// Those of them that failed, until the others are done.
+    pub(crate) postponed: VecDeque<(Handle, Frame)>,
+    /// The others are not done yet.
+    pub(crate) postpones: bool,
     /// Tasks to begin.
     pub(crate) tasks: VecDeque<Task>,
     pub(crate) timers: BTreeMap<(Instant, u64), Timer>,
@@ -170,6 +176,9 @@ impl Machine {
             ready: VecDeque::new(),
             throttled: VecDeque::new(),
             deferred: VecDeque::new(),
+            unanswered: Vec::new(),
+            postponed: VecDeque::new(),
+            postpones: false,
             tasks: VecDeque::new(),
             timers: BTreeMap::new(),
             next_timer: 0,

@@ -54,6 +54,8 @@ pub(crate) struct Memo {
     pub(crate) calls: Asked<Call>,
     pub(crate) enqueue_waits: bool,
     pub(crate) enqueued: Option<Result<LockGrant, Errno>>,
+    /// Whoever wants the lock does not wait for it any more.
+    pub(crate) unwanted: bool,
     pub(crate) sleep: Option<Instant>,
 }
 

@@ -1,9 +1,10 @@
 //! The recovery window at work; what it decides is in [`rpc::server::Window`].
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use proto::frame::flags;
-use proto::{Errno, Frame, Handle, Header, Opcode, Transno};
+use proto::{Errno, Frame, Handle, Header, Opcode, Transno, Xid};
 use rpc::RECONNECT_DELAY_MAX;
 use rpc::server::{Export, Phase, Step, WindowState};
 
@@ -14,7 +15,7 @@ use crate::execute::reply_header;
 use crate::machine::{Machine, Target};
 use crate::op::{Op, Replay};
 use crate::options::format_features;
-use crate::service::Service;
+use crate::service::{Request, Service};
 
 impl<S: Service> Target<S> {
     /// Does what recovery allows by now. Gives whether there was anything.
@@ -34,7 +35,11 @@ impl<S: Service> Target<S> {
                     self.m.answer_pings(flags::REQ_REPLAY_DONE);
                 }
                 Step::Finish => self.finish_recovery(),
+                Step::Serve => self.recovery_over(),
             }
+        }
+        if self.m.window.state() == WindowState::Unanswered {
+            any |= self.unanswered_goes_on();
         }
         // What is open must be open again before a change asks whether it is: also while records for that are loaded.
         while self.m.reopening == 0
@@ -84,14 +89,56 @@ impl<S: Service> Target<S> {
         }
     }
 
-    /// The new epoch is durable: the target serves.
-    pub(crate) fn recovery_over(&mut self) {
+    /// The new epoch is durable: what clients had sent before the restart and were never answered is done.
+    pub(crate) fn epoch_begun(&mut self) {
         if !self.m.window.is_open() {
             return;
         }
-        stdx::mark!("target.recovered");
-        self.m.window.finished(self.m.now);
         self.m.last_transno = self.m.last_transno.max(Transno::start_of(self.m.header.epoch));
+        self.m.window.epoch_begun(self.m.now);
+        let unanswered = |frame: &Frame| frame.header.has(flags::RESENT) && frame.header.tag.0 != 0;
+        let (first, rest): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut self.m.deferred).into_iter().partition(|(_, frame)| unanswered(frame));
+        self.m.deferred = rest;
+        self.m.postpones = true;
+        self.m.unanswered = first.iter().map(|(handle, frame)| (*handle, frame.header.xid)).collect();
+        for (handle, frame) in first {
+            stdx::mark!("target.unanswered_first");
+            self.begin_deferred(handle, frame);
+        }
+    }
+
+    /// Looks what is left of that. What failed is tried once more when the others are done: it may have been done after one of them before
+    /// the restart. In which order they were done is not known to anybody any more.
+    fn unanswered_goes_on(&mut self) -> bool {
+        let (exports, postponed) = (&self.m.exports, &self.m.postponed);
+        let waits = |handle: Handle, xid| postponed.iter().any(|(whose, f)| *whose == handle && f.header.xid == xid);
+        self.m.unanswered.retain(|&(handle, xid)| exports.is_executing(handle, xid) && !waits(handle, xid));
+        if !self.m.unanswered.is_empty() {
+            return false;
+        }
+        if self.m.postponed.is_empty() {
+            self.recovery_over();
+            return true;
+        }
+        let last = core::mem::take(&mut self.m.postponed);
+        self.m.postpones = false;
+        self.m.unanswered = last.iter().map(|(handle, frame)| (*handle, frame.header.xid)).collect();
+        for (handle, frame) in last {
+            stdx::mark!("target.unanswered_last");
+            self.begin_deferred(handle, frame);
+        }
+        true
+    }
+
+    /// The target serves.
+    fn recovery_over(&mut self) {
+        stdx::mark!("target.recovered");
+        self.m.unanswered.clear();
+        for late in core::mem::take(&mut self.m.postponed).into_iter().rev() {
+            self.m.deferred.push_front(late);
+        }
+        self.m.window.finished(self.m.now);
         self.m.exports.recovery_over();
         let status = self.m.window.status();
         let line = format!(
@@ -199,6 +246,17 @@ impl Machine {
         self.exports.keep_replay_answer(handle, &frame);
         self.window.executed(self.now);
         self.send_reply(handle, frame);
+    }
+
+    /// Whether a request is one that was never answered before a restart, and is done before anybody is served.
+    pub(crate) fn is_unanswered(&self, request: &Request) -> bool {
+        let own = |(handle, xid): &(Handle, Xid)| handle.0 == request.export.0 && *xid == request.frame.header.xid;
+        self.window.state() == WindowState::Unanswered && self.unanswered.iter().any(own)
+    }
+
+    /// Whether such a request has failed, and others of these are still to be done.
+    pub(crate) fn comes_last(&self, request: &Request) -> bool {
+        self.postpones && self.is_unanswered(request)
     }
 
     fn move_phases(&mut self, from: Phase, to: Phase) {

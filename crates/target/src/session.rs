@@ -6,8 +6,8 @@ use dlm::ExportId;
 use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{CancelReq, ConnectRep, ConnectReq, EnqueueReq, GlReply, LruLimit};
-use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, TargetName, Transno};
+use proto::msg::{CancelReq, ConnectRep, ConnectReq, EnqueueReq, GlReply, LruLimit, PingReq};
+use proto::{ClientUuid, Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, TargetName, Transno, Xid};
 use rpc::Link;
 use rpc::server::{Arrival, ConnectOffer, Connected, Found, Gone, Phase, Refusal, Replayed};
 use stdx::Instant;
@@ -124,7 +124,7 @@ impl<S: Service> Target<S> {
                 self.execute(handle, frame, Replay::No);
             }
             _ => match Opcode::from_raw(frame.header.opcode) {
-                Some(Opcode::Ping) => self.ping(handle, &frame.header),
+                Some(Opcode::Ping) => self.ping(handle, &frame),
                 Some(Opcode::Disconnect) => self.disconnect(handle, &frame.header),
                 Some(Opcode::LdlmCancel) => {
                     if let Ok(request) = frame.decode::<CancelReq>() {
@@ -203,8 +203,8 @@ impl<S: Service> Target<S> {
         }
     }
 
-    fn ping(&mut self, handle: Handle, header: &Header) {
-        let now = self.m.now;
+    fn ping(&mut self, handle: Handle, frame: &Frame) {
+        let (now, header) = (self.m.now, &frame.header);
         let recovering = self.m.exports.get(handle).is_some_and(|export| export.phase != Phase::Normal);
         let answer = if !recovering {
             true
@@ -213,6 +213,13 @@ impl<S: Service> Target<S> {
             self.m.set_phase(handle, if open { Phase::Locks } else { Phase::RequestsDone });
             open
         } else if header.has(flags::LOCK_REPLAY_DONE) {
+            let unanswered = frame.decode::<PingReq>().unwrap_or_default().unanswered;
+            if !unanswered.iter().all(|xid| self.m.exports.has_arrived(handle, Xid(*xid))) {
+                // One of them was lost on the way. The client will miss the answer to this, and send them again.
+                stdx::mark!("target.unanswered_missing");
+                self.m.exports.end(handle, header.xid);
+                return;
+            }
             self.m.set_phase(handle, Phase::LocksDone);
             self.m.window.locks_done(now, handle)
         } else {

@@ -27,8 +27,7 @@ const HEAD: &str = "# Mutants\n\n\
     ## The columns\n\n\
     - **reached**: of so many seeds drawn, so many reach the place. For a mutant that changes a value, only where the value \
     differs. A place that\n  fewer than one in a thousand reaches is marked *rare*: chance does not test it, it wants a story.\n\
-    - **caught by**: the first seed that fails (`adamant sim --seed` runs it, without the mutant, and with \
-    `--writers` if it is odd), a story, or a unit test. \
+    - **caught by**: the first seed that fails (`adamant sim --seed` runs it, without the mutant), a story, or a unit test. \
     **nobody**: a hole\n  in the proof, if enough was tried: the seeds and stories are counted.\n\n\
     ## To add one\n\n\
     The table is `tests/mutants/*.toml`, a file for each crate. An entry has a `name` that stays, the `fault` in a sentence, the \

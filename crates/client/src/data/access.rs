@@ -524,9 +524,12 @@ mod tests {
         });
         assert!(!confirmed(&mut w, ino, &attr, 19));
         assert_eq!(file(&w, ino).map(|file| (file.home.size, file.home.size_exact)), Some((57_344, false)));
+        let glimpse = |w: &World| crate::data::glimpse(w, &proto::msg::Resource::inode(fid)).map(|lvb| lvb.size);
+        assert_eq!(glimpse(&w), None, "in doubt the metadata target knows better");
         let attr = Attr { size: 57_344, ..attr };
         assert!(confirmed(&mut w, ino, &attr, 21));
         assert_eq!(file(&w, ino).map(|file| (file.home.size, file.home.size_exact)), Some((57_344, true)));
+        assert_eq!(glimpse(&w), Some(57_344));
         assert!(stdx::marks::count("size_from_before_a_change") > 0);
     }
 }

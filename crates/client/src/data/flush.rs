@@ -242,15 +242,16 @@ fn done(
         }
         Err(errno) if may_come_later(w, ino, key, &range, *errno) => not_yet(w, id, ino, key, dest, *errno),
         Err(errno) => {
-            edit(w, ino, key, |object| {
-                object.pages.lost(id);
+            let lost = edit(w, ino, key, |object| {
                 object.size_exact = false;
+                object.pages.lost(id)
             });
-            let bytes = range.end - range.start;
+            // What went with its lock was told then.
+            let lost = lost.unwrap_or_default();
             if *errno == Errno::ESTALE && w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
-                removed(w, ino, bytes);
+                removed(w, ino, lost.iter().map(|part| part.end - part.start).sum());
             } else {
-                gave_up(w, ino, key, &[range], *errno, "its lock is gone");
+                gave_up(w, ino, key, &lost, *errno, "its lock is gone");
             }
         }
     }
@@ -320,8 +321,9 @@ pub(super) fn gave_up(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], e
         let path = w.nodes.path(ino);
         w.log_error(format!("{bytes} bytes of '{path}' {fid} are lost ({why}: {errno}): {parts}"));
     }
-    failed(w, ino, errno);
-    crate::lost::bytes_lost(w, ino, errno);
+    let shown = crate::lost::shown(errno);
+    failed(w, ino, shown);
+    crate::lost::bytes_lost(w, ino, shown);
 }
 
 /// Ranges of a file for the log: `0..4096, 8192..8200`.

@@ -436,9 +436,23 @@ impl Pages {
         parts.map(|(part, ..)| part).collect()
     }
 
-    /// Request `id` failed for good: its bytes are lost. Gives its range.
-    pub fn lost(&mut self, id: u64) -> Option<Range<u64>> {
-        self.finish(id, |_| false)
+    /// End of the last byte that is buffered here and not known to be written; 0 if there is none.
+    pub fn buffered_end(&self) -> u64 {
+        self.unwritten_parts().last().map_or(0, |part| part.end)
+    }
+
+    /// Request `id` failed for good: its bytes are lost. Gives where they were, in order: what was cut or written over meanwhile
+    /// is not among them.
+    pub fn lost(&mut self, id: u64) -> Vec<Range<u64>> {
+        let range = self.busy_of(id).unwrap_or(0..0);
+        let of_it = |segment: &Segment| segment.state == State::Writing(id);
+        let parts = self.covered(&range).filter(|(.., segment)| of_it(segment)).map(|(part, ..)| part).collect();
+        self.finish(id, |_| false);
+        parts
+    }
+
+    fn busy_of(&self, id: u64) -> Option<Range<u64>> {
+        self.unwritten.as_ref()?.writing.get(&id).cloned()
     }
 
     fn finish(&mut self, id: u64, mut keep: impl FnMut(&mut Segment) -> bool) -> Option<Range<u64>> {

@@ -97,9 +97,11 @@ fn a_failed_request_loses_its_bytes_but_not_newer_ones() {
     pages.write(0, bytes(8, 1));
     pages.take(&(0..u64::MAX), 8, false, 1).expect("first");
     pages.write(0, bytes(2, 2));
-    pages.lost(1);
+    pages.cut(&(7..8));
+    assert_eq!(pages.lost(1), vec![2..7], "neither what was written again nor what was cut");
     assert_eq!(content(&mut pages, 0..4), [2, 2, 0, 0]);
     assert_eq!(pages.missing(&(0..8)), vec![2..8]);
+    assert!(pages.lost(1).is_empty());
 }
 
 #[test]

@@ -243,7 +243,10 @@ pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
         return None;
     }
     let object = file.object(key)?;
-    if object.locks.is_empty() || !object.size_exact {
+    // In doubt only what is buffered is known. An object target takes the greater one of that and its own size; a metadata target takes
+    // the answer for what it says.
+    let knows = object.size_exact || key != HOME && object.pages.buffered_end() > 0;
+    if object.locks.is_empty() || !knows {
         return None;
     }
     Some(Lvb { size: object.size_floor(), ..object.lvb() })

@@ -168,7 +168,7 @@ impl Object {
     /// A size that is certainly not too large, however narrow our locks are.
     pub fn size_floor(&self) -> u64 {
         if !self.size_exact {
-            return self.pages.unwritten_end();
+            return self.pages.buffered_end();
         }
         self.locks.iter().map(|lock| lock_range(lock).end.min(self.size)).max().unwrap_or(0)
     }

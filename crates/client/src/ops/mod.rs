@@ -95,6 +95,8 @@ pub(crate) mod step {
     pub const CAPABILITY: Step = 25;
     /// and that one alone.
     pub const CAPABILITY_ALONE: Step = 26;
+    /// An extended attribute, or the names of all, where all together are too much for one answer.
+    pub const XATTR_ALONE: Step = 93;
     /// The privileges of a file that is written to are dropped.
     pub const PRIVILEGES: Step = 27;
     /// The kernel drops pages of a file whose size is lost.

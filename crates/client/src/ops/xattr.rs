@@ -55,7 +55,7 @@ pub(crate) fn get(cx: &mut Cx<'_>, ino: u64, name: &Bytes) -> Run<Answer> {
             None => return one(cx, fid, name),
         }
     }
-    let Some(all) = all(cx, fid, name, [step::MAIN, step::ATTR])? else { return Err(Errno::ENODATA.into()) };
+    let Some(all) = all(cx, fid, name, [step::MAIN, step::XATTR_ALONE])? else { return Err(Errno::ENODATA.into()) };
     match all.iter().find(|xattr| xattr.name == *name) {
         Some(xattr) => Ok(Answer::Data(xattr.value.clone())),
         None => Err(Errno::ENODATA.into()),
@@ -82,7 +82,7 @@ pub(crate) fn list(cx: &mut Cx<'_>, ino: u64) -> Run<Answer> {
     let fid = walk(cx, ino)?;
     let mut names = BytesMut::new();
     let root = cx.cred().uid == 0;
-    if let Some(all) = all(cx, fid, &Bytes::new(), [step::MAIN, step::ATTR])? {
+    if let Some(all) = all(cx, fid, &Bytes::new(), [step::MAIN, step::XATTR_ALONE])? {
         for xattr in all.iter() {
             if root || !xattr.name.starts_with(b"trusted.") {
                 names.extend_from_slice(&xattr.name);

@@ -454,6 +454,12 @@ impl Cluster {
         }
     }
 
+    /// Answers to changes that are on their way to a client do not arrive.
+    pub fn lose_answers_to(&mut self, node: usize) {
+        let answers = |frame: &Frame| frame.header.has(proto::frame::flags::REPLY) && frame.header.tag.0 != 0;
+        self.wire.retain(|((who, _), frame)| *who != Who::Node(node) || !answers(frame));
+    }
+
     /// The client's machine is gone without a word.
     pub fn die(&mut self, node: usize) {
         self.nodes[node].alive = false;

@@ -128,10 +128,16 @@ impl Locks {
         }
         if let Some(asked) = asked {
             self.timers.remove(&(asked.deadline, handle, true));
-            // What the holder knew, it has written back before it gave the lock up, or it is lost.
+            // What the holder knew of this lock's part, it has written back before it gave the lock up, or it is lost. Of another part
+            // it may know more: then it is asked again, for an answer counts as long as its lock is there.
             let resource = self.resources[r].key;
+            let knows_more = |&other: &u32| {
+                let other_lock = &self.locks[other];
+                other != i && other_lock.export == export && writes(other_lock.mode)
+            };
+            let lvb = self.resources[r].granted.iter().any(knows_more).then(Lvb::default);
             for waiter in asked.waiters.into_iter().chain(asked.next) {
-                self.answer(waiter, &resource, handle, None);
+                self.answer(waiter, &resource, handle, lvb);
             }
         }
     }

@@ -118,9 +118,6 @@ impl Locks {
             self.remember(export, req.cookie);
             return Enqueued::Unlocked;
         }
-        if self.is_at_limit(export) {
-            return Enqueued::Refused(Errno::ENOLCK);
-        }
         let r = found.unwrap_or_else(|| self.new_resource(req.resource));
         // A flock(2) lock that changes its mode is given up first, and not given back if that fails.
         if flock.is_flock && !replay {
@@ -130,6 +127,10 @@ impl Locks {
                 self.set_records(r, owner, &flock, None);
                 self.run_records(r);
             }
+        }
+        if self.is_at_limit(export) {
+            self.drop_if_empty(r);
+            return Enqueued::Refused(Errno::ENOLCK);
         }
         let blocked =
             self.resources[r].records.as_ref().is_some_and(|x| x.conflicts(owner, mode, &flock).next().is_some());

@@ -519,7 +519,8 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     assert_eq!(t.said(), ["overdue 1"]);
     t.locks.export_gone(t.now, A);
     assert_eq!(t.said(), ["glimpsed 61"]);
-    assert_eq!(t.locks.take_glimpse(WaiterId(61)), Some(vec![]));
+    // Nobody has a lock any more who could know more.
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C, 0), Glimpsed::Nothing);
     assert_eq!(t.locks.held(C).len(), 1);
 }
 
@@ -549,6 +550,39 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     t.cancel(A, handle);
     assert_eq!(ask(&mut t, 9), Glimpsed::Nothing, "what was written back counts");
     assert!(stdx::marks::count("dlm.glimpse.too-old") > 0);
+}
+
+/// A writer has two locks, and is asked by the one that reaches further. That goes before it has answered.
+#[test]
+fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
+    let mut t = Target::new();
+    let lvb = |size| Lvb { size, ..Lvb::default() };
+    for (cookie, (export, start)) in (1..).zip([(B, 100), (A, 0), (A, 200)]) {
+        let mut req = request(file(1), LockMode::Pw, part(start, start + 99), cookie);
+        req.granted_handle = 7;
+        assert!(matches!(t.enqueue(export, &req), Enqueued::Granted(_)));
+    }
+    t.events();
+    let ask = |t: &mut Target| t.locks.glimpse(t.now, WaiterId(60), file(1), C, 7);
+    let asked = |t: &mut Target| -> Vec<proto::msg::GlCallback> {
+        let glimpse = |event| if let LockEvent::Glimpse { callback, .. } = event { Some(callback) } else { None };
+        t.events().into_iter().filter_map(glimpse).collect()
+    };
+    let reply = |to: &proto::msg::GlCallback, size| GlReply {
+        handle: to.handle,
+        serial: to.serial,
+        lvb: Some(lvb(size)),
+        ..GlReply::default()
+    };
+    assert_eq!(ask(&mut t), Glimpsed::Waiting);
+    let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
+    t.locks.glimpse_reply(t.now, B, &reply(of_b, 150));
+    t.cancel(A, of_a.handle);
+    assert_eq!(ask(&mut t), Glimpsed::Waiting);
+    let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
+    t.locks.glimpse_reply(t.now, B, &reply(of_b, 150));
+    t.locks.glimpse_reply(t.now, A, &reply(of_a, 50));
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(150), lvb(50)]));
 }
 
 #[test]
@@ -702,6 +736,19 @@ fn there_are_limits_and_bad_requests() {
     let more = request(file(1), LockMode::Pr, part(0, 1), 4);
     assert_eq!(t.enqueue(A, &more), Enqueued::Refused(Errno::ENOLCK));
     assert_eq!(t.enqueue(A, &record(1, LockMode::Pr, 1, 40, 49, 4)), Enqueued::Refused(Errno::ENOLCK));
+    assert_eq!(t.enqueue(A, &record(7, LockMode::Pr, 1, 40, 49, 4)), Enqueued::Refused(Errno::ENOLCK));
+    assert!(t.locks.granted_on(&text(7)).is_empty());
+    // A flock that changes its mode is given up first, whatever comes of it, and so it needs no room.
+    t.locks.set_settings(Settings { locks_per_export_max: 1, ..Settings::default() });
+    for (mode, cookie) in [(LockMode::Pr, 1), (LockMode::Pw, 2)] {
+        assert!(matches!(t.enqueue(B, &flock(3, mode, 1, cookie)), Enqueued::Granted(_)), "{mode:?}");
+    }
+    assert_eq!(t.enqueue(B, &flock(3, LockMode::Nl, 1, 3)), Enqueued::Unlocked);
+    assert!(matches!(t.enqueue(C, &flock(4, LockMode::Pr, 1, 1)), Enqueued::Granted(_)));
+    t.locks.set_settings(Settings { locks_per_export_max: 0, ..Settings::default() });
+    assert_eq!(t.enqueue(C, &flock(4, LockMode::Pw, 1, 2)), Enqueued::Refused(Errno::ENOLCK));
+    assert!(t.locks.granted_on(&text(4)).is_empty());
+    t.locks.set_settings(Settings { locks_per_export_max: 3, ..Settings::default() });
     assert!(t.locks.try_grant(t.now, A, dir(), LockMode::Pr, 1, 0, 5).is_none());
     assert_eq!(t.enqueue(A, &record(1, LockMode::Nl, 1, 3, 4, 6)), Enqueued::Unlocked, "giving back always works");
     let flock = Policy::Flock(Flock::default());

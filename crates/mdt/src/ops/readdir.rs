@@ -1,5 +1,7 @@
 //! A run of directory entries, with or without attributes.
 
+use std::collections::BTreeSet;
+
 use crate::access::{Caller, READ};
 use crate::tree::Node;
 use crate::{Mdt, grants, tree};
@@ -110,6 +112,7 @@ fn add_attrs(
     let inodes: Vec<Option<Inode>> =
         inodes.into_iter().map(|body| body.and_then(|body| Inode::decode_record(&body).ok())).collect();
     ask_writers(cx, inodes.iter().flatten())?;
+    let cookies = cookies(cx, request.entry_cookies, &inodes);
     for (at, (entry, inode)) in entries.iter_mut().zip(inodes).enumerate() {
         let Some(inode) = inode else { continue };
         // Without attributes, the client asks for this one alone: the hint is wrong, or somebody else knows the size better.
@@ -121,15 +124,31 @@ fn add_attrs(
         }
         room -= stripes;
         if request.entry_cookies != 0 {
-            let cookie = request.entry_cookies.wrapping_add(at as u64);
             // With the size of a resident file, so that the attributes can be kept.
             let size = if inode.is_resident() { bits::DOM } else { 0 };
             let wanted = grants::cached(&inode) | size;
-            entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookie);
+            entry.lock = cx.try_grant(resource, LockMode::Pr, wanted, bits::LOOKUP, cookies[at]);
         }
         entry.attr = Some(grants::attr_of(cx, &inode));
     }
     Ok(())
+}
+
+/// Under which cookie of the run that begins with `first` each entry gets its lock; 0: none. If the answer to the same request was lost, an entry
+/// keeps the lock that it got then, of which nobody would hear otherwise: names have come and gone since, and the entry has another place.
+fn cookies(cx: &Cx<'_>, first: u64, inodes: &[Option<Inode>]) -> Vec<u64> {
+    if first == 0 {
+        return vec![0; inodes.len()];
+    }
+    let run = first..first.saturating_add(PLUS_MAX as u64);
+    let before = |inode: &Inode| {
+        let resource = Resource::inode(inode.fid);
+        cx.locks().held_on(cx.export(), &resource).map(|lock| lock.cookie).find(|cookie| run.contains(cookie))
+    };
+    let before: Vec<Option<u64>> = inodes.iter().map(|inode| inode.as_ref().and_then(before)).collect();
+    let taken: BTreeSet<u64> = before.iter().flatten().copied().collect();
+    let own = |at: usize| Some(first.wrapping_add(at as u64)).filter(|cookie| !taken.contains(cookie));
+    before.iter().enumerate().map(|(at, before)| before.or_else(|| own(at)).unwrap_or(0)).collect()
 }
 
 /// Whether another client may know the size of a resident file better, or what is in a directory.

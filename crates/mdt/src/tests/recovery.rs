@@ -762,26 +762,73 @@ fn a_file_that_got_other_objects_gets_the_same_in_a_replay_whatever_moved_beside
     assert_eq!(w.reint(Reint::Setlayout(op)), Err(Errno::ESTALE));
 }
 
-/// The file is not in memory when the lock is asked for, so the request has not come as far as the queue when it is not wanted any more.
+/// The file is not in memory when locks are asked for, so the requests have not come as far as the queue when one is not wanted any more.
+/// Even so it takes away what a `flock` that changes its mode gives up first: its client counts on nothing else.
 #[test]
 fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
+    for is_flock in [false, true] {
+        let mut w = World::new();
+        let other = w.connect();
+        let file = w.mknod(Fid::ROOT, "file");
+        w.sync();
+        w.crash();
+        (0..2).for_each(|at| w.reconnect(at));
+        w.all_recovered(&[0, 1]);
+        let request = |w: &mut World, at: usize, mode: LockMode| {
+            let (cookie, owner, end) = (w.cookie(at), 1, u64::MAX);
+            let policy = Some(Policy::Flock(Flock { owner, end, is_flock, ..Flock::default() }));
+            EnqueueReq { resource: Resource::flock(file), mode: mode as i32, cookie, policy, ..EnqueueReq::default() }
+        };
+        let ask =
+            |w: &mut World, at, wanted: &EnqueueReq| w.send(at, Opcode::LdlmEnqueue, Tag(0), wanted, Bytes::new(), 0);
+        let marks = stdx::marks::count("target.enqueue_refused_early");
+        let both = [other, 0].map(|at| {
+            let reads = request(&mut w, at, LockMode::Pr);
+            (at, ask(&mut w, at, &reads))
+        });
+        let writes = request(&mut w, 0, LockMode::Pw);
+        let asked = ask(&mut w, 0, &writes);
+        let cancel = CancelReq { handles: Vec::new(), waiting_cookies: vec![writes.cookie] };
+        w.send(0, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
+        let loads = w.loads;
+        for (at, reads) in both {
+            assert_eq!(w.wait(at, reads).expect("an answer").header.status, 0);
+        }
+        assert!(w.loads > loads, "it was in memory");
+        assert_eq!(w.wait(0, asked).expect("an answer").header.status, -Errno::EINTR.raw());
+        assert_eq!(stdx::marks::count("target.enqueue_refused_early"), marks + 1);
+        // What it had to read stays, unless it was a `flock`.
+        let alone = EnqueueReq { no_wait: true, ..request(&mut w, other, LockMode::Pw) };
+        let asked = ask(&mut w, other, &alone);
+        let status = if is_flock { 0 } else { -Errno::EAGAIN.raw() };
+        assert_eq!(w.wait(other, asked).expect("an answer").header.status, status);
+        w.check();
+    }
+}
+
+/// The answer was lost, and names have come and gone before the listing is made again: entries have other places in it.
+#[test]
+fn a_listing_that_is_made_again_finds_the_locks_of_its_entries() {
     let mut w = World::new();
-    let file = w.mknod(Fid::ROOT, "file");
-    w.sync();
-    w.crash();
-    w.reconnect(0);
-    w.recovered(0);
-    let (cookie, end) = (w.cookie(0), u64::MAX);
-    let policy = Some(Policy::Flock(Flock { owner: 1, end, ..Flock::default() }));
-    let resource = Resource { kind: ResourceKind::Flock as i32, ..Resource::inode(file) };
-    let request = EnqueueReq { resource, mode: LockMode::Pw as i32, cookie, policy, ..EnqueueReq::default() };
-    let asked = w.send(0, Opcode::LdlmEnqueue, Tag(0), &request, Bytes::new(), 0);
-    let cancel = CancelReq { handles: Vec::new(), waiting_cookies: vec![cookie] };
-    w.send(0, Opcode::LdlmCancel, Tag(0), &cancel, Bytes::new(), 0);
-    let loads = w.loads;
-    let answer = w.wait(0, asked).expect("an answer");
-    assert!(w.loads > loads, "it was in memory");
-    assert_eq!(answer.header.status, -Errno::EINTR.raw());
-    assert_eq!(stdx::marks::count("target.enqueue_refused_early"), 1);
-    w.check();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let files: Vec<Fid> = ["a", "b", "c", "d"].map(|name| w.mknod(dir, name)).into();
+    let lister = w.connect();
+    let first = w.cookie(lister);
+    let request =
+        ReaddirReq { fid: dir, max_bytes: 1 << 16, plus: true, entry_cookies: first, ..ReaddirReq::default() };
+    let locks = |w: &mut World| {
+        let rep: ReaddirRep = w.call(lister, Opcode::MdsReaddir, &request).unwrap();
+        let lock = |entry: proto::msg::DirEntry| entry.lock.map(|lock| (entry.fid, (lock.cookie, lock.handle)));
+        rep.entries.into_iter().filter_map(lock).collect::<std::collections::BTreeMap<Fid, (u64, u64)>>()
+    };
+    let before = locks(&mut w);
+    assert_eq!(before.len(), files.len());
+    assert_eq!(locks(&mut w), before, "nothing has changed");
+    let gone = *before.iter().min_by_key(|(_, lock)| **lock).expect("a file").0;
+    let name = ["a", "b", "c", "d"][files.iter().position(|file| *file == gone).expect("its name")];
+    w.unlink(dir, name).unwrap();
+    let after = locks(&mut w);
+    for (file, lock) in before.iter().filter(|(file, _)| **file != gone) {
+        assert_eq!(after.get(file), Some(lock));
+    }
 }

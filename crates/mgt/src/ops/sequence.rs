@@ -14,11 +14,15 @@ pub const WIDTH: u64 = 0x40_0000;
 /// Ranges that are skipped when an older copy of the store is accepted: more than were given since the copy was made.
 const SKIPPED: u64 = 64;
 
-/// Gives up the ranges that may have been given after the store was copied.
+/// Versions of a configuration that are skipped then, likewise. Whoever was told a version follows greater ones alone.
+const VERSIONS_SKIPPED: u64 = 1 << 32;
+
+/// Gives up the ranges and the versions that may have been given after the store was copied.
 pub fn skip(table: &mut Table, cx: &mut Cx<'_>) {
     for (fsname, fs) in table {
         let next = fs.record.next_sequence.max(Fid::SEQ_FIRST) + SKIPPED * WIDTH;
         fs.record.next_sequence = next.min(Fid::SEQ_LAST + 1);
+        fs.record.config_version += VERSIONS_SKIPPED;
         cx.put(fsname, &fs.record);
     }
 }

@@ -301,8 +301,10 @@ fn an_older_copy_that_is_accepted_gives_no_sequence_that_may_have_been_given() {
     let server = world.node();
     world.register(server, &target("fs-MDT0000", 1, 1)).unwrap();
     let first = world.sequences(server, "fs-MDT0000").unwrap();
+    let told = world.config(server, "fs").unwrap().version;
     world.options.accept_old_store = true;
     world.crash();
+    assert!(world.config(server, "fs").unwrap().version > told + (1 << 20), "more than may have been told since");
     let next = world.sequences(server, "fs-MDT0000").unwrap();
     assert!(next.start >= first.end + 64 * WIDTH, "{next:?}");
 }

@@ -85,7 +85,8 @@ pub fn admit(
     Ok(())
 }
 
-/// Begins to change the data of an object, and cuts off bytes behind its end if this request has to.
+/// Begins to change the data of an object, and cuts off bytes behind its end if this request has to. The caller's next step is the
+/// operation on the data file.
 pub fn begin(
     ost: &mut Ost,
     cx: &mut Cx<'_>,
@@ -99,7 +100,7 @@ pub fn begin(
         // The same in each attempt: it is done once, before what others began after it.
         data(cx, DataOp::Truncate { file: flight.file, size: flight.end })?;
     }
-    Ok(flight)
+    Ok(Flight { turn: ost.files.take_turn(op_id(cx, request)), ..flight })
 }
 
 /// Does a data operation; its failure is the request's.
@@ -168,6 +169,13 @@ pub fn before(ost: &Ost, cx: &mut Cx<'_>, key: &ObjectKey) -> Result<Before, Sto
     Ok(Before { object: object?, state })
 }
 
+/// The space that a change of data took is not free any more. Before anything is promised of it.
+pub fn account(ost: &mut Ost, cx: &Cx<'_>, request: &Request, before: &Before, blocks: u64) {
+    let had = before.object.as_ref().map_or(0, |o| o.blocks);
+    ost.grants.spend(cx.export(), blocks.saturating_sub(had) * 512, 0);
+    ost.grants.end(cx.export(), request.xid());
+}
+
 /// Writes the record after a change of data, and lands the flight. The last step. `change` gets the record, with the
 /// owner of a new one and the file and space as they are now.
 pub fn finish(
@@ -190,12 +198,14 @@ pub fn finish(
         return state_reply(ost, cx, attrs::lvb(old.as_ref()));
     }
     let new = old.is_none();
-    let had = old.as_ref().map_or(0, |o| o.blocks);
     // The first change in an instance writes the mark again, for objects of versions that have none.
     let unmarked = unborn || old.as_ref().is_some_and(|o| o.instance != cx.instance());
     let mut object = old.unwrap_or_else(|| Object { uid: owner.0, gid: owner.1, ..Object::default() });
     object.file = flight.file;
-    object.blocks = blocks;
+    // Of two that were in flight together the later one may be here first.
+    if ost.files.is_latest(&flight) {
+        object.blocks = blocks;
+    }
     object.instance = cx.instance();
     object.version = cx.transno().0;
     change(&mut object);
@@ -208,7 +218,6 @@ pub fn finish(
         ost.objects = state.objects + u64::from(new);
         cx.put(&(), &ost.files.state(ost.objects));
     }
-    ost.grants.spend(cx.export(), blocks.saturating_sub(had) * 512, 0);
     state_reply(ost, cx, shown(&object))
 }
 

@@ -9,7 +9,9 @@ use proto::msg::{Extent, PunchKind, PunchReq};
 use schema::{DoomedFile, Object, ObjectKey, Written};
 use target::{Cx, DataOp, Reply, Request, Stop};
 
-use super::{Before, SIZE_MAX, admit, before, begin, blocks, data, finish, key_of, op_id, shown, state_reply, times};
+use super::{
+    Before, SIZE_MAX, account, admit, before, begin, blocks, data, finish, key_of, op_id, shown, state_reply, times,
+};
 use crate::Ost;
 use crate::attrs::take_times;
 
@@ -48,7 +50,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
             if !cx.is_replay() && ost.files.flight(op_id(cx, request)).is_none() {
                 let has = before.object.as_ref().map_or(0, |o| o.blocks.saturating_mul(512));
                 let more = if end <= size { req.length.min(size.saturating_sub(has)) } else { req.length };
-                ost.grants.check(cx.export(), more, 0)?;
+                ost.grants.begin(cx.export(), request.xid(), more, 0)?;
             }
             let (offset, length, keep_size) = (req.start, req.length, req.keep_size);
             let size = if keep_size { size } else { size.max(end) };
@@ -73,6 +75,7 @@ fn apply(
     let done = data(cx, change(flight.file))?;
 
     ost.stats.punches += 1;
+    account(ost, cx, request, &before, blocks(&done));
     let times = times(cx, req.lvb);
     Ok(finish(ost, cx, request, flight, before, (req.uid, req.gid), blocks(&done), |object| {
         object.size = size;

@@ -11,7 +11,7 @@ use proto::connect::BRW_SIZE_MAX;
 use proto::msg::WriteReq;
 use target::{Cx, DataOp, Reply, Request, Stop};
 
-use super::{admit, before, begin, blocks, data, extent, finish, key_of, op_id, state_reply, times};
+use super::{account, admit, before, begin, blocks, data, extent, finish, key_of, op_id, state_reply, times};
 use crate::Ost;
 use crate::attrs::{lvb, take_times};
 
@@ -36,7 +36,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let end = req.offset + length;
     let in_place = before.object.as_ref().is_some_and(|o| end <= o.size && o.blocks.saturating_mul(512) >= o.size);
     if !in_place && !cx.is_replay() && ost.files.flight(op_id(cx, request)).is_none() {
-        ost.grants.check(cx.export(), length, req.grant_used)?;
+        ost.grants.begin(cx.export(), request.xid(), length, req.grant_used)?;
     }
 
     let flight = begin(ost, cx, request, key, before.object.as_ref())?;
@@ -47,6 +47,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     if !cx.is_replay() {
         ost.grants.spend(cx.export(), 0, req.grant_used);
     }
+    account(ost, cx, request, &before, blocks(&written));
     ost.grants.raise(cx.export(), req.want_grant);
     let times = times(cx, req.lvb);
     Ok(finish(ost, cx, request, flight, before, (req.uid, req.gid), blocks(&written), |object| {

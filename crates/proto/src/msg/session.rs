@@ -99,7 +99,16 @@ pub struct ConnectRep {
     pub store: bytes::Bytes,
 }
 
-/// Body of `Ping`, `Disconnect` and of replies that say nothing beyond their status.
+/// Body of `Ping`. Before version 0.2.0 it is empty.
+#[derive(Clone, PartialEq, Message)]
+pub struct PingReq {
+    /// With `LOCK_REPLAY_DONE`: xids of the changes that the client has sent before the target restarted, was never answered, and
+    /// has sent again just before. They are done before anybody is served.
+    #[prost(uint64, repeated, tag = "1")]
+    pub unanswered: Vec<u64>,
+}
+
+/// Body of `Disconnect` and of replies that say nothing beyond their status.
 #[derive(Clone, PartialEq, Message)]
 pub struct Empty {}
 

@@ -288,6 +288,7 @@ samples! {
         started_from: big(10),
         store: bytes("store"),
     };
+    "PingReq" = PingReq { unanswered: vec![1, 2] };
     "Empty" = Empty {};
     "AdminReq" = AdminReq { request: "request".into() };
     "AdminRep" = AdminRep { response: "response".into() };

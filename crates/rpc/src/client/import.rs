@@ -583,21 +583,6 @@ impl Import {
         xid
     }
 
-    /// Sends everything again that was not answered, in the order of xids.
-    pub(crate) fn resend_all(&mut self) {
-        let xids: Vec<Xid> = self.sent.keys().copied().collect();
-        for xid in xids {
-            let Some(sent) = self.sent.get_mut(&xid) else { continue };
-            sent.frame.header.flags |= flags::RESENT;
-            sent.deadline = self.now + sent.timeout;
-            sent.at = self.now;
-            let (frame, timeout) = (sent.frame.clone(), sent.timeout);
-            self.earliest = self.earliest.min(sent.deadline);
-            self.count(frame.header.opcode).resent += 1;
-            self.put_on_wire(frame, timeout);
-        }
-    }
-
     // --- replies ---
 
     /// A reply over the current connection.

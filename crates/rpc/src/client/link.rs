@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::connect::PROTOCOL_VERSION;
 use proto::frame::flags;
-use proto::msg::{ConnectRep, ConnectReq, Empty};
+use proto::msg::{ConnectRep, ConnectReq, PingReq};
 use proto::{Errno, Frame, Handle, Header, Nid, Opcode, Transno, Xid};
 use stdx::Instant;
 
@@ -310,6 +310,14 @@ impl Import {
             };
             return self.evicted(durable, frame.header.last_committed);
         }
+        if let (AfterConnect::ReplayAll, Some(first)) = (after, self.replay.first_refused()) {
+            // It would have given this client up, and restarted before that. What comes after the first change that it could not do again
+            // must not be done without it.
+            let why = "it could not do again what hangs on a lost change, and has restarted since";
+            self.lose(Transno(first.0 - 1).min(Transno(self.granted.started_from)), why);
+            self.learn_committed(frame.header.last_committed);
+            return self.declare_done();
+        }
         self.learn_committed(frame.header.last_committed);
         match after {
             AfterConnect::Serve => self.serve(true),
@@ -344,24 +352,29 @@ impl Import {
     fn evicted(&mut self, durable: Transno, last_committed: Transno) {
         stdx::mark!("import.evicted");
         self.set_state(State::Evicted);
+        let why = match self.granted.reason.as_str() {
+            "" => "it does not know it any more (it says no reason)".to_owned(),
+            reason => reason.to_owned(),
+        };
+        self.lose(durable, &why);
+        self.learn_committed(last_committed);
+        self.serve(true);
+    }
+
+    /// Everything that the target had of this client is lost but for answered changes up to `durable`.
+    fn lose(&mut self, durable: Transno, why: &str) {
         self.generation += 1;
         self.recovery = Default::default();
         let unanswered = self.sent.values().filter(|sent| matches!(sent.purpose, Purpose::Owner(_))).count();
         self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_)));
         self.fail_all(Errno::EIO);
         let lost = self.replay.clear(durable);
-        self.learn_committed(last_committed);
-        let why = match self.granted.reason.as_str() {
-            "" => "it does not know it any more (it says no reason)",
-            reason => reason,
-        };
         self.effects.push_back(ImportEffect::Loss(format!(
             "{} evicted this client: {why}; {unanswered} requests end with EIO, {} answered changes are lost",
             self.config.target,
             lost.len()
         )));
         self.effects.push_back(ImportEffect::Evicted { lost });
-        self.serve(true);
     }
 
     /// The server said no.
@@ -443,7 +456,7 @@ impl Import {
             self.retry_busy();
             if self.ping_at() <= self.now {
                 let timeout = self.request_timeout();
-                self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), 0, Purpose::Ping, timeout);
+                self.transmit_new(Opcode::Ping, PingReq::default().encode_to_vec().into(), 0, Purpose::Ping, timeout);
             }
         }
     }

@@ -4,11 +4,13 @@
 //! REPLAY         requests by transno, up to a window at once; the server orders those of all clients
 //!    │           PING with REQ_REPLAY_DONE; answered when all clients are done
 //! REPLAY_LOCKS   locks, from the owner in parts, many in one request, up to a window of those at once
-//!    │           PING with LOCK_REPLAY_DONE; answered when the target serves again
+//!    │           changes that were never answered are sent again, in the order of xids
+//!    │           PING with LOCK_REPLAY_DONE, which names these; answered when the target serves again
 //! REPLAY_WAIT
-//! RECOVER        what was never answered is sent again, in the order of xids
+//! RECOVER        whatever else was never answered is sent again, in the order of xids
 //! FULL
 //! ```
+//! Others may have seen a change that was not answered. So the server does those again before it serves anybody.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,15 +18,15 @@ use std::collections::{BTreeMap, VecDeque};
 use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{Empty, EnqueueRep, EnqueueReq, Policy, ReplayLocksRep, ReplayLocksReq};
+use proto::msg::{EnqueueRep, EnqueueReq, PingReq, Policy, ReplayLocksRep, ReplayLocksReq};
 use proto::{Errno, Frame, Opcode, Transno, Xid};
 use stdx::Instant;
 use stdx::faults::sites;
 
 use super::ImportEffect;
-use super::import::{Import, Purpose};
+use super::import::{Import, Purpose, Sent};
 use super::state::{Progress, State};
-use crate::REPLAY_WINDOW;
+use crate::{REPLAY_WINDOW, Slot};
 
 /// Bytes of replays that are sent before the server has answered them all; it keeps those that wait for their turn.
 const REPLAY_BYTES: usize = 8 << 20;
@@ -171,8 +173,8 @@ impl Import {
                 }
             }
             Progress::Waiting => {
-                self.set_state(State::ReplayWait);
-                self.resend_own();
+                self.forget_own_requests();
+                self.wait_for_others();
             }
             Progress::None => self.replay_all(),
         }
@@ -255,7 +257,7 @@ impl Import {
                     errno.name()
                 );
                 self.log(line);
-                self.replay.forget(xid);
+                self.replay.refuse(xid);
             }
             Ok(()) => {}
         }
@@ -266,12 +268,24 @@ impl Import {
     }
 
     fn send_requests_done(&mut self) {
-        self.send_ping(flags::REQ_REPLAY_DONE, Purpose::RequestsDone);
+        self.send_ping(flags::REQ_REPLAY_DONE, Purpose::RequestsDone, Vec::new());
     }
 
-    fn send_ping(&mut self, flag: u32, purpose: Purpose) {
+    fn send_ping(&mut self, flag: u32, purpose: Purpose, unanswered: Vec<u64>) {
         let timeout = self.request_timeout();
-        self.transmit_new(Opcode::Ping, Empty {}.encode_to_vec().into(), flag, purpose, timeout);
+        let body = PingReq { unanswered }.encode_to_vec();
+        self.transmit_new(Opcode::Ping, body.into(), flag, purpose, timeout);
+    }
+
+    /// Everything is replayed. Changes that were not answered are sent again before that is said.
+    fn wait_for_others(&mut self) {
+        self.set_state(State::ReplayWait);
+        let changes = |sent: &Sent| matches!(sent.purpose, Purpose::Owner(_)) && sent.slot != Slot::None;
+        let unanswered = self.resend(changes);
+        if !unanswered.is_empty() {
+            stdx::mark!("import.resent_in_recovery");
+        }
+        self.send_ping(flags::LOCK_REPLAY_DONE, Purpose::LocksDone, unanswered);
     }
 
     /// All clients have replayed their requests.
@@ -307,8 +321,7 @@ impl Import {
         }
         if self.recovery.locks_in_flight == 0 {
             self.recovery.progress = Progress::Waiting;
-            self.set_state(State::ReplayWait);
-            self.send_ping(flags::LOCK_REPLAY_DONE, Purpose::LocksDone);
+            self.wait_for_others();
         }
     }
 
@@ -380,7 +393,7 @@ impl Import {
     /// Sends again what the owner asked for and was not answered.
     pub(crate) fn resend_unanswered(&mut self) {
         self.forget_own_requests();
-        self.resend_all();
+        self.resend(|_| true);
     }
 
     /// The import's own requests were for a state that is past.
@@ -388,19 +401,24 @@ impl Import {
         self.sent.retain(|_, sent| matches!(sent.purpose, Purpose::Owner(_) | Purpose::Disconnect));
     }
 
-    /// Sends the import's own requests again, while the owner's still wait.
-    fn resend_own(&mut self) {
-        let own: Vec<Xid> =
-            self.sent.iter().filter(|(_, s)| !matches!(s.purpose, Purpose::Owner(_))).map(|(xid, _)| *xid).collect();
-        for xid in own {
-            let Some(sent) = self.sent.get_mut(&xid) else { continue };
+    /// Sends again what was not answered, as far as it is chosen, in the order of xids. Gives these.
+    pub(crate) fn resend(&mut self, chosen: impl Fn(&Sent) -> bool) -> Vec<u64> {
+        let xids: Vec<Xid> = self.sent.iter().filter(|(_, sent)| chosen(sent)).map(|(xid, _)| *xid).collect();
+        for xid in &xids {
+            let Some(sent) = self.sent.get_mut(xid) else { continue };
             sent.frame.header.flags |= flags::RESENT;
             sent.deadline = self.now + sent.timeout;
             sent.at = self.now;
-            self.earliest = self.earliest.min(sent.deadline);
             let (frame, timeout) = (sent.frame.clone(), sent.timeout);
+            self.earliest = self.earliest.min(sent.deadline);
             self.count(frame.header.opcode).resent += 1;
             self.put_on_wire(frame, timeout);
         }
+        xids.into_iter().map(|xid| xid.0).collect()
+    }
+
+    /// Sends the import's own requests again, while the owner's still wait.
+    fn resend_own(&mut self) {
+        self.resend(|sent| !matches!(sent.purpose, Purpose::Owner(_)));
     }
 }

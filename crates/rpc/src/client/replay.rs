@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use proto::{Frame, Transno, Xid};
+use proto::{Frame, Opcode, Transno, Xid};
 use stdx::Map;
 
 /// A request that is kept.
@@ -23,6 +23,8 @@ pub(crate) struct ReplayList {
     by_xid: Map<Xid, Transno>,
     /// Transno of a close that is not durable, and the open that it ends.
     closing: BTreeMap<Transno, Vec<Xid>>,
+    /// What the server lost and could not do again. It gives up the client for that.
+    refused: BTreeMap<Transno, Frame>,
     committed: Transno,
     bytes: usize,
 }
@@ -92,6 +94,22 @@ impl ReplayList {
         }
     }
 
+    /// The server could not do this again. An open that was durable, and a close, are no changes that are lost.
+    pub(crate) fn refuse(&mut self, xid: Xid) {
+        let Some(transno) = self.by_xid.get(&xid).copied() else { return };
+        if let Some(kept) = self.uncommitted.get(&transno)
+            && kept.frame.header.opcode != Opcode::MdsClose as u16
+        {
+            self.refused.insert(transno, kept.frame.clone());
+        }
+        self.forget(xid);
+    }
+
+    /// The first change that the server could not do again.
+    pub(crate) fn first_refused(&self) -> Option<Transno> {
+        self.refused.keys().next().copied()
+    }
+
     /// Changes the body of a request that is kept. Gives whether it is.
     pub(crate) fn amend(&mut self, xid: Xid, body: Bytes) -> bool {
         let Some(transno) = self.by_xid.get(&xid) else { return false };
@@ -136,10 +154,12 @@ impl ReplayList {
         self.bytes
     }
 
-    /// Forgets everything: the client was evicted. Another history of the target may begin. Gives the changes after `durable`.
+    /// Forgets everything: the client was evicted. Another history of the target may begin. Gives the changes after `durable`, and those
+    /// that could not be done again.
     pub(crate) fn clear(&mut self, durable: Transno) -> Vec<Frame> {
-        let ReplayList { mut uncommitted, .. } = core::mem::take(self);
-        uncommitted.split_off(&Transno(durable.0.saturating_add(1))).into_values().map(|kept| kept.frame).collect()
+        let ReplayList { mut uncommitted, refused, .. } = core::mem::take(self);
+        let after = uncommitted.split_off(&Transno(durable.0.saturating_add(1))).into_values().map(|kept| kept.frame);
+        refused.into_values().chain(after).collect()
     }
 }
 
@@ -175,6 +195,21 @@ mod tests {
         list.committed(Transno(12));
         assert_eq!(order(&list), Vec::<u64>::new());
         assert_eq!((list.len(), list.bytes()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn what_could_not_be_done_again_is_lost_whatever_is_durable() {
+        let mut list = ReplayList::default();
+        list.keep(frame(1, 10), true);
+        list.committed(Transno(10));
+        (2..5).for_each(|xid| list.keep(frame(xid, 9 + xid), false));
+        list.refuse(Xid(1));
+        list.refuse(Xid(3));
+        assert_eq!(order(&list), [11, 13]);
+        assert_eq!(list.first_refused(), Some(Transno(12)), "the open was durable");
+        let lost: Vec<u64> = list.clear(Transno(12)).iter().map(|frame| frame.header.transno.0).collect();
+        assert_eq!(lost, [12, 13]);
+        assert_eq!(list.first_refused(), None);
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn every_connect_reply_leads_where_the_table_says() {
                 (true, false, Progress::None | Progress::Waiting) => (State::Full, First::Unanswered),
                 (true, true, Progress::Requests) => (State::Replay, First::ReplayAgain),
                 (true, true, Progress::Locks) => (State::ReplayLocks, First::Own),
-                (true, true, Progress::Waiting) => (State::ReplayWait, First::Own),
+                (true, true, Progress::Waiting) => (State::ReplayWait, First::Unanswered),
                 (_, true, _) => (State::Replay, First::Replay),
                 (_, false, _) => (State::Full, First::Nothing),
             };
@@ -85,7 +85,7 @@ fn every_connect_reply_leads_where_the_table_says() {
             assert_eq!(s.import.generation(), u32::from(evicted), "{case}");
             assert_eq!(s.import.status().replay_list, usize::from(!evicted), "{case}: an uncommitted change is kept");
             assert_eq!((s.import.state(), first), want, "{case}");
-            if recovering {
+            if recovering && s.import.state() != State::ReplayWait {
                 assert!(s.out.iter().all(|frame| frame.header.xid != unanswered), "{case}: not before the replays");
             }
             seen += 1;

@@ -363,6 +363,16 @@ impl Exports {
         }
     }
 
+    /// Whether a request of a client has arrived: it is queued or in execution, or was answered.
+    pub fn has_arrived(&self, handle: Handle, xid: Xid) -> bool {
+        self.get(handle).is_some_and(|export| export.executing.contains_key(&xid) || export.slots.knows(xid))
+    }
+
+    /// Whether a request is queued or in execution.
+    pub fn is_executing(&self, handle: Handle, xid: Xid) -> bool {
+        self.get(handle).is_some_and(|export| export.executing.contains_key(&xid))
+    }
+
     /// A request is answered.
     pub fn end(&mut self, handle: Handle, xid: Xid) {
         if let Some(export) = self.table.get_mut(&handle.0)

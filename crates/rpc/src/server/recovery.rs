@@ -4,8 +4,16 @@
 //! gate 1  every known client is connected (or evicted: the window starts with the first and lasts `soft`)
 //! gate 2  requests are replayed; ends when every client has said that it has no more
 //! gate 3  locks are replayed; ends likewise
-//! then    a new epoch is made durable, and the target serves
+//! then    a new epoch is made durable
+//! gate 4  changes that clients had sent before the restart, and were never answered, are done
+//! then    the target serves
 //! ```
+//!
+//! # What was never answered
+//! Others may have seen such a change before the restart. So that nobody sees the state without it now, it is done before anybody is
+//! served. It takes locks like any change, and clients give back locks during a recovery, but nothing else is done for them: what waits for
+//! more than that was not done before the restart either, or nobody could have seen it, and is not waited for longer than
+//! [`UNANSWERED_MAX`].
 //!
 //! The next replay is the queued one with the lowest transno, as soon as nobody can still send a lower one: every client that
 //! still replays has something queued, and clients send theirs in order. A gap is thus a change that nobody replays: it was
@@ -36,6 +44,9 @@ use std::collections::BTreeMap;
 use proto::{Frame, Handle, Transno};
 use stdx::Instant;
 
+/// How long the target waits for changes that were never answered before the restart.
+const UNANSWERED_MAX: Duration = Duration::from_secs(2);
+
 /// Where a target's recovery is, with the words of `recovery_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowState {
@@ -51,6 +62,8 @@ pub enum WindowState {
     Locks,
     /// The target makes its new epoch durable.
     Finishing,
+    /// Gate 4.
+    Unanswered,
     /// Over.
     Complete,
 }
@@ -84,8 +97,10 @@ pub enum Replayed {
 pub enum Step {
     /// Requests are replayed: answer the pings that asked.
     OpenLocks,
-    /// Everything is replayed: make the new epoch durable, then call [`Window::finished`].
+    /// Everything is replayed: make the new epoch durable, then call [`Window::epoch_begun`].
     Finish,
+    /// Nobody waits for unanswered changes any longer: call [`Window::finished`].
+    Serve,
 }
 
 /// Figures for `recovery_status`.
@@ -208,6 +223,11 @@ impl Window {
         !matches!(self.state, WindowState::Inactive | WindowState::Complete)
     }
 
+    /// Whether replays may still come: nothing has a transno of the new epoch.
+    pub fn replays(&self) -> bool {
+        self.is_open() && self.state != WindowState::Unanswered
+    }
+
     /// Where it is.
     pub fn state(&self) -> WindowState {
         self.state
@@ -217,7 +237,9 @@ impl Window {
     pub fn set_times(&mut self, soft: Duration, hard: Duration) {
         self.soft = soft;
         self.hard = hard.max(soft);
-        self.check = self.end_of_wait();
+        if self.replays() {
+            self.check = self.end_of_wait();
+        }
     }
 
     /// When a client that keeps the gate shut is given up.
@@ -414,13 +436,17 @@ impl Window {
                 self.completed = self.clients.len();
                 Some(Step::Finish)
             }
+            WindowState::Unanswered if now >= self.check => {
+                stdx::mark!("window.unanswered_late");
+                Some(Step::Serve)
+            }
             _ => None,
         }
     }
 
     /// A client that must not be waited for any longer: evict it, do what follows, and ask again.
     pub fn late(&mut self, now: Instant) -> Option<Handle> {
-        if now < self.check || !self.is_open() {
+        if now < self.check || !self.replays() {
             return None;
         }
         let late = self.clients.iter().find(|(_, client)| now >= self.limit(client));
@@ -445,7 +471,13 @@ impl Window {
         self.clients.iter().filter(|(_, client)| client.stage != Stage::LocksDone).map(|(handle, _)| *handle).collect()
     }
 
-    /// The new epoch is durable: the target serves.
+    /// The new epoch is durable: unanswered changes are done.
+    pub fn epoch_begun(&mut self, now: Instant) {
+        self.enter(now, WindowState::Unanswered);
+        self.check = now + UNANSWERED_MAX;
+    }
+
+    /// The target serves.
     pub fn finished(&mut self, now: Instant) {
         self.state = WindowState::Complete;
         self.ended = Some(now);
@@ -486,7 +518,7 @@ impl Window {
             req_replay_clients: count(|stage| stage <= Stage::Requests),
             lock_replay_clients: count(|stage| stage <= Stage::RequestsDone),
             completed: match self.state {
-                WindowState::Complete | WindowState::Finishing => self.completed,
+                WindowState::Complete | WindowState::Finishing | WindowState::Unanswered => self.completed,
                 _ => count(|stage| stage == Stage::LocksDone),
             },
             evicted: self.evicted,

@@ -110,6 +110,12 @@ impl ReplySlots {
         }
     }
 
+    /// Whether a request was answered, and nothing later in its slot.
+    pub(crate) fn knows(&self, xid: Xid) -> bool {
+        let is = |reply: &Option<Frame>| reply.as_ref().is_some_and(|reply| reply.header.xid == xid);
+        self.slots.iter().any(|slot| slot.record.xid == xid || is(&slot.reply) || is(&slot.unchanged))
+    }
+
     /// The answer to a request, if it is here.
     pub(crate) fn reply(&self, tag: Tag, xid: Xid) -> Option<&Frame> {
         let slot = self.slots.get(index(tag)?)?;

@@ -486,6 +486,11 @@ impl Kernel {
         }
     }
 
+    /// `open` of what is open already, by its number: `/proc/self/fd`.
+    pub async fn reopen(&self, cred: &Cred, fd: &Fd, flags: u32) -> Sys<Fd> {
+        self.open_inode(cred, fd.ino, flags).await
+    }
+
     async fn open_inode(&self, cred: &Cred, ino: u64, flags: u32) -> Sys<Fd> {
         match self.inode(ino, |inode| inode.kind) {
             S_IFREG => {}

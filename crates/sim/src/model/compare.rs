@@ -283,7 +283,9 @@ pub fn content_differs(want: &[u8], got: &[u8], lost: &[Range<u64>], instead: &I
     }
     let tail = if got.ends_with(&instead.appended) { got.len() - instead.appended.len() } else { got.len() };
     let was = |at: usize| at >= tail || got[at] == 0 || instead.older.iter().any(|data| data.get(at) == Some(&got[at]));
-    let excused = |at: usize| lost.iter().any(|part| part.contains(&(at as u64))) && was(at);
+    // It lies where the file ended: if the part that was given up reached the end, a hole in front of that has gone with it.
+    let appended = |at: usize| at >= tail && least <= tail as u64;
+    let excused = |at: usize| appended(at) || lost.iter().any(|part| part.contains(&(at as u64))) && was(at);
     let at = (0..got.len()).find(|&at| got[at] != want[at] && !excused(at))?;
     Some(format!("byte {at} of {} is 0x{:02x}, expected 0x{:02x}", got.len(), got[at], want[at]))
 }

@@ -159,6 +159,7 @@ impl Model {
         }
         may(self.inode(id), cred, WRITE)?;
         self.resize(cred, id, size, when);
+        self.change(id).loses_capabilities();
         Ok(Expect::Done)
     }
 
@@ -168,6 +169,7 @@ impl Model {
             return Err(Errno::EINVAL);
         }
         self.resize(cred, file.id, size, when);
+        self.change(file.id).loses_capabilities();
         Ok(Expect::Done)
     }
 

@@ -113,6 +113,14 @@ impl Inode {
         matches!(self.body, Body::File(_))
     }
 
+    /// It gets another owner, or is cut: capabilities of a program are for the program that it was. (Before a write it is the kernel that
+    /// takes them.)
+    fn loses_capabilities(&mut self) {
+        if !self.is_dir() {
+            self.xattrs.remove(&b"security.capability"[..]);
+        }
+    }
+
     /// Its bytes.
     pub fn data(&self) -> &[u8] {
         match &self.body {

@@ -324,6 +324,7 @@ impl Model {
         }
         let mode = mode_after_chown(inode, cred);
         let inode = self.change(id);
+        inode.loses_capabilities();
         inode.mode = mode;
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);

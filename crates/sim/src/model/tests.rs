@@ -194,6 +194,9 @@ fn only_what_was_given_up_may_differ() {
         assert!(differs(bad, 4..8), "{bad:?}");
     }
     assert!(content_differs(want, b"abcdefgH", &[], &instead).is_some(), "nothing was given up");
+    // In front of what was given up there were no bytes.
+    let hole = |got: &[u8]| content_differs(b"\0\0cdefgh", got, core::slice::from_ref(&(2..8)), &instead).is_some();
+    assert!(!hole(b"new") && !hole(b"\0new") && hole(b"xnew"));
 }
 
 fn bytes(want: &str, got: &str) -> Option<String> {

@@ -1,4 +1,6 @@
-//! Processes that lock parts of one file against each other, with `fcntl` and `flock`.
+//! Processes that lock parts of one file against each other, with `fcntl` and `flock`. Some have two threads, each with parts of its own:
+//! such a process waits for one lock while it gets another, and a grant can close a circle of waiting. A `flock` changes its mode by giving
+//! the old lock up first, and does not get it back if that fails.
 //!
 //! What each certainly holds, from the answer to the next call that could end it, may never conflict with what another
 //! certainly holds. What it possibly holds, while a call is under way too, is the only excuse for a refusal. Who waits
@@ -7,7 +9,7 @@
 //! client that a server gives up while it lives, because its changes hang on those of one that died, is told so (`EIO`), and holds
 //! nothing for certain either; the others are judged on.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -17,11 +19,13 @@ use stdx::{Instant, Rng};
 
 use super::{Setting, name, root};
 use crate::kernel::{Fd, Kernel, OpenHow, Sys};
+use crate::plan::pick;
 use crate::sched::Fail;
 
 /// Parts of the file that are locked; one more stands for `flock`.
 const PARTS: usize = 8;
 const FLOCK: usize = PARTS;
+const HALF: usize = PARTS / 2;
 
 /// A client that died holds nothing any more after this: nothing is heard of it for six signs of life, or a target restarts and waits
 /// for it until its recovery ends.
@@ -42,19 +46,62 @@ struct Hold {
 struct Holder {
     client: usize,
     parts: [Hold; PARTS + 1],
-    /// The parts that it waits for, and how strong.
-    waits: Option<(usize, usize, u8)>,
+    /// What it waits for, by thread.
+    waits: [Option<Wait>; 2],
+}
+
+/// Parts that a thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wait {
+    from: usize,
+    to: usize,
+    strength: u8,
+    /// What its process had possibly of each part before.
+    before: [u8; PARTS],
+    /// Since it began, a circle of waiting has led back to it.
+    in_circle: bool,
 }
 
 type Table = Rc<RefCell<Vec<Holder>>>;
 
+/// What the processes of a group are like.
+#[derive(Clone, Copy)]
+struct Taste {
+    /// Of 8 calls so many are `flock`.
+    flock: u64,
+    /// And of those for locks so many wait.
+    wait: u64,
+    /// They lock so many parts of each half.
+    width: usize,
+    /// Calls of each.
+    calls: u64,
+}
+
+impl Taste {
+    fn draw(rng: &mut Rng) -> Taste {
+        Taste {
+            flock: pick(rng, &[(2, 1), (1, 6)]),
+            wait: pick(rng, &[(1, 4), (1, 7)]),
+            width: pick(rng, &[(1, 1), (1, 2), (2, HALF)]),
+            calls: rng.range(5, 50),
+        }
+    }
+}
+
+/// A thread.
 struct Process {
+    taste: Taste,
     setting: Setting,
     kernel: Kernel,
     number: usize,
+    thread: usize,
+    /// Whether there is another one: then each has a half of the parts.
+    two: bool,
     rng: Rng,
     table: Table,
     fd: Fd,
+    /// How many threads of its process live.
+    threads: Rc<Cell<u32>>,
 }
 
 /// Starts a few processes.
@@ -63,7 +110,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
     let path = vec![name(&format!("l{number}"))];
     setting.sched.spawn(title.clone(), async move {
         let table: Table = Rc::default();
-        let count = rng.range(2, 4);
+        let (count, taste) = (rng.range(2, 4), Taste::draw(&mut rng));
         for number in 0..count as usize {
             let Some(kernel) = rng.pick(&outer.mounts.living()).cloned() else { return };
             let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
@@ -74,21 +121,29 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };
             let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
-            let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: None };
+            let holder = Holder { client: kernel.client(), parts: [none; PARTS + 1], waits: [None; 2] };
             table.borrow_mut().push(holder);
-            let mut process = Process {
-                setting: outer.clone(),
-                kernel,
-                number: table.borrow().len() - 1,
-                rng: rng.fork(),
-                table: table.clone(),
-                fd,
-            };
-            let calls = rng.range(5, 30);
-            outer.sched.spawn(format!("{title}, process {number}"), async move {
-                // A client that died is no failure: the process ends with it.
-                let _ = process.live(calls).await;
-            });
+            // Who has two threads leaves `flock` alone.
+            let two = taste.flock < 2 && rng.chance(1, 2);
+            let threads = Rc::new(Cell::new(if two { 2 } else { 1 }));
+            for thread in 0..threads.get() as usize {
+                let mut process = Process {
+                    taste,
+                    two,
+                    setting: outer.clone(),
+                    kernel: kernel.clone(),
+                    number: table.borrow().len() - 1,
+                    thread,
+                    rng: rng.fork(),
+                    table: table.clone(),
+                    fd: fd.clone(),
+                    threads: threads.clone(),
+                };
+                outer.sched.spawn(format!("{title}, process {number}, thread {thread}"), async move {
+                    // A client that died is no failure: the process ends with it.
+                    let _ = process.live(taste.calls).await;
+                });
+            }
         }
     });
 }
@@ -119,7 +174,12 @@ impl Process {
             self.setting.sched.sleep(pause).await;
             self.step().await?;
         }
-        self.set(0, PARTS - 1, RecordLockKind::Unlock, false).await?;
+        let own = if self.two { self.thread * HALF..(self.thread + 1) * HALF } else { 0..PARTS };
+        self.set(own.start, own.end - 1, RecordLockKind::Unlock, false).await?;
+        self.threads.set(self.threads.get() - 1);
+        if self.threads.get() > 0 {
+            return Ok(());
+        }
         self.set(FLOCK, FLOCK, RecordLockKind::Unlock, false).await?;
         self.kernel.close(&root(), &self.fd, self.owner()).await
     }
@@ -134,15 +194,27 @@ impl Process {
 
     async fn step(&mut self) -> Sys<()> {
         let kind = [RecordLockKind::Shared, RecordLockKind::Exclusive][self.rng.below(2) as usize];
-        let from = self.rng.below(PARTS as u64) as usize;
-        let to = self.rng.range(from as u64, PARTS as u64 - 1) as usize;
-        let wait = self.rng.chance(1, 2);
+        let width = self.taste.width as u64;
+        let half = if self.two { self.thread as u64 } else { self.rng.below(2) };
+        let from = half * HALF as u64 + self.rng.below(width);
+        // Over both halves, too.
+        let last = if self.two || self.rng.chance(1, 2) { half * HALF as u64 + width - 1 } else { PARTS as u64 - 1 };
+        let (from, to) = (from as usize, self.rng.range(from, last) as usize);
+        let wait = self.rng.chance(self.taste.wait, 8);
         // Nobody looks for deadlocks in which `flock` takes part: who holds one kind does not wait for the other.
-        match self.rng.below(8) {
-            _ if self.holds(FLOCK..=FLOCK) => self.set(FLOCK, FLOCK, RecordLockKind::Unlock, false).await,
-            0 => self.set(FLOCK, FLOCK, kind, wait && !self.holds(0..=PARTS - 1)).await,
-            1 | 2 => self.set(from, to, RecordLockKind::Unlock, false).await,
-            3 => self.test(from, to, kind).await,
+        let either = wait && !self.holds(0..=PARTS - 1);
+        if self.holds(FLOCK..=FLOCK) {
+            return match self.rng.below(8) {
+                0..4 => self.set(FLOCK, FLOCK, kind, either).await,
+                _ => self.set(FLOCK, FLOCK, RecordLockKind::Unlock, false).await,
+            };
+        }
+        if !self.two && self.rng.chance(self.taste.flock, 8) {
+            return self.set(FLOCK, FLOCK, kind, either).await;
+        }
+        match self.rng.below(7) {
+            0 | 1 => self.set(from, to, RecordLockKind::Unlock, false).await,
+            2 => self.test(from, to, kind).await,
             _ => self.set(from, to, kind, wait).await,
         }
     }
@@ -153,16 +225,23 @@ impl Process {
         let old = self.table.borrow()[self.number].parts;
         {
             let mut table = self.table.borrow_mut();
-            table[self.number].waits = wait.then_some((from, to, wanted));
+            let mut before = [0; PARTS];
+            before.iter_mut().zip(&old).for_each(|(before, old)| *before = old.possible);
+            let begins = Wait { from, to, strength: wanted, before, in_circle: false };
+            // Nobody looks for circles through `flock`.
+            table[self.number].waits[self.thread] = (wait && from != FLOCK).then_some(begins);
             for hold in &mut table[self.number].parts[from..=to] {
-                hold.certain.0 = hold.certain.0.min(wanted);
+                // A `flock` that changes its mode is given up first.
+                let keeps = if from == FLOCK && hold.certain.0 != wanted { 0 } else { wanted };
+                hold.certain.0 = hold.certain.0.min(keeps);
                 hold.possible = hold.possible.max(wanted);
             }
+            look_for_circles(&mut table);
         }
         let (start, end) = if from == FLOCK { (0, u64::MAX) } else { (from as u64 * 10, to as u64 * 10 + 9) };
         let lock = RecordLock { start, end, kind, pid: self.number as u32 };
         let call = Call::Setlk { fh: self.fd.fh, owner: self.owner(), lock, wait, flock: from == FLOCK };
-        let what = format!("process {} {kind:?} {from} to {to}, wait {wait}", self.number);
+        let what = format!("process {} thread {} {kind:?} {from} to {to}, wait {wait}", self.number, self.thread);
         self.setting.sched.note(|| what.clone());
         let result = match kind {
             RecordLockKind::Unlock => self.kernel.plain(&root(), call).await,
@@ -173,7 +252,7 @@ impl Process {
             Ok(_) => None,
             // What its server gave up it has no longer, whatever it was told before.
             Err(Fail::Errno(_)) if self.is_evicted() => {
-                self.table.borrow_mut()[self.number].waits = None;
+                self.table.borrow_mut()[self.number].waits[self.thread] = None;
                 return Ok(());
             }
             Err(Fail::Errno(errno)) => Some(errno),
@@ -181,9 +260,13 @@ impl Process {
             Err(fail) => return Err(fail),
         };
         let mut table = self.table.borrow_mut();
-        table[self.number].waits = None;
+        let in_circle = table[self.number].waits[self.thread].take().is_some_and(|wait| wait.in_circle);
         for (hold, old) in table[self.number].parts.iter_mut().zip(old).take(to + 1).skip(from) {
-            let is = if errno.is_none() { wanted } else { old.possible };
+            let is = match errno {
+                None => wanted,
+                Some(_) if from == FLOCK && old.possible != wanted => 0,
+                Some(_) => old.possible,
+            };
             hold.until[usize::from(hold.possible)] = now;
             hold.possible = is;
             hold.certain = (is, if is == old.certain.0 { old.certain.1 } else { now });
@@ -197,10 +280,8 @@ impl Process {
                 Some(_) => None,
                 None => Some(format!("{what} was refused although nobody can have it")),
             },
-            Some(Errno::EDEADLK) if wait && from != FLOCK => {
-                let sound = is_deadlock(&self.table.borrow(), self.number, (from, to, wanted));
-                (!sound).then(|| format!("{what} was called a deadlock, but no circle of waiting leads back to it"))
-            }
+            Some(Errno::EDEADLK) if wait && from != FLOCK => (!in_circle)
+                .then(|| format!("{what} was called a deadlock, but no circle of waiting has led back to it")),
             // A signal: it was not locked.
             Some(Errno::EINTR) if self.kernel.with_signals().was_interrupted(&Err::<(), _>(Errno::EINTR)) => None,
             Some(errno) => Some(format!("{what} failed with {}", errno.name())),
@@ -253,22 +334,51 @@ impl Process {
     }
 }
 
-/// Whether a process that wants these parts may wait for one that waits, over others perhaps, for it.
-fn is_deadlock(table: &[Holder], number: usize, wanted: (usize, usize, u8)) -> bool {
-    let mut todo = vec![(number, wanted)];
-    let mut seen = vec![false; table.len()];
-    while let Some((waiter, (from, to, strength))) = todo.pop() {
+/// Notes who waits in a circle now: circles close only when somebody asks for something.
+fn look_for_circles(table: &mut [Holder]) {
+    for number in 0..table.len() {
+        for thread in 0..table[number].waits.len() {
+            if let Some(wait) = table[number].waits[thread]
+                && !wait.in_circle
+                && is_deadlock(table, number, &wait)
+            {
+                table[number].waits[thread] = Some(Wait { in_circle: true, ..wait });
+            }
+        }
+    }
+}
+
+/// Whether a process that waits so may wait for one that waits, over others perhaps, for it.
+fn is_deadlock(table: &[Holder], number: usize, wait: &Wait) -> bool {
+    let mut todo = vec![(number, *wait)];
+    let mut seen = vec![[false; 2]; table.len()];
+    while let Some((waiter, waiting)) = todo.pop() {
         for (other, holder) in table.iter().enumerate().filter(|(other, _)| *other != waiter) {
-            let keeps = holder.parts[from..=to].iter().any(|hold| conflict(strength, hold.possible));
-            if keeps && other == number {
+            // What one waits for, it has not got while it waits.
+            let keeps = |wait: &Wait| {
+                (waiting.from..=waiting.to).any(|part| conflict(waiting.strength, wait.had(part, &holder.parts)))
+            };
+            if other == number && keeps(wait) {
                 return true;
             }
-            if let Some(waits) = holder.waits.filter(|_| keeps && !core::mem::replace(&mut seen[other], true)) {
-                todo.push((other, waits));
+            for (thread, next) in holder.waits.iter().enumerate() {
+                if let Some(next) = next
+                    && keeps(next)
+                    && !core::mem::replace(&mut seen[other][thread], true)
+                {
+                    todo.push((other, *next));
+                }
             }
         }
     }
     false
+}
+
+impl Wait {
+    /// What its process possibly has of a part while it waits.
+    fn had(&self, part: usize, parts: &[Hold]) -> u8 {
+        if (self.from..=self.to).contains(&part) { self.before[part] } else { parts[part].possible }
+    }
 }
 
 impl Hold {
@@ -287,18 +397,48 @@ mod tests {
     #[test]
     fn a_deadlock_is_a_circle() {
         let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
+        let wait =
+            |part: usize, strength| Wait { from: part, to: part, strength, before: [0; PARTS], in_circle: false };
         let holder = |part: usize, waits: Option<usize>| {
             let mut parts = [none; PARTS + 1];
             parts[part].possible = 2;
-            Holder { client: 0, parts, waits: waits.map(|part| (part, part, 2)) }
+            Holder { client: 0, parts, waits: [waits.map(|part| wait(part, 2)), None] }
         };
         let circle = [holder(0, None), holder(1, Some(2)), holder(2, Some(0))];
-        assert!(is_deadlock(&circle, 0, (1, 1, 2)), "0 wants 1, whose holder wants 2, whose holder wants 0");
-        assert!(!is_deadlock(&circle, 0, (3, 3, 2)), "nobody has that");
+        assert!(is_deadlock(&circle, 0, &wait(1, 2)), "0 wants 1, whose holder wants 2, whose holder wants 0");
+        assert!(!is_deadlock(&circle, 0, &wait(3, 2)), "nobody has that");
         let line = [holder(0, None), holder(1, Some(2)), holder(2, None), holder(3, Some(0))];
-        assert!(!is_deadlock(&line, 0, (1, 1, 2)), "who has 2 waits for nobody");
+        assert!(!is_deadlock(&line, 0, &wait(1, 2)), "who has 2 waits for nobody");
         let shared = [holder(0, None), holder(1, Some(0))];
-        assert!(is_deadlock(&shared, 0, (1, 1, 1)) && !is_deadlock(&shared, 0, (2, 2, 2)));
+        assert!(is_deadlock(&shared, 0, &wait(1, 1)) && !is_deadlock(&shared, 0, &wait(2, 2)));
+    }
+
+    /// Two that wait for the same part have not got it, each, whatever may become of it.
+    #[test]
+    fn who_waits_for_a_part_has_not_got_it() {
+        let none = Hold { certain: (0, Instant::ZERO), possible: 0, until: [Instant::ZERO; 3] };
+        let wait = |from: usize| Wait { from, to: from, strength: 2, before: [0; PARTS], in_circle: false };
+        let waiter = |part: usize, thread: usize| {
+            let mut holder = Holder { client: 0, parts: [none; PARTS + 1], waits: [None; 2] };
+            holder.parts[part].possible = 2;
+            holder.waits[thread] = Some(wait(part));
+            holder
+        };
+        let mut table = [waiter(0, 0), waiter(0, 0)];
+        look_for_circles(&mut table);
+        assert!(
+            table.iter().all(|holder| holder.waits[0].is_some_and(|wait| !wait.in_circle)),
+            "both wait for a third"
+        );
+        // The second thread of the first process may have got what the other process waits for.
+        table[0].waits[0] = None;
+        table[0].waits[1] = Some(wait(5));
+        table[1].parts[5].possible = 2;
+        look_for_circles(&mut table);
+        assert!(
+            table[0].waits[1].is_some_and(|wait| wait.in_circle)
+                && table[1].waits[0].is_some_and(|wait| wait.in_circle)
+        );
     }
 
     /// An answer may be late: what was possible at any time since the question counts, not only what was possible last.

@@ -7,6 +7,7 @@
 //! - [`aftermath`]: what a process is told by a client that was evicted with its work.
 //! - [`locks`]: record locks and `flock` on one file, against each other.
 //! - [`writers`]: writes and reads at different places of one file, from several clients at once.
+//! - [`configure`]: persistent parameters and pools, set and removed at the management target.
 //! - [`crowd`]: one directory with many names, listed in pieces while names come and go.
 //! - [`verify`]: a tree against its model, call by call.
 //! - [`synced`]: what syncs have made certain of the bytes of files.
@@ -14,6 +15,7 @@
 
 pub mod aftermath;
 pub mod collide;
+pub mod configure;
 pub mod crowd;
 pub mod draw;
 pub mod history;
@@ -42,6 +44,11 @@ impl Mounts {
     /// A further one.
     pub fn add(&self, kernel: Kernel) {
         self.0.borrow_mut().push(kernel);
+    }
+
+    /// How many have come.
+    pub fn count(&self) -> usize {
+        self.0.borrow().len()
     }
 
     /// Those that live.
@@ -77,9 +84,9 @@ pub struct Setting {
     pub watcher: Watcher,
 }
 
-/// The superuser.
+/// The superuser, with all its rights.
 pub fn root() -> Cred {
-    Cred::default()
+    Cred { capabilities: u64::MAX, ..Cred::default() }
 }
 
 /// A user.

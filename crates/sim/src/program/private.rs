@@ -43,6 +43,8 @@ pub struct Process {
     clients: Vec<usize>,
     /// What it looks at beside its calls.
     looks: Looks,
+    /// Where it goes on.
+    habit: Habit,
     /// The client that the next call goes through, if it lives.
     through: Option<usize>,
     /// Clients that it made changes through that no sync covers.
@@ -57,6 +59,16 @@ struct Looks {
     rng: Rng,
     /// Of 100 changes so many are looked at.
     percent: u64,
+}
+
+/// Programs that work through one client for a while: only then it takes work over from the servers, as with leases.
+struct Habit {
+    /// From a stream of its own, too.
+    rng: Rng,
+    /// Of 100 calls so many go where the one before went.
+    percent: u64,
+    /// Where that was.
+    client: Option<usize>,
 }
 
 /// At most so many names and objects are looked at beside a change.
@@ -139,6 +151,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
     }
     let mut looker = Rng::new(plan.seed ^ 0x100c_100c ^ (number as u64) << 32);
     let looks = Looks { percent: pick(&mut looker, &[(2, 0), (1, 20), (1, 60)]), rng: looker };
+    let mut settler = Rng::new(plan.seed ^ 0x5e77_1e00 ^ (number as u64) << 32);
     let process = Process {
         setting: setting.clone(),
         number,
@@ -156,6 +169,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         think: (plan.think_percent, plan.think),
         clients,
         looks,
+        habit: Habit { percent: pick(&mut settler, &[(2, 0), (1, 70), (2, 95)]), rng: settler, client: None },
         through: None,
         unsynced: unsynced.clone(),
         history: history.clone(),
@@ -280,10 +294,20 @@ impl Process {
             written: self.written.take(),
         };
         let op = draw.op();
+        let stays = self.habit.rng.chance(self.habit.percent, 100);
+        self.through = self.habit.client.filter(|_| stays);
+        let result = self.do_and_look(op).await;
+        self.through = None;
+        result
+    }
+
+    async fn do_and_look(&mut self, op: Op) -> Result<(), Halt> {
         if !op.changes() || !self.looks.rng.chance(self.looks.percent, 100) {
             return self.call(op).await;
         }
+        let through = self.through.take();
         let watcher = self.kernel(None)?.client();
+        self.through = through;
         self.look_at(&op, watcher).await?;
         self.call(op.clone()).await?;
         self.look_at(&op, watcher).await
@@ -303,9 +327,9 @@ impl Process {
             let path = paths.swap_remove(self.looks.rng.below(paths.len() as u64) as usize);
             let body = all.iter().find(|(at, _)| *at == path).map(|(_, id)| self.model.inode(*id).body.clone());
             for look in self.looks_at(path, body) {
-                self.through = Some(watcher);
+                let through = self.through.replace(watcher);
                 let looked = self.call(look).await;
-                self.through = None;
+                self.through = through;
                 looked?;
             }
         }
@@ -335,6 +359,9 @@ impl Process {
     async fn call(&mut self, mut op: Op) -> Result<(), Halt> {
         let opened = op.fd().and_then(|fd| self.files.get(&fd)).map(|(fd, cred)| (fd.client, cred.clone()));
         let kernel = self.kernel(opened.as_ref().map(|(client, _)| *client))?;
+        if opened.is_none() && self.through.is_none() {
+            self.habit.client = Some(kernel.client());
+        }
         // A page that a program touches is brought for it, whatever signals come meanwhile.
         let mapped = matches!(op, Op::Write { way: Way::Mapped, .. });
         let kernel = if mapped { kernel } else { kernel.with_signals() };
@@ -478,10 +505,11 @@ impl Process {
             return;
         }
         let first = lost.iter().map(|part| part.start).min().unwrap_or(0);
+        let least = || first.min(self.model.least_size(id, lost));
         let (start, appended) = match op {
-            Op::Write { data, .. } if self.model.appends_to(op) == Some(id) => {
-                (first.min(self.model.least_size(id, lost)), data.clone())
-            }
+            // What goes through a mapping ends where the file does.
+            Op::Write { way: Way::Mapped, .. } => (least(), Bytes::new()),
+            Op::Write { data, .. } if self.model.appends_to(op) == Some(id) => (least(), data.clone()),
             _ => (first, Bytes::new()),
         };
         *self.beside.borrow_mut() = Some(Beside { id, part: start..u64::MAX, appended });

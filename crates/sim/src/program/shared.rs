@@ -321,8 +321,9 @@ fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
     }
 }
 
-/// A change whose answer a crash delayed may have been seen before the crash, undone by it, and done again: so much others may
-/// have seen from its begin to the crash. (What others *changed* on top of it was answered only when both were durable; but the
+/// Changes whose answers a crash delayed may have been seen before the crash, undone by it, and done again, each before anybody is served.
+/// Two that several processes had made may be done the other way round: so much others may
+/// have seen from the begin of such a one to the crash. (What others *changed* on top of it was answered only when both were durable; but the
 /// object that a name led to can be changed whatever became of the name.)
 fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();
@@ -332,6 +333,12 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
         let last = crashes.iter().filter(hits).map(|(at, _)| *at).max();
         zones.extend(last.map(|last| (process, event.serial, event.from, last)));
     }
+    // One alone is done again before anybody is served.
+    let all = zones.clone();
+    let together = |a: &(usize, u32, Instant, Instant), b: &(usize, u32, Instant, Instant)| {
+        a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3
+    };
+    zones.retain(|zone| all.iter().any(|other| together(zone, other)));
     for (process, events) in histories.iter_mut().enumerate() {
         for event in events {
             let to = event.end.as_ref().map_or(Instant(u64::MAX), |(to, _)| *to);

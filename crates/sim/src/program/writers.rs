@@ -71,6 +71,10 @@ struct Entry {
     /// `None`: no answer.
     to: Option<Instant>,
     did: Did,
+    /// The wall clock when it began.
+    wall_ns: i64,
+    /// When the file was changed last, and its data, as the call saw it.
+    times: Option<(i64, i64)>,
 }
 
 /// The file as it is at the end.
@@ -291,7 +295,15 @@ impl Record {
         sched.note(|| format!("writers {} process {process} on client {}: {what}", self.title(), kernel.client()));
         let asked = op.clone();
         let begun = did(serial, &asked, None);
-        let entry = Entry { client: kernel.client(), what: what.clone(), from: sched.now(), to: None, did: begun };
+        let entry = Entry {
+            client: kernel.client(),
+            what: what.clone(),
+            from: sched.now(),
+            to: None,
+            did: begun,
+            wall_ns: sched.wall_ns(),
+            times: None,
+        };
         let at = {
             let mut entries = self.entries.borrow_mut();
             entries[process].push(entry);
@@ -320,6 +332,9 @@ impl Record {
                 let entry = &mut self.entries.borrow_mut()[process][at];
                 entry.to = Some(sched.now());
                 entry.did = did(serial, &asked, Some(&got));
+                if let Got::Stat(stat) = &got {
+                    entry.times = Some((stat.ctime_ns, stat.mtime_ns));
+                }
                 Some(got)
             }
             Err(errno) => {
@@ -357,11 +372,11 @@ impl Record {
         Some(())
     }
 
-    /// Whether everybody saw what there was.
+    /// Whether everybody saw what there was. `same_clock`: of all clients.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, death: Option<Instant>, losses: &[Loss]) -> Result<(), String> {
+    pub fn check(&self, death: Option<Instant>, losses: &[Loss], same_clock: bool) -> Result<(), String> {
         let Some(ino) = self.ino.get() else { return Ok(()) };
         let all = self.entries.borrow();
         let lost = losses.iter().find(|loss| loss.ino == ino).map(|loss| loss.at);
@@ -379,6 +394,9 @@ impl Record {
         if let Some(what) = pieces.disorder(&processes) {
             return wrong(what);
         }
+        if let Some(what) = times_differ(&processes, same_clock) {
+            return wrong(what);
+        }
         if let (Some(left), Some(_), None) = (&*self.left.borrow(), death, lost)
             && let Some(what) = pieces.lost(&all, left)
         {
@@ -386,6 +404,48 @@ impl Record {
         }
         Ok(())
     }
+}
+
+/// Nobody sets the times of the file: so who looks at it sees none that is older than another has seen before, nor, where all have the same
+/// clock, than a write that was over before.
+fn times_differ(processes: &[Vec<Entry>], same_clock: bool) -> Option<String> {
+    let changes = |did: &Did| matches!(did, Did::Write { certain: 1.., .. });
+    let ended = |entry: &&Entry| entry.to.is_some();
+    let mut looks: Vec<&Entry> =
+        processes.iter().flatten().filter(ended).filter(|entry| entry.times.is_some()).collect();
+    let writes = processes.iter().flatten().filter(ended).filter(|entry| same_clock && changes(&entry.did));
+    let floor = |entry: &Entry| entry.times.unwrap_or((entry.wall_ns, entry.wall_ns));
+    let mut before: Vec<&Entry> = looks.iter().copied().chain(writes).collect();
+    looks.sort_by_key(|entry| entry.from);
+    before.sort_by_key(|entry| entry.to);
+    let (mut next, mut least): (_, [Option<&Entry>; 2]) = (0, [None, None]);
+    for look in looks {
+        while let Some(entry) = before.get(next).filter(|entry| entry.to < Some(look.from)) {
+            if least[0].is_none_or(|known| floor(known).0 < floor(entry).0) {
+                least[0] = Some(entry);
+            }
+            if least[1].is_none_or(|known| floor(known).1 < floor(entry).1) {
+                least[1] = Some(entry);
+            }
+            next += 1;
+        }
+        let (ctime, mtime) = look.times.unwrap_or_default();
+        for (known, what, seen, least) in [
+            (least[0], "ctime", ctime, least[0].map(|known| floor(known).0)),
+            (least[1], "mtime", mtime, least[1].map(|known| floor(known).1)),
+        ] {
+            if let Some((known, least)) = known.zip(least)
+                && seen < least
+            {
+                let (what_of, looked) = (&known.what, &look.what);
+                return Some(format!(
+                    "{looked} on client {} at {:?} shows the {what} {seen}, and {what_of} on client {} at {:?} was before it: {least}",
+                    look.client, look.from, known.client, known.from
+                ));
+            }
+        }
+    }
+    None
 }
 
 /// What a call does, or did: `got` is its answer.

@@ -5,12 +5,24 @@
 //! later each time, until it ends before the fault comes. Each time a fresh client compares the tree with the model, and
 //! what the stores hold at rest must fit together. So "a crash at every point" is meant literally.
 //!
-//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss.
+//! [`mod@stories`] has the stories; a defect that was fixed leaves one there. [`places`] has those that come to places which seeds miss,
+//! [`caches`] those about what a client keeps. [`configured`] is about the management target, [`objects`] about object targets, [`mod@metadata`] and [`small`] about metadata targets,
+//! [`locks`] about locks, [`sessions`] about sessions, recoveries and disks, [`peers`] about peers that keep no rule of sessions. In a
+//! story [`raw`] lets peers act that are no clients.
 //! [`numbered`] has cases of Lustre's suites, in which
 //! requests and answers are lost at the sites of [`stdx::faults`], and changes in flight are counted.
 
+mod caches;
+mod configured;
+mod locks;
+mod metadata;
 mod numbered;
+mod objects;
+mod peers;
 mod places;
+pub mod raw;
+mod sessions;
+mod small;
 mod stories;
 
 use core::cell::RefCell;
@@ -24,7 +36,7 @@ use stdx::faults::FAILED;
 use stdx::{Faults, Instant};
 
 use crate::kernel::{Fd, Kernel};
-use crate::model::{Instead, Model, Op, Path, When, differs};
+use crate::model::{Got, Instead, Model, Op, Path, When, differs};
 use crate::plan::Plan;
 use crate::program::perform::Hands;
 use crate::program::{Mounts, Setting, Watcher, name, root, user, verify};
@@ -37,7 +49,20 @@ use crate::world::{Ended, World};
 
 /// All of them.
 pub fn stories() -> impl Iterator<Item = &'static Story> {
-    stories::STORIES.iter().chain(places::STORIES).chain(numbered::STORIES)
+    let all = [
+        stories::STORIES,
+        places::STORIES,
+        caches::STORIES,
+        metadata::STORIES,
+        small::STORIES,
+        locks::STORIES,
+        sessions::STORIES,
+        numbered::STORIES,
+        configured::STORIES,
+        objects::STORIES,
+        peers::STORIES,
+    ];
+    all.into_iter().flatten()
 }
 
 /// The management target, the metadata target, the first object target.
@@ -50,6 +75,8 @@ pub const OST: usize = 2;
 /// One thing that happens.
 #[derive(Clone, Debug)]
 pub enum Act {
+    /// The world is so from its beginning.
+    Planned(fn(&mut Plan)),
     /// A call through a client.
     Do(usize, Op),
     /// A call that nobody waits for until [`Act::Join`].
@@ -60,6 +87,16 @@ pub enum Act {
     Left,
     /// A call of a user who is not the superuser.
     As(usize, Op),
+    /// A call that would be in order fails with this all the same, and changes nothing.
+    Refused(usize, Op, Errno),
+    /// A call that may fail, or write less than was asked for. Otherwise it gives what it should.
+    Try(usize, Op),
+    /// This has happened, and no call says so.
+    Meanwhile(Op),
+    /// Programs that wait for a client are killed.
+    KillPrograms(usize),
+    /// The kernel of a client keeps nothing that no program uses.
+    Shrink(usize),
     /// A server gives up a client.
     Evict(usize, usize),
     /// Time is measured from here on.
@@ -72,6 +109,8 @@ pub enum Act {
     Waiting(usize),
     /// Steps count from here on.
     Arm,
+    /// A further client comes, the third or a later one: it makes changes behind its programs' backs.
+    Mount,
     /// A client dies.
     Die(usize),
     /// A client unmounts, and has gone when the next act begins.
@@ -88,6 +127,14 @@ pub enum Act {
     Crash(usize),
     /// The same, and what was written and not synced is lost, too.
     Power(usize),
+    /// Others take all of a server's disk but so many bytes, and so many that its store keeps in reserve.
+    Fill(usize, u64, u64),
+    /// And no longer.
+    Free(usize),
+    /// The records of a table of a server cannot be read.
+    Damage(usize, u8),
+    /// And can be again.
+    Repair(usize),
     /// A node stands still for so many microseconds.
     Pause(Node, u64),
     /// A parameter is set.
@@ -98,6 +145,22 @@ pub enum Act {
     Expect(Node, &'static str, String),
     /// A parameter does not have this in it.
     Lack(Node, &'static str, String),
+    /// Whatever else can be asked of the world.
+    Ask(Command),
+    /// Peers act that are no clients.
+    Raw(fn(raw::Hand) -> raw::Doing),
+    /// A call fails with this.
+    Fails(usize, Op, Errno),
+    /// A site of a node is armed: `fail_loc` and `fail_val`.
+    Site(Node, u32, u32),
+    /// A server's disk takes so many microseconds longer.
+    Slow(usize, u64),
+    /// The next sync of a server's data files fails.
+    FailSync(usize),
+    /// A server's disk is lost, and a new target takes its place.
+    Replace(usize),
+    /// A node's log has so many lines with this in it.
+    Said(Node, &'static str, usize),
 }
 
 /// A story and the faults that strike in it.
@@ -132,6 +195,8 @@ pub struct Wrong {
     pub lines: Vec<String>,
 }
 
+/// What is on its way has arrived after this.
+const SETTLES: Duration = Duration::from_secs(5);
 /// More steps than any story has.
 const STEPS_MAX: u64 = 3_000;
 /// An act, or the check, takes no longer, whatever strikes.
@@ -155,6 +220,12 @@ impl Story {
         Ok(told)
     }
 
+    /// Prints every line of it, told without a fault.
+    pub fn print(&self) {
+        let (.., failure, _) = self.run(None, Keep::Print);
+        println!("{failure:?}");
+    }
+
     /// Whether the fault struck.
     fn once(&self, trap: Option<(Strike, u64)>, told: &mut Told) -> Result<bool, Box<Wrong>> {
         let (sprung, events, failure, _) = self.run(trap, Keep::Nothing);
@@ -170,10 +241,17 @@ impl Story {
     }
 
     fn run(&self, trap: Option<(Strike, u64)>, keep: Keep) -> (bool, u64, Option<String>, Vec<String>) {
-        let mut world = World::new(Plan::still(trap.map_or(0, |(_, step)| step)), keep);
+        let acts = (self.acts)();
+        let mut plan = Plan::still(trap.map_or(0, |(_, step)| step));
+        for act in &acts {
+            if let Act::Planned(change) = act {
+                change(&mut plan);
+            }
+        }
+        let mut world = World::new(plan, keep);
         world.servers.iter_mut().for_each(|server| server.faults = Faults::allowed(1));
         world.trap = trap.map(|(strike, step)| Trap::new(strike, step));
-        let failure = Telling { world: &mut world }.all((self.acts)()).err();
+        let failure = Telling { world: &mut world }.all(acts).err();
         let sprung = world.trap.is_some_and(|trap| trap.sprung);
         let lines = world.trace.lines().map(str::to_owned).collect();
         world.sched.clear();
@@ -200,10 +278,16 @@ impl Telling<'_> {
         self.bounded("the clients do not mount", |world| world.mounts.iter().all(|mount| mount.mounted))?;
         let faults: Vec<Faults> = self.world.servers.iter().map(|server| server.faults.clone()).collect();
         let base = vec![name("s")];
+        self.world.administrator.programs = setting.mounts.clone();
+        let hand = raw::Hand::of(self.world);
+        self.world.raw.expect_lies();
+        self.world.tells_space = true;
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {
+            let hand = raw::Hand { kernels: setting.mounts.living(), base: place.clone(), ..hand };
             let mut actor = Actor {
+                hand,
                 kernels: setting.mounts.living(),
                 setting: setting.clone(),
                 model: Model::new(0, 0, 0o755, When::at(0)),
@@ -222,7 +306,10 @@ impl Telling<'_> {
         self.bounded("the story does not end", |world| world.sched.is_idle())?;
         let Some(model) = model.borrow_mut().take() else { return Err("the story has no end".to_owned()) };
         self.check(base, model)?;
-        rest::check(self.world)
+        self.world.run(self.world.now + SETTLES, |_| false)?;
+        rest::agree_on_locks(self.world)?;
+        rest::check(self.world)?;
+        if self.world.servers.iter().all(|server| server.life == 1) { rest::owners(self.world) } else { Ok(()) }
     }
 
     fn check(&mut self, base: Vec<Bytes>, model: Model) -> Result<(), String> {
@@ -250,6 +337,7 @@ impl Telling<'_> {
 
 /// Who plays the acts.
 struct Actor {
+    hand: raw::Hand,
     setting: Setting,
     kernels: Vec<Kernel>,
     model: Model,
@@ -270,7 +358,7 @@ struct Begun {
 }
 
 /// When a call ended, and how.
-type Outcome = (i64, Result<crate::model::Got, Fail>);
+type Outcome = (i64, Result<Got, Fail>);
 
 impl Actor {
     async fn play(&mut self, acts: Vec<Act>) -> Result<(), String> {
@@ -285,6 +373,7 @@ impl Actor {
         for act in acts {
             self.act(act).await?;
         }
+        self.hand.leave().await;
         self.setting.sched.command(Command::Disarm);
         Ok(())
     }
@@ -292,6 +381,7 @@ impl Actor {
     async fn act(&mut self, act: Act) -> Result<(), String> {
         let sched = self.setting.sched.clone();
         match act {
+            Act::Planned(_) => {}
             Act::Arm => sched.command(Command::Arm),
             Act::Fail(server, loc) => {
                 sched.note(|| format!("fail_loc={loc:#x} on server {server}"));
@@ -311,17 +401,43 @@ impl Actor {
             Act::Barrier(server) => sched.command(Command::Barrier(server)),
             Act::Crash(server) => sched.command(Command::Crash(server)),
             Act::Power(server) => sched.command(Command::Power(server)),
+            Act::Fill(server, leaves, reserve) => sched.command(Command::Fill(server, Some((leaves, reserve)))),
+            Act::Free(server) => sched.command(Command::Fill(server, None)),
+            Act::Damage(server, table) => sched.command(Command::Damage(server, Some(table))),
+            Act::Repair(server) => sched.command(Command::Damage(server, None)),
             Act::Pause(node, us) => sched.command(Command::Pause(node, Duration::from_micros(us))),
             Act::Set(node, name, value) => sched.command(Command::Set(node, name, value, Ok(()))),
             Act::Refuse(node, name, value, errno) => sched.command(Command::Set(node, name, value, Err(errno))),
             Act::Expect(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, true)),
             Act::Lack(node, pattern, text) => sched.command(Command::Expect(node, pattern, text, false)),
+            Act::Ask(command) => sched.command(command),
+            Act::Raw(part) => part(self.hand.clone()).await?,
+            Act::Fails(client, op, errno) => {
+                let kernel = self.kernels[client].clone();
+                let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
+                let result = hands.perform(&op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
+            Act::Site(node, loc, val) => sched.command(Command::Site(node, loc, val)),
+            Act::Slow(server, us) => sched.command(Command::Slow(server, Duration::from_micros(us))),
+            Act::FailSync(server) => sched.command(Command::FailSync(server)),
+            Act::Replace(server) => sched.command(Command::Replace(server)),
+            Act::Said(node, text, times) => sched.command(Command::Said(node, text, times)),
             Act::Wait(us) => sched.sleep(Duration::from_micros(us)).await,
             Act::Unmount(client) => {
                 sched.command(Command::Unmount(client));
                 while !sched.has_left(client) {
                     sched.sleep(Duration::from_millis(1)).await;
                 }
+            }
+            Act::Mount => {
+                sched.command(Command::Mount);
+                while self.kernels.len() == self.setting.mounts.count() {
+                    sched.sleep(Duration::from_millis(1)).await;
+                }
+                self.kernels.extend(self.setting.mounts.living().pop());
             }
             Act::Die(client) => {
                 sched.command(Command::Kill(client));
@@ -348,8 +464,32 @@ impl Actor {
                     return Err(format!("{took:?} have passed, and should take at most {us} microseconds"));
                 }
             }
+            Act::Try(client, mut op) => {
+                let from = sched.wall_ns();
+                let result = self.made(client, &op, &root()).await;
+                if let (Op::Write { data, .. }, Ok(Got::Written(count))) = (&mut op, &result) {
+                    data.truncate(*count as usize);
+                }
+                if !matches!(result, Err(Fail::Errno(_))) {
+                    self.compare(&op, &root(), When { from, to: sched.wall_ns() }, result)?;
+                }
+            }
+            Act::Meanwhile(op) => {
+                let now = sched.wall_ns();
+                if let Err(errno) = self.model.apply(&op, &root(), When { from: self.marked_wall, to: now }) {
+                    return Err(format!("{} cannot have happened: {}", op.show(), errno.name()));
+                }
+            }
+            Act::KillPrograms(client) => sched.kill_programs(client),
+            Act::Shrink(client) => self.kernels[client].forget_all(),
             Act::Do(client, op) => self.call(client, &op, &root()).await?,
             Act::As(client, op) => self.call(client, &op, &user()).await?,
+            Act::Refused(client, op, errno) => {
+                let result = self.made(client, &op, &root()).await;
+                if !matches!(result, Err(Fail::Errno(got)) if got == errno) {
+                    return Err(format!("{}: {result:?}, expected {}", op.show(), errno.name()));
+                }
+            }
             Act::Begin(client, op) => {
                 sched.note(|| format!("client {client} begins: {}", op.show()));
                 let kernel = self.kernels[client].clone();
@@ -379,12 +519,15 @@ impl Actor {
 
     async fn call(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<(), String> {
         let sched = self.setting.sched.clone();
-        sched.note(|| format!("client {client}: {}", op.show()));
-        let kernel = self.kernels[client].clone();
         let from = sched.wall_ns();
-        let mut hands = Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false };
-        let result = hands.perform(op, cred).await;
+        let result = self.made(client, op, cred).await;
         self.compare(op, cred, When { from, to: sched.wall_ns() }, result)
+    }
+
+    async fn made(&mut self, client: usize, op: &Op, cred: &Cred) -> Result<Got, Fail> {
+        self.setting.sched.note(|| format!("client {client}: {}", op.show()));
+        let kernel = self.kernels[client].clone();
+        Hands { kernel: &kernel, base: &self.base, files: &mut self.files, blind: false }.perform(op, cred).await
     }
 
     /// The first call that was begun, when it has ended.
@@ -398,13 +541,7 @@ impl Actor {
         Ok((begun, ended.unwrap_or((sched.wall_ns(), Err(Fail::Dead)))))
     }
 
-    fn compare(
-        &mut self,
-        op: &Op,
-        cred: &Cred,
-        when: When,
-        result: Result<crate::model::Got, Fail>,
-    ) -> Result<(), String> {
+    fn compare(&mut self, op: &Op, cred: &Cred, when: When, result: Result<Got, Fail>) -> Result<(), String> {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),

@@ -55,11 +55,11 @@ const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -
     Story { name, what, acts, strikes: &[] }
 }
 
-fn chmod(at: &str, mode: u32) -> Op {
+pub(super) fn chmod(at: &str, mode: u32) -> Op {
     Op::Chmod { path: path(at), mode }
 }
 
-fn unlink(at: &str) -> Op {
+pub(super) fn unlink(at: &str) -> Op {
     Op::Unlink { path: path(at) }
 }
 

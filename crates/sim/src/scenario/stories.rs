@@ -487,7 +487,7 @@ fn paused() -> Vec<Act> {
             ]);
             let pauses = nodes.iter().map(|node| match node {
                 Node::Server(_) => Act::Pause(*node, PAUSE),
-                Node::Client(_) | Node::Liar => Act::Pause(*node, PAUSE + 2_000_000),
+                Node::Client(_) | Node::Liar | Node::Raw => Act::Pause(*node, PAUSE + 2_000_000),
             });
             acts.extend(pauses);
             acts.extend([Wait(PAUSE + 4_000_000), Join, Join]);

@@ -113,7 +113,7 @@ impl World {
                 let found = machine.get_params(pattern);
                 found.iter().try_for_each(|(name, _)| machine.set_param(now, name, value))
             }),
-            Node::Liar => None,
+            Node::Liar | Node::Raw => None,
         };
         self.trace.note(self.now, &[52], || format!("{node:?} {pattern}={value}: {result:?}"));
         self.pump(node);
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// One more client comes.
-    fn mount_another(&mut self) {
+    pub(super) fn mount_another(&mut self) {
         if self.mounts.len() >= 2 * crate::plan::CLIENTS_MAX {
             return;
         }

@@ -4,9 +4,7 @@ use core::time::Duration;
 
 use client::api as capi;
 use proto::{Errno, Frame};
-use schema::Record as _;
 use stdx::Instant;
-use store::Engine as _;
 use target::{ConnId, DataOp, DataResult, Effect, Event, LogLevel, Peer};
 
 use super::net::Node;
@@ -32,7 +30,7 @@ impl World {
             Happening::Load { server, life, load } => {
                 if self.lives(Node::Server(server), life) {
                     let done = load.run(&self.servers[server].engine);
-                    let delay = self.plan.load.draw(&mut self.rng);
+                    let delay = self.plan.load.draw(&mut self.rng) + self.servers[server].slow;
                     self.after(delay, Happening::Loaded { server, life, done });
                 }
             }
@@ -51,7 +49,12 @@ impl World {
             }
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
-                    None => Event::Committed { group },
+                    None => {
+                        if self.tells_space {
+                            self.tell_space(server, life);
+                        }
+                        Event::Committed { group }
+                    }
                     Some(error @ store::EngineError::Full { .. }) => {
                         Event::CommitDelayed { group, reason: error.to_string() }
                     }
@@ -62,7 +65,15 @@ impl World {
             Happening::Data { server, life, id, op } => {
                 if self.lives(Node::Server(server), life) {
                     let forgets = self.canary == Canary::ForgetSyncs && matches!(op, DataOp::Sync { .. });
-                    let mut result = if forgets { DataResult::Done } else { self.servers[server].data.run(&op) };
+                    let own = &mut self.servers[server];
+                    let mut result = match () {
+                        () if forgets => DataResult::Done,
+                        () if matches!(op, DataOp::Sync { .. }) && core::mem::take(&mut own.sync_fails) => {
+                            own.disk_failed = true;
+                            DataResult::Failed(Errno::EIO)
+                        }
+                        () => own.change_data(&op),
+                    };
                     if let (
                         Canary::DropWhenFull,
                         DataOp::Write { offset, data, .. },
@@ -135,15 +146,15 @@ impl World {
                 let event = if fatal { capi::Event::Abandon { id } } else { capi::Event::Interrupt { id } };
                 self.reach_client(client, event);
             }
-            Happening::Invalidate { client, what } => {
+            Happening::Invalidate { client, mut what } => {
                 self.trace.note(self.now, &[11, client as u64], || format!("kernel {client}: {what:?}"));
                 if self.canary == Canary::KeepNames {
                     let (capi::Invalidation::Inode { token, .. } | capi::Invalidation::Entry { token, .. }) = what;
                     return self.reach_client(client, capi::Event::Invalidated { token, known: true });
                 }
-                if let (Canary::KeepPages, capi::Invalidation::Inode { token, length: 1.., .. }) = (self.canary, &what)
-                {
-                    return self.reach_client(client, capi::Event::Invalidated { token: *token, known: true });
+                // Attributes it asks for again, and its pages stay.
+                if let (Canary::KeepPages, capi::Invalidation::Inode { length, .. }) = (self.canary, &mut what) {
+                    *length = 0;
                 }
                 self.mounts[client].kernel.forget(what);
             }
@@ -170,13 +181,14 @@ impl World {
             Node::Server(server) => self.servers[server].machine.is_some() && self.servers[server].life == life,
             Node::Client(client) => self.mounts[client].machine.is_some(),
             Node::Liar => self.liar.as_ref().is_some_and(|liar| liar.works),
+            Node::Raw => true,
         }
     }
 
     pub(super) fn life_of(&self, node: Node) -> u32 {
         match node {
             Node::Server(server) => self.servers[server].life,
-            Node::Client(_) | Node::Liar => 0,
+            Node::Client(_) | Node::Liar | Node::Raw => 0,
         }
     }
 
@@ -217,9 +229,7 @@ impl World {
         let space = space(&self.servers[server]);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::WallClock(wall));
-            if let Some(space) = space {
-                machine.handle(now, Event::Space(space));
-            }
+            space.for_each(|event| machine.handle(now, event));
         }
         self.after(Duration::from_secs(1), Happening::Second { node: Node::Server(server), life });
         self.pump(Node::Server(server));
@@ -235,14 +245,12 @@ impl World {
                 let space = space(&self.servers[server]);
                 if let Some(machine) = &mut self.servers[server].machine {
                     machine.handle(now, Event::WallClock(wall));
-                    if let Some(space) = space {
-                        machine.handle(now, Event::Space(space));
-                    }
+                    space.for_each(|event| machine.handle(now, event));
                 }
                 self.limit_liar(server);
             }
             Node::Client(client) => self.tell_wall_clock(client),
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
         self.after(Duration::from_secs(1), Happening::Second { node, life });
         self.pump(node);
@@ -271,7 +279,7 @@ impl World {
                     machine.handle(now, capi::Event::Tick);
                 }
             }
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
         self.trace.note(self.now, &[13, serial], || format!("{node:?} tick"));
         self.pump(node);
@@ -305,7 +313,7 @@ impl World {
                     (own.timer, own.timer_serial) = (deadline, serial);
                 }
             }
-            Node::Liar => {}
+            Node::Liar | Node::Raw => {}
         }
     }
 
@@ -328,8 +336,8 @@ impl World {
             Effect::Send { conn, frame } => self.send(node, conn.0, frame),
             Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
-                    self.hang_up(conn, side);
-                    self.push(self.now, Happening::Closed { conn, side });
+                    let deaf = self.hang_up(conn, side);
+                    self.push(deaf, Happening::Closed { conn, side });
                 }
             }
             Effect::Dial { conn, nids } => self.dial(node, conn.0, &nids),
@@ -340,7 +348,7 @@ impl World {
             Effect::Commit(_) if self.servers[server].withheld => {}
             Effect::Commit(group) => {
                 let delay = self.plan.commit.draw(&mut self.rng);
-                let at = (self.now + delay / 2).max(self.servers[server].committing);
+                let at = (self.now + delay / 2 + self.servers[server].slow).max(self.servers[server].committing);
                 self.servers[server].committing = at;
                 self.push(at, Happening::Commit { server, life, group });
             }
@@ -350,6 +358,11 @@ impl World {
                 let delay = span.draw(&mut self.rng);
                 let own = &mut self.servers[server];
                 let mut at = self.now + delay;
+                if !own.slow.is_zero() {
+                    // One after another.
+                    own.slow_until = own.slow_until.max(self.now) + own.slow;
+                    at = at.max(own.slow_until);
+                }
                 for file in op.files() {
                     at = at.max(own.busy.get(file).copied().unwrap_or(Instant::ZERO) + Duration::from_nanos(1));
                 }
@@ -364,13 +377,14 @@ impl World {
             }
             Effect::Log(level, line) => {
                 self.trace.say(self.now, || format!("{} says {level:?}: {line}", self.servers[server].name));
-                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to.
+                self.note_said(node, &line);
+                // No world puts an older copy back: whoever suspects one is wrong, unless it was lied to, or a story is about that.
                 self.judge_eviction(server, &line);
                 self.hear_of_eviction(server, &line);
                 if line.starts_with("recovery is over") {
                     self.recovered.push((self.now, self.servers[server].name.kind));
                 }
-                if line.contains("older copy") && !line.contains("liar (") {
+                if line.contains("older copy") && !line.contains("liar (") && !self.raw.may_lie() {
                     self.fail(format!("target {} says: {line}", self.servers[server].name));
                 }
                 if level == LogLevel::Error {
@@ -413,21 +427,6 @@ impl World {
         }
     }
 
-    /// A canary: now and then the mode of an inode stays on the disk what it was.
-    fn forget_mode(&mut self, server: usize, key: &store::Key, value: &mut Option<store::Value>) {
-        let formats = schema::formats();
-        let decode = |sealed: &store::Value| schema::Inode::decode_record(&formats.open(key, sealed).ok()?).ok();
-        if schema::Inode::parse_key(key).is_some()
-            && let Some(sealed) = value
-            && let Ok(Some(old)) = self.servers[server].engine.get(key)
-            && let (Some(mut inode), Some(old)) = (decode(sealed), decode(&old))
-            && self.rng.chance(1, 2)
-        {
-            inode.mode = old.mode;
-            *sealed = formats.seal(key, &inode.encode_record());
-        }
-    }
-
     fn client_effect(&mut self, client: usize, effect: capi::Effect) {
         let node = Node::Client(client);
         match effect {
@@ -435,10 +434,7 @@ impl World {
             capi::Effect::Send { conn, frame } => self.send(node, conn.0, frame),
             capi::Effect::Hangup { conn } => {
                 if let Some((conn, side)) = self.net.find(node, conn.0) {
-                    self.hang_up(conn, side);
-                    // What its host had read by then may still come.
-                    let deaf = self.now + Duration::from_nanos(self.rng.below(40_000));
-                    self.net.end(conn, side).dead_from = Some(deaf);
+                    let deaf = self.hang_up(conn, side);
                     self.push(deaf, Happening::Deaf { conn, side });
                 }
             }
@@ -481,6 +477,7 @@ impl World {
             capi::Effect::Jobs(_) => {}
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
+                self.note_said(node, &line);
                 self.hear_of_loss(&line);
                 self.hear_that_evicted(client, &line);
             }
@@ -533,8 +530,9 @@ impl World {
         self.net.opened(conn, 1);
         self.trace
             .note(self.now, &[19, conn as u64], || format!("{} accepts connection {conn}", self.servers[server].name));
-        let from = self.net.get(conn).ends[0].node;
-        let peer = Peer { address: format!("{from:?}:{conn}"), uid: Some(0), local: true, ours: from != Node::Liar };
+        let dialler = &self.net.get(conn).ends[0];
+        let ours = self.is_ours(dialler.node, dialler.number);
+        let peer = Peer { address: format!("{:?}:{conn}", dialler.node), uid: Some(0), local: true, ours };
         let now = self.time_of(end.node);
         if let Some(machine) = &mut self.servers[server].machine {
             machine.handle(now, Event::Accepted { conn: ConnId(end.number), peer });
@@ -563,6 +561,7 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Dialled { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_dialled(end.number),
+            Node::Raw => self.raw_dialled(end.number),
         }
     }
 
@@ -580,12 +579,16 @@ impl World {
                 self.reach_client(client, capi::Event::DialFailed { conn: capi::ConnId(number), reason });
             }
             Node::Liar => self.liar_closed(number),
+            Node::Raw => self.raw_closed(number),
         }
     }
 
     pub(super) fn send(&mut self, node: Node, number: u64, frame: Frame) {
         let Some((conn, from)) = self.net.find(node, number) else { return };
         let side = 1 - from;
+        if self.net.get(conn).ends[from].hung_up {
+            return;
+        }
         let to = self.net.get(conn).ends[side].node;
         if self.plan.seed.is_multiple_of(wire::SEEDS)
             && let Err(what) = wire::through(&frame)
@@ -651,11 +654,16 @@ impl World {
         self.trace.note(self.now, &[21, conn as u64, side as u64, frame_word(&frame)], || {
             format!("{from:?} -> {:?} ({conn}): {}", end.node, frame_line(&frame))
         });
-        let lied = from == Node::Liar || end.node == Node::Liar;
-        if !lied && let Err(what) = self.spy.arrives(conn, from, end.node, &frame) {
+        let by_hand = [from, end.node].iter().any(|node| matches!(node, Node::Liar | Node::Raw));
+        if !by_hand
+            && !end.hung_up
+            && let Err(what) = self.spy.arrives(conn, from, end.node, &frame)
+        {
             self.fail(what);
         }
-        self.note_greeting(from, end.node, &frame);
+        if !end.hung_up {
+            self.note_greeting(from, end.node, &frame);
+        }
         match end.node {
             Node::Server(server) => {
                 let (now, header) = (self.time_of(end.node), frame.header);
@@ -669,6 +677,7 @@ impl World {
                 self.reach_client(client, capi::Event::Frame { conn: capi::ConnId(end.number), frame });
             }
             Node::Liar => self.liar_hears(end.number, &frame),
+            Node::Raw => self.raw_hears(end.number, frame),
         }
     }
 
@@ -694,82 +703,8 @@ impl World {
             }
             Node::Client(client) => self.reach_client(client, capi::Event::Closed { conn: capi::ConnId(end.number) }),
             Node::Liar => self.liar_closed(end.number),
+            Node::Raw => self.raw_closed(end.number),
         }
-    }
-
-    /// A canary: some changes are answered by the world itself.
-    fn swallow(&mut self, conn: usize, side: usize, frame: &Frame) -> bool {
-        use proto::frame::flags;
-        use proto::{Opcode, Transno};
-        let opcode = Opcode::from_raw(frame.header.opcode).filter(|_| !frame.header.has(flags::REPLY));
-        let node = self.net.get(conn).ends[1 - side].node;
-        let unlinks = || {
-            let request = frame.decode::<proto::msg::ReintReq>();
-            request.is_ok_and(|request| matches!(request.op, Some(proto::msg::Reint::Unlink(_))))
-        };
-        let mut dies = None;
-        let swallows = match (self.canary, opcode) {
-            (Canary::SwallowAfterDeath, Some(Opcode::MdsReint)) => {
-                self.faults.counts.deaths > 0 && self.rng.chance(1, 4)
-            }
-            (Canary::UnlinkAndDie, Some(Opcode::MdsReint)) => {
-                if let Node::Client(client) = node {
-                    dies = Some(client).filter(|_| self.faults.counts.deaths == 0 && self.faults.on && unlinks());
-                }
-                dies.is_some()
-            }
-            (Canary::KeepObjects, Some(Opcode::ObjDestroy)) => true,
-            (Canary::Swallow, Some(Opcode::MdsReint)) => {
-                frame.decode::<proto::msg::ReintReq>().is_ok_and(|request| {
-                    matches!(request.op, Some(proto::msg::Reint::Unlink(_) | proto::msg::Reint::Setxattr(_)))
-                }) && self.rng.chance(1, 2)
-            }
-            _ => false,
-        };
-        if !swallows {
-            return false;
-        }
-        let mut header = frame.header;
-        header.flags = flags::REPLY;
-        header.transno = Transno(0);
-        let reply = Frame::new(header, &proto::msg::ObjectRep::default(), proto::Bytes::new());
-        let end = self.net.end(conn, 1 - side);
-        let at = self.now.max(end.last) + Duration::from_micros(50);
-        end.last = at;
-        self.push(at, Happening::Frame { conn, side: 1 - side, frame: reply });
-        if let Some(client) = dies {
-            self.push(at + Duration::from_micros(200), Happening::Die { client });
-        }
-        true
-    }
-}
-
-impl World {
-    /// Makes another call of some calls, if that is what the canary does. True: it is not made at all.
-    fn spoils(&mut self, cred: &mut proto::msg::Cred, call: &mut capi::Call) -> bool {
-        use capi::Call;
-        let of_it = match (self.canary, &*call) {
-            (Canary::ForgetAttributes, Call::Setxattr { .. } | Call::Removexattr { .. })
-            | (Canary::ForgetRanges, Call::Fallocate { .. })
-            | (Canary::PlainFiles, Call::Mknod { .. }) => true,
-            (Canary::ForgetOwners, Call::Setattr { set, .. }) => set.uid.is_some(),
-            (Canary::ForgetTimes, Call::Setattr { set, .. }) => set.mtime.is_some(),
-            (Canary::AllMay, Call::Open { .. } | Call::Setattr { .. } | Call::Unlink { .. } | Call::Rename { .. }) => {
-                cred.uid != 0
-            }
-            _ => false,
-        };
-        if !of_it || !self.rng.chance(1, 4) {
-            return false;
-        }
-        match call {
-            Call::Setxattr { .. } | Call::Removexattr { .. } | Call::Fallocate { .. } => return true,
-            Call::Mknod { mode, rdev, .. } => (*mode, *rdev) = (crate::model::S_IFREG | *mode & 0o7777, 0),
-            Call::Setattr { set, .. } if self.canary == Canary::ForgetOwners => set.uid = None,
-            Call::Setattr { set, .. } if self.canary == Canary::ForgetTimes => set.mtime = None,
-            _ => *cred = proto::msg::Cred::default(),
-        }
-        false
     }
 }
 

@@ -10,6 +10,7 @@ use proto::frame::flags;
 use proto::{Header, Opcode, TargetKind};
 use stdx::{Instant, Rng};
 
+use super::Canary;
 use super::net::Node;
 use super::{Happening, World};
 use crate::plan::{DiskFaults, NetworkFaults, NodeFaults, Plan};
@@ -355,7 +356,12 @@ impl World {
         let stays = Duration::from_micros(rng.range(1, stays_max.as_micros() as u64));
         let own = &mut self.servers[server];
         own.engine.others_leave(Some(store_left));
-        own.data.set_capacity(Some(own.data.bytes() + data_left));
+        let room = Some(own.data.bytes() + data_left);
+        match self.canary {
+            // Nobody is told, so that the medium has to refuse.
+            Canary::DropWhenFull => own.data.set_capacity(room),
+            _ => own.set_data_room(room),
+        }
         self.faults.counts.fills += 1;
         self.trace.note(self.now, &[41, server as u64], || {
             format!(
@@ -366,9 +372,18 @@ impl World {
         self.after(stays, Happening::Fault(Fault::Free { server }));
     }
 
-    fn free(&mut self, server: usize) {
+    /// Others take all of a server's disk but so many bytes and the reserve, or nothing any more: its store and its data files are on it.
+    pub(super) fn fill_for_story(&mut self, server: usize, leaves: Option<(u64, u64)>) {
+        let Some((left, reserve)) = leaves else { return self.free(server) };
+        let own = &mut self.servers[server];
+        own.engine.set_reserve(reserve);
+        own.engine.others_leave(Some(left));
+        own.set_data_room(Some(own.data.bytes() + left));
+    }
+
+    pub(super) fn free(&mut self, server: usize) {
         self.servers[server].engine.others_leave(None);
-        self.servers[server].data.set_capacity(None);
+        self.servers[server].set_data_room(None);
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {

@@ -9,9 +9,10 @@ use core::time::Duration;
 
 use proto::{Errno, TargetKind};
 use stdx::Rng;
-use store::EngineError;
+use store::{Engine as _, EngineError};
 
 use super::faults::{Fault, around};
+use super::net::Node;
 use super::{Happening, World};
 
 /// The source of such failures.
@@ -29,6 +30,17 @@ impl Disks {
 }
 
 impl World {
+    /// What a group took is known before the next one is filled.
+    pub(super) fn tell_space(&mut self, server: usize, life: u32) {
+        if !self.lives(Node::Server(server), life) {
+            return;
+        }
+        let (now, told) = (self.time_of(Node::Server(server)), self.servers[server].engine.space());
+        if let (Ok(space), Some(machine)) = (told, &mut self.servers[server].machine) {
+            machine.handle(now, target::Event::Space(space));
+        }
+    }
+
     /// Plans the next failure.
     pub(super) fn plan_io(&mut self) {
         let Some(io) = self.plan.disturbances.io.filter(|_| self.disks.left > 0) else { return };
@@ -67,28 +79,47 @@ impl World {
     fn damage_some_record(&mut self, server: usize) {
         let Some(io) = self.plan.disturbances.io else { return };
         let own = &mut self.servers[server];
-        if own.damaged.is_some() || own.name.kind == TargetKind::Mgt {
+        if !own.damaged.is_empty() || own.name.kind == TargetKind::Mgt {
             return;
         }
         let records = own.engine.records();
         let Some((key, good)) = self.disks.rng.pick(&records).cloned() else { return };
-        if !own.engine.damage(&key, &mut self.disks.rng) {
+        if !self.damage(server, key, good) {
             return;
         }
-        let bad = own.engine.records().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value);
-        let Some(bad) = bad else { return };
-        self.trace.note(self.now, &[57, server as u64], || {
-            format!("a record of {} is damaged: {key:?}", self.servers[server].name)
-        });
-        self.servers[server].damaged = Some((key, good, bad));
         self.faults.counts.damaged += 1;
         let stays = Duration::from_micros(self.disks.rng.range(1, io.stays_max.as_micros() as u64));
         self.after(stays, Happening::Fault(Fault::Repair { server }));
     }
 
+    /// Whether there was something to damage.
+    fn damage(&mut self, server: usize, key: store::Key, good: store::Value) -> bool {
+        let own = &mut self.servers[server];
+        if !own.engine.damage(&key, &mut self.disks.rng) {
+            return false;
+        }
+        let bad = own.engine.records().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value);
+        let Some(bad) = bad else { return false };
+        self.trace.note(self.now, &[57, server as u64], || {
+            format!("a record of {} is damaged: {key:?}", self.servers[server].name)
+        });
+        self.servers[server].damaged.push((key, good, bad));
+        true
+    }
+
+    /// The records of a table are damaged, or what is damaged is repaired.
+    pub(super) fn damage_for_story(&mut self, server: usize, table: Option<u8>) {
+        let Some(table) = table else { return self.repair(server) };
+        for (key, good) in self.servers[server].engine.records() {
+            if key.first() == Some(&table) {
+                self.damage(server, key, good);
+            }
+        }
+    }
+
     /// What is damaged is repaired.
     pub(super) fn repair(&mut self, server: usize) {
-        if let Some((key, good, bad)) = self.servers[server].damaged.take() {
+        for (key, good, bad) in core::mem::take(&mut self.servers[server].damaged) {
             self.servers[server].engine.repair(&key, &bad, good);
             self.trace.note(self.now, &[58, server as u64], || {
                 format!("the record of {} is repaired: {key:?}", self.servers[server].name)
@@ -98,7 +129,9 @@ impl World {
 
     /// A target stops by itself. Only a disk may make it.
     pub(super) fn stopped(&mut self, server: usize, reason: &str) {
-        if self.plan.disturbances.io.is_none() || !reason.contains("Input/output error") {
+        let disk_failed = core::mem::take(&mut self.servers[server].disk_failed);
+        let by_plan = self.plan.disturbances.io.is_some() && reason.contains("Input/output error");
+        if !disk_failed && !by_plan {
             return self.fail(format!("target {} stopped: {reason}", self.servers[server].name));
         }
         self.faults.counts.stops += 1;

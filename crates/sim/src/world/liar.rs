@@ -10,17 +10,17 @@
 
 use core::time::Duration;
 
-use proto::connect::{PROTOCOL_VERSION, features};
 use proto::frame::flags;
 use proto::msg::{
-    CancelReq, Close, CloseReq, ConnectReq, CreateOp, Cred, DestroyReq, EnqueueReq, Extent, Flock, GlReply, LockMode,
-    Lvb, ObjectId, OpenOp, Policy, ReaddirReq, Reint, ReintReq, ReplayLocksReq, Resource, ResourceKind, SeqAllocRep,
+    CancelReq, Close, CloseReq, ConnectReq, CreateOp, DestroyReq, EnqueueReq, Extent, Flock, GlReply, LockMode, Lvb,
+    ObjectId, OpenOp, Policy, ReaddirReq, Reint, ReintReq, ReplayLocksReq, Resource, ResourceKind, SeqAllocRep,
     StrayObjects, WriteReq,
 };
 use proto::{Bytes, Fid, Frame, Handle, Header, Opcode, Tag, TargetKind, Transno, Xid};
 use stdx::Rng;
 
 use super::net::Node;
+use super::session::{Session, superuser};
 use super::{Happening, World};
 use crate::plan::Plan;
 
@@ -34,19 +34,6 @@ const LOCKS_MAX: u64 = 20_000;
 const LOCK_LIMIT_MB: &str = "1";
 /// Names that it makes.
 const NAMES_MAX: u64 = 40;
-
-/// What it has at one target.
-#[derive(Debug)]
-struct Session {
-    server: usize,
-    uuid: u128,
-    /// Its number of the connection that it has, or waits for.
-    number: u64,
-    up: bool,
-    conn_cnt: u32,
-    export: Handle,
-    xid: u64,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -69,24 +56,14 @@ pub struct Liar {
     pub(super) sent: u64,
 }
 
-fn root() -> Cred {
-    Cred { capabilities: u64::MAX, ..Cred::default() }
-}
-
 impl Liar {
     pub(super) fn of(plan: &Plan, servers: &[super::server::Server]) -> Option<Liar> {
         let mut rng = Rng::new(plan.seed ^ 0x11a2_11a2);
         let targets = servers.iter().enumerate().filter(|(_, server)| server.name.kind != TargetKind::Mgt);
         // Two sessions at each target, for more locks and more claims.
-        let sessions = targets.flat_map(|(server, _)| [server; 2]).map(|server| Session {
-            server,
-            uuid: u128::from(rng.u64()) << 64 | u128::from(rng.u64()),
-            number: 0,
-            up: false,
-            conn_cnt: 0,
-            export: Handle(0),
-            xid: 1,
-        });
+        let sessions = targets
+            .flat_map(|(server, _)| [server; 2])
+            .map(|server| Session::new(server, u128::from(rng.u64()) << 64 | u128::from(rng.u64())));
         let sessions = sessions.collect();
         plan.liar.then(|| Liar {
             rng,
@@ -196,7 +173,7 @@ impl Liar {
     /// The next lie to a target.
     fn lie(&mut self, at_mdt: bool) -> (Opcode, Vec<u8>) {
         use prost::Message;
-        let reint = |op| ReintReq { cred: Some(root()), now_ns: 1, want: None, op: Some(op) }.encode_to_vec();
+        let reint = |op| ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(op) }.encode_to_vec();
         match self.rng.below(14) {
             0..3 => (Opcode::LdlmEnqueue, self.lock(at_mdt).encode_to_vec()),
             3 if at_mdt => (Opcode::SeqAlloc, Vec::new()),
@@ -248,7 +225,7 @@ impl Liar {
                     after,
                     max_bytes,
                     plus: self.rng.chance(1, 2),
-                    cred: self.rng.chance(1, 2).then(root),
+                    cred: self.rng.chance(1, 2).then(superuser),
                     ..ReaddirReq::default()
                 };
                 (Opcode::MdsReaddir, request.encode_to_vec())
@@ -271,11 +248,7 @@ impl Liar {
             Opcode::MdsClose => Tag(2),
             _ => Tag(0),
         };
-        let session = &mut self.sessions[at];
-        session.xid += 1;
-        let (conn_cnt, export, xid) = (session.conn_cnt, session.export, Xid(session.xid));
-        let mut header =
-            Header { opcode: opcode as u16, conn_cnt, export, xid, tag, timeout_ms: 10_000, ..Header::default() };
+        let mut header = Header { tag, ..self.sessions[at].next(opcode) };
         match self.rng.below(10) {
             0..3 => {
                 header.flags |= flags::REPLAY;
@@ -328,29 +301,15 @@ impl World {
     }
 
     fn liar_connects(&mut self, liar: &mut Liar, at: usize) {
-        let target = self.servers[liar.sessions[at].server].name.to_string();
-        let session = &mut liar.sessions[at];
-        session.conn_cnt = session.conn_cnt.wrapping_add(1);
-        session.xid += 1;
+        let target = self.servers[liar.sessions[at].server].name.clone();
+        let (header, request) = liar.sessions[at].connect(&target, NAME);
         let request = ConnectReq {
-            client_uuid: Bytes::copy_from_slice(&session.uuid.to_be_bytes()),
-            target,
-            version: PROTOCOL_VERSION,
-            brw_size: 1 << 20,
-            features: if liar.rng.chance(1, 2) { features::SUPPORTED & !features::PINGLESS } else { 0 },
+            features: if liar.rng.chance(1, 2) { request.features } else { 0 },
             lightweight: liar.rng.chance(1, 10),
-            description: NAME.to_owned(),
             grant: if liar.rng.chance(1, 4) { u64::MAX } else { 0 },
-            ..ConnectReq::default()
+            ..request
         };
-        let header = Header {
-            opcode: Opcode::Connect as u16,
-            flags: flags::CONNECT_INITIAL,
-            conn_cnt: session.conn_cnt,
-            export: session.export,
-            xid: Xid(session.xid),
-            ..Header::default()
-        };
+        let session = &liar.sessions[at];
         self.send(NODE, session.number, Frame::new(header, &request, Bytes::new()));
     }
 
@@ -380,9 +339,7 @@ impl World {
                 liar.handles.push(callback.handle);
             }
         } else if header.opcode == Opcode::Connect as u16 {
-            if header.status == 0 {
-                session.export = header.export;
-            }
+            session.connected(frame);
         } else {
             liar.transno = liar.transno.max(header.transno.0).max(header.last_committed.0);
             match Opcode::from_raw(header.opcode) {
@@ -425,7 +382,9 @@ impl World {
     /// What a server must be told so that the liar can come to its limits.
     pub(super) fn limit_liar(&mut self, server: usize) {
         let now = self.time_of(Node::Server(server));
+        // Who passes over thousands of names needs more locks than such a limit leaves him.
         if self.liar.is_some()
+            && !self.plan.crowd
             && let Some(machine) = &mut self.servers[server].machine
         {
             for leaf in ["lock_limit_mb", "lock_reclaim_threshold_mb"] {

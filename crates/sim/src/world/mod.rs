@@ -9,6 +9,7 @@
 //! - What a machine that was killed had asked for does not happen any more: events carry the life that asked.
 
 pub mod acts;
+mod canaries;
 mod clocks;
 mod effects;
 pub mod faults;
@@ -19,7 +20,9 @@ pub mod mount;
 pub mod net;
 pub mod partition;
 pub mod pause;
+pub mod raw;
 pub mod server;
+pub mod session;
 mod sites;
 pub mod trap;
 mod wire;
@@ -220,12 +223,18 @@ pub struct World {
     wall_clocks: clocks::WallClocks,
     /// Faults at named sites.
     arming: sites::Arming,
+    /// What nodes have logged, in a story.
+    pub said: Vec<(Node, String)>,
     /// What administrators do.
     pub administrator: acts::Administrator,
     /// Clients that are cut off.
     pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
+    /// Targets hear of their space after each commit, as in a story, and not only now and then.
+    pub tells_space: bool,
+    /// Sessions that a story speaks by hand.
+    pub raw: raw::Wires,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
     clocks: pause::Clocks,
@@ -263,9 +272,12 @@ impl World {
             disks: io::Disks::new(&plan),
             wall_clocks: clocks::WallClocks::new(&plan),
             arming: sites::Arming::new(&plan),
+            said: Vec::new(),
             administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
+            tells_space: false,
+            raw: raw::Wires::default(),
             queue: BinaryHeap::new(),
             order: 0,
             clocks: pause::Clocks::default(),
@@ -378,6 +390,7 @@ impl World {
                 self.trace.note(self.now, &[], || note);
             }
             self.obey();
+            self.carry_raw();
             self.deliver_invalidated();
             for (until, task) in self.sched.take_sleeping() {
                 self.push(until, Happening::Wake { task });
@@ -421,7 +434,41 @@ impl World {
             Command::Power(server) => self.kill(server, true),
             Command::Evict(server, client) => self.evict(server, client),
             Command::Barrier(server) => self.servers[server].withheld = true,
+            Command::Mount => self.mount_another(),
+            Command::Fill(server, leaves) => self.fill_for_story(server, leaves),
+            Command::Damage(server, table) => self.damage_for_story(server, table),
+            Command::Room(server, bytes) => self.servers[server].set_data_room(bytes),
+            Command::FailWrite(server) => self.servers[server].fails_write = true,
+            Command::KeepFiles(server) => self.servers[server].keeps_files = true,
+            Command::Copy(server) => self.servers[server].copy(),
+            Command::PutBack(server, accepts) => {
+                self.kill(server, false);
+                self.servers[server].put_back();
+                self.servers[server].accepts_old = accepts;
+            }
             Command::Pause(node, time) => self.pause(node, time),
+            Command::Site(node, loc, val) => {
+                let faults = match node {
+                    Node::Server(server) => self.servers[server].faults.clone(),
+                    Node::Client(client) => self.mounts[client].faults.clone(),
+                    Node::Liar | Node::Raw => return,
+                };
+                faults.set_val(val);
+                faults.set_loc(loc);
+                self.trace.note(self.now, &[62], || format!("fail_loc={loc:#x} fail_val={val} on {node:?}"));
+            }
+            Command::Slow(server, time) => self.servers[server].slow = time,
+            Command::FailSync(server) => self.servers[server].sync_fails = true,
+            Command::Replace(server) => {
+                self.kill(server, false);
+                self.servers[server].replace(&self.plan, server as u64);
+            }
+            Command::Said(node, text, times) => {
+                let said = self.said.iter().filter(|(of, line)| *of == node && line.contains(text)).count();
+                if said != times {
+                    self.fail(format!("{node:?} has said '{text}' {said} times, and should {times} times"));
+                }
+            }
             Command::Set(node, name, value, expected) => {
                 let now = self.time_of(node);
                 let outcome = match node {
@@ -431,7 +478,7 @@ impl World {
                     Node::Client(client) => {
                         self.mounts[client].machine.as_mut().map(|machine| machine.set_param(now, name, value))
                     }
-                    Node::Liar => None,
+                    Node::Liar | Node::Raw => None,
                 };
                 if outcome != Some(expected) {
                     self.fail(format!("{name}={value} of {node:?}: {outcome:?}, expected {expected:?}"));
@@ -442,7 +489,7 @@ impl World {
                 let found = match node {
                     Node::Server(server) => self.servers[server].machine.as_ref().map(|m| m.get_params(pattern)),
                     Node::Client(client) => self.mounts[client].machine.as_ref().map(|m| m.get_params(pattern)),
-                    Node::Liar => None,
+                    Node::Liar | Node::Raw => None,
                 };
                 // Words with one blank between, and one behind the last: so a number is not taken for its beginning.
                 let words = |text: &str| text.split_whitespace().map(|word| format!("{word} ")).collect::<String>();
@@ -454,6 +501,13 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A node says something: stories ask for it.
+    fn note_said(&mut self, node: Node, line: &str) {
+        if self.plan.processes == 0 {
+            self.said.push((node, line.to_owned()));
         }
     }
 
@@ -544,7 +598,8 @@ impl World {
 /// More events than any sound run has.
 const EVENTS_MAX: u64 = 4_000_000;
 
-/// What an engine gives when asked for its space.
-fn space(server: &Server) -> Option<store::Space> {
-    server.engine.space().ok()
+/// What a server is told of its disk.
+fn space(server: &Server) -> impl Iterator<Item = target::Event> + use<> {
+    let data = server.data_space().map(target::Event::DataSpace);
+    server.engine.space().ok().map(target::Event::Space).into_iter().chain(data)
 }

@@ -32,8 +32,7 @@ pub struct Mount {
 impl Mount {
     /// A client that begins to mount.
     pub fn new(plan: &Plan, position: usize, read_only: bool, kernel: Kernel, seed: u64, now: Instant) -> Mount {
-        let sites = plan.disturbances.sites.is_some();
-        let faults = if sites { stdx::Faults::allowed(seed) } else { stdx::Faults::none() };
+        let faults = stdx::Faults::allowed(seed);
         let options = Options {
             uuid: ClientUuid(u128::from(seed) << 64 | 0xc11e_0000 | position as u128),
             seed,

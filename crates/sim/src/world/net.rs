@@ -17,6 +17,8 @@ pub enum Node {
     Client(usize),
     /// The client that lies.
     Liar,
+    /// All sessions that a story speaks by hand.
+    Raw,
 }
 
 /// One end of a connection.
@@ -34,6 +36,8 @@ pub struct End {
     pub last: Instant,
     /// What would arrive from here on is lost.
     pub dead_from: Option<Instant>,
+    /// Its node has hung up: what comes all the same means nothing to it.
+    pub hung_up: bool,
 }
 
 /// A connection.
@@ -55,7 +59,15 @@ impl Net {
     /// A connection on its way from a dialler to a listener. Gives its number and the listener's number for it.
     pub fn connect(&mut self, from: (Node, u32, u64), to: (Node, u32)) -> usize {
         self.accepted += 1;
-        let end = |node, life, number| End { node, life, number, open: false, last: Instant::ZERO, dead_from: None };
+        let end = |node, life, number| End {
+            node,
+            life,
+            number,
+            open: false,
+            last: Instant::ZERO,
+            dead_from: None,
+            hung_up: false,
+        };
         self.conns.push(Conn { ends: [end(from.0, from.1, from.2), end(to.0, to.1, self.accepted)] });
         self.conns.len() - 1
     }

@@ -6,7 +6,7 @@ use ost::mem_data::MemData;
 use proto::{Errno, Nid, TargetKind, TargetName};
 use stdx::{Faults, Instant};
 use store::{Engine, MemEngine};
-use target::{Effect, Event, Format, Options, Service, Target};
+use target::{DataOp, DataResult, DataSpace, Effect, Event, Format, Options, Service, Target};
 
 use crate::plan::Plan;
 
@@ -57,6 +57,16 @@ pub struct Server {
     pub engine: MemEngine,
     /// Its data files.
     pub data: MemData,
+    /// What they may take in all, in bytes.
+    pub data_room: Option<u64>,
+    /// The next change of the bytes of a data file fails.
+    pub fails_write: bool,
+    /// No data file can be removed.
+    pub keeps_files: bool,
+    /// An older copy of its disk.
+    pub copy: Option<(MemEngine, MemData)>,
+    /// Its next start accepts that its disk is an older copy.
+    pub accepts_old: bool,
     /// When the last operation on a data file is done, by file: they keep their order.
     pub busy: std::collections::BTreeMap<u64, Instant>,
     /// When the last commit is done: they keep their order.
@@ -73,9 +83,59 @@ pub struct Server {
     pub faults: Faults,
     /// Its groups do not reach the disk.
     pub withheld: bool,
+    /// Its disk takes so much longer.
+    pub slow: Duration,
+    /// A slow disk is at work until then.
+    pub slow_until: Instant,
+    /// The next sync of its data files fails.
+    pub sync_fails: bool,
+    /// One has failed, which stops it.
+    pub disk_failed: bool,
     /// A record that is damaged: as it was, and as it is.
-    pub damaged: Option<(store::Key, store::Value, store::Value)>,
+    pub damaged: Vec<(store::Key, store::Value, store::Value)>,
 }
+
+impl Server {
+    /// Limits what its data files may take, in bytes.
+    pub fn set_data_room(&mut self, bytes: Option<u64>) {
+        self.data_room = bytes;
+        self.data.set_capacity(bytes);
+    }
+
+    /// The room for data files, as the medium says it.
+    pub fn data_space(&self) -> Option<DataSpace> {
+        let total = self.data_room.unwrap_or(DISK);
+        let free = total.saturating_sub(self.data.bytes());
+        (self.name.kind == TargetKind::Ost).then_some(DataSpace { total, free, disk: 0 })
+    }
+
+    /// Does an operation on its data files, or fails to.
+    pub fn change_data(&mut self, op: &DataOp) -> DataResult {
+        let fails = match op {
+            DataOp::Write { .. } | DataOp::Truncate { .. } | DataOp::Fallocate { .. } => {
+                core::mem::take(&mut self.fails_write)
+            }
+            DataOp::Remove { .. } => self.keeps_files,
+            _ => false,
+        };
+        if fails { DataResult::Failed(Errno::EIO) } else { self.data.run(op) }
+    }
+
+    /// Makes a copy of its disk.
+    pub fn copy(&mut self) {
+        self.copy = Some((self.engine.snapshot(), self.data.clone()));
+    }
+
+    /// Takes the copy of its disk for its disk.
+    pub fn put_back(&mut self) {
+        if let Some((engine, data)) = &self.copy {
+            (self.engine, self.data) = (engine.snapshot(), data.clone());
+        }
+    }
+}
+
+/// Bytes of a disk that has no limit.
+const DISK: u64 = 1 << 40;
 
 /// How long targets wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,33 +171,12 @@ impl Limits {
 }
 
 /// What a store keeps of a disk that others fill, in bytes.
-const RESERVE: u64 = 8 << 20;
+pub const RESERVE: u64 = 8 << 20;
 
 impl Server {
     /// A new target, formatted but not started.
     pub fn new(name: TargetName, plan: &Plan, position: u64) -> Server {
-        let engine = MemEngine::new();
-        if plan.disk_faults.fill_every.is_some() {
-            engine.set_reserve(RESERVE);
-        }
-        let format = Format {
-            name: name.clone(),
-            uuid: u128::from(plan.seed) << 64 | u128::from(position + 1),
-            mgs: vec![nid_of(TargetKind::Mgt, 0)],
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            wall_ns: crate::world::WALL_START_NS,
-            params: Vec::new(),
-            // Every other file system is one that older versions can serve.
-            name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
-                .then_some(u128::from(plan.seed).to_be_bytes()),
-            replaces: false,
-        };
-        let batch = match name.kind {
-            TargetKind::Mgt | TargetKind::Ost => target::format(&format),
-            TargetKind::Mdt => mdt::format(&format, (0, 0)),
-        };
-        // An empty memory engine takes every batch.
-        let _ = engine.commit(1, &batch.seal(&schema::formats()));
+        let engine = Server::formatted(&name, plan, position, false);
         Server {
             nid: nid_of(name.kind, name.index.0),
             name,
@@ -145,6 +184,11 @@ impl Server {
             life: 0,
             engine,
             data: MemData::new(),
+            data_room: None,
+            fails_write: false,
+            keeps_files: false,
+            copy: None,
+            accepts_old: false,
             busy: std::collections::BTreeMap::new(),
             committing: Instant::ZERO,
             timer: None,
@@ -153,8 +197,45 @@ impl Server {
             retired: false,
             faults: if plan.disturbances.sites.is_some() { Faults::allowed(plan.seed) } else { Faults::none() },
             withheld: false,
-            damaged: None,
+            slow: Duration::ZERO,
+            slow_until: Instant::ZERO,
+            sync_fails: false,
+            disk_failed: false,
+            damaged: Vec::new(),
         }
+    }
+
+    /// A new store, for a new target or one that takes the place of another.
+    fn formatted(name: &TargetName, plan: &Plan, position: u64, replaces: bool) -> MemEngine {
+        let engine = MemEngine::new();
+        if plan.disk_faults.fill_every.is_some() {
+            engine.set_reserve(RESERVE);
+        }
+        let format = Format {
+            name: name.clone(),
+            uuid: u128::from(plan.seed) << 64 | u128::from(replaces) << 32 | u128::from(position + 1),
+            mgs: vec![nid_of(TargetKind::Mgt, 0)],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            wall_ns: crate::world::WALL_START_NS,
+            params: Vec::new(),
+            // Every other file system is one that older versions can serve.
+            name_key: (name.kind == TargetKind::Mdt && plan.seed % 2 == 1)
+                .then_some(u128::from(plan.seed).to_be_bytes()),
+            replaces,
+        };
+        let batch = match name.kind {
+            TargetKind::Mgt | TargetKind::Ost => target::format(&format),
+            TargetKind::Mdt => mdt::format(&format, (0, 0)),
+        };
+        // An empty memory engine takes every batch.
+        let _ = engine.commit(1, &batch.seal(&schema::formats()));
+        engine
+    }
+
+    /// Its disk is lost with all that was on it, and a new target takes its place, with its name.
+    pub fn replace(&mut self, plan: &Plan, position: u64) {
+        self.engine = Server::formatted(&self.name, plan, position, true);
+        self.data = MemData::new();
     }
 
     /// Starts its machine.
@@ -180,6 +261,7 @@ impl Server {
             recovery_soft,
             recovery_hard,
             faults: self.faults.clone(),
+            accept_old_store: core::mem::take(&mut self.accepts_old),
             timeouts: plan.timeouts(),
             ..usual
         };
@@ -187,6 +269,7 @@ impl Server {
         self.life += 1;
         self.faults.set_loc(0);
         self.withheld = false;
+        self.keeps_files = false;
         self.timer = None;
         self.timer_serial += 1;
         self.serving = false;

@@ -18,6 +18,9 @@ pub enum Strike {
     Double,
     /// Some frame is lost, and a server is killed.
     LoseAndCrash(usize),
+    /// Some frame is lost without its connection, and a server is killed when all that it has done is durable, before anybody has
+    /// missed the frame.
+    LoseAndCrashLate(usize),
 }
 
 /// A fault that waits for its step.
@@ -33,6 +36,8 @@ pub struct Trap {
     pub sprung: bool,
 }
 
+/// So late a server is killed whose changes must be durable by then.
+const LATE: Duration = Duration::from_secs(2);
 /// A server that was killed comes back after this.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -74,6 +79,10 @@ impl World {
         match trap.strike {
             Strike::Double => fate = Fate { copies: 2, cut_after: None, ..fate },
             Strike::LoseAndCrash(server) => self.push(self.now, Happening::Kill { server }),
+            Strike::LoseAndCrashLate(server) => {
+                fate.cut_after = None;
+                self.push(self.now + LATE, Happening::Kill { server });
+            }
             Strike::Lose | Strike::Crash(_) | Strike::Power(_) => {}
         }
         Some(fate)

@@ -9,13 +9,19 @@ use core::time::Duration;
 
 use proto::Frame;
 use proto::frame::{Decoder, HEADER_LEN, SendQueue};
-use stdx::Rng;
+use stdx::{Instant, Rng};
 
 use super::partition::Passage;
 use super::{Happening, World};
 
 /// Of so many seeds the frames of one go through the codec.
 pub const SEEDS: u64 = 4;
+/// What a host has read of a connection it hands over within this after that was closed,
+const DEAF_MAX_NS: u64 = 40_000;
+/// one of so many within this.
+const BUSY: u64 = 8;
+/// See [`BUSY`].
+const BUSY_MAX_NS: u64 = 5_000_000;
 /// One of so many frames is looked at with a bit changed, too.
 const CHANGED: u64 = 8;
 
@@ -70,9 +76,13 @@ fn decoded(bytes: &[u8], rng: &mut Rng) -> Result<Vec<Frame>, String> {
 }
 
 impl World {
-    /// One side closes: the other gets what is on its way, and then the end.
-    pub(super) fn hang_up(&mut self, conn: usize, side: usize) {
-        self.net.end(conn, side).dead_from = Some(self.now);
+    /// One side closes: the other gets what is on its way, and then the end. Gives until when what its host had read by then may still
+    /// come: a little while, or longer if the host is busy.
+    pub(super) fn hang_up(&mut self, conn: usize, side: usize) -> Instant {
+        let busy = self.rng.chance(1, BUSY);
+        let deaf = self.now + Duration::from_nanos(self.rng.below(if busy { BUSY_MAX_NS } else { DEAF_MAX_NS }));
+        let end = self.net.end(conn, side);
+        (end.dead_from, end.hung_up) = (Some(deaf), true);
         let ends = &self.net.get(conn).ends;
         let (from, to) = (ends[side].node, ends[1 - side].node);
         let passage = self.passage(conn, from, to);
@@ -86,6 +96,7 @@ impl World {
         if other.dead_from.is_none() && passage != Passage::Lost {
             self.push(at, Happening::Closed { conn, side: 1 - side });
         }
+        deaf
     }
 }
 

@@ -3,10 +3,10 @@
 use prost::Message;
 use proto::connect::features;
 use proto::frame::flags;
-use proto::msg::{ConnectRep, EnqueueReq, LockMode, Policy, RegisterRep, bits};
-use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind};
+use proto::msg::{ConnectRep, EnqueueReq, LockMode, PingReq, Policy, RegisterRep, bits};
+use proto::{Errno, Frame, Handle, Header, Nid, Opcode, TargetKind, Xid};
 
-use super::ledger::{Ask, Ledger};
+use super::ledger::{APPEND, Ask, CREATE, Ledger, READ, entries};
 use super::story::{Story, engine, ledger, options};
 use crate::{Event, Options, Service};
 
@@ -379,4 +379,119 @@ fn nobody_asks_for_new_locks_while_others_replay_theirs() {
     assert_eq!(send(&mut s, 2, liar, lock(LockMode::Ex, 3, true)), refused);
     assert_eq!(send(&mut s, 2, liar, lock(LockMode::Ex, 3, false)), (Some(-Errno::ESTALE.raw()), false));
     assert!(stdx::marks::count("target.no_lock_replay") > 0);
+}
+
+/// A restarted target whose two clients are through but for what the second has to say. What was asked of it meanwhile waits.
+fn nearly_over() -> (Story<Ledger>, Handle, Handle) {
+    let mut s = restarted(options());
+    let (asks, changes) = (s.connect(1, 1), s.connect(2, 2));
+    for (conn, export) in [(1, asks), (2, changes)] {
+        s.ping(conn, export, flags::REQ_REPLAY_DONE);
+    }
+    s.ping(1, asks, flags::LOCK_REPLAY_DONE);
+    s.sent.clear();
+    (s, asks, changes)
+}
+
+impl Story<Ledger> {
+    fn read_list(&mut self, conn: u64, export: Handle) -> Xid {
+        let ask = Ask { kind: READ, key: 5, ..Ask::default() };
+        self.request(conn, export, Opcode::MdsGetattr, 0, ask.bytes())
+    }
+
+    fn answer_to(&self, xid: Xid) -> Option<&Frame> {
+        self.sent.iter().map(|(_, frame)| frame).find(|frame| frame.header.xid == xid)
+    }
+
+    /// Sends a change as one that was sent before the restart.
+    fn append_again(&mut self, conn: u64, header: Header) {
+        let ask = Ask { kind: APPEND, key: 5, client: conn, n: 1, handle: 0 };
+        let header = Header { flags: flags::RESENT, ..header };
+        self.frame(conn, Frame { header, body: ask.bytes(), ..Frame::default() });
+    }
+
+    fn through(&mut self, conn: u64, export: Handle, unanswered: Vec<u64>) {
+        let header = self.header(conn, export, Opcode::Ping, 0);
+        let header = Header { flags: flags::LOCK_REPLAY_DONE, ..header };
+        let body = PingReq { unanswered }.encode_to_vec().into();
+        self.frame(conn, Frame { header, body, ..Frame::default() });
+    }
+}
+
+#[test]
+fn what_was_never_answered_is_done_before_anybody_is_served() {
+    let (mut s, asks, changes) = nearly_over();
+    let read = s.read_list(1, asks);
+    let header = s.header(2, changes, Opcode::MdsReint, 1);
+    // Named, and lost on the way: its client is not through.
+    s.through(2, changes, vec![header.xid.0]);
+    assert!(s.status().starts_with("status: RECOVERING"), "{}", s.status());
+    assert!(stdx::marks::count("target.unanswered_missing") > 0);
+    s.append_again(2, header);
+    assert_eq!(s.answer_to(header.xid), None, "its turn comes when all are through");
+    s.through(2, changes, vec![header.xid.0]);
+    assert!(s.status().starts_with("status: COMPLETE"), "{}", s.status());
+    assert_eq!(s.answer_to(header.xid).map(|frame| frame.header.status), Some(0));
+    let list = entries(&s.answer_to(read).expect("an answer").body);
+    assert_eq!(list, [(2, 1)], "who asked first sees it");
+    assert!(stdx::marks::count("target.unanswered_first") > 0);
+}
+
+/// It waits for a lock whose holder has something to write first, and can write only when it is served.
+#[test]
+fn nobody_waits_for_long_for_what_was_never_answered() {
+    let mut s = restarted(options());
+    let (holds, changes) = (s.connect(1, 1), s.connect(2, 2));
+    for (conn, export) in [(1, holds), (2, changes)] {
+        s.ping(conn, export, flags::REQ_REPLAY_DONE);
+    }
+    let lock = EnqueueReq {
+        resource: Ask::resource(5),
+        mode: LockMode::Pr as i32,
+        cookie: 1,
+        policy: Some(Policy::Bits(bits::UPDATE)),
+        granted_handle: 77,
+        ..EnqueueReq::default()
+    };
+    let header = Header { flags: flags::REPLAY, ..s.header(1, holds, Opcode::LdlmEnqueue, 0) };
+    s.frame(1, Frame { header, body: lock.encode_to_vec().into(), ..Frame::default() });
+    s.ping(1, holds, flags::LOCK_REPLAY_DONE);
+    let header = s.header(2, changes, Opcode::MdsReint, 1);
+    s.append_again(2, header);
+    s.through(2, changes, vec![header.xid.0]);
+    let read = s.read_list(1, holds);
+    s.pass(1_900);
+    assert!(s.status().starts_with("status: RECOVERING"), "{}", s.status());
+    assert_eq!(s.answer_to(read), None);
+    s.pass(200);
+    assert!(s.status().starts_with("status: COMPLETE"), "{}", s.status());
+    assert_eq!(s.answer_to(read).map(|frame| frame.body.len()), Some(0));
+    assert_eq!(
+        s.answer_to(header.xid).filter(|frame| !frame.header.has(flags::EARLY)),
+        None,
+        "it still waits for the lock"
+    );
+    assert!(stdx::marks::count("window.unanswered_late") > 0);
+}
+
+/// One hangs on the other, and nobody knows any more in which order they were done.
+#[test]
+fn what_was_never_answered_and_fails_is_tried_again_when_the_others_are_done() {
+    let (mut s, first, second) = nearly_over();
+    s.ping(1, first, flags::LOCK_REPLAY_DONE);
+    let (create, append) = (s.header(2, second, Opcode::MdsReint, 1), s.header(1, first, Opcode::MdsReint, 1));
+    let ask = |kind, client| Ask { kind, key: 5, client, n: 1, handle: 0 }.bytes();
+    for (conn, header, body) in [(1, append, ask(APPEND, 1)), (2, create, ask(CREATE, 2))] {
+        let header = Header { flags: flags::RESENT, ..header };
+        s.frame(conn, Frame { header, body, ..Frame::default() });
+    }
+    s.through(2, second, vec![create.xid.0]);
+    assert!(s.status().starts_with("status: COMPLETE"), "{}", s.status());
+    let status = |xid| s.answer_to(xid).map(|frame| frame.header.status);
+    assert_eq!(
+        (status(append.xid), status(create.xid)),
+        (Some(0), Some(-Errno::EEXIST.raw())),
+        "each is answered once"
+    );
+    assert!(stdx::marks::count("target.unanswered_last") > 0);
 }

@@ -326,7 +326,15 @@ mod tests {
     use super::*;
 
     fn entry(client: usize, from: u64, to: u64, did: Did) -> Entry {
-        Entry { client, what: String::new(), from: Instant(from), to: (to > 0).then_some(Instant(to)), did }
+        Entry {
+            client,
+            what: String::new(),
+            from: Instant(from),
+            to: (to > 0).then_some(Instant(to)),
+            did,
+            wall_ns: 0,
+            times: None,
+        }
     }
 
     fn write(serial: u64, range: Range<u64>) -> Did {

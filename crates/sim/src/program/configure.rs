@@ -1,0 +1,238 @@
+//! An administrator's program: it sets and removes persistent parameters and pools at the management target, over all that goes wrong.
+//!
+//! It speaks for itself, by a session by hand ([`crate::scenario::raw`]), because what clients do of this is to follow. What was answered
+//! must be there from then on; what was not answered has happened or not. A version never goes back, and says the same whoever is told of it
+//! and whenever. When all is over, clients and targets have the parameters that are set then.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use proto::msg::{Config, ConfigGetReq, Param, SetParamReq, SetPoolKind, SetPoolReq};
+use proto::{Errno, Opcode};
+use stdx::Rng;
+
+use crate::plan::Plan;
+use crate::scenario::raw::{Hand, Peer};
+use crate::world::mount::FSNAME;
+
+/// Parameters, and what they are set to.
+const PARAMS: &[(&str, &[&str])] = &[
+    ("llite.*.max_read_ahead_mb", &["0", "1", "8"]),
+    ("llite.*.max_dirty_mb", &["1", "32"]),
+    ("mdt.*.commit_interval_ms", &["5", "100"]),
+];
+/// Pools.
+const POOLS: &[&str] = &["flash", "disk"];
+/// Changes that it asks for.
+const CHANGES: u64 = 25;
+
+/// What an administrator has set.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Kept {
+    params: BTreeMap<String, String>,
+    pools: BTreeMap<String, Vec<u32>>,
+}
+
+impl Kept {
+    fn of(config: &Config) -> Kept {
+        Kept {
+            params: config.params.iter().map(|param| (param.path.clone(), param.value.clone())).collect(),
+            pools: config.pools.iter().map(|pool| (pool.name.clone(), pool.osts.clone())).collect(),
+        }
+    }
+
+    /// What there is after a change, or why it is refused, of a file system with so many object targets.
+    fn after(&self, change: &Change, osts: u32) -> Result<Kept, Errno> {
+        let mut after = self.clone();
+        match change {
+            Change::Param(SetParamReq { param, delete, .. }) => {
+                let Param { path, value } = param.clone().unwrap_or_default();
+                match delete {
+                    true => drop(after.params.remove(&path).ok_or(Errno::ENOENT)?),
+                    false => drop(after.params.insert(path, value)),
+                }
+            }
+            Change::Pool(SetPoolReq { kind, pool, osts: named, .. }) => {
+                let members = after.pools.get(pool).cloned();
+                match (SetPoolKind::try_from(*kind).unwrap_or(SetPoolKind::New), members) {
+                    (SetPoolKind::New, Some(_)) => return Err(Errno::EEXIST),
+                    (SetPoolKind::New, None) => drop(after.pools.insert(pool.clone(), Vec::new())),
+                    (_, None) => return Err(Errno::ENOENT),
+                    (SetPoolKind::Destroy, Some(members)) if !members.is_empty() => return Err(Errno::ENOTEMPTY),
+                    (SetPoolKind::Destroy, _) => drop(after.pools.remove(pool)),
+                    (SetPoolKind::Add, Some(mut members)) => {
+                        for ost in named {
+                            let at = members.binary_search(ost).err();
+                            let at = at.filter(|_| *ost < osts).ok_or(if *ost < osts {
+                                Errno::EEXIST
+                            } else {
+                                Errno::ENOENT
+                            })?;
+                            members.insert(at, *ost);
+                        }
+                        after.pools.insert(pool.clone(), members);
+                    }
+                    (SetPoolKind::Remove, Some(mut members)) => {
+                        for ost in named {
+                            members.remove(members.binary_search(ost).map_err(|_| Errno::ENOENT)?);
+                        }
+                        after.pools.insert(pool.clone(), members);
+                    }
+                }
+            }
+        }
+        Ok(after)
+    }
+}
+
+/// What it asks for.
+#[derive(Clone, Debug)]
+enum Change {
+    Param(SetParamReq),
+    Pool(SetPoolReq),
+}
+
+impl Change {
+    fn draw(rng: &mut Rng, osts: u32) -> Change {
+        let fsname = FSNAME.to_owned();
+        if rng.chance(1, 2) {
+            let (path, values) = rng.pick(PARAMS).copied().unwrap_or(PARAMS[0]);
+            let value = rng.pick(values).copied().unwrap_or_default().to_owned();
+            let param = Some(Param { path: path.to_owned(), value });
+            return Change::Param(SetParamReq { fsname, param, delete: rng.chance(1, 3) });
+        }
+        let kinds = [SetPoolKind::New, SetPoolKind::Add, SetPoolKind::Add, SetPoolKind::Remove, SetPoolKind::Destroy];
+        let kind = rng.pick(&kinds).copied().unwrap_or(SetPoolKind::New) as i32;
+        let pool = rng.pick(POOLS).copied().unwrap_or_default().to_owned();
+        // Now and then one that is not there.
+        Change::Pool(SetPoolReq { fsname, kind, pool, osts: vec![rng.below(u64::from(osts) + 1) as u32] })
+    }
+
+    fn send(&self, peer: &Peer) -> proto::Xid {
+        peer.send(match self {
+            Change::Param(request) => peer.request(Opcode::MgsSetParam, request),
+            Change::Pool(request) => peer.request(Opcode::MgsSetPool, request),
+        })
+    }
+}
+
+/// What is set when the program has ended.
+#[derive(Clone, Default)]
+pub struct Record {
+    kept: Rc<RefCell<Kept>>,
+}
+
+impl Record {
+    /// The parameters that are set at the end.
+    pub fn params(&self) -> Vec<(String, String)> {
+        self.kept.borrow().params.clone().into_iter().collect()
+    }
+}
+
+/// Begins to configure.
+pub fn start(hand: Hand, plan: &Plan, rng: Rng) -> Record {
+    let record = Record::default();
+    let program = Program {
+        kept: record.kept.clone(),
+        told: BTreeMap::new(),
+        osts: plan.osts as u32,
+        is_full_at_times: plan.disk_faults.fill_every.is_some(),
+        is_doubled: plan.network_faults.doubled > 0,
+        pause: plan.network.high_us.max(1_000) * 4,
+        hand: hand.clone(),
+        rng,
+    };
+    let sched = hand.sched.clone();
+    sched.clone().spawn("an administrator", async move {
+        if let Err(what) = program.run().await {
+            sched.fail(format!("the configuration: {what}"));
+        }
+    });
+    record
+}
+
+struct Program {
+    hand: Hand,
+    rng: Rng,
+    kept: Rc<RefCell<Kept>>,
+    /// Of each version what was told.
+    told: BTreeMap<u64, Config>,
+    osts: u32,
+    /// A full disk refuses what it has no room for.
+    is_full_at_times: bool,
+    /// A request that comes twice is done twice, and the first answer may be lost.
+    is_doubled: bool,
+    pause: u64,
+}
+
+impl Program {
+    async fn run(mut self) -> Result<(), String> {
+        let (peer, other) = (self.hand.peer(crate::scenario::MGT), self.hand.peer(crate::scenario::MGT));
+        for _ in 0..CHANGES {
+            self.hand.wait(Duration::from_micros(self.rng.below(self.pause))).await;
+            let change = Change::draw(&mut self.rng, self.osts);
+            let before = self.kept.borrow().clone();
+            let after = before.after(&change, self.osts);
+            connect(&peer).await?;
+            let xid = change.send(&peer);
+            let wanted = after.as_ref().map_or_else(|errno| -errno.raw(), |_| 0);
+            let now = match peer.reply_while_up(xid).await?.map(|reply| reply.header.status) {
+                Some(status) if status == wanted => after.unwrap_or(before),
+                Some(status) if self.is_full_at_times && status == -Errno::ENOSPC.raw() => before,
+                Some(status) if !self.is_doubled => {
+                    return Err(format!("{change:?} is answered {status}, expected {after:?}"));
+                }
+                _ => {
+                    let found = self.look(&peer).await?;
+                    if found != before && Ok(&found) != after.as_ref() {
+                        return Err(format!("{change:?} has no answer, and there is {found:?}; before {before:?}"));
+                    }
+                    found
+                }
+            };
+            *self.kept.borrow_mut() = now;
+            if self.rng.chance(1, 3) {
+                self.compare(&other).await?;
+            }
+        }
+        self.compare(&other).await?;
+        self.hand.leave().await;
+        Ok(())
+    }
+
+    /// Somebody else looks: what was answered is there.
+    async fn compare(&mut self, other: &Peer) -> Result<(), String> {
+        let (found, kept) = (self.look(other).await?, self.kept.borrow().clone());
+        if found == kept { Ok(()) } else { Err(format!("there is {found:?}, and answered was {kept:?}")) }
+    }
+
+    async fn look(&mut self, peer: &Peer) -> Result<Kept, String> {
+        let config = loop {
+            connect(peer).await?;
+            let asked = peer.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() });
+            let xid = peer.send(asked);
+            if let Some(reply) = peer.reply_while_up(xid).await? {
+                peer.is(Opcode::MgsConfigGet, &reply, Ok(()))?;
+                break reply.decode::<Config>().map_err(|error| error.to_string())?;
+            }
+        };
+        if let Some((newest, _)) = self.told.last_key_value().filter(|(newest, _)| **newest > config.version) {
+            return Err(format!("version {newest} was told, and {} is told now", config.version));
+        }
+        let first = self.told.entry(config.version).or_insert_with(|| config.clone());
+        if *first != config {
+            return Err(format!("version {} was {first:?}, and is {config:?}", config.version));
+        }
+        Ok(Kept::of(&config))
+    }
+}
+
+/// A session, if there is none; after a crash a new one.
+async fn connect(peer: &Peer) -> Result<(), String> {
+    match peer.is_up() {
+        true => Ok(()),
+        false => peer.connected(|_, request| request.lightweight = true).await.map(drop),
+    }
+}

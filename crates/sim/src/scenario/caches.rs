@@ -1,0 +1,488 @@
+//! Stories about what a client keeps: names, attributes, bytes, locks, open files, and changes that wait to be sent. For each what
+//! must hold when others, a crash, an eviction or a full disk come in between.
+
+use core::iter::once;
+use core::time::Duration;
+
+use proto::Errno;
+use schema::{Inode, Record as _};
+use stdx::faults::{ONCE, sites};
+
+use super::Act::{
+    Barrier, Begin, Crash, Damage, Die, Do, Evict, Fail, Fails, Fill, Free, Hit, Join, KillPrograms, Left, Mark,
+    Meanwhile, Planned, Power, Repair, Set, Shrink, Try, Wait,
+};
+use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, path, read, stat, write};
+use super::{Act, MDT, OST, Story};
+use crate::model::{Op, S_IFREG, Way};
+use crate::plan::Plan;
+use crate::program::draw::pattern;
+use crate::world::net::Node;
+use crate::world::server::RESERVE;
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    story(
+        "behind-synced",
+        "what a sync of a directory covers is there, although it was answered before it was sent",
+        behind_synced,
+    ),
+    story(
+        "behind-promised",
+        "no more is answered before it is sent than there is room for, however full the disk is",
+        behind_promised,
+    ),
+    story(
+        "behind-refused",
+        "a change that was answered before it was sent, and that the server cannot make, is told, and is not there",
+        behind_refused,
+    ),
+    story("open-here", "a file that is open where nobody was told of it outlives its name", open_here),
+    story("closed-here", "a server that is asked to take a name away knows of the closes before it", closed_here),
+    story("opened-meanwhile", "a file that is opened while its name goes lasts", opened_meanwhile),
+    story(
+        "given-up-attributes",
+        "attributes of an open file are asked for again after an eviction",
+        given_up_attributes,
+    ),
+    story("undone-seen", "what was seen of a change that a crash undid is forgotten", undone_seen),
+    story(
+        "written-while-synced",
+        "what is written over bytes that are on their way is synced, too",
+        written_while_synced,
+    ),
+    story("lost-bytes", "bytes that are lost with an eviction are told at the next sync", lost_bytes),
+    story("full-at-once", "a write for which there is no space is told so, and not the sync after it", full_at_once),
+    story(
+        "size-in-doubt",
+        "who asks for the size of a file is told of what its writer has buffered, also when another write of his has failed",
+        size_in_doubt,
+    ),
+    story("overwritten-ahead", "what is read ahead does not come over what was written meanwhile", overwritten_ahead),
+    story("killed-rename", "the name that a program was moving when it was killed is asked for", killed_rename),
+    story("cut-small", "what was cut off a small file does not come back when it grows again", cut_small),
+    story("undone-open", "a file whose making a crash undid is open no longer", undone_open),
+    story("removed", "nothing is kept of what a client has removed", removed),
+    story("thinned", "names for which there is no memory are found all the same", thinned),
+    story("rebuilt", "an answer that was rebuilt after a crash tells less: what it leaves out is asked for", rebuilt),
+];
+
+const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
+    Story { name, what, acts, strikes: &[] }
+}
+
+/// What is durable after this, however it was made.
+const SETTLE: Act = Wait(50_000);
+/// A client that was given up learns it by its next sign of life.
+const LEARNS: Act = Wait(60_000_000);
+/// Who is gone is not waited for any more.
+const GIVEN_UP: Act = Wait(200_000_000);
+
+/// Client 1 makes changes behind its programs' backs.
+fn write_back(plan: &mut Plan) {
+    plan.sync_metadata[1] = false;
+}
+
+fn op_mknod(at: &str) -> Op {
+    Op::Mknod { path: path(at), mode: S_IFREG | 0o644, rdev: 0 }
+}
+
+fn op_stat(at: &str) -> Op {
+    Op::Stat { path: path(at) }
+}
+
+fn op_unlink(at: &str) -> Op {
+    Op::Unlink { path: path(at) }
+}
+
+fn unlink(client: usize, at: &str) -> Act {
+    Do(client, op_unlink(at))
+}
+
+fn chmod(at: &str, mode: u32) -> Op {
+    Op::Chmod { path: path(at), mode }
+}
+
+/// Client 1 has made so many names in a directory that it makes more behind its programs' backs.
+fn leased(at: &str) -> Vec<Act> {
+    let names = (0..4).map(|number| mknod(1, &format!("{at}/first{number}")));
+    once(mkdir(1, at)).chain(names).collect()
+}
+
+fn behind_synced() -> Vec<Act> {
+    let mut acts = vec![Planned(write_back)];
+    acts.extend(leased("d"));
+    acts.extend([
+        Do(1, Op::Syncfs),
+        SETTLE,
+        mknod(1, "d/f"),
+        mkdir(1, "d/e"),
+        Do(1, Op::Fsyncdir { path: path("d") }),
+        Die(1),
+        Power(MDT),
+        stat(0, "d/f"),
+        stat(0, "d/e"),
+    ]);
+    acts
+}
+
+fn behind_promised() -> Vec<Act> {
+    // The server keeps little in reserve, and promises a part of that when clients come.
+    let mut acts = vec![Planned(write_back), Fill(MDT, 16 << 20, RESERVE), Wait(2_000_000), Crash(MDT)];
+    acts.extend(leased("d"));
+    acts.extend([Fill(MDT, 0, RESERVE), Wait(2_000_000), Act::Pause(Node::Server(MDT), 300_000)]);
+    let count = 300;
+    acts.extend((0..count).map(|number| Begin(1, op_mknod(&format!("d/n{number}")))));
+    acts.extend((0..count).map(|_| Left));
+    acts.extend([Free(MDT), Wait(3_000_000), mknod(1, "d/last"), stat(0, "d/last")]);
+    acts
+}
+
+fn behind_refused() -> Vec<Act> {
+    let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
+    acts.extend(leased("d"));
+    acts.extend([Do(1, Op::Syncfs), SETTLE, Crash(MDT), Wait(500_000), mkdir(0, "other")]);
+    // The server forgets what it has not been asked about for long.
+    acts.extend((0..200).map(|number| mknod(0, &format!("other/{number}"))));
+    acts.extend([
+        SETTLE,
+        Damage(MDT, Inode::TABLE),
+        mknod(1, "d/f"),
+        SETTLE,
+        Repair(MDT),
+        Meanwhile(op_unlink("d/f")),
+        Fails(1, op_mknod("d/g"), Errno::EIO),
+        stat(1, "d/f"),
+        stat(0, "d/f"),
+        mknod(1, "d/g"),
+        stat(0, "d/g"),
+        // Nor is anything else known of it.
+        mknod(1, "d/f"),
+        Shrink(1),
+        stat(1, "d/f"),
+        stat(0, "d/f"),
+    ]);
+    acts
+}
+
+/// Client 0 has a file open to read that client 1 has made, and its server was not told.
+fn known_here(size: usize) -> Vec<Act> {
+    vec![
+        mkdir(1, "d"),
+        open(1, "d/f", CREATE, 1),
+        write(1, 1, 0, size),
+        fsync(1, 1),
+        close_fd(1, 1),
+        Do(1, Op::Syncfs),
+        SETTLE,
+        stat(0, "d"),
+        stat(0, "d/f"),
+    ]
+}
+
+fn open_here() -> Vec<Act> {
+    let mut acts = Vec::new();
+    for size in [3_000, 200_000] {
+        acts.extend(known_here(size));
+        acts.extend([
+            open(0, "d/f", 0, 2),
+            unlink(0, "d/f"),
+            Wait(100_000),
+            Do(0, Op::Fstat { fd: 2 }),
+            read(0, 2),
+            close_fd(0, 2),
+            Wait(100_000),
+            Do(0, Op::Rmdir { path: path("d") }),
+        ]);
+    }
+    acts
+}
+
+fn closed_here() -> Vec<Act> {
+    let open_files = |count: &str| Act::Expect(Node::Server(MDT), "mdt.*.open_files", count.to_owned());
+    vec![
+        open(0, "f", CREATE, 1),
+        write(0, 1, 0, 200_000),
+        fsync(0, 1),
+        SETTLE,
+        open_files("1"),
+        close_fd(0, 1),
+        unlink(0, "f"),
+        open_files("0"),
+    ]
+}
+
+fn opened_meanwhile() -> Vec<Act> {
+    let mut acts = known_here(200_000);
+    acts.extend([
+        Mark,
+        Fail(MDT, u32::from(sites::MDS_REINT_NET.0) | ONCE),
+        Begin(0, op_unlink("d/f")),
+        Hit(MDT),
+        // The request is lost, and comes again. Linux would let another program in meanwhile.
+        KillPrograms(0),
+        Wait(1_000),
+        open(0, "d/f", 0, 2),
+        Wait(20_000_000),
+        Meanwhile(op_unlink("d/f")),
+        stat(1, "d/f"),
+        read(0, 2),
+        close_fd(0, 2),
+        SETTLE,
+    ]);
+    acts
+}
+
+fn given_up_attributes() -> Vec<Act> {
+    let mut acts = known_here(200_000);
+    acts.extend([
+        open(0, "d/f", 0, 2),
+        read(0, 2),
+        Do(0, Op::Fstat { fd: 2 }),
+        Do(0, Op::Fstat { fd: 2 }),
+        Evict(MDT, 0),
+        LEARNS,
+        Do(1, chmod("d/f", 0o600)),
+        Do(0, Op::Fstat { fd: 2 }),
+        stat(0, "d/f"),
+        close_fd(0, 2),
+    ]);
+    acts
+}
+
+/// Client 1 sees what client 0 has changed. Then client 0 dies, and the server with it.
+fn undone_seen() -> Vec<Act> {
+    vec![
+        mkdir(0, "d"),
+        mknod(0, "d/f"),
+        mknod(0, "d/g"),
+        Do(0, Op::Syncfs),
+        SETTLE,
+        stat(1, "d/f"),
+        stat(1, "d"),
+        Barrier(MDT),
+        Begin(0, chmod("d/f", 0o600)),
+        Begin(0, Op::Mkdir { path: path("d/new"), mode: 0o755 }),
+        Begin(0, op_unlink("d/g")),
+        Wait(10_000),
+        Begin(1, op_stat("d/f")),
+        Begin(1, op_stat("d/new")),
+        Begin(1, op_stat("d/g")),
+        Begin(1, Op::List { path: path("d"), plus: true, bytes: 4096 }),
+        Wait(10_000),
+        Die(0),
+        Crash(MDT),
+        GIVEN_UP,
+        stat(1, "d/f"),
+        stat(1, "d/g"),
+        stat(1, "d/new"),
+        stat(1, "d"),
+        Do(1, Op::List { path: path("d"), plus: true, bytes: 4096 }),
+    ]
+}
+
+fn written_while_synced() -> Vec<Act> {
+    const FILES: u32 = 30;
+    let at = |number: u32| format!("f{number}");
+    let mut acts: Vec<Act> =
+        (1..=FILES).flat_map(|fd| [open(0, &at(fd), CREATE, fd), write(0, fd, 0, 100_000)]).collect();
+    acts.push(Do(0, Op::Syncfs));
+    for fd in 1..=FILES {
+        acts.extend([
+            write(0, fd, 10, 90_000),
+            Begin(0, Op::Fsync { fd, data_only: false }),
+            Wait(u64::from(fd) * 8),
+            write(0, fd, 20, 50_000),
+            fsync(0, fd),
+            Join,
+        ]);
+    }
+    acts.extend([Die(0), SETTLE]);
+    acts.extend((1..=FILES).flat_map(|fd| [open(1, &at(fd), 0, 100 + fd), read(1, 100 + fd), close_fd(1, 100 + fd)]));
+    acts
+}
+
+fn lost_bytes() -> Vec<Act> {
+    vec![
+        open(0, "f", CREATE, 1),
+        write(0, 1, 0, 200_000),
+        fsync(0, 1),
+        write(0, 1, 0, 1_000),
+        Evict(OST, 0),
+        Evict(OST + 1, 0),
+        Fails(0, Op::Fsync { fd: 1, data_only: false }, Errno::EIO),
+        Do(0, Op::Ftruncate { fd: 1, size: 0 }),
+        write(0, 1, 0, 100_000),
+        fsync(0, 1),
+        open(1, "f", 0, 2),
+        read(1, 2),
+        close_fd(1, 2),
+        close_fd(0, 1),
+    ]
+}
+
+fn full_at_once() -> Vec<Act> {
+    const PIECE: u64 = 1 << 20;
+    let both = [OST, OST + 1];
+    let piece =
+        |number| Op::Write { fd: 1, way: Way::Plain, offset: number * PIECE, data: pattern(number, PIECE as usize) };
+    let mut acts = vec![open(0, "f", CREATE, 1), Do(0, piece(0)), fsync(0, 1)];
+    // There is as much left as was promised to this client, and no more.
+    acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));
+    acts.push(Wait(2_000_000));
+    acts.extend((1..20).map(|number| Try(0, piece(number))));
+    acts.push(fsync(0, 1));
+    acts.extend(both.map(Free));
+    acts.extend([Wait(2_000_000), Do(0, piece(1)), fsync(0, 1), close_fd(0, 1)]);
+    acts
+}
+
+/// One program of a client reads a file from its beginning to its end, another writes what the first comes to next.
+fn overwritten_ahead() -> Vec<Act> {
+    const DIRECT: u32 = 0o40000;
+    const PIECE: u64 = 16 << 10;
+    const PIECES: u64 = 60;
+    let mut acts = vec![open(0, "f", CREATE | DIRECT, 1)];
+    acts.extend((0..PIECES).map(|number| write(0, 1, number * PIECE, PIECE as usize)));
+    acts.push(open(0, "f", 0, 2));
+    for number in 0..PIECES - 4 {
+        let ahead = (number + 1 + number % 3) * PIECE;
+        let data = pattern(number, 4096);
+        acts.extend([
+            Begin(0, Op::Read { fd: 2, offset: number * PIECE, length: PIECE as u32 }),
+            Wait(number % 20),
+            Begin(0, Op::Write { fd: 1, way: Way::Plain, offset: ahead, data }),
+            Join,
+            Join,
+        ]);
+    }
+    acts.extend([close_fd(0, 1), close_fd(0, 2)]);
+    acts
+}
+
+fn killed_rename() -> Vec<Act> {
+    let rename = || Op::Rename { from: path("d/f"), to: path("d/g"), flags: 0 };
+    let mut acts = known_here(3_000);
+    acts.extend([
+        Do(0, Op::List { path: path("d"), plus: true, bytes: 4096 }),
+        Mark,
+        Fail(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
+        Begin(0, rename()),
+        Hit(MDT),
+        KillPrograms(0),
+        Wait(1_000),
+        Meanwhile(rename()),
+        stat(1, "d/g"),
+        Shrink(0),
+        stat(0, "d/f"),
+        stat(0, "d/g"),
+        SETTLE,
+    ]);
+    acts
+}
+
+fn thinned() -> Vec<Act> {
+    let at = |number: u32| format!("d/n{number}");
+    let mut acts = vec![Set(Node::Client(0), "llite.*.max_nodes", "1000"), mkdir(0, "d")];
+    acts.extend((0..1100).map(|number| mknod(0, &at(number))));
+    acts.push(Shrink(0));
+    acts.extend([0, 1, 300, 700, 1099].map(|number| stat(0, &at(number))));
+    acts.extend([mknod(0, &at(2)), stat(0, "d/none")]);
+    acts
+}
+
+fn rebuilt() -> Vec<Act> {
+    let mut acts = vec![mkdir(0, "d"), mkdir(0, "e"), mknod(0, "d/f")];
+    let looks = || ["d", "e", "d/f", "e/g"].map(|at| stat(0, at));
+    for change in [
+        Op::Mkdir { path: path("d/sub"), mode: 0o755 },
+        Op::Link { from: path("d/f"), to: path("e/g") },
+        Op::Rename { from: path("d/sub"), to: path("e/sub"), flags: 0 },
+        op_unlink("d/f"),
+        chmod("e/g", 0o600),
+        Op::Rmdir { path: path("e/sub") },
+    ] {
+        acts.extend(looks());
+        // It is on the disk, and its answer is lost with the server that could have told it once more.
+        acts.extend([
+            Fail(MDT, u32::from(sites::MDS_REINT_NET_REP.0) | ONCE),
+            Begin(0, change),
+            Hit(MDT),
+            SETTLE,
+            Crash(MDT),
+            Join,
+        ]);
+        acts.extend(looks());
+    }
+    acts
+}
+
+fn cut_small() -> Vec<Act> {
+    let mut acts = Vec::new();
+    for (fd, grows) in [(1, true), (2, false)] {
+        acts.extend([open(0, &format!("f{fd}"), CREATE, fd), write(0, fd, 0, 30_000), fsync(0, fd)]);
+        acts.extend([read(0, fd), Do(0, Op::Ftruncate { fd, size: 5_000 })]);
+        acts.push(if grows { Do(0, Op::Ftruncate { fd, size: 25_000 }) } else { write(0, fd, 25_000, 100) });
+        acts.extend([read(0, fd), close_fd(0, fd)]);
+    }
+    acts
+}
+
+/// Client 1 opens what client 0 has made; then client 0 dies, and the server with it.
+fn undone_open() -> Vec<Act> {
+    let cos = "mdt.simfs-MDT0000.commit_on_sharing";
+    vec![
+        mkdir(0, "d"),
+        Do(0, Op::Syncfs),
+        SETTLE,
+        Set(Node::Server(MDT), cos, "0"),
+        Barrier(MDT),
+        mknod(0, "d/f"),
+        open(1, "d/f", 2, 1),
+        Die(0),
+        Crash(MDT),
+        GIVEN_UP,
+        Meanwhile(op_unlink("d/f")),
+        stat(1, "d/f"),
+        Fails(1, Op::Write { fd: 1, way: Way::Plain, offset: 0, data: pattern(1, 10) }, Errno::EIO),
+        Fails(1, Op::Fsync { fd: 1, data_only: false }, Errno::EIO),
+    ]
+}
+
+fn size_in_doubt() -> Vec<Act> {
+    const DIRECT: u32 = 0o40000;
+    const FAR: u64 = 20 << 20;
+    let both = [OST, OST + 1];
+    let large = || Op::Write { fd: 2, way: Way::Plain, offset: 1 << 20, data: pattern(3, 18 << 20) };
+    let mut acts = vec![Planned(|plan| plan.write_back_after = Duration::from_secs(5))];
+    acts.extend([open(0, "f", CREATE, 1), write(0, 1, 0, 200_000), fsync(0, 1), open(0, "f", 2 | DIRECT, 2)]);
+    acts.extend(both.map(|server| Fill(server, 12 << 20, RESERVE)));
+    acts.extend([
+        Wait(2_000_000),
+        write(0, 1, FAR, 50_000),
+        // There is no space for all of it.
+        Try(0, large()),
+        stat(1, "f"),
+        open(1, "f", 0, 3),
+        Do(1, Op::Read { fd: 3, offset: FAR, length: 100_000 }),
+        close_fd(1, 3),
+    ]);
+    acts.extend(both.map(Free));
+    acts.extend([Wait(2_000_000), fsync(0, 1), close_fd(0, 1), close_fd(0, 2), stat(1, "f")]);
+    acts
+}
+
+fn removed() -> Vec<Act> {
+    let mut acts = vec![Planned(write_back), mkdir(0, "c")];
+    acts.extend(leased("d"));
+    for (client, dir, left) in [(0, "c", "3"), (1, "d", "7")] {
+        let at = |number: u32| format!("{dir}/n{number}");
+        acts.extend((0..40).map(|number| mknod(client, &at(number))));
+        acts.extend((0..40).map(|number| stat(client, &at(number))));
+        acts.extend((0..40).map(|number| unlink(client, &at(number))));
+        // Neither by the client nor by its kernel.
+        acts.extend([Do(client, Op::Syncfs), Shrink(client), SETTLE]);
+        acts.push(Act::Expect(Node::Client(client), "llite.*.nodes", left.to_owned()));
+    }
+    acts
+}

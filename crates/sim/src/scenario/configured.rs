@@ -1,0 +1,287 @@
+//! Stories about the management target: what it is told to remember, whom it tells, and whom it refuses.
+
+use core::time::Duration;
+
+use proto::msg::{
+    Config, ConfigGetReq, Empty, Param, Pool, RegisterRep, RegisterReq, SeqRangeRep, SeqRangeReq, SetParamReq,
+    SetPoolKind, SetPoolReq,
+};
+use proto::{Errno, Opcode};
+
+use super::Act::{Ask, Crash, Do, Expect, Wait};
+use super::raw::{Hand, Outcome, Peer};
+use super::stories::{CREATE, close_fd, fsync, mkdir, mknod, open, read, stat, write};
+use super::{Act, MDT, MGT, OST, Story};
+use crate::model::Op;
+use crate::sched::Command;
+use crate::world::mount::FSNAME;
+use crate::world::net::Node;
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    story(
+        "configured",
+        "pools and parameters that were set are there after a crash of the management target, and those that were removed are not",
+        || vec![Act::Raw(|hand| Box::pin(configured(hand)))],
+    ),
+    story(
+        "registered",
+        "older copies of a target, other stores under its name and replacements of one that runs are not taken in",
+        || vec![Act::Raw(|hand| Box::pin(registered(hand)))],
+    ),
+    story(
+        "told-durably",
+        "nobody is told of a configuration that a crash of the management target may take back",
+        || vec![Act::Raw(|hand| Box::pin(told_durably(hand)))],
+    ),
+    story(
+        "told-when-there",
+        "who asks for a file system before its first target has registered is told when it has",
+        || vec![Act::Raw(|hand| Box::pin(told_when_there(hand)))],
+    ),
+    story(
+        "ranges",
+        "no range of sequences is given twice, over crashes and when an older copy of the management target is accepted",
+        || vec![Act::Raw(|hand| Box::pin(ranges(hand)))],
+    ),
+    story(
+        "older-configuration",
+        "clients go on to follow the management target when an older copy of it is accepted",
+        || {
+            vec![
+                Act::Raw(|hand| Box::pin(older_configuration(hand))),
+                Act::Wait(1_000_000),
+                Act::Expect(Node::Client(0), "llite.*.max_read_ahead_mb", "3".to_owned()),
+                Act::Expect(Node::Client(1), "llite.*.max_read_ahead_mb", "3".to_owned()),
+            ]
+        },
+    ),
+    story(
+        "older-copies",
+        "older copies of targets are not served until they are accepted; what they have is there then",
+        older_copies,
+    ),
+];
+
+const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
+    Story { name, what, acts, strikes: &[] }
+}
+
+/// A session with the management target, as an administrator's program has.
+async fn administrator(hand: &Hand) -> Result<Peer, String> {
+    let peer = hand.peer(MGT);
+    peer.connected(|_, request| request.lightweight = true).await?;
+    Ok(peer)
+}
+
+async fn config(peer: &Peer) -> Result<Config, String> {
+    peer.done(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() }).await
+}
+
+fn pool(kind: SetPoolKind, osts: &[u32]) -> SetPoolReq {
+    SetPoolReq { fsname: FSNAME.to_owned(), kind: kind as i32, pool: "flash".to_owned(), osts: osts.to_vec() }
+}
+
+fn param(path: &str, value: &str, delete: bool) -> SetParamReq {
+    let param = Some(Param { path: path.to_owned(), value: value.to_owned() });
+    SetParamReq { fsname: FSNAME.to_owned(), param, delete }
+}
+
+/// What was answered is there after a crash, and only that.
+async fn configured(hand: Hand) -> Outcome {
+    let peer = administrator(&hand).await?;
+    let (set, pools) = (Opcode::MgsSetParam, Opcode::MgsSetPool);
+    let (cache, sharing) = ("llite.*.max_cached_mb", "mdt.*.commit_on_sharing");
+    peer.done::<Empty>(set, &param(cache, "64", false)).await?;
+    peer.done::<Empty>(set, &param(sharing, "1", false)).await?;
+    peer.done::<Empty>(pools, &pool(SetPoolKind::New, &[])).await?;
+    peer.done::<Empty>(pools, &pool(SetPoolKind::Add, &[1, 0])).await?;
+    peer.refused(pools, &pool(SetPoolKind::Add, &[7]), Errno::ENOENT).await?;
+    peer.refused(pools, &pool(SetPoolKind::Destroy, &[]), Errno::ENOTEMPTY).await?;
+    let before = config(&peer).await?;
+    hand.crash(MGT).await;
+    let peer = administrator(&hand).await?;
+    let after = config(&peer).await?;
+    let flash = Pool { name: "flash".to_owned(), osts: vec![0, 1] };
+    if after != before || after.params.len() != 2 || after.pools != [flash] {
+        return Err(format!("the management target has forgotten something: {after:?}, and before {before:?}"));
+    }
+    peer.done::<Empty>(set, &param(cache, "", true)).await?;
+    peer.done::<Empty>(set, &param(sharing, "", true)).await?;
+    peer.done::<Empty>(pools, &pool(SetPoolKind::Remove, &[0, 1])).await?;
+    peer.done::<Empty>(pools, &pool(SetPoolKind::Destroy, &[])).await?;
+    hand.crash(MGT).await;
+    let after = config(&administrator(&hand).await?).await?;
+    if !after.params.is_empty() || !after.pools.is_empty() {
+        return Err(format!("what was removed is there again: {after:?}"));
+    }
+    Ok(())
+}
+
+/// A target that nobody has seen so far.
+fn target(name: &str, store: u8, instance: u64, start: u64) -> RegisterReq {
+    RegisterReq {
+        target: name.to_owned(),
+        target_uuid: vec![store; 16].into(),
+        nids: vec!["elsewhere:7000".to_owned()],
+        instance,
+        start,
+        first: instance == 1,
+        ..RegisterReq::default()
+    }
+}
+
+async fn registered(hand: Hand) -> Outcome {
+    let peer = administrator(&hand).await?;
+    let register = Opcode::MgsRegister;
+    let other = |instance, start| target("other-OST0000", 7, instance, start);
+    peer.done::<RegisterRep>(register, &RegisterReq { first: true, ..other(4, 44) }).await?;
+    // A copy of its store from before its last start; and two copies of one, both started.
+    peer.refused(register, &other(3, 33), Errno::ESTALE).await?;
+    peer.refused(register, &other(4, 45), Errno::ESTALE).await?;
+    peer.done::<RegisterRep>(register, &other(4, 44)).await?;
+    // Another store under the same name, and one that takes the place of a target that runs.
+    peer.refused(register, &target("other-OST0000", 8, 1, 1), Errno::EADDRINUSE).await?;
+    let running = target(&hand.name(OST), 8, 1, 1);
+    peer.refused(register, &running, Errno::EADDRINUSE).await?;
+    peer.refused(register, &RegisterReq { replace: true, ..running }, Errno::EADDRINUSE).await?;
+    hand.crash(MGT).await;
+    let peer = administrator(&hand).await?;
+    peer.refused(register, &other(3, 33), Errno::ESTALE).await?;
+    peer.done::<RegisterRep>(register, &other(5, 55)).await?;
+    Ok(())
+}
+
+/// Longer than anything takes but for a disk that does not answer.
+const SOON: Duration = Duration::from_secs(1);
+
+async fn told_durably(hand: Hand) -> Outcome {
+    let (peer, watcher, late) = (administrator(&hand).await?, administrator(&hand).await?, administrator(&hand).await?);
+    let before = config(&watcher).await?;
+    // Something else is on its way to the disk when that gets no more; the change never comes there.
+    let first = peer.send(peer.request(Opcode::MgsSeqRange, &SeqRangeReq { target: hand.name(MDT) }));
+    hand.wait(Duration::from_micros(150)).await;
+    hand.withhold(MGT).await;
+    let second = peer.send(peer.request(Opcode::MgsSetParam, &param("llite.*.max_cached_mb", "65", false)));
+    peer.answer(first).await?;
+    peer.unanswered(second, SOON).await?;
+    watcher.unnoticed(Opcode::MgsConfigChanged, SOON).await?;
+    // Who asks now must not be shown it either.
+    let asked = late.send(late.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() }));
+    late.unanswered(asked, SOON).await?;
+    hand.crash(MGT).await;
+    let after = config(&administrator(&hand).await?).await?;
+    if after != before {
+        return Err(format!("what never came to the disk is there after a crash: {after:?}, and before {before:?}"));
+    }
+    Ok(())
+}
+
+async fn told_when_there(hand: Hand) -> Outcome {
+    let (early, peer) = (administrator(&hand).await?, administrator(&hand).await?);
+    early.refused(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }, Errno::ENOENT).await?;
+    peer.done::<RegisterRep>(Opcode::MgsRegister, &target("later-MDT0000", 9, 1, 1)).await?;
+    let told: Config = early.noticed(Opcode::MgsConfigChanged, SOON).await?;
+    if told.fsname != "later" {
+        return Err(format!("somebody who waits for 'later' is told of '{}'", told.fsname));
+    }
+    let found: Config = early.done(Opcode::MgsConfigGet, &ConfigGetReq { fsname: "later".to_owned() }).await?;
+    if found.version != told.version || found.targets.len() != 1 {
+        return Err(format!("version {} was told, and there is {found:?}", told.version));
+    }
+    Ok(())
+}
+
+async fn ranges(hand: Hand) -> Outcome {
+    let ask = SeqRangeReq { target: hand.name(MDT) };
+    let mut behind = 0;
+    hand.command(Command::Copy(MGT)).await;
+    for round in 0..4 {
+        let peer = administrator(&hand).await?;
+        for _ in 0..2 {
+            let range: SeqRangeRep = peer.done(Opcode::MgsSeqRange, &ask).await?;
+            if range.start < behind || range.end <= range.start {
+                return Err(format!("sequences from {:x} on are given a second time: {range:?}", range.start));
+            }
+            behind = range.end;
+        }
+        match round {
+            2 => hand.command(Command::PutBack(MGT, true)).await,
+            _ => hand.crash(MGT).await,
+        }
+    }
+    Ok(())
+}
+
+async fn older_configuration(hand: Hand) -> Outcome {
+    let peer = administrator(&hand).await?;
+    let ahead = |value| param("llite.*.max_read_ahead_mb", value, false);
+    hand.command(Command::Copy(MGT)).await;
+    for value in ["5", "6", "7", "8"] {
+        peer.done::<Empty>(Opcode::MgsSetParam, &ahead(value)).await?;
+    }
+    let told = config(&peer).await?;
+    hand.command(Command::PutBack(MGT, true)).await;
+    let peer = administrator(&hand).await?;
+    let now = config(&peer).await?;
+    if now.version <= told.version {
+        return Err(format!("version {} was told, and another one under {} is told now", told.version, now.version));
+    }
+    // The clients have found it again.
+    hand.wait(Duration::from_secs(60)).await;
+    peer.done::<Empty>(Opcode::MgsSetParam, &ahead("3")).await.map(drop)
+}
+
+/// Copies of both targets are made of a moment from which on they are started again, and nothing else happens.
+fn older_copies() -> Vec<Act> {
+    let second = 1_000_000;
+    let mut acts = vec![
+        mkdir(0, "d"),
+        open(0, "d/f", CREATE, 1),
+        write(0, 1, 0, 200_000),
+        fsync(0, 1),
+        close_fd(0, 1),
+        open(0, "d/small", CREATE, 2),
+        write(0, 2, 0, 2_000),
+        fsync(0, 2),
+        close_fd(0, 2),
+        Do(0, Op::Syncfs),
+        Wait(second),
+    ];
+    for server in [OST, MDT] {
+        let is = |word: &str| Expect(Node::Server(server), "*.*.recovery_status", format!("status: {word}"));
+        acts.extend([
+            Ask(Command::Copy(server)),
+            Crash(server),
+            Wait(second),
+            stat(1, "d/f"),
+            stat(1, "d/small"),
+            Ask(Command::PutBack(server, false)),
+            Wait(second),
+            is("REFUSED"),
+            // Each start brings its count nearer to that of the one that was lost.
+            Crash(server),
+            Wait(second),
+            Crash(server),
+            Wait(second),
+            is("REFUSED"),
+            Ask(Command::PutBack(server, true)),
+            Wait(120 * second),
+            is("INACTIVE"),
+        ]);
+    }
+    acts.extend([
+        stat(1, "d/f"),
+        stat(0, "d/small"),
+        open(1, "d/f", 0, 3),
+        read(1, 3),
+        close_fd(1, 3),
+        open(1, "d/small", 0, 4),
+        read(1, 4),
+        close_fd(1, 4),
+        mknod(0, "d/new"),
+        mknod(1, "d/newer"),
+        stat(1, "d/new"),
+    ]);
+    acts
+}

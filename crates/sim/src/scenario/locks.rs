@@ -1,0 +1,524 @@
+//! Stories about locks: who gets one and when, who is asked for his, what answers about sizes are good for, and what is claimed anew
+//! after a crash. Peers by hand hold their locks for as long as a story wants, which no client does.
+
+use core::time::Duration;
+
+use proto::frame::flags;
+use proto::msg::{
+    BlCallback, CancelReq, DestroyReq, Empty, EnqueueRep, EnqueueReq, Extent, Flock, GlCallback, GlReply, LockGrant,
+    LockMode, Lvb, ObjectId, Policy, Reint, ReintReq, ReplayLocksRep, ReplayLocksReq, Resource, UnlinkOp, WriteReq,
+    bits,
+};
+use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, Tag, Xid};
+
+use stdx::faults::{ONCE, sites};
+
+use super::Act::{Begin, Do, Wait};
+use super::raw::{Hand, Outcome, Peer};
+use super::stories::{mknod, path, stat};
+use super::{Act, MDT, OST, Story};
+use crate::kernel::S_IFREG;
+use crate::model::Op;
+use crate::program::{name, root};
+use crate::world::net::Node;
+use crate::world::session::superuser;
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    story("in-line", "a stream of readers does not keep a writer from its lock for ever", || {
+        vec![Act::Raw(|hand| Box::pin(in_line(hand)))]
+    }),
+    story("side-by-side", "writers at different places of an object get their locks side by side", || {
+        vec![Act::Raw(|hand| Box::pin(side_by_side(hand)))]
+    }),
+    story("asked-back", "whoever waits for a lock gets it as soon as nothing is in the way, whatever was", || {
+        vec![Act::Raw(|hand| Box::pin(asked_back(hand)))]
+    }),
+    story("removed", "whoever waits for a lock on a file goes on when another removes the file", || {
+        vec![Act::Raw(|hand| Box::pin(removed(hand)))]
+    }),
+    story(
+        "sent-again",
+        "a lock request that is sent again or taken back is answered while the first one waits",
+        || vec![mknod(0, "f"), Act::Raw(|hand| Box::pin(sent_again(hand)))],
+    ),
+    story("sizes-asked", "a size that is answered is as new as the question, and as the object is by then", || {
+        vec![Act::Raw(|hand| Box::pin(sizes_asked(hand)))]
+    }),
+    story("slow-writer", "a client that writes what its lock is asked back for may take its time", || {
+        vec![
+            Act::Set(Node::Server(OST), "ldlm_timeout", "5"),
+            Act::Raw(|hand| Box::pin(slow_writer(hand))),
+            Act::Expect(Node::Server(OST), "*.*.eviction_count", "0".to_owned()),
+        ]
+    }),
+    story(
+        "claimed-anew",
+        "of two that claim one lock after a crash one has it, in the shape that he says last",
+        || vec![Act::Raw(|hand| Box::pin(claimed_anew(hand)))],
+    ),
+    story(
+        "grant-lost",
+        "a lock that a client never heard of, because the answer was lost, holds nobody up",
+        grant_lost,
+    ),
+    story(
+        "cleared-in-recovery",
+        "locks that a client gives back while it claims them anew are gone afterwards, here and there",
+        cleared_in_recovery,
+    ),
+    story("record-locks", "a circle of waiting is found whoever closes it; what was unlocked stays so", || {
+        vec![mknod(0, "f"), mknod(0, "g"), Act::Raw(|hand| Box::pin(record_locks(hand)))]
+    }),
+];
+
+const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
+    Story { name, what, acts, strikes: &[] }
+}
+
+const PAGE: u64 = 4096;
+/// Nobody waits for a timer.
+const SOON: Duration = Duration::from_secs(1);
+/// Long enough for what must not come.
+const A_WHILE: Duration = Duration::from_millis(100);
+/// Objects of a sequence that no client of the story is given.
+const SEQUENCE: u64 = Fid::SEQ_FIRST + 0x3f_ffe0;
+
+fn object(number: u32) -> ObjectId {
+    ObjectId { fid: Fid::new(SEQUENCE, number), stripe: 0 }
+}
+
+async fn clients<const N: usize>(hand: &Hand, server: usize) -> Result<[Peer; N], String> {
+    let peers = core::array::from_fn(|_| hand.peer(server));
+    for peer in &peers {
+        peer.connected(|_, _| ()).await?;
+    }
+    Ok(peers)
+}
+
+fn request(resource: Resource, mode: LockMode, policy: Policy, cookie: u64) -> EnqueueReq {
+    EnqueueReq { resource, mode: mode as i32, cookie, policy: Some(policy), ..EnqueueReq::default() }
+}
+
+/// A lock on so many pages of an object.
+fn pages(number: u32, mode: LockMode, first: u64, count: u64, cookie: u64) -> EnqueueReq {
+    let extent = Extent { start: first * PAGE, end: (first + count) * PAGE - 1 };
+    request(Resource::object(object(number).fid, 0), mode, Policy::Extent(extent), cookie)
+}
+
+/// A lock on the whole of an object.
+fn whole(number: u32, mode: LockMode, cookie: u64) -> EnqueueReq {
+    request(Resource::object(object(number).fid, 0), mode, Policy::Extent(Extent::ALL), cookie)
+}
+
+fn extent(grant: &LockGrant) -> Extent {
+    match grant.policy {
+        Some(Policy::Extent(extent)) => extent,
+        _ => Extent { start: 0, end: 0 },
+    }
+}
+
+/// Asks for a lock, and does not wait for it.
+fn asks(peer: &Peer, wanted: &EnqueueReq) -> Xid {
+    peer.send(peer.request(Opcode::LdlmEnqueue, wanted))
+}
+
+/// What was asked for comes soon.
+async fn answered(peer: &Peer, xid: Xid) -> Result<EnqueueRep, String> {
+    let reply = peer.answer_within(xid, SOON).await?;
+    peer.is(Opcode::LdlmEnqueue, &reply, Ok(()))?;
+    reply.decode().map_err(|error| error.to_string())
+}
+
+/// The same, and it is a lock.
+async fn gets(peer: &Peer, xid: Xid) -> Result<LockGrant, String> {
+    answered(peer, xid).await?.grant.ok_or_else(|| peer.wrong("has an answer without a lock".to_owned()))
+}
+
+/// A lock that nothing is in the way of.
+async fn locks(peer: &Peer, wanted: &EnqueueReq) -> Result<LockGrant, String> {
+    gets(peer, asks(peer, wanted)).await
+}
+
+/// A lock is asked back soon.
+async fn is_asked_for(peer: &Peer, grant: &LockGrant) -> Outcome {
+    let callback: BlCallback = peer.noticed(Opcode::LdlmBlCallback, SOON).await?;
+    if callback.handle == grant.handle {
+        return Ok(());
+    }
+    Err(peer.wrong(format!("is asked for {callback:?}, and not for {grant:?}")))
+}
+
+async fn gives_back(peer: &Peer, grants: &[&LockGrant]) -> Outcome {
+    let handles = grants.iter().map(|grant| grant.handle).collect();
+    peer.done::<Empty>(Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() }).await.map(drop)
+}
+
+/// A reader that comes later waits behind the writer, even beside another reader.
+async fn in_line(hand: Hand) -> Outcome {
+    let [first, writer, second] = clients(&hand, OST).await?;
+    let reads = locks(&first, &whole(1, LockMode::Pr, 1)).await?;
+    let writes = asks(&writer, &whole(1, LockMode::Pw, 1));
+    is_asked_for(&first, &reads).await?;
+    let later = asks(&second, &whole(1, LockMode::Pr, 1));
+    second.unanswered(later, A_WHILE).await?;
+    gives_back(&first, &[&reads]).await?;
+    let writes = gets(&writer, writes).await?;
+    is_asked_for(&writer, &writes).await?;
+    gives_back(&writer, &[&writes]).await?;
+    gets(&second, later).await.map(drop)
+}
+
+/// What each is given beyond what it asked for ends where another's begins, whether he has it already or waits for it.
+async fn side_by_side(hand: Hand) -> Outcome {
+    let [before, low, high] = clients(&hand, OST).await?;
+    let all = locks(&before, &pages(1, LockMode::Pw, 0, 1, 1)).await?;
+    if extent(&all) != Extent::ALL {
+        return Err(before.wrong(format!("is alone, and has only {all:?}")));
+    }
+    let lower = asks(&low, &pages(1, LockMode::Pw, 100, 1, 1));
+    is_asked_for(&before, &all).await?;
+    let higher = asks(&high, &pages(1, LockMode::Pw, 200, 1, 1));
+    high.unanswered(higher, A_WHILE).await?;
+    gives_back(&before, &[&all]).await?;
+    let (lower, higher) = (gets(&low, lower).await?, gets(&high, higher).await?);
+    let (below, above) = (extent(&lower), extent(&higher));
+    if below.overlaps(&above) || below.end + 1 != 200 * PAGE || above.end != u64::MAX {
+        return Err(low.wrong(format!("has {below:?} beside {above:?}")));
+    }
+    // One that lies between those two.
+    let between = asks(&before, &pages(1, LockMode::Pw, 150, 10, 2));
+    is_asked_for(&low, &lower).await?;
+    gives_back(&low, &[&lower]).await?;
+    let between = extent(&gets(&before, between).await?);
+    if between.overlaps(&above) {
+        return Err(before.wrong(format!("has {between:?} beside {above:?}")));
+    }
+    high.unnoticed(Opcode::LdlmBlCallback, A_WHILE).await
+}
+
+/// What was in the way is given back, overtakes, becomes weaker, or goes with its client.
+async fn asked_back(hand: Hand) -> Outcome {
+    let [holder, waiter, reader] = clients(&hand, OST).await?;
+    // The holder needs another lock before it can give the first one back; both are asked for.
+    let first = locks(&holder, &whole(1, LockMode::Pr, 1)).await?;
+    let writes = asks(&waiter, &whole(1, LockMode::Pw, 1));
+    is_asked_for(&holder, &first).await?;
+    let second = locks(&holder, &pages(1, LockMode::Pr, 7, 1, 2)).await?;
+    is_asked_for(&holder, &second).await?;
+    waiter.unanswered(writes, A_WHILE).await?;
+    gives_back(&holder, &[&first, &second]).await?;
+    let writes = gets(&waiter, writes).await?;
+    gives_back(&waiter, &[&writes]).await?;
+    // Asked for the size, the holder says that it only reads by now.
+    let wide = locks(&holder, &whole(1, LockMode::Pw, 3)).await?;
+    let reads = asks(&reader, &pages(1, LockMode::Pr, 0, 1, 1));
+    is_asked_for(&holder, &wide).await?;
+    let size = asks(&waiter, &EnqueueReq { glimpse: true, ..whole(1, LockMode::Pr, 2) });
+    let asked: GlCallback = holder.noticed(Opcode::LdlmGlCallback, SOON).await?;
+    reader.unanswered(reads, A_WHILE).await?;
+    tells(&holder, &asked, None, LockMode::Pr).await?;
+    answered(&waiter, size).await?;
+    gets(&reader, reads).await?;
+    // A client leaves with its lock.
+    let holds = locks(&holder, &whole(2, LockMode::Pw, 4)).await?;
+    let writes = asks(&waiter, &whole(2, LockMode::Pw, 3));
+    is_asked_for(&holder, &holds).await?;
+    holder.done::<Empty>(Opcode::Disconnect, &Empty {}).await?;
+    holder.hang_up();
+    gets(&waiter, writes).await.map(drop)
+}
+
+/// The file lies aside: the story's own tree stays as its model has it.
+async fn removed(hand: Hand) -> Outcome {
+    let [remover, waiter] = clients(&hand, MDT).await?;
+    let kernel = &hand.kernels[0];
+    let dir = [name("aside")];
+    let path = [name("aside"), name("f")];
+    let made = async {
+        kernel.mkdir(&root(), &dir, 0o755, false).await?;
+        kernel.mknod(&root(), &path, S_IFREG | 0o644, 0, false).await?;
+        Ok((kernel.stat(&root(), &dir).await?.ino, kernel.stat(&root(), &path).await?.ino))
+    };
+    let (dir, file) = made.await.map_err(|fail: crate::sched::Fail| format!("a file aside: {fail:?}"))?;
+    let (Some(parent), Some(fid)) = (Fid::from_ino(dir), Fid::from_ino(file)) else {
+        return Err("a file aside has no FID".to_owned());
+    };
+    let inode = |mode, cookie| request(Resource::inode(fid), mode, Policy::Bits(bits::LOOKUP | bits::UPDATE), cookie);
+    let holds = locks(&remover, &inode(LockMode::Ex, 1)).await?;
+    let waits = asks(&waiter, &inode(LockMode::Pr, 1));
+    is_asked_for(&remover, &holds).await?;
+    let unlink = UnlinkOp { parent, name: name("f"), rmdir: false, told: Some(fid) };
+    let change = ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(Reint::Unlink(unlink)) };
+    let plain = remover.request(Opcode::MdsReint, &change);
+    let reply = remover.call(Frame { header: Header { tag: Tag(1), ..plain.header }, ..plain }).await?;
+    remover.is(Opcode::MdsReint, &reply, Ok(()))?;
+    // Its locks went with the file: nothing is given back.
+    gets(&waiter, waits).await.map(drop)
+}
+
+/// By another number: what the connection before was asked, the target may have forgotten, and the lock manager has not.
+async fn sent_again(hand: Hand) -> Outcome {
+    let fid = hand.fid(0, "f").await?;
+    let [holder, waiter] = clients(&hand, OST).await?;
+    let holds = locks(&holder, &whole(1, LockMode::Pw, 1)).await?;
+    let wanted = whole(1, LockMode::Pw, 1);
+    asks(&waiter, &wanted);
+    is_asked_for(&holder, &holds).await?;
+    let again = asks(&waiter, &wanted);
+    waiter.unanswered(again, A_WHILE).await?;
+    gives_back(&holder, &[&holds]).await?;
+    let has = gets(&waiter, again).await?;
+    gives_back(&waiter, &[&has]).await?;
+    // The same of record locks, which a signal also ends.
+    let [holder, waiter] = clients(&hand, MDT).await?;
+    locks(&holder, &range(fid, LockMode::Pw, 1, 0, 1)).await?;
+    let wanted = range(fid, LockMode::Pw, 1, 0, 1);
+    asks(&waiter, &wanted);
+    let again = asks(&waiter, &wanted);
+    waiter.unanswered(again, A_WHILE).await?;
+    answered(&holder, asks(&holder, &range(fid, LockMode::Nl, 1, 0, 2))).await?;
+    gets(&waiter, again).await?;
+    let other = asks(&holder, &range(fid, LockMode::Pw, 1, 0, 3));
+    holder.unanswered(other, A_WHILE).await?;
+    let taken_back = CancelReq { handles: Vec::new(), waiting_cookies: vec![3] };
+    holder.done::<Empty>(Opcode::LdlmCancel, &taken_back).await?;
+    let reply = holder.answer_within(other, SOON).await?;
+    holder.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EINTR))
+}
+
+/// A holder's answer to a question about the size.
+async fn tells(peer: &Peer, asked: &GlCallback, size: Option<u64>, mode: LockMode) -> Outcome {
+    let lvb = size.map(|size| Lvb { size, ..Lvb::default() });
+    let reply = GlReply { handle: asked.handle, lvb, serial: asked.serial, mode: mode as i32 };
+    peer.done::<Empty>(Opcode::LdlmGlReply, &reply).await.map(drop)
+}
+
+async fn is_asked_size(peer: &Peer) -> Result<GlCallback, String> {
+    peer.noticed(Opcode::LdlmGlCallback, SOON).await
+}
+
+async fn sees(peer: &Peer, question: Xid, size: u64) -> Outcome {
+    match answered(peer, question).await?.lvb {
+        Some(lvb) if lvb.size == size => Ok(()),
+        other => Err(peer.wrong(format!("is told {other:?}, and the object has {size} bytes"))),
+    }
+}
+
+async fn sizes_asked(hand: Hand) -> Outcome {
+    let [low, high, early, late] = clients(&hand, OST).await?;
+    let question = |number| EnqueueReq { glimpse: true, ..whole(number, LockMode::Pr, 0) };
+    let same = LockMode::Unset;
+    // One asks when the answer to another's question has left its holder, who has written since.
+    let holds = locks(&low, &whole(1, LockMode::Pw, 1)).await?;
+    let first = asks(&early, &question(1));
+    let before = is_asked_size(&low).await?;
+    let second = asks(&late, &question(1));
+    late.unanswered(second, A_WHILE).await?;
+    tells(&low, &before, Some(10), same).await?;
+    sees(&early, first, 10).await?;
+    tells(&low, &is_asked_size(&low).await?, Some(20), same).await?;
+    sees(&late, second, 20).await?;
+    gives_back(&low, &[&holds]).await?;
+    // Two hold parts, and one gives its part back, with nothing in it, before the other has answered.
+    let grant = locks(&high, &pages(2, LockMode::Pw, 100, 1, 1)).await?;
+    let lower = asks(&low, &pages(2, LockMode::Pw, 0, 1, 2));
+    is_asked_for(&high, &grant).await?;
+    gives_back(&high, &[&grant]).await?;
+    let lower = gets(&low, lower).await?;
+    let higher = asks(&high, &pages(2, LockMode::Pw, 100, 1, 2));
+    is_asked_for(&low, &lower).await?;
+    let lowest = asks(&low, &pages(2, LockMode::Pw, 0, 1, 3));
+    gives_back(&low, &[&lower]).await?;
+    let higher = gets(&high, higher).await?;
+    let lowest = gets(&low, lowest).await?;
+    let asked = asks(&early, &question(2));
+    tells(&high, &is_asked_size(&high).await?, Some(101 * PAGE), same).await?;
+    gives_back(&high, &[&higher]).await?;
+    tells(&low, &is_asked_size(&low).await?, Some(10), same).await?;
+    tells(&low, &is_asked_size(&low).await?, Some(10), same).await?;
+    sees(&early, asked, 10).await?;
+    gives_back(&low, &[&lowest]).await
+}
+
+/// It writes a page each few seconds, for much longer than a lock is waited for, and is not given up.
+async fn slow_writer(hand: Hand) -> Outcome {
+    let [writer, waiter] = clients(&hand, OST).await?;
+    let holds = locks(&writer, &whole(4, LockMode::Pw, 1)).await?;
+    let waits = asks(&waiter, &pages(4, LockMode::Pr, 0, 1, 1));
+    is_asked_for(&writer, &holds).await?;
+    let bytes = Bytes::from(vec![b'x'; PAGE as usize]);
+    for page in 0..10 {
+        hand.wait(Duration::from_secs(3)).await;
+        let write = WriteReq { object: object(4), offset: page * PAGE, lock: holds.handle, ..WriteReq::default() };
+        let frame = Frame { bulk: bytes.clone(), ..writer.request(Opcode::ObjWrite, &write) };
+        let reply = writer.call(frame).await?;
+        writer.is(Opcode::ObjWrite, &reply, Ok(()))?;
+    }
+    gives_back(&writer, &[&holds]).await?;
+    gets(&waiter, waits).await?;
+    let remover = hand.peer(OST);
+    remover.connected(|_, request| request.lightweight = true).await?;
+    let destroy = asks_destroy(&remover, 4);
+    let reads: BlCallback = waiter.noticed(Opcode::LdlmBlCallback, SOON).await?;
+    let back = CancelReq { handles: vec![reads.handle], waiting_cookies: Vec::new() };
+    waiter.done::<Empty>(Opcode::LdlmCancel, &back).await?;
+    let reply = remover.answer_within(destroy, SOON).await?;
+    remover.is(Opcode::ObjDestroy, &reply, Ok(()))
+}
+
+fn asks_destroy(peer: &Peer, number: u32) -> Xid {
+    let destroy = DestroyReq { objects: vec![object(number)], strays: None };
+    peer.send(peer.request(Opcode::ObjDestroy, &destroy))
+}
+
+/// Claims locks anew in a recovery, and says which of them it has not got.
+async fn claims(peer: &Peer, wanted: &[EnqueueReq]) -> Result<ReplayLocksRep, String> {
+    let mut all = Vec::new();
+    wanted.iter().for_each(|lock| ReplayLocksReq::push(&mut all, lock));
+    let plain = peer.request(Opcode::LdlmReplay, &ReplayLocksReq { locks: all.into() });
+    let header = Header { flags: plain.header.flags | flags::REPLAY, ..plain.header };
+    let xid = peer.send(Frame { header, ..plain });
+    let reply = peer.answer_within(xid, SOON).await?;
+    peer.is(Opcode::LdlmReplay, &reply, Ok(()))?;
+    reply.decode().map_err(|error| error.to_string())
+}
+
+/// Says that one step of its recovery is done.
+fn is_through(peer: &Peer, step: u32) -> Xid {
+    let plain = peer.request(Opcode::Ping, &Empty {});
+    peer.send(Frame { header: Header { flags: plain.header.flags | step, ..plain.header }, ..plain })
+}
+
+async fn claimed_anew(hand: Hand) -> Outcome {
+    let [first, second] = clients(&hand, OST).await?;
+    let held = locks(&first, &whole(1, LockMode::Pw, 1)).await?;
+    let other = locks(&first, &whole(2, LockMode::Pw, 2)).await?;
+    hand.crash(OST).await;
+    hand.wait(A_WHILE).await;
+    for peer in [&first, &second] {
+        peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+    }
+    let replayed = [&first, &second].map(|peer| (peer, is_through(peer, flags::REQ_REPLAY_DONE)));
+    for (peer, step) in replayed {
+        peer.answer(step).await?;
+    }
+    let as_before = EnqueueReq { granted_handle: held.handle, ..whole(1, LockMode::Pw, 1) };
+    let wide = EnqueueReq { granted_handle: other.handle, ..whole(2, LockMode::Pw, 2) };
+    let narrow = EnqueueReq { granted_handle: other.handle, ..whole(2, LockMode::Pr, 2) };
+    let has = claims(&first, &[as_before, wide, narrow]).await?;
+    // It never had the first; the second is only read under by now.
+    let false_claim = EnqueueReq { granted_handle: held.handle + 100, ..whole(1, LockMode::Pr, 1) };
+    let beside = EnqueueReq { granted_handle: other.handle + 100, ..whole(2, LockMode::Pr, 2) };
+    let claimed = claims(&second, &[false_claim, beside]).await?;
+    let refused: Vec<(u32, i32)> = claimed.failed.iter().map(|failed| (failed.index, failed.errno)).collect();
+    if !has.failed.is_empty() || refused != [(0, Errno::ESTALE.raw())] {
+        return Err(second.wrong(format!("claims what another has, and is told {claimed:?}; the other: {has:?}")));
+    }
+    for peer in [&first, &second] {
+        is_through(peer, flags::LOCK_REPLAY_DONE);
+    }
+    // The lock that was claimed is in force.
+    let wants = asks(&second, &whole(1, LockMode::Pr, 3));
+    let callback: BlCallback = first.noticed(Opcode::LdlmBlCallback, Duration::from_secs(60)).await?;
+    if Some(&callback.handle) != has.handles.first() {
+        return Err(first.wrong(format!("is asked for {callback:?}, and has {has:?}")));
+    }
+    let handles = vec![callback.handle];
+    first.done::<Empty>(Opcode::LdlmCancel, &CancelReq { handles, waiting_cookies: Vec::new() }).await?;
+    gets(&second, wants).await.map(drop)
+}
+
+/// The look-up of client 0 is answered, which it does not hear, and then lost again and again. Its lock goes back at once even so.
+fn grant_lost() -> Vec<Act> {
+    let chmod = |mode| Do(1, Op::Chmod { path: path("f"), mode });
+    vec![
+        mknod(0, "f"),
+        stat(0, "f"),
+        chmod(0o600),
+        Wait(50_000),
+        Act::Fail(MDT, u32::from(sites::LDLM_REPLY.0) | ONCE),
+        Begin(0, Op::Stat { path: path("f") }),
+        Act::Hit(MDT),
+        Act::Fail(MDT, sites::LDLM_ENQUEUE_NET.0.into()),
+        // It has connected again, and sent it again.
+        Wait(12_000_000),
+        Act::Waiting(1),
+        Act::Mark,
+        chmod(0o640),
+        Act::Within(1_000_000),
+        Act::Waiting(1),
+        Act::Fail(MDT, 0),
+        Act::Join,
+    ]
+}
+
+fn cleared_in_recovery() -> Vec<Act> {
+    const LRU: &str = "ldlm.namespaces.*.lru_size";
+    let mut acts: Vec<Act> = (0..10).map(|number| mknod(1, &format!("f{number}"))).collect();
+    for round in 0..20 {
+        acts.extend((0..10).map(|number| stat(0, &format!("f{number}"))));
+        acts.extend([
+            Wait(50_000),
+            Act::Crash(MDT),
+            // The target starts and hears who was there.
+            Wait(1_000 + round * 40),
+            Act::Set(Node::Client(0), LRU, "clear"),
+            Wait(1_000_000),
+            stat(1, "f0"),
+            Act::Set(Node::Client(0), LRU, "clear"),
+            Wait(50_000),
+            Act::Expect(Node::Client(0), "ldlm.namespaces.*MDT0000*.lock_count", "0".to_owned()),
+        ]);
+    }
+    acts
+}
+
+/// Ten bytes of a file, for one owner.
+fn range(fid: Fid, mode: LockMode, owner: u64, part: u64, cookie: u64) -> EnqueueReq {
+    let flock = Flock { start: part * 10, end: part * 10 + 9, owner, ..Flock::default() };
+    request(Resource::flock(fid), mode, Policy::Flock(flock), cookie)
+}
+
+/// The whole of a file, by `flock`.
+fn flock(fid: Fid, mode: LockMode, cookie: u64) -> EnqueueReq {
+    let flock = Flock { start: 0, end: u64::MAX, owner: 1, is_flock: true, ..Flock::default() };
+    request(Resource::flock(fid), mode, Policy::Flock(flock), cookie)
+}
+
+async fn record_locks(hand: Hand) -> Outcome {
+    let (file, other) = (hand.fid(0, "f").await?, hand.fid(0, "g").await?);
+    let [first, second, third] = clients(&hand, MDT).await?;
+    // One thread of the first waits for the second, which waits for the third, as another thread of the first does: it gets what both
+    // wait for, and the circle is closed by that.
+    locks(&second, &range(file, LockMode::Pw, 1, 0, 1)).await?;
+    locks(&third, &range(other, LockMode::Pw, 1, 0, 1)).await?;
+    let one = asks(&first, &range(file, LockMode::Pw, 1, 0, 1));
+    first.unanswered(one, A_WHILE).await?;
+    let two = asks(&first, &range(other, LockMode::Pw, 1, 0, 2));
+    first.unanswered(two, A_WHILE).await?;
+    let circle = asks(&second, &range(other, LockMode::Pw, 1, 0, 2));
+    second.unanswered(circle, A_WHILE).await?;
+    answered(&third, asks(&third, &range(other, LockMode::Nl, 1, 0, 2))).await?;
+    gets(&first, two).await?;
+    let reply = second.answer_within(circle, SOON).await?;
+    second.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EDEADLK))?;
+    answered(&second, asks(&second, &range(file, LockMode::Nl, 1, 0, 3))).await?;
+    gets(&first, one).await?;
+    // A copy of that request that comes late locks nothing once it is unlocked.
+    for (file, cookie) in [(file, 3), (other, 4)] {
+        answered(&first, asks(&first, &range(file, LockMode::Nl, 1, 0, cookie))).await?;
+    }
+    gets(&first, asks(&first, &range(file, LockMode::Pw, 1, 0, 1))).await?;
+    locks(&third, &range(file, LockMode::Pw, 1, 0, 3)).await?;
+    // Two that read by `flock` and both want to write give up what they have first.
+    for peer in [&first, &second] {
+        locks(peer, &flock(file, LockMode::Pr, 5)).await?;
+    }
+    let one = asks(&first, &flock(file, LockMode::Pw, 6));
+    first.unanswered(one, A_WHILE).await?;
+    let two = asks(&second, &flock(file, LockMode::Pw, 6));
+    gets(&first, one).await?;
+    answered(&first, asks(&first, &flock(file, LockMode::Nl, 7))).await?;
+    gets(&second, two).await.map(drop)
+}

@@ -1,0 +1,497 @@
+//! Stories about object targets and peers that keep other rules than our clients: no locks, late times, more than was granted, objects
+//! that are destroyed; and what is there of all that after a crash.
+
+use core::time::Duration;
+
+use proto::msg::{
+    BlCallback, CancelReq, DestroyRep, DestroyReq, Empty, EnqueueRep, EnqueueReq, Extent, LockMode, Lvb, ObjGetattrReq,
+    ObjSetattrReq, ObjSyncReq, ObjectId, ObjectStateRep, Policy, PunchKind, PunchReq, ReadReq, Resource, StatfsRep,
+    StatfsReq, StrayObjects, WriteReq,
+};
+use proto::{Bytes, Errno, Fid, Frame, Opcode, Xid};
+
+use super::raw::{Hand, Outcome, Peer};
+use super::{Act, OST, Story};
+use crate::kernel::OpenHow;
+use crate::program::draw::pattern;
+use crate::program::root;
+use crate::sched::{Command, Fail};
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    story("late-times", "times that come late change nothing, newer ones do", || {
+        vec![Act::Raw(|hand| Box::pin(late_times(hand)))]
+    }),
+    story("without-locks", "who has no lock waits for those who have one, and who has lost his is refused", || {
+        vec![Act::Raw(|hand| Box::pin(without_locks(hand)))]
+    }),
+    story(
+        "destroyed",
+        "a destroyed object is gone for good, a kept one stays, and a destroy that is lost in a crash was none",
+        || vec![Act::Raw(|hand| Box::pin(destroyed(hand)))],
+    ),
+    story(
+        "bytes-behind",
+        "bytes that a crash, a client that goes or a disk leaves behind the end of an object never show",
+        || vec![Act::Raw(|hand| Box::pin(bytes_behind(hand)))],
+    ),
+    story("first-writes", "no data file stays of first writes whose clients have gone before they were done", || {
+        vec![Act::Raw(|hand| Box::pin(first_writes(hand)))]
+    }),
+    story("files-left", "no data file outlives a restart that the disk has kept longer than its object", || {
+        vec![Act::Raw(|hand| Box::pin(files_left(hand)))]
+    }),
+    story("promised-space", "what an object target has promised to one is there for him whatever others write", || {
+        vec![Act::Raw(|hand| Box::pin(promised_space(hand)))]
+    }),
+    story("grants", "a grant is used up, renewed, and not doubled by whoever claims it again", || {
+        vec![Act::Raw(|hand| Box::pin(grants(hand)))]
+    }),
+    story("full-disks", "what was written before a disk was full can be made durable", || {
+        vec![Act::Raw(|hand| Box::pin(full_disks(hand, false)))]
+    }),
+    story("full-disks-restarted", "the same, and the targets restart meanwhile", || {
+        vec![Act::Raw(|hand| Box::pin(full_disks(hand, true)))]
+    }),
+];
+
+const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
+    Story { name, what, acts, strikes: &[] }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Long enough for a disk.
+const SOON: Duration = Duration::from_secs(1);
+/// Objects of a sequence that no client of the story is given.
+const SEQUENCE: u64 = Fid::SEQ_FIRST + 0x3f_fff0;
+
+fn object(number: u32) -> ObjectId {
+    ObjectId { fid: Fid::new(SEQUENCE, number), stripe: 0 }
+}
+
+fn times(ctime_ns: i64, mtime_ns: i64) -> Option<Lvb> {
+    Some(Lvb { ctime_ns, mtime_ns, ..Lvb::default() })
+}
+
+/// A client.
+async fn client(hand: &Hand) -> Result<Peer, String> {
+    let peer = hand.peer(OST);
+    peer.connected(|_, _| ()).await?;
+    Ok(peer)
+}
+
+/// One that says that it is the metadata target.
+async fn metadata_target(hand: &Hand) -> Result<Peer, String> {
+    let peer = hand.peer(OST);
+    peer.connected(|_, request| request.lightweight = true).await?;
+    Ok(peer)
+}
+
+/// A write of some bytes without a lock and beyond any grant.
+fn plain(number: u32, offset: u64) -> WriteReq {
+    WriteReq { object: object(number), offset, lvb: times(10, 10), ..WriteReq::default() }
+}
+
+fn write(peer: &Peer, request: &WriteReq, bytes: &Bytes) -> Frame {
+    Frame { bulk: bytes.clone(), ..peer.request(Opcode::ObjWrite, request) }
+}
+
+/// Writes, and says what the object is then.
+async fn wrote(peer: &Peer, request: &WriteReq, bytes: &Bytes) -> Result<ObjectStateRep, String> {
+    let reply = peer.call(write(peer, request, bytes)).await?;
+    peer.is(Opcode::ObjWrite, &reply, Ok(()))?;
+    reply.decode().map_err(|error| error.to_string())
+}
+
+async fn sync(peer: &Peer) -> Outcome {
+    peer.done::<Empty>(Opcode::ObjSync, &ObjSyncReq::default()).await.map(drop)
+}
+
+/// The bytes of a range are these.
+async fn reads(peer: &Peer, number: u32, offset: u64, wanted: &[u8]) -> Outcome {
+    let request = ReadReq { object: object(number), offset, length: wanted.len() as u32, ..ReadReq::default() };
+    let reply = peer.call(peer.request(Opcode::ObjRead, &request)).await?;
+    peer.is(Opcode::ObjRead, &reply, Ok(()))?;
+    match reply.bulk.iter().zip(wanted).position(|(got, wanted)| got != wanted) {
+        None if reply.bulk.len() == wanted.len() => Ok(()),
+        None => Err(peer.wrong(format!("reads {} bytes of object {number}, not {}", reply.bulk.len(), wanted.len()))),
+        Some(at) => {
+            Err(peer.wrong(format!("reads another byte {} of object {number} than was written", offset + at as u64)))
+        }
+    }
+}
+
+async fn state(peer: &Peer, number: u32) -> Result<Lvb, String> {
+    let rep: ObjectStateRep = peer.done(Opcode::ObjGetattr, &ObjGetattrReq { object: object(number) }).await?;
+    Ok(rep.lvb.unwrap_or_default())
+}
+
+/// A lock on the whole object, when it is granted. Gives its handle.
+async fn locked(peer: &Peer, number: u32, mode: LockMode) -> Result<u64, String> {
+    let object = object(number);
+    let request = EnqueueReq {
+        resource: Resource::object(object.fid, object.stripe),
+        mode: mode as i32,
+        cookie: peer.session(|session| session.xid),
+        policy: Some(Policy::Extent(Extent::ALL)),
+        ..EnqueueReq::default()
+    };
+    let rep: EnqueueRep = peer.done(Opcode::LdlmEnqueue, &request).await?;
+    rep.grant.map(|grant| grant.handle).ok_or_else(|| peer.wrong("is granted nothing".to_owned()))
+}
+
+/// A request of somebody that has an answer only after the holder has given its lock back.
+async fn waits_for(holder: &Peer, lock: u64, other: &Peer, xid: Xid) -> Result<Frame, String> {
+    let called: BlCallback = holder.noticed(Opcode::LdlmBlCallback, SOON).await?;
+    if called.handle != lock {
+        return Err(holder.wrong(format!("is asked for lock {:x}, and has {lock:x}", called.handle)));
+    }
+    other.unanswered(xid, SOON).await?;
+    holder.done::<Empty>(Opcode::LdlmCancel, &CancelReq { handles: vec![lock], waiting_cookies: Vec::new() }).await?;
+    other.answer(xid).await
+}
+
+fn destroy(numbers: &[u32]) -> DestroyReq {
+    DestroyReq { objects: numbers.iter().map(|number| object(*number)).collect(), strays: None }
+}
+
+async fn destroys(peer: &Peer, numbers: &[u32]) -> Outcome {
+    peer.done::<DestroyRep>(Opcode::ObjDestroy, &destroy(numbers)).await.map(drop)
+}
+
+fn punch(number: u32, kind: PunchKind, start: u64, length: u64) -> PunchReq {
+    PunchReq { object: object(number), kind: kind as i32, start, length, lvb: times(20, 20), ..PunchReq::default() }
+}
+
+async fn late_times(hand: Hand) -> Outcome {
+    let peer = client(&hand).await?;
+    let some = pattern(1, 1_000);
+    let set =
+        |ctime, mtime| ObjSetattrReq { object: object(1), lvb: times(ctime, mtime), uid: u32::MAX, gid: u32::MAX };
+    let expect = async |ctime_ns, mtime_ns| {
+        let now = state(&peer, 1).await?;
+        match (now.ctime_ns, now.mtime_ns) == (ctime_ns, mtime_ns) {
+            true => Ok(()),
+            false => Err(peer.wrong(format!("expects times {ctime_ns} and {mtime_ns}, and sees {now:?}"))),
+        }
+    };
+    wrote(&peer, &WriteReq { lvb: times(20, 20), ..plain(1, 0) }, &some).await?;
+    wrote(&peer, &WriteReq { lvb: times(10, 99), ..plain(1, 0) }, &some).await?;
+    expect(20, 20).await?;
+    peer.done::<ObjectStateRep>(Opcode::ObjSetattr, &set(30, 5)).await?;
+    expect(30, 5).await?;
+    peer.done::<ObjectStateRep>(Opcode::ObjSetattr, &set(25, 7)).await?;
+    expect(30, 5).await?;
+    // What was cut to nothing has no space.
+    wrote(&peer, &plain(1, 0), &pattern(2, 100_000)).await?;
+    peer.done::<ObjectStateRep>(Opcode::ObjPunch, &punch(1, PunchKind::Truncate, 0, 0)).await?;
+    let empty = state(&peer, 1).await?;
+    if (empty.size, empty.blocks) != (0, 0) {
+        return Err(peer.wrong(format!("has cut an object to nothing, and there is {empty:?}")));
+    }
+    destroys(&metadata_target(&hand).await?, &[1]).await
+}
+
+async fn without_locks(hand: Hand) -> Outcome {
+    let (holder, other) = (client(&hand).await?, client(&hand).await?);
+    let (first, second) = (pattern(1, 5_000), pattern(2, 5_000));
+    let lock = locked(&holder, 1, LockMode::Pw).await?;
+    wrote(&holder, &WriteReq { lock, ..plain(1, 0) }, &first).await?;
+    let xid = other.send(write(&other, &plain(1, 5_000), &second));
+    other.is(Opcode::ObjWrite, &waits_for(&holder, lock, &other, xid).await?, Ok(()))?;
+    // The lock has gone back: nothing may be written under it any more.
+    let late = holder.call(write(&holder, &WriteReq { lock, ..plain(1, 0) }, &second)).await?;
+    holder.is(Opcode::ObjWrite, &late, Err(Errno::ESTALE))?;
+    reads(&other, 1, 0, &[&first[..], &second[..]].concat()).await?;
+
+    let lock = locked(&holder, 1, LockMode::Pw).await?;
+    let request = ReadReq { object: object(1), length: 100, ..ReadReq::default() };
+    let xid = other.send(other.request(Opcode::ObjRead, &request));
+    other.is(Opcode::ObjRead, &waits_for(&holder, lock, &other, xid).await?, Ok(()))?;
+
+    let lock = locked(&holder, 1, LockMode::Pw).await?;
+    let server = metadata_target(&hand).await?;
+    let xid = server.send(server.request(Opcode::ObjDestroy, &destroy(&[1])));
+    server.is(Opcode::ObjDestroy, &waits_for(&holder, lock, &server, xid).await?, Ok(()))
+}
+
+async fn destroyed(hand: Hand) -> Outcome {
+    let (peer, server) = (client(&hand).await?, metadata_target(&hand).await?);
+    let some = pattern(1, 5_000);
+    for number in 1..=4 {
+        wrote(&peer, &plain(number, 0), &some).await?;
+    }
+    destroys(&server, &[1]).await?;
+    let late = peer.call(write(&peer, &plain(1, 0), &some)).await?;
+    peer.is(Opcode::ObjWrite, &late, Err(Errno::ESTALE))?;
+    let strays = StrayObjects { seq: SEQUENCE, first: 2, last: 3, keep: vec![3] };
+    server.done::<DestroyRep>(Opcode::ObjDestroy, &DestroyReq { objects: Vec::new(), strays: Some(strays) }).await?;
+    if state(&peer, 2).await? != Lvb::default() {
+        return Err(server.wrong("has left a stray".to_owned()));
+    }
+    reads(&peer, 3, 0, &some).await?;
+    sync(&peer).await?;
+
+    hand.withhold(OST).await;
+    let xid = server.send(server.request(Opcode::ObjDestroy, &destroy(&[4])));
+    server.unanswered(xid, SOON).await?;
+    hand.crash(OST).await;
+    peer.back().await?;
+    reads(&peer, 4, 0, &some).await?;
+    destroys(&metadata_target(&hand).await?, &[3, 4]).await
+}
+
+/// A page that is written behind a gap.
+const FAR: u64 = 64 * KIB;
+
+async fn bytes_behind(hand: Hand) -> Outcome {
+    let (peer, other) = (client(&hand).await?, client(&hand).await?);
+    let (some, page) = (pattern(1, 4_096), pattern(2, 4_096));
+    let gap = vec![0; (FAR - 4 * KIB) as usize];
+    for number in 1..=3 {
+        wrote(&peer, &plain(number, 0), &some).await?;
+    }
+    sync(&peer).await?;
+    // A crash takes the records of these back, and leaves their bytes.
+    hand.withhold(OST).await;
+    for number in [1, 2] {
+        wrote(&peer, &plain(number, 8 * KIB), &page).await?;
+    }
+    hand.crash(OST).await;
+    peer.back().await?;
+    other.back().await?;
+    wrote(&peer, &plain(1, FAR), &page).await?;
+    reads(&peer, 1, 4 * KIB, &gap).await?;
+    // The same, and the first write after it fails.
+    hand.command(Command::FailWrite(OST)).await;
+    let failed = peer.call(write(&peer, &plain(2, FAR), &page)).await?;
+    peer.is(Opcode::ObjWrite, &failed, Err(Errno::EIO))?;
+    wrote(&peer, &plain(2, FAR), &page).await?;
+    reads(&peer, 2, 4 * KIB, &gap).await?;
+    // A client goes while its bytes are on their way into the data file.
+    for round in 0..ROUNDS {
+        let number = 10 + round;
+        wrote(&peer, &plain(number, 0), &some).await?;
+        goes_while_writing(&hand, &plain(number, 8 * KIB), &page, round).await?;
+        if state(&peer, number).await?.size > 8 * KIB {
+            // It was faster.
+            continue;
+        }
+        wrote(&peer, &plain(number, FAR), &page).await?;
+        reads(&peer, number, 4 * KIB, &gap).await?;
+    }
+    other.leave().await?;
+    let all: Vec<u32> = (1..=3).chain(10..10 + ROUNDS).collect();
+    destroys(&metadata_target(&hand).await?, &all).await
+}
+
+/// So often a client goes while it writes, each time a little later.
+const ROUNDS: u32 = 12;
+
+/// A client writes, and says good-bye before it has an answer.
+async fn goes_while_writing(hand: &Hand, request: &WriteReq, bytes: &Bytes, round: u32) -> Outcome {
+    let gone = client(hand).await?;
+    gone.send(write(&gone, request, bytes));
+    hand.wait(Duration::from_micros(u64::from(round) * 8)).await;
+    gone.leave().await
+}
+
+async fn first_writes(hand: Hand) -> Outcome {
+    let some = pattern(1, 4_096);
+    for round in 0..ROUNDS {
+        goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
+    }
+    let all: Vec<u32> = (10..10 + ROUNDS).collect();
+    destroys(&metadata_target(&hand).await?, &all).await
+}
+
+async fn files_left(hand: Hand) -> Outcome {
+    let (peer, server) = (client(&hand).await?, metadata_target(&hand).await?);
+    let some = pattern(1, 4_096);
+    wrote(&peer, &plain(1, 0), &some).await?;
+    // The first write of an object is under way when its client goes. The disk does not let its file go, and then the target restarts.
+    hand.command(Command::KeepFiles(OST)).await;
+    for round in 0..ROUNDS {
+        goes_while_writing(&hand, &plain(10 + round, 0), &some, round).await?;
+    }
+    wrote(&peer, &plain(2, 0), &some).await?;
+    sync(&peer).await?;
+    hand.crash(OST).await;
+    peer.back().await?;
+    // An object is destroyed for good, and its file is not removed yet.
+    server.connected(|_, request| request.lightweight = true).await?;
+    hand.command(Command::KeepFiles(OST)).await;
+    destroys(&server, &[1]).await?;
+    hand.wait(Duration::from_millis(1)).await;
+    hand.crash(OST).await;
+    peer.back().await?;
+    let all: Vec<u32> = [2].into_iter().chain(10..10 + ROUNDS).collect();
+    destroys(&metadata_target(&hand).await?, &all).await?;
+    peer.leave().await
+}
+
+/// The target's own figures.
+async fn figures(peer: &Peer) -> Result<StatfsRep, String> {
+    peer.done(Opcode::ObjStatfs, &StatfsReq::default()).await
+}
+
+/// Requests at once.
+const MANY: u64 = 200;
+
+async fn promised_space(hand: Hand) -> Outcome {
+    let (holder, other) = (client(&hand).await?, client(&hand).await?);
+    hand.room(OST, Some(96 * MIB)).await;
+    // Who asks again and again is promised what is open, and no more.
+    let mut held = 0;
+    for _ in 0..40 {
+        let rep: StatfsRep = holder.done(Opcode::ObjStatfs, &StatfsReq { want_grant: 64 * MIB }).await?;
+        held = rep.grant;
+        if rep.available + rep.grant > rep.free {
+            return Err(
+                holder.wrong(format!("holds {held}, and of {} free bytes {} are open", rep.free, rep.available))
+            );
+        }
+    }
+    let all: StatfsRep = other.done(Opcode::ObjStatfs, &StatfsReq { want_grant: 64 * MIB }).await?;
+    let mut others = all.grant;
+    for _ in 0..40 {
+        others = other.done::<StatfsRep>(Opcode::ObjStatfs, &StatfsReq { want_grant: 64 * MIB }).await?.grant;
+    }
+    if held + others > all.free {
+        return Err(other.wrong(format!("is promised {others}, and somebody else {held}, and {} are free", all.free)));
+    }
+    // It writes beyond its grant until nothing is open, many at once; before the disk is asked again.
+    let piece = 256 * KIB;
+    let bytes = pattern(1, piece as usize);
+    // Together more than what the clients of the story hold and do not use.
+    let small = 128 * KIB;
+    let few = bytes.slice(..small as usize);
+    let mut written = 0;
+    loop {
+        let ask = |at| other.send(write(&other, &plain(1, written + at * small), &few));
+        let many: Vec<Xid> = (0..MANY).map(ask).collect();
+        let mut refused = 0;
+        for xid in many {
+            let reply = other.answer(xid).await?;
+            if reply.header.status != 0 {
+                other.is(Opcode::ObjWrite, &reply, Err(Errno::ENOSPC))?;
+                refused += 1;
+            }
+        }
+        if refused == MANY {
+            break;
+        }
+        written += MANY * small;
+    }
+    // Nor may it have space laid by.
+    let much = punch(2, PunchKind::Allocate, 0, 4 * MIB);
+    other.refused(Opcode::ObjPunch, &much, Errno::ENOSPC).await?;
+    // Both have what they were promised.
+    for (number, peer, mut held) in [(3, &holder, held), (2, &other, others)] {
+        let mut at = 0;
+        while held >= piece {
+            let paid = WriteReq { grant_used: piece, ..plain(number, at) };
+            held = wrote(peer, &paid, &bytes).await?.grant;
+            at += piece;
+            if at > 96 * MIB {
+                return Err(peer.wrong("pays for more than there is".to_owned()));
+            }
+        }
+    }
+    hand.room(OST, None).await;
+    destroys(&metadata_target(&hand).await?, &[1, 2, 3]).await
+}
+
+async fn grants(hand: Hand) -> Outcome {
+    let peer = hand.peer(OST);
+    let first = peer.connected(|_, _| ()).await?.grant;
+    let megabyte = pattern(1, MIB as usize);
+    let raised = wrote(&peer, &WriteReq { want_grant: 32 * MIB, ..plain(1, 0) }, &megabyte).await?.grant;
+    if raised != 32 * MIB {
+        return Err(peer.wrong(format!("was granted {first}, would like to hold 32 MiB of plenty, and holds {raised}")));
+    }
+    // Its connection is lost, and it says what it had.
+    peer.hang_up();
+    let again = peer
+        .connected(|header, request| {
+            header.flags = proto::frame::flags::CONNECT_RECONNECT;
+            request.grant = raised;
+        })
+        .await?;
+    if again.grant != raised {
+        return Err(peer.wrong(format!("had {raised}, claims it again, and has {} now", again.grant)));
+    }
+    // Nothing is open any more: what it pays is gone.
+    let room = figures(&peer).await?;
+    hand.room(OST, Some(room.total - room.free + raised)).await;
+    let paid = wrote(&peer, &WriteReq { grant_used: MIB, ..plain(1, MIB) }, &megabyte).await?.grant;
+    if paid + MIB != raised {
+        return Err(peer.wrong(format!("had {raised}, has paid 1 MiB of it, and holds {paid}")));
+    }
+    hand.room(OST, None).await;
+    destroys(&metadata_target(&hand).await?, &[1]).await
+}
+
+/// Clients write until the disks are full. What was taken from a program was promised room.
+async fn full_disks(hand: Hand, restarts: bool) -> Outcome {
+    let targets = [OST, OST + 1];
+    for target in targets {
+        // More than both clients have been promised so far.
+        hand.room(target, Some(24 * MIB)).await;
+    }
+    let piece = 256 * KIB;
+    let said = |what: &str| {
+        let what = what.to_owned();
+        move |fail: Fail| format!("{what}: {fail:?}")
+    };
+    let mut files = Vec::new();
+    for client in 0..2 {
+        // Not in the story's directory, whose times the model knows.
+        let path = super::stories::path(&format!("full{client}"));
+        let how = OpenHow { flags: 0o302, mode: 0o644, blind: false };
+        let fd = hand.kernels[client].open(&root(), &path, how).await.map_err(said("open"))?;
+        files.push((client, path, fd, 0_u64, false));
+    }
+    while !files.iter().all(|(.., full)| *full) {
+        for (client, _, fd, written, full) in files.iter_mut().filter(|(.., full)| !full) {
+            let data = pattern(*client as u64 * 1_000 + *written / piece, piece as usize);
+            match hand.kernels[*client].write(&root(), fd, *written, &data).await {
+                Ok(count) => *written += u64::from(count),
+                Err(Fail::Errno(Errno::ENOSPC)) => *full = true,
+                Err(fail) => return Err(format!("a write: {fail:?}")),
+            }
+            if *written > 64 * MIB {
+                return Err(format!("{written} bytes are taken, and there is no room for them"));
+            }
+            if restarts && *written == 3 * MIB {
+                hand.crash(targets[*client]).await;
+            }
+        }
+    }
+    for (client, _, fd, written, _) in &files {
+        let synced = hand.kernels[*client].sync(&root(), fd, false).await;
+        synced.map_err(said(&format!(
+            "client {client} was told of {written} bytes that they are written, and a sync fails"
+        )))?;
+    }
+    for (client, path, fd, written, _) in &files {
+        let other = &hand.kernels[1 - client];
+        let how = OpenHow { flags: 0, mode: 0, blind: false };
+        let seen = other.open(&root(), path, how).await.map_err(said("open"))?;
+        for at in (0..*written).step_by(piece as usize) {
+            let length = piece.min(written - at);
+            let found = other.read(&root(), &seen, at, length as u32).await.map_err(said("read"))?;
+            if found[..] != pattern(*client as u64 * 1_000 + at / piece, piece as usize)[..length as usize] {
+                return Err(format!("client {client} wrote {written} bytes, and others are there at {at}"));
+            }
+        }
+        other.close(&root(), &seen, 0).await.map_err(said("close"))?;
+        hand.kernels[*client].close(&root(), fd, 0).await.map_err(said("close"))?;
+        other.remove(&root(), path, false, false).await.map_err(said("unlink"))?;
+    }
+    for target in targets {
+        hand.room(target, None).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! Stories of peers that keep no rule of sessions: who takes another's for its own, comes late, changes what it may only read, or uses a
+//! slot again before it has an answer.
+
+use core::time::Duration;
+
+use client::api::SetStat;
+use proto::frame::flags;
+use proto::msg::{
+    BlCallback, CancelReq, Empty, EnqueueRep, EnqueueReq, LockMode, Policy, Reint, ReintReq, Resource, SetattrOp,
+    UnlinkOp, bits, valid,
+};
+use proto::{Bytes, Errno, Fid, Frame, Header, Opcode, Tag, Xid};
+use stdx::faults::sites;
+
+use super::Act::{Barrier, Begin, Crash, Do, Join, Pause, Raw, Said, Wait};
+use super::places::{chmod, unlink};
+use super::raw::{Hand, Outcome, Peer};
+use super::stories::{mkdir, mknod, path, stat};
+use super::{Act, MDT, Story};
+use crate::model::Op;
+use crate::sched::Command;
+use crate::world::net::Node;
+use crate::world::session::superuser;
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    story(
+        "session-of-another",
+        "nobody gets the session of a client by its name alone, or uses it over a connection of his own",
+        || {
+            let mut acts = settled();
+            acts.extend([Raw(|hand| Box::pin(another(hand))), stat(1, "d/f")]);
+            acts
+        },
+    ),
+    story("read-only-session", "who has mounted read-only changes nothing", || {
+        let mut acts = settled();
+        acts.extend([Raw(|hand| Box::pin(only_reads(hand))), stat(1, "d/f"), stat(1, "f")]);
+        acts
+    }),
+    story("late-replay", "a replay that comes after a later one is refused", || {
+        let mut acts = settled();
+        acts.extend([
+            Raw(|hand| Box::pin(comes(hand))),
+            Barrier(MDT),
+            Raw(|hand| Box::pin(too_late(hand))),
+            Wait(60_000_000),
+            Do(1, chmod("d", 0o700)),
+            Do(0, chmod("f", 0o600)),
+            Do(0, chmod("g", 0o600)),
+        ]);
+        acts
+    }),
+    story("slot-again", "a request that ends after a later one of its slot takes nothing away from that", || {
+        let mut acts = settled();
+        acts.extend([
+            Raw(|hand| Box::pin(slot_again(hand))),
+            Do(0, chmod("f", 0o600)),
+            Do(0, chmod("g", 0o600)),
+            Pause(Node::Client(0), 3_000_000),
+            Raw(|hand| Box::pin(slot_fails(hand))),
+            mknod(0, "d/none"),
+            Raw(|hand| Box::pin(failed_again(hand))),
+            Do(0, chmod("f", 0o600)),
+        ]);
+        acts
+    }),
+    story("server-among-clients", "who keeps nothing for replay is answered when what it asked for is durable", || {
+        let mut acts = settled();
+        acts.extend([
+            Barrier(MDT),
+            Raw(|hand| Box::pin(keeps_nothing(hand))),
+            Crash(MDT),
+            Wait(20_000_000),
+            Do(0, chmod("f", 0o600)),
+        ]);
+        acts
+    }),
+    story("works-under-lock", "who works on under a lock that is asked for keeps it until the work is done", || {
+        let mut acts = settled();
+        acts.extend([
+            Raw(|hand| Box::pin(takes_lock(hand))),
+            Begin(0, Op::Mkdir { path: path("d/e"), mode: 0o755 }),
+            Raw(|hand| Box::pin(works_under_lock(hand))),
+            Join,
+            Said(Node::Server(MDT), "evicts", 0),
+        ]);
+        acts
+    }),
+    story("own-slots", "a change waits for what the same client did in another slot and may not know of", || {
+        let mut acts = vec![mkdir(1, "d"), mkdir(1, "d/e"), mknod(1, "d/e/y"), mknod(1, "h")];
+        acts.push(Do(1, Op::Link { from: path("h"), to: path("d/e/x") }));
+        acts.extend([
+            Raw(|hand| Box::pin(comes(hand))),
+            Do(1, Op::Syncfs),
+            Wait(50_000),
+            Barrier(MDT),
+            Do(1, chmod("h", 0o600)),
+            Raw(|hand| Box::pin(own_slots(hand))),
+            Crash(MDT),
+            Wait(60_000_000),
+            stat(1, "d/e/x"),
+            Do(0, unlink("d/e/y")),
+        ]);
+        acts
+    }),
+];
+
+const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
+    Story { name, what, acts, strikes: &[] }
+}
+
+/// Files that both clients have looked at, all of it on disk.
+fn settled() -> Vec<Act> {
+    let mut acts = vec![mkdir(0, "d"), mknod(0, "d/f"), mknod(0, "f"), mknod(0, "g")];
+    acts.extend([Do(0, Op::Syncfs), Do(1, Op::Syncfs), Wait(50_000), stat(0, "f"), stat(0, "g")]);
+    acts
+}
+
+fn remove(parent: Fid, name: &'static str, rmdir: bool) -> ReintReq {
+    let op = UnlinkOp { parent, name: Bytes::from_static(name.as_bytes()), rmdir, told: None };
+    ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(Reint::Unlink(op)) }
+}
+
+fn change_mode(fid: Fid) -> ReintReq {
+    let op = SetattrOp { fid, valid: valid::MODE, mode: 0o600, ..SetattrOp::default() };
+    ReintReq { cred: Some(superuser()), now_ns: 1, want: None, op: Some(Reint::Setattr(op)) }
+}
+
+/// The next request of a session in this slot, which says that so many slots, and this one, are busy.
+fn in_slot(peer: &Peer, tag: u16, body: &ReintReq, busy: u64) -> Frame {
+    let mut frame = peer.request(Opcode::MdsReint, body);
+    frame.header.tag = Tag(tag);
+    frame.header.pre_versions = [busy | 1 << (tag - 1), 0, 0, 0];
+    frame
+}
+
+async fn client(hand: &Hand) -> Result<Peer, String> {
+    let peer = hand.peer(MDT);
+    peer.connected(|_, _| {}).await?;
+    peer.done::<Empty>(Opcode::Ping, &Empty {}).await?;
+    Ok(peer)
+}
+
+/// Longer than a request takes that waits for nobody.
+const A_WHILE: Duration = Duration::from_millis(500);
+
+async fn another(hand: Hand) -> Outcome {
+    let dir = hand.fid(1, "d").await?;
+    let owner = client(&hand).await?;
+    let (uuid, conn_cnt, export) = owner.session(|session| (session.uuid, session.conn_cnt, session.export));
+    // It knows the name alone.
+    let thief = hand.peer(MDT);
+    thief.session(|session| (session.uuid, session.conn_cnt) = (uuid, conn_cnt + 7));
+    thief.kept_out(|_, _| {}, Errno::EALREADY).await?;
+    owner.done::<Empty>(Opcode::Ping, &Empty {}).await?;
+    // Its own connect, which took longer than a later one.
+    let late = |header: &mut Header, _: &mut _| (header.export, header.conn_cnt) = (export, conn_cnt);
+    thief.kept_out(late, Errno::EALREADY).await?;
+    owner.done::<Empty>(Opcode::Ping, &Empty {}).await?;
+    // It knows the handle, and has another connection.
+    for conn_cnt in [conn_cnt, conn_cnt + 1] {
+        let mut frame = in_slot(&thief, 1, &remove(dir, "f", false), 0);
+        (frame.header.export, frame.header.conn_cnt) = (export, conn_cnt);
+        let xid = thief.send(frame);
+        thief.unanswered(xid, A_WHILE).await?;
+    }
+    // What the owner sent over an older connection.
+    let mut frame = in_slot(&owner, 1, &remove(dir, "f", false), 0);
+    frame.header.conn_cnt = conn_cnt - 1;
+    let xid = owner.send(frame);
+    owner.unanswered(xid, A_WHILE).await?;
+    owner.done::<Empty>(Opcode::Ping, &Empty {}).await.map(|_| ())
+}
+
+async fn only_reads(hand: Hand) -> Outcome {
+    let (dir, file) = (hand.fid(0, "d").await?, hand.fid(0, "f").await?);
+    let peer = hand.peer(MDT);
+    peer.connected(|_, request| request.read_only = true).await?;
+    for body in [remove(dir, "f", false), change_mode(file)] {
+        let reply = peer.call(in_slot(&peer, 1, &body, 0)).await?;
+        peer.is(Opcode::MdsReint, &reply, Err(Errno::EROFS))?;
+    }
+    Ok(())
+}
+
+async fn keeps_nothing(hand: Hand) -> Outcome {
+    let file = hand.fid(0, "f").await?;
+    let peer = hand.peer(MDT);
+    peer.connected(|_, request| request.lightweight = true).await?;
+    let xid = peer.send(in_slot(&peer, 1, &change_mode(file), 0));
+    peer.unanswered(xid, A_WHILE).await?;
+    peer.hang_up();
+    Ok(())
+}
+
+/// A lock on a directory in which nobody else changes anything meanwhile.
+async fn takes_lock(hand: Hand) -> Outcome {
+    let dir = hand.fid(1, "d").await?;
+    let peer = client(&hand).await?;
+    let lock = EnqueueReq {
+        resource: Resource::inode(dir),
+        mode: LockMode::Ex as i32,
+        cookie: 1,
+        policy: Some(Policy::Bits(bits::UPDATE)),
+        ..EnqueueReq::default()
+    };
+    let granted: EnqueueRep = peer.done(Opcode::LdlmEnqueue, &lock).await?;
+    granted.grant.map(|_| ()).ok_or_else(|| peer.wrong("gets no lock".to_owned()))
+}
+
+/// Changes, each long after the one before, for longer than a lock is waited for. Then the lock goes back.
+async fn works_under_lock(hand: Hand) -> Outcome {
+    let peer = hand.known(0);
+    let called: BlCallback = peer.noticed(Opcode::LdlmBlCallback, A_WHILE).await?;
+    for _ in 0..6 {
+        hand.wait(Duration::from_secs(9)).await;
+        let reply = peer.call(in_slot(&peer, 1, &remove(Fid::ROOT, "none", false), 0)).await?;
+        peer.is(Opcode::MdsReint, &reply, Err(Errno::ENOENT))?;
+    }
+    let back = CancelReq { handles: vec![called.handle], ..CancelReq::default() };
+    peer.done::<Empty>(Opcode::LdlmCancel, &back).await.map(|_| ())
+}
+
+/// A client whose record is on disk.
+async fn comes(hand: Hand) -> Outcome {
+    client(&hand).await.map(|_| ())
+}
+
+/// A change that is kept for replay.
+async fn kept(hand: &Hand, peer: &Peer, file: &str) -> Result<Frame, String> {
+    let mut frame = in_slot(peer, 1, &change_mode(hand.fid(0, file).await?), 0);
+    let reply = peer.call(frame.clone()).await?;
+    peer.is(Opcode::MdsReint, &reply, Ok(()))?;
+    frame.header.flags = flags::REPLAY;
+    (frame.header.transno, frame.header.pre_versions) = (reply.header.transno, reply.header.pre_versions);
+    Ok(frame)
+}
+
+/// It changes something before and after client 1, and brings the first change when that of client 1 is done again. Client 1 lets the others
+/// wait meanwhile.
+async fn too_late(hand: Hand) -> Outcome {
+    let peer = hand.known(0);
+    let first = kept(&hand, &peer, "f").await?;
+    let cred = crate::program::root();
+    let dir: Vec<Bytes> = hand.base.iter().cloned().chain(path("d")).collect();
+    let set = SetStat { mode: Some(0o700), ..SetStat::default() };
+    hand.kernels[1].setattr(&cred, &dir, &set).await.map_err(|fail| format!("d: {fail:?}"))?;
+    let last = kept(&hand, &peer, "g").await?;
+    hand.command(Command::Site(Node::Client(1), u32::from(sites::PTLRPC_REPLAY_PAUSE.0), 5)).await;
+    peer.hang_up();
+    hand.crash(MDT).await;
+    peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+    let of_now = |mut frame: Frame| {
+        (frame.header.export, frame.header.conn_cnt) = peer.session(|session| (session.export, session.conn_cnt));
+        frame
+    };
+    peer.send(of_now(last));
+    hand.wait(Duration::from_secs(7)).await;
+    let reply = peer.call(of_now(first)).await?;
+    peer.is(Opcode::MdsReint, &reply, Err(Errno::EOVERFLOW))?;
+    peer.hang_up();
+    hand.command(Command::Site(Node::Client(1), 0, 0)).await;
+    Ok(())
+}
+
+/// A change of "f", which client 0 has looked at, waits while client 0 stands still. A later request of its slot does not; gives that and
+/// its answer when both are answered.
+async fn overtaken(hand: &Hand, peer: &Peer, later: &ReintReq) -> Result<(Frame, Frame), String> {
+    let file = hand.fid(1, "f").await?;
+    let first = peer.send(in_slot(peer, 1, &change_mode(file), 0));
+    hand.wait(A_WHILE).await;
+    let later = in_slot(peer, 1, later, 0);
+    let answer = peer.call(later.clone()).await?;
+    let reply = peer.answer(first).await?;
+    peer.is(Opcode::MdsReint, &reply, Ok(()))?;
+    Ok((later, answer))
+}
+
+/// Sends a request again: its answer is the first one.
+async fn again(peer: &Peer, mut frame: Frame, first: (u64, i32)) -> Outcome {
+    frame.header.flags = flags::RESENT;
+    let reply = peer.call(frame).await?;
+    let second = (reply.header.transno.0, reply.header.status);
+    if second == first { Ok(()) } else { Err(peer.wrong(format!("is answered {second:?}, and was {first:?} before"))) }
+}
+
+async fn slot_again(hand: Hand) -> Outcome {
+    let peer = client(&hand).await?;
+    let file = hand.fid(1, "g").await?;
+    // Nobody stands in its way.
+    hand.wait(Duration::from_secs(4)).await;
+    let reply = peer.call(in_slot(&peer, 1, &change_mode(file), 0)).await?;
+    peer.is(Opcode::MdsReint, &reply, Ok(()))?;
+    hand.command(Command::Pause(Node::Client(0), Duration::from_secs(3))).await;
+    let (later, answer) = overtaken(&hand, &peer, &change_mode(file)).await?;
+    peer.is(Opcode::MdsReint, &answer, Ok(()))?;
+    again(&peer, later, (answer.header.transno.0, 0)).await
+}
+
+async fn slot_fails(hand: Hand) -> Outcome {
+    let peer = hand.known(0);
+    let dir = hand.fid(1, "d").await?;
+    let (_, answer) = overtaken(&hand, &peer, &remove(dir, "none", false)).await?;
+    peer.is(Opcode::MdsReint, &answer, Err(Errno::ENOENT))
+}
+
+/// What failed has failed, although it would work by now.
+async fn failed_again(hand: Hand) -> Outcome {
+    let peer = hand.known(0);
+    let dir = hand.fid(1, "d").await?;
+    let xid = Xid(peer.session(|session| session.xid));
+    let mut frame = in_slot(&peer, 1, &remove(dir, "none", false), 0);
+    frame.header.xid = xid;
+    again(&peer, frame, (0, -Errno::ENOENT.raw())).await
+}
+
+/// The first removal hangs on what client 1 has changed, and waits. The second does not; the third hangs on both.
+async fn own_slots(hand: Hand) -> Outcome {
+    let (dir, above) = (hand.fid(1, "d/e").await?, hand.fid(1, "d").await?);
+    let peer = hand.known(0);
+    let first = peer.send(in_slot(&peer, 2, &remove(dir, "x", false), 1));
+    peer.unanswered(first, A_WHILE).await?;
+    let reply = peer.call(in_slot(&peer, 1, &remove(dir, "y", false), 2)).await?;
+    peer.is(Opcode::MdsReint, &reply, Ok(()))?;
+    let third = peer.send(in_slot(&peer, 1, &remove(above, "e", true), 2));
+    peer.unanswered(third, A_WHILE).await?;
+    peer.unanswered(first, A_WHILE).await?;
+    peer.hang_up();
+    Ok(())
+}

@@ -1,0 +1,426 @@
+//! Stories of peers that ask a metadata target for what our clients ask otherwise, or not at all: what it answers, refuses and calls back.
+
+use core::time::Duration;
+
+use proto::frame::flags;
+use proto::msg::{
+    Attr, BatchRep, BatchReq, CreateOp, Cred, Empty, GetattrReq, LookupReq, Lvb, ObjGetattrReq, ObjSyncReq, ObjectId,
+    ObjectRep, ObjectStateRep, OpenOp, ReaddirRep, ReaddirReq, Reint, ReintReq, SeekRep, SeekReq, SeqAllocRep,
+    SeqAllocReq, SetattrOp, UnlinkOp, WantLocks, WriteReq, valid,
+};
+use proto::{Bytes, Errno, Fid, Frame, Opcode, Tag};
+
+use super::raw::{Hand, Outcome, Peer};
+use super::{Act, MDT, Story};
+use crate::kernel::{Kernel, OpenHow};
+use crate::model::{S_IFDIR, S_IFREG};
+use crate::program::{name, root};
+use crate::sched::{Command, Fail};
+use crate::world::session::superuser;
+
+/// All of them.
+pub const STORIES: &[Story] = &[
+    story(
+        "batch-by-hand",
+        "a batch of which a part fails is answered so, also by a target that has forgotten it",
+        || vec![Act::Raw(|hand| Box::pin(batch(hand)))],
+    ),
+    story("times-by-hand", "whoever tells of times late puts none back, and now is now", || {
+        vec![Act::Raw(|hand| Box::pin(times(hand)))]
+    }),
+    story(
+        "gone-by-hand",
+        "a directory that was removed has nothing in it, and a number of an object is used once",
+        || vec![Act::Raw(|hand| Box::pin(gone(hand)))],
+    ),
+    story("pages-by-hand", "a listing that goes on begins where it ended", || {
+        vec![Act::Raw(|hand| Box::pin(pages(hand)))]
+    }),
+    story(
+        "data-by-hand",
+        "data of small files is taken from nobody behind his back, and from nobody without a lock",
+        || vec![Act::Raw(|hand| Box::pin(data(hand)))],
+    ),
+    story("sync-by-hand", "a sync is answered when what it covers is on disk", || {
+        vec![Act::Raw(|hand| Box::pin(sync(hand)))]
+    }),
+    story("reopen-by-hand", "who says that he had a file open that he may not open has not", || {
+        vec![Act::Raw(|hand| Box::pin(reopen(hand)))]
+    }),
+    story(
+        "name-by-hand",
+        "a program that opened a file by its number keeps it when its last name goes, whoever takes that away",
+        || vec![Act::Raw(|hand| Box::pin(unknown_name(hand)))],
+    ),
+];
+
+const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
+    Story { name, what, acts, strikes: &[] }
+}
+
+/// Everything that was done is on disk after this.
+const SETTLED: Duration = Duration::from_millis(50);
+/// Longer than a request takes that waits for nobody.
+const A_WHILE: Duration = Duration::from_millis(500);
+/// The first moment that a peer's clock shows.
+const THEN: i64 = 1_000_000;
+
+/// A peer with numbers for new objects.
+struct Maker {
+    peer: Peer,
+    next: Fid,
+}
+
+impl Maker {
+    async fn new(hand: &Hand) -> Result<Maker, String> {
+        let peer = hand.peer(MDT);
+        peer.connected(|_, _| {}).await?;
+        let rep: SeqAllocRep = peer.done(Opcode::SeqAlloc, &SeqAllocReq {}).await?;
+        Ok(Maker { peer, next: Fid::new(rep.seq, 1) })
+    }
+
+    fn fid(&mut self) -> Fid {
+        let fid = self.next;
+        self.next.oid += 1;
+        fid
+    }
+
+    /// A change in the peer's only slot.
+    fn changing(&self, body: &impl prost::Message, opcode: Opcode) -> Frame {
+        let mut frame = self.peer.request(opcode, body);
+        frame.header.tag = Tag(1);
+        frame
+    }
+
+    async fn try_change(&self, op: Reint, now_ns: i64) -> Result<Frame, String> {
+        self.peer.call(self.changing(&reint(op, now_ns), Opcode::MdsReint)).await
+    }
+
+    async fn change(&self, op: Reint, now_ns: i64) -> Result<ObjectRep, String> {
+        let reply = self.try_change(op, now_ns).await?;
+        self.peer.is(Opcode::MdsReint, &reply, Ok(()))?;
+        reply.decode().map_err(|error| error.to_string())
+    }
+
+    async fn refused(&self, op: Reint, errno: Errno) -> Outcome {
+        let reply = self.try_change(op, THEN).await?;
+        self.peer.is(Opcode::MdsReint, &reply, Err(errno))
+    }
+
+    async fn make(&mut self, name: &str, mode: u32) -> Result<Fid, String> {
+        let fid = self.fid();
+        self.change(create(fid, Fid::ROOT, name, mode), THEN).await?;
+        Ok(fid)
+    }
+
+    async fn attr(&self, fid: Fid) -> Result<Attr, String> {
+        let rep: ObjectRep = self.peer.done(Opcode::MdsGetattr, &GetattrReq { fid, ..GetattrReq::default() }).await?;
+        rep.attr.ok_or_else(|| "no attributes".to_owned())
+    }
+
+    /// Writes at the beginning of a small file.
+    async fn write(&self, fid: Fid, lock: u64, lvb: Option<Lvb>, bytes: &'static [u8]) -> Result<Frame, String> {
+        let object = ObjectId { fid, stripe: 0 };
+        let mut frame = self.changing(&WriteReq { object, lock, lvb, ..WriteReq::default() }, Opcode::ObjWrite);
+        frame.bulk = Bytes::from_static(bytes);
+        self.peer.call(frame).await
+    }
+
+    /// After a crash of its target: it is back, and has nothing more to say of what was before.
+    async fn recovers(&self) -> Outcome {
+        for done in [flags::REQ_REPLAY_DONE, flags::LOCK_REPLAY_DONE] {
+            let mut frame = self.peer.request(Opcode::Ping, &Empty {});
+            frame.header.flags = done;
+            let reply = self.peer.call(frame).await?;
+            self.peer.is(Opcode::Ping, &reply, Ok(()))?;
+        }
+        Ok(())
+    }
+}
+
+fn reint(op: Reint, now_ns: i64) -> ReintReq {
+    ReintReq { cred: Some(superuser()), now_ns, want: None, op: Some(op) }
+}
+
+fn create(fid: Fid, parent: Fid, at: &str, mode: u32) -> Reint {
+    Reint::Create(CreateOp { parent, name: name(at), fid, mode, ..CreateOp::default() })
+}
+
+fn remove(parent: Fid, at: &str, rmdir: bool) -> Reint {
+    Reint::Unlink(UnlinkOp { parent, name: name(at), rmdir, told: None })
+}
+
+fn set(fid: Fid, valid: u32, op: SetattrOp) -> Reint {
+    Reint::Setattr(SetattrOp { fid, valid, ..op })
+}
+
+fn expect<T: PartialEq + core::fmt::Debug>(what: &str, got: T, wanted: T) -> Outcome {
+    if got == wanted { Ok(()) } else { Err(format!("{what}: {got:?}, expected {wanted:?}")) }
+}
+
+/// What a call through a client gives.
+fn fine<T>(result: Result<T, Fail>, what: &str) -> Result<T, String> {
+    result.map_err(|fail| format!("{what}: {fail:?}"))
+}
+
+/// Bytes at the beginning of a file, as a program of a client sees them.
+async fn seen(kernel: &Kernel, at: &str) -> Result<Bytes, String> {
+    let how = OpenHow { flags: 0, mode: 0, blind: false };
+    let fd = fine(kernel.open(&root(), &[name(at)], how).await, at)?;
+    let data = fine(kernel.read(&root(), &fd, 0, 100).await, at)?;
+    fine(kernel.close(&root(), &fd, 1).await, at)?;
+    Ok(data)
+}
+
+// --- batches ---
+
+async fn batch(hand: Hand) -> Outcome {
+    let mut maker = Maker::new(&hand).await?;
+    let want = |first| {
+        Some(WantLocks {
+            object_cookie: first,
+            entries_cookie: first + 1,
+            data_cookie: first + 2,
+            ..WantLocks::default()
+        })
+    };
+    let (dir, file) = (maker.fid(), maker.fid());
+    // What goes again in the same batch is not locked.
+    let (brief, brief_dir) = (maker.fid(), maker.fid());
+    let all = [
+        (create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), None),
+        (remove(Fid::ROOT, "nothing", false), None),
+        (create(file, dir, "file", S_IFREG | 0o644), None),
+        (create(brief, dir, "brief", S_IFREG | 0o644), want(10)),
+        (create(brief_dir, dir, "also brief", S_IFDIR | 0o755), want(20)),
+        (remove(dir, "brief", false), None),
+        (remove(dir, "also brief", true), None),
+    ];
+    let mut changes = Vec::new();
+    for (op, want) in all {
+        BatchReq::push(&mut changes, &ReintReq { want, ..reint(op, THEN) });
+    }
+    let mut request = maker.changing(&BatchReq { changes: changes.into() }, Opcode::MdsBatch);
+    let reply = maker.peer.call(request.clone()).await?;
+    maker.peer.is(Opcode::MdsBatch, &reply, Ok(()))?;
+    let statuses = |rep: &BatchRep| rep.results.iter().map(|result| result.status).collect::<Vec<i32>>();
+    let rep: BatchRep = reply.decode().map_err(|error| error.to_string())?;
+    expect("the batch", statuses(&rep), vec![0, -Errno::ENOENT.raw(), 0, 0, 0, 0, 0])?;
+    for result in &rep.results[3..] {
+        let locks = [result.object_handle, result.entries_handle, result.data_handle];
+        expect("locks on what is gone", locks, [0; 3])?;
+    }
+    hand.wait(SETTLED).await;
+    maker.peer.hang_up();
+    hand.crash(MDT).await;
+    maker.peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+    maker.recovers().await?;
+    let (export, conn_cnt) = maker.peer.session(|session| (session.export, session.conn_cnt));
+    (request.header.export, request.header.conn_cnt, request.header.flags) = (export, conn_cnt, flags::RESENT);
+    let reply = maker.peer.call(request).await?;
+    maker.peer.is(Opcode::MdsBatch, &reply, Ok(()))?;
+    let rep: BatchRep = reply.decode().map_err(|error| error.to_string())?;
+    expect("the batch, once more", statuses(&rep), vec![0, -Errno::EIO.raw(), 0, 0, 0, 0, 0])
+}
+
+// --- times ---
+
+async fn times(hand: Hand) -> Outcome {
+    let mut maker = Maker::new(&hand).await?;
+    let file = maker.make("times", S_IFREG | 0o644).await?;
+    let late = || SetattrOp { mtime_ns: 5, atime_ns: 5, ..SetattrOp::default() };
+    maker.change(set(file, valid::HOUSEKEEPING | valid::MTIME | valid::ATIME, late()), THEN + 1).await?;
+    let attr = maker.attr(file).await?;
+    expect("times that were told late", (attr.atime_ns, attr.mtime_ns), (THEN, THEN))?;
+    let both = valid::ATIME | valid::ATIME_NOW | valid::MTIME | valid::MTIME_NOW;
+    maker.change(set(file, both, late()), THEN + 2).await?;
+    let attr = maker.attr(file).await?;
+    expect("now", (attr.atime_ns, attr.mtime_ns, attr.ctime_ns), (THEN + 2, THEN + 2, THEN + 2))?;
+    // A time that was set is set no longer when the data changes: an earlier write that comes late puts nothing back.
+    maker.change(set(file, valid::MTIME, late()), THEN + 10).await?;
+    maker.change(set(file, valid::SIZE, SetattrOp { size: 10, ..late() }), THEN + 30).await?;
+    let lvb = Lvb { mtime_ns: THEN + 20, ctime_ns: THEN + 20, ..Lvb::default() };
+    let reply = maker.write(file, 0, Some(lvb), b"x").await?;
+    maker.peer.is(Opcode::ObjWrite, &reply, Ok(()))?;
+    expect("the time of the cut", maker.attr(file).await?.mtime_ns, THEN + 30)?;
+    let op = OpenOp { fid: file, flags: 0o1002, ..OpenOp::default() };
+    maker.change(Reint::Open(op), THEN + 50).await?;
+    let attr = maker.attr(file).await?;
+    expect("an open that cuts", (attr.size, attr.mtime_ns, attr.ctime_ns), (0, THEN + 50, THEN + 50))
+}
+
+// --- what is gone ---
+
+async fn gone(hand: Hand) -> Outcome {
+    let mut maker = Maker::new(&hand).await?;
+    let dir = maker.make("gone", S_IFDIR | 0o755).await?;
+    let file = maker.make("here", S_IFREG | 0o644).await?;
+    let op = OpenOp { fid: dir, flags: 0o200_000, ..OpenOp::default() };
+    maker.change(Reint::Open(op), THEN).await?;
+    maker.change(remove(Fid::ROOT, "gone", true), THEN).await?;
+    let cred = Some(superuser());
+    let above = LookupReq { parent: dir, name: name(".."), want: None, cred: cred.clone() };
+    maker.peer.refused(Opcode::MdsLookup, &above, Errno::ENOENT).await?;
+    let list = ReaddirReq { fid: dir, max_bytes: 4096, cred, ..ReaddirReq::default() };
+    maker.peer.refused(Opcode::MdsReaddir, &list, Errno::ENOENT).await?;
+    let new = maker.fid();
+    maker.refused(create(new, dir, "new", S_IFREG | 0o644), Errno::ENOENT).await?;
+    maker.change(remove(Fid::ROOT, "here", false), THEN).await?;
+    maker.refused(create(file, Fid::ROOT, "again", S_IFREG | 0o644), Errno::EPROTO).await
+}
+
+// --- listings ---
+
+async fn pages(hand: Hand) -> Outcome {
+    const COUNT: usize = 100;
+    let mut maker = Maker::new(&hand).await?;
+    let dir = maker.make("many", S_IFDIR | 0o755).await?;
+    for number in 0..COUNT {
+        let fid = maker.fid();
+        maker.change(create(fid, dir, &format!("{number}"), S_IFREG | 0o644), THEN).await?;
+    }
+    let (mut after, mut all) = (0, Vec::new());
+    loop {
+        let request = ReaddirReq { fid: dir, after, max_bytes: 1024, cred: Some(superuser()), ..ReaddirReq::default() };
+        let rep: ReaddirRep = maker.peer.done(Opcode::MdsReaddir, &request).await?;
+        after = rep.entries.last().map_or(after, |entry| entry.cookie);
+        let end = rep.end;
+        all.extend(rep.entries.into_iter().map(|entry| entry.name));
+        if end || all.len() > 2 * COUNT {
+            break;
+        }
+    }
+    expect("names in all pages", all.len(), COUNT)?;
+    all.sort();
+    all.dedup();
+    expect("different names in all pages", all.len(), COUNT)
+}
+
+// --- data ---
+
+async fn data(hand: Hand) -> Outcome {
+    let mut maker = Maker::new(&hand).await?;
+    let (near, far) = (&hand.kernels[0], &hand.kernels[1]);
+    let file = maker.make("small", S_IFREG | 0o644).await?;
+    let how = OpenHow { flags: 2, mode: 0, blind: false };
+    let fd = fine(near.open(&root(), &[name("small")], how).await, "small")?;
+    fine(near.write(&root(), &fd, 0, &Bytes::from_static(b"the first bytes")).await, "small")?;
+    // The writer is asked for size and times of what it has not written yet.
+    let written = fine(near.fstat(&root(), &fd).await, "small")?;
+    let object = ObjectId { fid: file, stripe: 0 };
+    let rep: ObjectStateRep = maker.peer.done(Opcode::ObjGetattr, &ObjGetattrReq { object }).await?;
+    let lvb = rep.lvb.unwrap_or_default();
+    expect("what the writer knows", (lvb.size, lvb.mtime_ns), (15, written.mtime_ns))?;
+    // A lock that nobody was given.
+    let reply = maker.write(file, 999, None, b"stolen").await?;
+    maker.peer.is(Opcode::ObjWrite, &reply, Err(Errno::ESTALE))?;
+    expect("the file", seen(near, "small").await?, Bytes::from_static(b"the first bytes"))?;
+    // Without one it is taken from others first.
+    let reply = maker.write(file, 0, None, b"THE").await?;
+    maker.peer.is(Opcode::ObjWrite, &reply, Ok(()))?;
+    for kernel in [near, far] {
+        expect("the file", seen(kernel, "small").await?, Bytes::from_static(b"THE first bytes"))?;
+    }
+    fine(near.write(&root(), &fd, 4, &Bytes::from_static(b"FIRST")).await, "small")?;
+    maker.change(set(file, valid::SIZE, SetattrOp { size: 9, ..SetattrOp::default() }), near_future(&hand)).await?;
+    for kernel in [near, far] {
+        expect("the file that was cut", seen(kernel, "small").await?, Bytes::from_static(b"THE FIRST"))?;
+    }
+    maker.change(set(file, valid::SIZE, SetattrOp { size: 12, ..SetattrOp::default() }), near_future(&hand)).await?;
+    for kernel in [near, far] {
+        expect("the file that was stretched", seen(kernel, "small").await?, Bytes::from_static(b"THE FIRST\0\0\0"))?;
+    }
+    // Behind its bytes is a hole.
+    let rep: SeekRep =
+        maker.peer.done(Opcode::ObjSeek, &SeekReq { object, offset: 2, hole: true, ..SeekReq::default() }).await?;
+    expect("the hole of the file that was stretched", rep.offset, 9)?;
+    let op = OpenOp { fid: file, flags: 0o1002, ..OpenOp::default() };
+    maker.change(Reint::Open(op), near_future(&hand)).await?;
+    for kernel in [near, far] {
+        expect("the file that was emptied", seen(kernel, "small").await?, Bytes::new())?;
+    }
+    // It leaves.
+    fine(near.write(&root(), &fd, 0, &Bytes::from(vec![b'x'; 300_000])).await, "small")?;
+    fine(near.sync(&root(), &fd, false).await, "small")?;
+    let reply = maker.write(file, 0, None, b"late").await?;
+    maker.peer.is(Opcode::ObjWrite, &reply, Err(Errno::ESTALE))?;
+    fine(near.close(&root(), &fd, 1).await, "small")?;
+    expect("the file that has moved", seen(far, "small").await?, Bytes::from(vec![b'x'; 100]))
+}
+
+/// Times of data go by clocks.
+fn near_future(hand: &Hand) -> i64 {
+    hand.sched.wall_ns() + 1_000
+}
+
+async fn sync(hand: Hand) -> Outcome {
+    let mut maker = Maker::new(&hand).await?;
+    maker.make("synced", S_IFREG | 0o644).await?;
+    hand.wait(SETTLED).await;
+    maker.peer.done::<Empty>(Opcode::ObjSync, &ObjSyncReq::default()).await?;
+    hand.command(Command::Barrier(MDT)).await;
+    maker.change(remove(Fid::ROOT, "synced", false), THEN).await?;
+    let xid = maker.peer.send(maker.peer.request(Opcode::ObjSync, &ObjSyncReq::default()));
+    maker.peer.unanswered(xid, A_WHILE).await?;
+    maker.peer.hang_up();
+    hand.crash(MDT).await;
+    maker.peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+    maker.recovers().await
+}
+
+// --- opens ---
+
+async fn reopen(hand: Hand) -> Outcome {
+    let mut maker = Maker::new(&hand).await?;
+    let own = maker.make("own", S_IFREG | 0o600).await?;
+    let near = &hand.kernels[0];
+    let secret = fine(near.mknod(&root(), &[name("secret")], S_IFREG | 0o600, 0, false).await, "secret")?;
+    let secret = Fid::from_ino(secret.ino).ok_or("no FID")?;
+    fine(near.sync_all(&root()).await, "secret")?;
+    let open = |fid, cred: Cred| {
+        let op = OpenOp { fid, flags: 2, opened_fid: Some(fid), old_handle: 77, ..OpenOp::default() };
+        ReintReq { cred: Some(cred), now_ns: THEN, want: None, op: Some(Reint::Open(op)) }
+    };
+    let op = OpenOp { fid: own, flags: 2, ..OpenOp::default() };
+    let first = maker.try_change(Reint::Open(op), THEN).await?;
+    maker.peer.is(Opcode::MdsReint, &first, Ok(()))?;
+    let first_xid = first.header.xid;
+    hand.wait(SETTLED).await;
+    maker.peer.hang_up();
+    hand.crash(MDT).await;
+    maker.peer.connected(|header, _| header.flags = flags::CONNECT_RECONNECT).await?;
+    let mut forged = maker.changing(&open(secret, Cred { uid: 1500, gid: 1500, ..Cred::default() }), Opcode::MdsReint);
+    (forged.header.flags, forged.header.xid, forged.header.transno) = (flags::REPLAY, first_xid, first.header.transno);
+    let reply = maker.peer.call(forged).await?;
+    maker.peer.is(Opcode::MdsReint, &reply, Err(Errno::EACCES))?;
+    maker.recovers().await
+}
+
+/// Client 1 has a file open by its number alone, as by `/proc/self/fd`, when it takes a name away of which it does not know that it is
+/// this file's last.
+async fn unknown_name(hand: Hand) -> Outcome {
+    let (near, far) = (&hand.kernels[0], &hand.kernels[1]);
+    let (dir, old, other) = ([name("dir")], [name("dir"), name("f")], [name("dir"), name("other")]);
+    fine(near.mkdir(&root(), &dir, 0o755, false).await, "dir")?;
+    let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
+    let fd = fine(near.open(&root(), &old, how).await, "f")?;
+    fine(near.write(&root(), &fd, 0, &Bytes::from_static(b"data")).await, "f")?;
+    fine(near.close(&root(), &fd, 1).await, "f")?;
+    fine(near.sync_all(&root()).await, "f")?;
+    hand.wait(Duration::from_secs(1)).await;
+    let reading = OpenHow { flags: 0, mode: 0, blind: false };
+    let first = fine(far.open(&root(), &old, reading).await, "f")?;
+    fine(near.rename(&root(), &old, &other, 0, false).await, "f")?;
+    hand.wait(Duration::from_secs(10)).await;
+    fine(far.fstat(&root(), &first).await, "f")?;
+    let second = fine(far.reopen(&root(), &first, 0).await, "f, by its number")?;
+    fine(far.close(&root(), &first, 1).await, "f")?;
+    hand.wait(Duration::from_secs(1)).await;
+    fine(far.remove(&root(), &other, false, true).await, "other")?;
+    hand.wait(Duration::from_secs(10)).await;
+    let data = fine(far.read(&root(), &second, 0, 100).await, "f without a name")?;
+    expect("f without a name", data, Bytes::from_static(b"data"))?;
+    let stat = fine(far.fstat(&root(), &second).await, "f without a name")?;
+    expect("its names", stat.nlink, 0)?;
+    fine(far.close(&root(), &second, 1).await, "f without a name")
+}

@@ -1,0 +1,193 @@
+//! Sessions that stories speak by hand: what of them is the world's affair, to dial, to carry frames and to notice an end.
+//!
+//! The story ([`crate::scenario`]) holds the other end of [`Wires`]. Nothing is answered on its own, no callback either.
+
+use core::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use proto::{Frame, Opcode, frame::flags};
+
+use super::World;
+use super::net::Node;
+use super::session::Session;
+
+/// All of a story's sessions as a node.
+pub const NODE: Node = Node::Raw;
+
+/// What a story wants of the network.
+#[derive(Debug)]
+enum Order {
+    Dial(usize),
+    Send(usize, Frame),
+    HangUp(u64),
+}
+
+/// One session.
+#[derive(Debug)]
+struct Line {
+    session: Session,
+    /// It waits for a connection.
+    dials: bool,
+    /// Targets take it for one of their own machine, that may be a target.
+    trusted: bool,
+    heard: VecDeque<Frame>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    lines: Vec<Line>,
+    orders: VecDeque<Order>,
+    /// Connections so far.
+    numbers: u64,
+    /// They say what is not so.
+    lie: bool,
+}
+
+/// The sessions of a story; a handle, cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Wires {
+    inner: Rc<RefCell<Inner>>,
+}
+
+impl Wires {
+    /// A further session, which has no connection yet. Gives its place.
+    pub fn add(&self, server: usize) -> usize {
+        let lines = &mut self.inner.borrow_mut().lines;
+        let place = lines.len();
+        let session = Session::new(server, (0x0bad_cafe << 64) + place as u128 + 1);
+        lines.push(Line { session, dials: false, trusted: true, heard: VecDeque::new() });
+        place
+    }
+
+    /// They may say what is not so: that they are targets, or an older copy of one.
+    pub fn expect_lies(&self) {
+        self.inner.borrow_mut().lie = true;
+    }
+
+    /// Whether they may.
+    pub(super) fn may_lie(&self) -> bool {
+        self.inner.borrow().lie
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.inner.borrow().lines.len()
+    }
+
+    /// Looks at a session, or changes it.
+    pub fn session<R>(&self, place: usize, look: impl FnOnce(&mut Session) -> R) -> R {
+        look(&mut self.inner.borrow_mut().lines[place].session)
+    }
+
+    /// Targets take it for a program of somebody else, from its next connection on.
+    pub fn distrust(&self, place: usize) {
+        self.inner.borrow_mut().lines[place].trusted = false;
+    }
+
+    /// Whether whoever has this connection may be a target.
+    fn is_trusted(&self, number: u64) -> bool {
+        self.inner.borrow().lines.iter().any(|line| line.session.number == number && line.trusted)
+    }
+
+    /// Asks for a connection.
+    pub fn dial(&self, place: usize) {
+        let mut inner = self.inner.borrow_mut();
+        inner.lines[place].dials = true;
+        inner.orders.push_back(Order::Dial(place));
+    }
+
+    /// Whether it waits for one.
+    pub fn dials(&self, place: usize) -> bool {
+        self.inner.borrow().lines[place].dials
+    }
+
+    /// Sends a frame, as it is.
+    pub fn send(&self, place: usize, frame: Frame) {
+        self.inner.borrow_mut().orders.push_back(Order::Send(place, frame));
+    }
+
+    /// Closes the connection.
+    pub fn hang_up(&self, place: usize) {
+        let mut inner = self.inner.borrow_mut();
+        let session = &mut inner.lines[place].session;
+        session.up = false;
+        let number = session.number;
+        inner.orders.push_back(Order::HangUp(number));
+    }
+
+    /// Takes the first frame that came and is wanted.
+    pub fn take(&self, place: usize, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
+        let heard = &mut self.inner.borrow_mut().lines[place].heard;
+        let at = heard.iter().position(wanted)?;
+        heard.remove(at)
+    }
+
+    /// Does something with the session that has a connection.
+    fn of_number(&self, number: u64, with: impl FnOnce(&mut Line)) {
+        if let Some(line) = self.inner.borrow_mut().lines.iter_mut().find(|line| line.session.number == number) {
+            with(line);
+        }
+    }
+}
+
+impl World {
+    /// Whether servers take whoever has this connection for a program that may be a target.
+    pub(super) fn is_ours(&self, node: Node, number: u64) -> bool {
+        match node {
+            Node::Server(_) | Node::Client(_) => true,
+            Node::Liar => false,
+            Node::Raw => self.raw.is_trusted(number),
+        }
+    }
+
+    /// Does what the story wants of the network.
+    pub(super) fn carry_raw(&mut self) {
+        loop {
+            let Some(order) = self.raw.inner.borrow_mut().orders.pop_front() else { return };
+            match order {
+                Order::Dial(place) => {
+                    let (number, server) = {
+                        let mut inner = self.raw.inner.borrow_mut();
+                        inner.numbers += 1;
+                        let number = inner.numbers;
+                        inner.lines[place].session.number = number;
+                        (number, inner.lines[place].session.server)
+                    };
+                    let nid = self.servers[server].nid.clone();
+                    self.dial(NODE, number, &[nid]);
+                }
+                Order::Send(place, frame) => {
+                    let number = self.raw.session(place, |session| session.number);
+                    self.send(NODE, number, frame);
+                }
+                Order::HangUp(number) => {
+                    if let Some((conn, side)) = self.net.find(NODE, number) {
+                        self.hang_up(conn, side);
+                        self.net.closed(conn, side);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A connection that a session wanted is there.
+    pub(super) fn raw_dialled(&mut self, number: u64) {
+        self.raw.of_number(number, |line| (line.dials, line.session.up) = (false, true));
+    }
+
+    /// A connection of a session is gone, or did not come.
+    pub(super) fn raw_closed(&mut self, number: u64) {
+        self.raw.of_number(number, |line| (line.dials, line.session.up) = (false, false));
+    }
+
+    /// A session hears something.
+    pub(super) fn raw_hears(&mut self, number: u64, frame: Frame) {
+        self.raw.of_number(number, |line| {
+            if frame.header.has(flags::REPLY) && frame.header.opcode == Opcode::Connect as u16 {
+                line.session.connected(&frame);
+            }
+            line.heard.push_back(frame);
+        });
+    }
+}

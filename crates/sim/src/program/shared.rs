@@ -335,9 +335,8 @@ fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     }
     // One alone is done again before anybody is served.
     let all = zones.clone();
-    let together = |a: &(usize, u32, Instant, Instant), b: &(usize, u32, Instant, Instant)| {
-        a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3
-    };
+    let together =
+        |a: &(usize, u32, Instant, Instant), b: &(usize, u32, Instant, Instant)| a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3;
     zones.retain(|zone| all.iter().any(|other| together(zone, other)));
     for (process, events) in histories.iter_mut().enumerate() {
         for event in events {

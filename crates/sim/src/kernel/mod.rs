@@ -63,6 +63,12 @@ struct Inode {
     void: BTreeSet<u64>,
     /// Open files that can write.
     writers: Vec<FileHandle>,
+    /// How often pages that a program changed through `mmap` could not be written, and the error of the last time.
+    failures: u64,
+    failure: Option<Errno>,
+    /// How many of them each open file knows of, and anybody.
+    told: BTreeMap<FileHandle, u64>,
+    told_anybody: u64,
 }
 
 /// A name that the kernel knows.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, CallId, FileHandle, Invalidation, SetStat, SetTime, Stat};
 use cluster::{Cluster, cred, seeds};
+use proto::{Bytes, Frame, Opcode};
 use stdx::Rng;
 
 const CLIENTS: usize = 3;
@@ -182,5 +183,56 @@ fn all_clients_see_the_same_after_races() {
 fn all_clients_see_the_same_after_races_and_restarts() {
     for seed in seeds(1_000_000, 60) {
         races(seed, true);
+    }
+}
+
+/// A change that goes past the cache is done at its target, and the answer does not come. What another client has seen of it then, a
+/// program here sees, too, whatever this client and its kernel knew before.
+#[test]
+fn what_others_saw_of_a_change_is_seen_where_it_was_made() {
+    const DIRECT: u32 = 0o40002;
+    /// More than a metadata target keeps.
+    const SIZE: u64 = 4 << 20;
+    for allocates in [false, true] {
+        let what = format!("allocates {allocates}");
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (Stat { ino, .. }, fh) = c.create(a, 1, "f").unwrap();
+        c.call(a, Call::SetLayout { ino, wish: cluster::wish(64 << 10, -1, 0) }).unwrap();
+        c.write(a, fh, 0, &vec![1; SIZE as usize]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let direct = c.open(a, ino, DIRECT).unwrap();
+        c.pass(Duration::from_secs(3));
+        let before = c.getattr(a, ino).unwrap();
+        assert_eq!(before.size, SIZE);
+        let told = c.nodes[a].invalidations.len();
+
+        c.tamper = Some(Box::new(move |to_client, at, frame: Frame| {
+            let changes = [Opcode::ObjWrite, Opcode::ObjPunch].map(|opcode| opcode as u16);
+            let lost = to_client && at == a && changes.contains(&frame.header.opcode);
+            if lost { Vec::new() } else { vec![frame] }
+        }));
+        let change = match allocates {
+            true => Call::Fallocate { fh, mode: 0, offset: SIZE, length: 4096 },
+            false => {
+                let data = Bytes::from_static(&[2; 4096]);
+                Call::Write { fh: direct, ino: 0, offset: SIZE, data, write_back: false, kill_priv: false }
+            }
+        };
+        let id = c.send(a, change);
+        assert!(!c.answered(a, id), "{what}");
+        let forgets = c.nodes[a].invalidations[told..].iter().any(|what| of(what) == Some(ino));
+        assert!(forgets || !before.cacheable, "{what}: its kernel goes on with what it has");
+        let there = c.getattr(b, ino).unwrap();
+        assert_eq!(there.size, SIZE + 4096, "{what}");
+        assert!(there.ctime_ns > before.ctime_ns, "{what}");
+        let here = c.getattr(a, ino).unwrap();
+        assert!(!c.answered(a, id) && !here.cacheable, "{what}");
+        assert_eq!((here.size, here.mtime_ns, here.ctime_ns), (SIZE + 4096, there.mtime_ns, there.ctime_ns), "{what}");
+
+        c.tamper = None;
+        c.cut(a);
+        assert!(c.answer(a, id).is_ok(), "{what}");
+        assert_eq!(c.getattr(a, ino).map(|stat| stat.size), Ok(SIZE + 4096), "{what}");
     }
 }

@@ -1,8 +1,8 @@
 //! The object target: stripe objects with their bytes in data files and their attributes in the store.
 //!
 //! An object is named by the FID of its file and the index of its stripe. Nothing is made in advance: it comes into being with
-//! its first write, truncation to more than nothing, or allocation, and reading one that never was gives nothing. Its
-//! record says its size, times, owner and which data file holds its bytes.
+//! its first write or punch, and reading one that never was gives nothing. Its record says its size, times, owner and which data
+//! file holds its bytes, if it has any.
 //!
 //! What it leaves to others: exactly-once execution, recovery, groups, locks and the calls back, evictions (`target`, `rpc`,
 //! `dlm`); data files as such (the driver does [`target::DataOp`]s).

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use client::api::{Answer, Call};
-use proto::{Bytes, Errno};
 use proto::msg::Cred;
+use proto::{Bytes, Errno};
 use stdx::Instant;
 
 use crate::model::When;

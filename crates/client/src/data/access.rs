@@ -304,10 +304,10 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     Ok(())
 }
 
-/// Whether nobody else can change an object's size, space or times: who has a lock on another part may write there, and that moves
-/// the times.
+/// Whether an object's size, space and times are known here. Nobody else can change them: who has a lock on another part may write
+/// there, and that moves the times. And no change of ours is in flight that shows here only when it is answered: others may have seen it.
 pub(super) fn knows_times(object: &Object) -> bool {
-    object.size_exact && object.covering(LockMode::Pr, &ALL).is_some()
+    object.size_exact && !object.pages.is_changing() && object.covering(LockMode::Pr, &ALL).is_some()
 }
 
 /// What an object looks like now: from here if locks cover it, by a glimpse otherwise. `times`: not only its size is asked for; rather
@@ -320,7 +320,7 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
     let (dest, resource, contended) = (object.dest, object.resource, object.contended_until > cx.w.now);
     let number = object.number();
     let try_at = step(steps::TRY_LOCK, number);
-    if times && (cx.began(try_at) || !contended) {
+    if times && !object.pages.is_changing() && (cx.began(try_at) || !contended) {
         let request = |cookie| EnqueueReq {
             resource,
             mode: LockMode::Pr as i32,
@@ -366,7 +366,11 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
     };
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
-    merged.size = if object.knows_end() { object.size } else { lvb.size.max(floor) };
+    merged.size = match object.knows_end() {
+        true if object.pages.is_changing() => object.size.max(lvb.size),
+        true => object.size,
+        false => lvb.size.max(floor),
+    };
     merged.blocks = merged.blocks.max(lvb.blocks);
     merged.atime_ns = merged.atime_ns.max(lvb.atime_ns);
     if (lvb.ctime_ns, lvb.mtime_ns) > (merged.ctime_ns, merged.mtime_ns) {

@@ -102,6 +102,8 @@ struct Unwritten {
     writing: BTreeMap<u64, Range<u64>>,
     /// The same by first byte: the end, and the number.
     busy: BTreeMap<u64, (u64, u64)>,
+    /// Those of them that are not made of cached bytes.
+    changes: BTreeSet<u64>,
 }
 
 /// What the eviction clock found.
@@ -361,7 +363,7 @@ impl Pages {
         };
         let segment = Segment { data: Payload::Shared(data.clone()), state: State::Writing(id), mark: 0, used: true };
         self.put(run.start, segment);
-        self.begin(id, run.clone());
+        self.sent(id, run.clone());
         Some((run.start, data))
     }
 
@@ -486,6 +488,16 @@ impl Pages {
 
     /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`].
     pub fn begin(&mut self, id: u64, range: Range<u64>) {
+        self.sent(id, range);
+        self.unwritten.get_or_insert_default().changes.insert(id);
+    }
+
+    /// Whether such a request is in flight.
+    pub fn is_changing(&self) -> bool {
+        self.unwritten.as_ref().is_some_and(|unwritten| !unwritten.changes.is_empty())
+    }
+
+    fn sent(&mut self, id: u64, range: Range<u64>) {
         debug_assert!(!self.writing_in(&range), "{range:?} is in two requests");
         let unwritten = self.unwritten.get_or_insert_default();
         unwritten.busy.insert(range.start, (range.end, id));
@@ -497,6 +509,7 @@ impl Pages {
         self.settled(|unwritten| {
             let range = unwritten.writing.remove(&id)?;
             unwritten.busy.remove(&range.start);
+            unwritten.changes.remove(&id);
             Some(range)
         })?
     }

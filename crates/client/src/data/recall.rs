@@ -335,6 +335,7 @@ pub(super) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<super::DataStat> {
     access::load(cx, ino)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     if now.resident() {
+        // Others are shown what this client says, also while a change of it is in flight.
         if now.home.knows_end() {
             return Ok(super::DataStat { lvb: now.home.lvb(), cacheable: false });
         }

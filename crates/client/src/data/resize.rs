@@ -221,6 +221,7 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
         if resident {
             return allocate_resident(cx, ino, kind, keep_size, offset..end);
         }
+        crate::ops::kernel::hide(cx, &[ino])?;
         access::wait_turn(cx, ino)?;
         flush::settle_file(cx, ino, &(offset..end))?;
         access::take_turn(cx, ino)?;

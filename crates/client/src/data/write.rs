@@ -154,6 +154,7 @@ fn through(
     data: &Bytes,
     flags: IoFlags,
 ) -> Run<u32> {
+    crate::ops::kernel::hide(cx, &[ino])?;
     for part in parts {
         flush::start(cx.w, ino, part.key, &part.range);
     }

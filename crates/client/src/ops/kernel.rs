@@ -135,7 +135,7 @@ pub(crate) fn asked_no_more(w: &mut World, ino: u64) {
 /// Before a request that changes attributes of these nodes is sent: the kernel forgets them, and keeps none until the operation
 /// ends. For from the moment at which the server has made the change others see it, and here its answer may take long. Nodes
 /// that are not known are 0.
-pub(super) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
+pub(crate) fn hide(cx: &mut Cx<'_>, nodes: &[u64]) -> Run<()> {
     if cx.began(step::MAIN) {
         return Ok(());
     }

@@ -9,7 +9,7 @@ mod dir;
 mod disown;
 mod info;
 mod io;
-mod kernel;
+pub(crate) mod kernel;
 mod lookup;
 mod namespace;
 mod open;

@@ -33,14 +33,14 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     let size = before.object.as_ref().map_or(0, |o| o.size);
     let has_file = before.object.as_ref().is_some_and(|o| o.file != 0);
     match kind {
-        PunchKind::Truncate if req.start == 0 => Ok(empty(ost, cx, &req, key, before.object)),
+        PunchKind::Truncate if req.start == 0 => Ok(empty(ost, cx, &req, key, before)),
         PunchKind::Truncate => {
             apply(ost, cx, request, &req, key, before, req.start, |file| DataOp::Truncate { file, size: req.start })
         }
         PunchKind::Hole => {
             let end = end.min(size);
             if req.start >= end || !has_file {
-                return Ok(untouched(ost, cx, &req, key, before.object));
+                return Ok(untouched(ost, cx, &req, key, before));
             }
             let (offset, length) = (req.start, end - req.start);
             let change = |file| DataOp::Fallocate { file, offset, length, kind, keep_size: true };
@@ -83,9 +83,9 @@ fn apply(
     }))
 }
 
-/// Truncation to nothing. An object that never was stays so.
-fn empty(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, old: Option<Object>) -> Reply {
-    let Some(mut object) = old else { return untouched(ost, cx, req, key, None) };
+/// Truncation to nothing.
+fn empty(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, before: Before) -> Reply {
+    let Some(mut object) = before.object else { return untouched(ost, cx, req, key, before) };
     take_times(&mut object, &times(cx, req.lvb));
     let file = core::mem::take(&mut object.file);
     object.size = 0;
@@ -102,15 +102,15 @@ fn empty(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, old: Op
     state_reply(ost, cx, shown(&object))
 }
 
-/// No byte changes; the times do, if there is an object to have them.
-fn untouched(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, old: Option<Object>) -> Reply {
-    let times = times(cx, req.lvb);
-    let Some(mut object) = old else {
-        let mut never = Object::default();
-        take_times(&mut never, &times);
-        return state_reply(ost, cx, shown(&never));
-    };
-    take_times(&mut object, &times);
+/// No byte changes; the times do. An object that never was comes into being, to have them: whoever made the change has been shown them.
+fn untouched(ost: &mut Ost, cx: &mut Cx<'_>, req: &PunchReq, key: ObjectKey, before: Before) -> Reply {
+    let Before { object: old, state } = before;
+    if old.is_none() {
+        ost.objects = state.objects + 1;
+        cx.put(&(), &ost.files.state(ost.objects));
+    }
+    let mut object = old.unwrap_or_else(|| Object { uid: req.uid, gid: req.gid, ..Object::default() });
+    take_times(&mut object, &times(cx, req.lvb));
     object.version = cx.transno().0;
     cx.put(&key, &object);
     state_reply(ost, cx, shown(&object))

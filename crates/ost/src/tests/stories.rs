@@ -59,6 +59,21 @@ fn an_object_shrinks_grows_and_has_holes() {
     assert_eq!(world.data.files().len(), 2, "objects 1 and 2");
 }
 
+/// A hole beyond the end, and a cut of what is empty, change no byte, and the times of the file.
+#[test]
+fn a_punch_that_changes_nothing_is_seen_by_its_time() {
+    for kind in [PunchKind::Hole, PunchKind::Truncate] {
+        let mut world = World::new(1);
+        let (a, b) = (world.client(), world.client());
+        let told = world.punch(a, 1, kind, 0, u64::from(kind == PunchKind::Hole) * 4096, true).unwrap();
+        assert!(told.ctime_ns > 0 && told.mtime_ns == told.ctime_ns, "{kind:?}");
+        assert_eq!(world.getattr(b, 1), told, "{kind:?}");
+        world.write(b, 1, 0, b"x").unwrap();
+        assert!(world.getattr(a, 1).ctime_ns >= told.ctime_ns);
+        assert_eq!(world.data.files().len(), 1, "it has a data file since it was written");
+    }
+}
+
 #[test]
 fn truncated_to_nothing_and_written_anew_it_has_a_new_file_and_the_old_one_goes() {
     let mut world = World::new(1);

@@ -144,6 +144,10 @@ impl Pieces {
                     put(&(*size..u64::MAX), step(Act::Set(0)));
                     let end = *size;
                     ends(&|part| Some(Act::Set(if end > part.start { end } else { 0 })).filter(|_| end <= part.end));
+                    // Of two stripes the first has the third part, too: if it reached there, it ends with the first part now.
+                    if self.parts.len() > 1 && (STRIPE + 1..=2 * STRIPE).contains(&end) {
+                        sizes[0][process].push(Step { optional: true, ..step(Act::Raise(STRIPE)) });
+                    }
                 }
                 Did::Read { offset, length, data } if entry.to.is_some() => {
                     let end = offset + data.len() as u64;
@@ -397,6 +401,24 @@ mod tests {
         let synced = [calls[0].clone(), entry(0, 5, 6, Did::Cut { size: keeps }), entry(0, 7, 8, Did::Sync)];
         assert!(lost(&synced, true, &left(0, &[])).is_some());
         assert_eq!(lost(&synced, true, &left(keeps, &[])), None);
+    }
+
+    /// The file has two stripes, and the first reaches to its end. Between the questions to the two the file is cut to nothing.
+    #[test]
+    fn who_asks_beside_a_cut_may_see_where_another_cut_left_one_stripe() {
+        let until = |cut: u64| {
+            let cuts = [entry(0, 3, 4, Did::Cut { size: cut }), entry(0, 5, 8, Did::Cut { size: 0 })];
+            let saw = |from, to| entry(1, from, to, Did::Size { size: STRIPE });
+            let verdict = |saw: Entry| {
+                let first = entry(0, 1, 2, write(1, 3 * STRIPE - 8..3 * STRIPE));
+                let processes = [[&[first][..], &cuts].concat(), vec![saw]];
+                Pieces::of(&processes, true).disorder(&processes).is_none()
+            };
+            (verdict(saw(6, 7)), verdict(saw(9, 10)))
+        };
+        assert_eq!(until(2 * STRIPE), (true, false));
+        assert_eq!(until(2 * STRIPE + 8), (false, false), "the first still reaches farther");
+        assert_eq!(until(STRIPE - 8), (false, false), "it does not reach so far");
     }
 
     #[test]

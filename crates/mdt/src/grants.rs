@@ -44,12 +44,29 @@ pub fn fresh_attr(cx: &mut Cx<'_>, node: &Node) -> Result<Attr, Stop> {
     if node.inode.is_dir() {
         tree::unleased(cx, node.fid())?;
     }
-    if node.inode.is_resident() {
-        for lvb in cx.glimpse(Resource::inode(node.fid()), node.inode.version)? {
-            merge(&mut attr, &lvb);
+    written(cx, &node.inode)?.merge(&mut attr);
+    Ok(attr)
+}
+
+/// What the writer of a resident file knows of it, who has its data under a lock.
+pub struct Written(Vec<Lvb>);
+
+/// Asks the writer. Last among what an attempt may wait for: the answer to a change of mode or owner tells the size, too, and the
+/// kernel believes it.
+pub fn written(cx: &mut Cx<'_>, inode: &Inode) -> Result<Written, Stop> {
+    let known = if inode.is_resident() { cx.glimpse(Resource::inode(inode.fid), inode.version)? } else { Vec::new() };
+    Ok(Written(known))
+}
+
+impl Written {
+    /// Puts it into what the target itself knows.
+    pub fn merge(&self, attr: &mut Attr) {
+        for lvb in &self.0 {
+            attr.size = lvb.size;
+            attr.blocks = lvb.blocks;
+            attr.take_data_times(lvb);
         }
     }
-    Ok(attr)
 }
 
 /// The attributes as they are here. An answer that tells where the data of a file lies waits until that cannot be undone, if another
@@ -59,12 +76,6 @@ pub fn attr_of(cx: &mut Cx<'_>, inode: &Inode) -> Attr {
         cx.depends_on(ShareKey::layout(inode.fid));
     }
     inode.attr()
-}
-
-fn merge(attr: &mut Attr, lvb: &Lvb) {
-    attr.size = lvb.size;
-    attr.blocks = lvb.blocks;
-    attr.take_data_times(lvb);
 }
 
 /// What the target itself knows of a resident file's data.

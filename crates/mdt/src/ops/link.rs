@@ -2,7 +2,7 @@
 
 use crate::access::{EXECUTE, WRITE};
 use crate::ops::Change;
-use crate::{Mdt, tree};
+use crate::{Mdt, grants, tree};
 use bytes::Bytes;
 use proto::connect::LINK_MAX;
 use proto::msg::{LinkOp, bits};
@@ -33,6 +33,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
     cx.pre_version(1, tree::version_of(&node.inode))?;
     cx.note_version(2, tree::NO_ENTRY);
     tree::revoke(cx, &[(parent.fid(), bits::UPDATE), (node.fid(), bits::UPDATE)])?;
+    let written = grants::written(cx, &node.inode)?;
 
     cx.depends_on(ShareKey::object(parent.fid()));
     cx.changed(ShareKey::name(parent.fid(), &op.name));
@@ -46,7 +47,7 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
     parent.inode.ctime_ns = change.now_ns;
     parent.put(cx);
 
-    let reply = super::changed(cx, change, &node.inode, Some(&parent.inode));
+    let reply = super::changed(cx, change, &node.inode, Some(&parent.inode), &written);
     mdt.entry_taken(place.key);
     cx.count(Operation::Link);
     Ok(reply)

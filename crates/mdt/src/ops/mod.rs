@@ -27,7 +27,7 @@ pub mod unlink;
 pub mod xattr;
 
 use crate::access::Caller;
-use crate::grants;
+use crate::grants::{self, Written};
 use proto::msg::{ObjectRep, ReintReq, WantLocks};
 use schema::Inode;
 use target::{Cx, Reply};
@@ -56,8 +56,9 @@ impl Change {
 
 /// The answer to a change of an object, and of the directory that it got a name in. Its mode goes into the record, for an answer
 /// that has to be rebuilt when the object is gone.
-fn changed(cx: &mut Cx<'_>, change: &Change, inode: &Inode, parent: Option<&Inode>) -> Reply {
-    let rep = described(cx, change, inode, parent);
+fn changed(cx: &mut Cx<'_>, change: &Change, inode: &Inode, parent: Option<&Inode>, written: &Written) -> Reply {
+    let mut rep = described(cx, change, inode, parent);
+    rep.attr.iter_mut().for_each(|attr| written.merge(attr));
     Reply::new(&rep).with_record(u64::from(inode.mode))
 }
 

@@ -1,6 +1,7 @@
 //! Setting and removing extended attributes; access lists are checked and change the mode.
 
 use crate::acl;
+use crate::grants;
 use crate::ops::Change;
 use crate::ops::xattr::is_always_inline;
 use crate::tree::{self, Node};
@@ -47,12 +48,13 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Rep
     }
     cx.pre_version(0, old_version)?;
     tree::revoke(cx, &[(op.fid, revoked)])?;
+    let written = grants::written(cx, &node.inode)?;
 
     cx.changed(ShareKey::object(op.fid));
     store(cx, &mut node, at, &op.name, wanted)?;
     node.inode.ctime_ns = change.now_ns;
     node.put(cx);
-    let reply = super::changed(cx, change, &node.inode, None);
+    let reply = super::changed(cx, change, &node.inode, None, &written);
     cx.count(Operation::Setxattr);
     Ok(reply)
 }

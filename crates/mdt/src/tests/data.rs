@@ -266,11 +266,21 @@ fn locks_come_with_replies_and_are_called_back_by_others() {
     let rep: ObjectStateRep = w.call(other, Opcode::ObjGetattr, &request).unwrap();
     assert_eq!(rep.lvb.map(|lvb| (lvb.size, lvb.mtime_ns)), Some((77, 5)));
     assert_eq!(cookies(&w), [12]);
-    // Reading takes the data lock, unlinking the rest.
+    // The kernel believes the size in the answer to a change of mode, and of a link.
+    let ops = [
+        Reint::Setattr(SetattrOp { fid: file, valid: valid::MODE, mode: 0o640, ..SetattrOp::default() }),
+        Reint::Link(LinkOp { fid: file, parent: Fid::ROOT, name: bytes("link") }),
+    ];
+    for op in ops {
+        let rep = w.reint_as(other, cred(0), WantLocks::default(), op).unwrap();
+        assert_eq!(rep.attr.map(|attr| (attr.size, attr.mtime_ns)), Some((77, 5)));
+    }
+    assert_eq!(cookies(&w), [12, 11]);
+    // Reading takes the data lock.
     read(&mut w, other, file, 0, 10).unwrap();
-    assert_eq!(cookies(&w), [12, 13]);
+    assert_eq!(cookies(&w), [12, 11, 13]);
     w.remove_as(other, cred(0), Fid::ROOT, "file", false).unwrap();
-    assert_eq!(cookies(&w), [12, 13, 11]);
+    assert_eq!(cookies(&w), [12, 11, 13]);
     w.check();
 }
 

@@ -862,6 +862,61 @@ fn a_cut_that_waits_for_the_metadata_target_keeps_no_lock_on_an_object() {
     assert!(stdx::marks::count("cut_makes_way") > 0);
 }
 
+/// A write over two stripes has waited long for the metadata target, and made way for others. Once it has its locks again, it keeps them
+/// for as long as the next answer takes, although one of them is wanted already: else it would ask, make way and ask again without end.
+#[test]
+fn what_has_made_way_is_patient_again_when_it_has_its_locks() {
+    let mut c = Cluster::new(2);
+    let (a, b, other) = (c.mount(), c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    // Two others have a stripe each, and alone know the layout under a lock.
+    let halves = [(b, 0), (other, 64 << 10)].map(|(node, at)| (node, c.open(node, f.ino, 0o2).unwrap(), at));
+    for (node, fh, at) in halves {
+        c.write(node, fh, at, &[2; 64 << 10]).unwrap();
+    }
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    c.call(other, Call::Setattr { ino: f.ino, set }).unwrap();
+    for node in [b, other] {
+        c.lookup(node, 1, "f").unwrap();
+    }
+    c.nodes[b].slow_kernel = true;
+    let writes = c.send(a, write_call(fh, 0, vec![3; 128 << 10]));
+    c.run();
+    c.nodes[a].machine.set_param(c.now, "ldlm.namespaces.*.lru_size", "clear").unwrap();
+    c.run();
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mdt);
+    c.nodes[b].slow_kernel = false;
+    c.pass(Duration::from_secs(5));
+    let write = |c: &mut Cluster, (node, fh, at)| (node, c.send(node, write_call(fh, at, vec![4; 64 << 10])));
+    for half in halves {
+        let (node, call) = write(&mut c, half);
+        c.pass(Duration::from_secs(1));
+        assert!(c.answered(node, call), "it waits for one that waits for the metadata target");
+    }
+
+    // The first lock is wanted again before the second has come, and the kernel takes its time to drop what that covers.
+    c.nodes[other].slow_kernel = true;
+    c.nodes[a].slow_kernel = true;
+    c.requests.clear();
+    c.start(mdt);
+    c.until(|c| c.requests.contains_key("ldlm_enqueue"));
+    let (_, wants) = write(&mut c, halves[0]);
+    c.pass(Duration::from_secs(1));
+    assert!(!c.answered(a, writes) && !c.answered(b, wants));
+    c.nodes[other].slow_kernel = false;
+    c.requests.clear();
+    let mut rng = Rng::new(1);
+    (0..10_000).for_each(|_| c.one_step(&mut rng));
+    assert_eq!(c.requests.get("mds_getattr"), Some(&1));
+    assert_eq!(c.answer(a, writes), Ok(Answer::Written(128 << 10)));
+    c.nodes[a].slow_kernel = false;
+    assert!(c.answer(b, wants).is_ok());
+}
+
 /// The same where the other target is there, and another client keeps its lock: it has stopped. Nobody who works is evicted for that.
 #[test]
 fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {

@@ -52,6 +52,7 @@ mod entry;
 mod kernel;
 mod linear;
 mod model;
+mod moves;
 mod plan;
 mod program;
 mod register;

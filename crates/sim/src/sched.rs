@@ -13,11 +13,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use client::api::{Answer, Call};
-use proto::Errno;
+use proto::{Bytes, Errno};
 use proto::msg::Cred;
 use stdx::Instant;
 
 use crate::model::When;
+use crate::moves::Moves;
 use crate::world::net::Node;
 
 /// Why a call gave nothing.
@@ -164,6 +165,7 @@ struct State {
     /// No fault has fallen since.
     calm: Option<Instant>,
     longest: Option<(Duration, String)>,
+    moves: Moves,
     sleeping: Vec<(Instant, usize)>,
     interrupts: VecDeque<(usize, u64, bool)>,
     commands: VecDeque<Command>,
@@ -230,6 +232,7 @@ impl Sched {
         let id = state.next_call;
         let task = state.current;
         state.waiting.insert(id, (task, client, brief(&call)));
+        state.moves.begin(id, client, &call);
         // Who waits for a record lock waits for another program.
         if !matches!(call, Call::Setlk { wait: true, .. }) {
             let now = state.now;
@@ -265,6 +268,11 @@ impl Sched {
             }
         })
         .await
+    }
+
+    /// See [`Moves::by_others`].
+    pub fn others_moved(&self, client: usize, since: Instant, counts: impl Fn(&Bytes) -> bool) -> bool {
+        self.state.borrow().moves.by_others(client, since, counts)
     }
 
     /// A signal for the program that waits for a call, if it still does. `fatal`: it is to die.
@@ -565,7 +573,8 @@ impl Sched {
     pub fn answer(&self, id: u64, result: Result<Answer, Fail>) {
         let mut state = self.state.borrow_mut();
         if let Some((task, client, call)) = state.waiting.remove(&id) {
-            let begun = state.begun.remove(&id);
+            let (begun, now) = (state.begun.remove(&id), state.now);
+            state.moves.end(id, now);
             if let (Some(begun), Some(calm), Ok(_) | Err(Fail::Errno(_))) = (begun, state.calm, &result) {
                 // A file that is written all the time is copied several times: each of them is to be quick.
                 let rounds = if call.starts_with("Migrate") { MIGRATE_ROUNDS } else { 1 };

@@ -184,14 +184,17 @@ enum Awaited {
 }
 
 impl Awaited {
-    /// The step that keeps since when it is awaited.
-    fn since(self) -> Step {
-        let number = match self {
+    fn number(self) -> u64 {
+        match self {
             Awaited::Layout => 0,
             Awaited::Change => 1,
             Awaited::Lock(key) => u64::from(key) + 2,
-        };
-        step(steps::LOCK_SINCE, number)
+        }
+    }
+
+    /// The step that keeps since when it is awaited.
+    fn since(self) -> Step {
+        step(steps::LOCK_SINCE, self.number())
     }
 }
 
@@ -202,6 +205,9 @@ impl Awaited {
 /// has stripe 0, waits for stripe 1 (away) · another wants stripe 0: it goes · stripe 1 is granted · asks for stripe 0 again,
 /// and lets stripe 1 go unless it has stripe 0 at once · stripe 0 · stripe 1
 /// ```
+///
+/// Patience begins anew once what was awaited is there: two that give way to each other at once, again and again, would never have all
+/// their locks at one moment.
 ///
 /// Only where nothing was sent under these locks.
 fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
@@ -221,14 +227,16 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
         if behind || wanted {
             stdx::mark!("striped_locks_make_way");
             cx.unlock(at);
-            layout::doubt(cx);
+            // The question about the layout tells when its target is there again.
+            if awaited != Awaited::Layout {
+                layout::doubt(cx);
+            }
             // A page that was changed through a mapping is written back before a lock goes, and that waits for its turn.
             end_turn(cx, ino);
         }
         if wanted && !behind {
             match awaited {
-                Awaited::Lock(awaited) => cx.set_memo(steps::LOCK_AWAY, u64::from(awaited) + 1),
-                Awaited::Layout => cx.set_memo(steps::LOCK_AWAY, 0),
+                Awaited::Lock(_) | Awaited::Layout => cx.set_memo(steps::LOCK_AWAY, awaited.number()),
                 // It takes them again when it has the answer.
                 Awaited::Change => stdx::mark!("cut_makes_way"),
             }
@@ -260,18 +268,20 @@ fn look_again(cx: &mut Cx<'_>, next: Instant) {
     let _ = cx.wait(WaitKey::Timer);
 }
 
-/// Once it has made way, an operation takes no locks before it can have what it waited for.
+/// Once it has made way, an operation takes no locks before it has what it waited for; what it still has goes to whoever comes to want
+/// it meanwhile. The answer about a layout is one from before the locks: it only says that the next one will come soon.
 fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
-    let Some(awaited) = cx.memo(steps::LOCK_AWAY) else { return Ok(()) };
-    let waits = match awaited.checked_sub(1) {
-        Some(key) => matches!(cx.op.memo(step(steps::LOCK, key)), Some(Memo::Sent(_))),
-        None => !is_there(cx, ino, Awaited::Layout),
+    let Some(number) = cx.memo(steps::LOCK_AWAY) else { return Ok(()) };
+    let (awaited, at) = match number.checked_sub(Awaited::Lock(0).number()) {
+        Some(key) => (Awaited::Lock(key as Key), step(steps::LOCK, key)),
+        None => (Awaited::Layout, steps::LAYOUT_CONFIRM),
     };
-    if waits {
-        let next = cx.now() + LOOK_AGAIN;
-        look_again(cx, next);
+    if matches!(cx.op.memo(at), Some(Memo::Sent(_))) {
+        make_way(cx, ino, awaited);
         return Err(Stop::Wait);
     }
+    layout::doubt(cx);
+    cx.forget(awaited.since());
     cx.forget(steps::LOCK_AWAY);
     Ok(())
 }

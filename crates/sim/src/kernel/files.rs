@@ -78,6 +78,13 @@ impl Inode {
         }
     }
 
+    /// An open file is told once of each failure that it does not know of.
+    fn tell(&mut self, fh: FileHandle) -> Sys<()> {
+        self.told_anybody = self.failures;
+        let known = self.told.insert(fh, self.failures).unwrap_or(self.failures);
+        self.failure.filter(|_| known < self.failures).map_or(Ok(()), |errno| Err(errno.into()))
+    }
+
     /// Pages have changed, and not all are written.
     pub(super) fn is_changed(&self) -> bool {
         !self.dirty.is_empty() || !self.leaving.is_empty()
@@ -102,6 +109,7 @@ impl Kernel {
     pub(super) fn opened(&self, ino: u64, fh: FileHandle, flags: u32, direct: bool, no_flush: bool) -> Fd {
         self.inode(ino, |inode| {
             inode.opens += 1;
+            inode.told.insert(fh, inode.told_anybody);
             if flags & O_ACCMODE != 0 {
                 inode.writers.push(fh);
             }
@@ -122,6 +130,7 @@ impl Kernel {
         self.inode(fd.ino, |inode| {
             inode.opens = inode.opens.saturating_sub(1);
             inode.writers.retain(|fh| *fh != fd.fh);
+            inode.told.remove(&fd.fh);
         });
         self.0.sched.post(self.client(), Call::Release { fh: fd.fh, flock_owner: None });
         self.maybe_evict(fd.ino);
@@ -362,11 +371,12 @@ impl Kernel {
             }
         }
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
+        self.inode(fd.ino, |inode| inode.tell(fd.fh))?;
         Ok((at - offset) as u32)
     }
 
-    /// Writes pages that were changed through `mmap`, and waits for those that somebody else writes. Errors are the client's
-    /// to remember; a program whose client died meanwhile dies with it.
+    /// Writes pages that were changed through `mmap`, and waits for those that somebody else writes. Errors go to `msync` and `fsync` of all
+    /// who have the file open; a program whose client died meanwhile dies with it.
     async fn write_back(&self, cred: &Cred, ino: u64, offset: u64, length: u64) -> Sys<()> {
         let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         loop {
@@ -385,8 +395,14 @@ impl Kernel {
                 continue;
             };
             let call = Call::Write { fh, ino, offset: page * PAGE, data, write_back: true, kill_priv: false };
-            let _ = self.ask_quietly(cred, call).await;
-            self.inode(ino, |inode| inode.leaving.remove(&page));
+            let result = self.ask_quietly(cred, call).await;
+            self.inode(ino, |inode| {
+                inode.leaving.remove(&page);
+                if let Err(Fail::Errno(errno)) = result {
+                    inode.failures += 1;
+                    inode.failure = Some(errno);
+                }
+            });
             self.touched(ino);
             self.wake_all();
         }
@@ -456,6 +472,8 @@ impl Kernel {
     /// `fsync`.
     pub async fn sync(&self, cred: &Cred, fd: &Fd, data_only: bool) -> Sys<()> {
         self.write_back(cred, fd.ino, 0, u64::MAX).await?;
+        // The client answered these writes with an error, and does not tell of them again.
+        self.inode(fd.ino, |inode| inode.tell(fd.fh))?;
         self.ask(cred, Call::Fsync { fh: fd.fh, data_only }).await.map(drop)
     }
 
@@ -521,5 +539,49 @@ mod tests {
         sched.retire(0);
         sched.run();
         assert_eq!(*results.borrow(), [Err(Fail::Dead), Err(Fail::Dead)]);
+    }
+
+    /// The client answers the write of a changed page with an error: it goes to `msync`, and once to `fsync` of whoever else has the file
+    /// open.
+    #[test]
+    fn who_has_a_file_open_is_told_of_a_mapping_that_cannot_be_written() {
+        let sched = Sched::new();
+        let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
+        let [fd, other] = [1, 2].map(|fh| kernel.opened(7, FileHandle(fh), 2, false, false));
+        let results = Rc::new(RefCell::new(Vec::new()));
+        let told = results.clone();
+        sched.spawn("a program", async move {
+            let (cred, data) = (Cred::default(), Bytes::from_static(&[1; 8]));
+            let written = kernel.write_mapped(&cred, &fd, 0, &data).await;
+            told.borrow_mut().push(written.map(drop));
+            let late = kernel.opened(7, FileHandle(3), 2, false, false);
+            for fd in [&fd, &other, &other, &late] {
+                let synced = kernel.sync(&cred, fd, false).await;
+                told.borrow_mut().push(synced);
+            }
+        });
+        let mut syncs = 0;
+        loop {
+            sched.run();
+            let requests = sched.take_requests();
+            if requests.is_empty() {
+                break;
+            }
+            for request in requests {
+                let answer = match request.call {
+                    Call::Getattr { .. } => Ok(Answer::Attr(Stat { ino: 7, size: PAGE, ..Stat::default() })),
+                    Call::Read { .. } => Ok(Answer::Data(Bytes::from_static(&[0; PAGE as usize]))),
+                    Call::Write { .. } => Err(Errno::EIO.into()),
+                    Call::Fsync { .. } => {
+                        syncs += 1;
+                        Ok(Answer::Done)
+                    }
+                    other => panic!("{other:?}"),
+                };
+                sched.answer(request.id, answer);
+            }
+        }
+        let lost = Err(Fail::Errno(Errno::EIO));
+        assert_eq!((&results.borrow()[..], syncs), (&[lost, Ok(()), lost, Ok(()), Ok(())][..], 3));
     }
 }

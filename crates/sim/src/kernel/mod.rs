@@ -20,7 +20,7 @@ use std::rc::Rc;
 use client::api::{Answer, Call, FileHandle, Invalidation, KernelNode, Stat};
 use proto::msg::Cred;
 use proto::{Bytes, Errno};
-use stdx::Rng;
+use stdx::{Instant, Rng};
 
 use crate::model::{Got, Op, Way};
 use crate::plan::Plan;
@@ -63,6 +63,12 @@ struct Inode {
     void: BTreeSet<u64>,
     /// Open files that can write.
     writers: Vec<FileHandle>,
+    /// How often pages that a program changed through `mmap` could not be written, and the error of the last time.
+    failures: u64,
+    failure: Option<Errno>,
+    /// How many of them each open file knows of, and anybody.
+    told: BTreeMap<FileHandle, u64>,
+    told_anybody: u64,
 }
 
 /// A name that the kernel knows.
@@ -273,6 +279,12 @@ impl Kernel {
     /// How often the task that runs has waited for space: each time its program has made the call again, and walks its path anew.
     fn pauses(&self) -> u64 {
         self.caches().pauses.get(&self.0.sched.current()).copied().unwrap_or(0)
+    }
+
+    /// Whether others have taken away a name that one of these paths has, since then. Linux walks a path twice and then gives up: the
+    /// stand-in walks it again after each such change, so that histories show what else is wrong.
+    fn others_moved(&self, paths: &[&names::Path], since: Instant) -> bool {
+        self.0.sched.others_moved(self.0.client, since, |name| paths.iter().any(|path| path.contains(name)))
     }
 
     fn version(&self) -> u64 {

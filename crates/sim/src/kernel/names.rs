@@ -34,14 +34,18 @@ pub const O_TRUNC: u32 = 0o1000;
 /// As Linux does it: a path that met a stale node is walked once more, and every name on it is looked up afresh. (A program that
 /// waits for space makes its call again.)
 macro_rules! fresh_if_stale {
-    ($kernel:ident, $fresh:ident => $body:expr) => {{
+    ($kernel:ident, $paths:expr, $fresh:ident => $body:expr) => {{
         let _walk = $kernel.begin_walk();
         let mut $fresh = false;
         loop {
-            let pauses = $kernel.pauses();
+            let (pauses, began) = ($kernel.pauses(), $kernel.0.sched.now());
             let result = async { $body }.await;
             match result {
-                Err(Fail::Errno(Errno::ESTALE)) if !$fresh || $kernel.pauses() != pauses => $fresh = true,
+                Err(Fail::Errno(Errno::ESTALE))
+                    if !$fresh || $kernel.pauses() != pauses || $kernel.others_moved(&$paths, began) =>
+                {
+                    $fresh = true;
+                }
                 other => break other,
             }
         }
@@ -177,7 +181,7 @@ impl Kernel {
 
     /// `stat` without following links.
     pub async fn stat(&self, cred: &Cred, path: &Path) -> Sys<Stat> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             self.attr(cred, ino, None).await
         })
@@ -189,7 +193,7 @@ impl Kernel {
     }
 
     async fn make(&self, cred: &Cred, path: &Path, blind: bool, call: impl Fn(u64, Bytes) -> Call) -> Sys<Stat> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
             let _gate = self.gate(dir, true).await;
             if !blind && self.look(cred, dir, name, fresh).await?.is_some() {
@@ -225,7 +229,7 @@ impl Kernel {
 
     /// `link`.
     pub async fn link(&self, cred: &Cred, from: &Path, to: &Path) -> Sys<()> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [from, to], fresh => {
             let ino = self.resolve(cred, from, fresh).await?;
             let (dir, name) = self.parent(cred, to, fresh).await?;
             let _gate = self.gate(dir, true).await;
@@ -261,7 +265,7 @@ impl Kernel {
 
     /// `unlink` and `rmdir`.
     pub async fn remove(&self, cred: &Cred, path: &Path, directory: bool, blind: bool) -> Sys<()> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let (dir, name) = self.parent(cred, path, fresh).await?;
             let _gate = self.gate(dir, true).await;
             let mut victim = None;
@@ -292,7 +296,7 @@ impl Kernel {
 
     /// `renameat2`.
     pub async fn rename(&self, cred: &Cred, from: &Path, to: &Path, flags: u32, blind: bool) -> Sys<()> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [from, to], fresh => {
             let (dir, name) = self.parent(cred, from, fresh).await?;
             let (new_dir, new_name) = self.parent(cred, to, fresh).await?;
             let (first, second) = (dir.min(new_dir), dir.max(new_dir));
@@ -368,7 +372,7 @@ impl Kernel {
 
     /// `readlink`.
     pub async fn readlink(&self, cred: &Cred, path: &Path) -> Sys<Bytes> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if self.inode(ino, |inode| inode.kind) != S_IFLNK {
                 return_err(Errno::EINVAL)?;
@@ -382,7 +386,7 @@ impl Kernel {
 
     /// `chmod`, `chown`, `utimensat`, `truncate` by path.
     pub async fn setattr(&self, cred: &Cred, path: &Path, set: &SetStat) -> Sys<()> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if set.size.is_some() {
                 match self.inode(ino, |inode| inode.kind) {
@@ -442,7 +446,7 @@ impl Kernel {
 
     /// `open` of a file.
     pub async fn open(&self, cred: &Cred, path: &Path, how: OpenHow) -> Sys<Fd> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             if how.flags & O_CREAT == 0 {
                 let ino = self.resolve(cred, path, fresh).await?;
                 self.open_inode(cred, ino, how.flags).await
@@ -522,7 +526,7 @@ impl Kernel {
 
     /// All entries of a directory but `.` and `..`, read in pieces of about `bytes`.
     pub async fn list(&self, cred: &Cred, path: &Path, plus: bool, bytes: u32) -> Sys<Vec<DirectoryEntry>> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
                 return_err(Errno::ENOTDIR)?;
@@ -549,7 +553,7 @@ impl Kernel {
 
     /// The entries of a directory but `.` and `..` that one call gives.
     pub async fn list_at_once(&self, cred: &Cred, path: &Path, plus: bool) -> Sys<Vec<DirectoryEntry>> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
                 return_err(Errno::ENOTDIR)?;
@@ -611,7 +615,7 @@ impl Kernel {
 
     /// A call about the node that a path leads to.
     pub async fn about(&self, cred: &Cred, path: &Path, call: impl Fn(u64) -> Call) -> Sys<Answer> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             let call = call(ino);
             let kind = self.inode(ino, |inode| inode.kind);
@@ -651,7 +655,7 @@ impl Kernel {
 
     /// `fsync` of a directory.
     pub async fn sync_directory(&self, cred: &Cred, path: &Path) -> Sys<()> {
-        fresh_if_stale!(self, fresh => {
+        fresh_if_stale!(self, [path], fresh => {
             let ino = self.resolve(cred, path, fresh).await?;
             if ino != 1 && self.inode(ino, |inode| inode.kind) != S_IFDIR {
                 return_err(Errno::ENOTDIR)?;

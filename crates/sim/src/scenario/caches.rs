@@ -33,6 +33,11 @@ pub const STORIES: &[Story] = &[
         behind_promised,
     ),
     story(
+        "behind-replayed",
+        "room that was promised is there after a restart, too, whatever is replayed before what waits for it",
+        behind_replayed,
+    ),
+    story(
         "behind-refused",
         "a change that was answered before it was sent, and that the server cannot make, is told, and is not there",
         behind_refused,
@@ -135,6 +140,21 @@ fn behind_promised() -> Vec<Act> {
     acts.extend((0..count).map(|number| Begin(1, op_mknod(&format!("d/n{number}")))));
     acts.extend((0..count).map(|_| Left));
     acts.extend([Free(MDT), Wait(3_000_000), mknod(1, "d/last"), stat(0, "d/last")]);
+    acts
+}
+
+fn behind_replayed() -> Vec<Act> {
+    let names = |kind: &'static str| (0..30).map(move |number| format!("d/{kind}{number}"));
+    let make = |kind| names(kind).map(|at| mknod(1, &at));
+    let mut acts = vec![Planned(write_back), Planned(|plan| plan.commit_interval = Duration::from_secs(5))];
+    acts.extend([Fill(MDT, 16 << 20, RESERVE), Wait(2_000_000), Crash(MDT)]);
+    acts.extend(leased("d"));
+    acts.extend([Do(1, Op::Syncfs), SETTLE]);
+    acts.extend(make("answered"));
+    acts.extend([Wait(100_000), Act::Pause(Node::Server(MDT), 300_000)]);
+    acts.extend(make("waits"));
+    acts.extend([Fill(MDT, 0, RESERVE), Crash(MDT), Wait(3_000_000), Do(1, Op::Syncfs), Free(MDT)]);
+    acts.extend(names("answered").chain(names("waits")).map(|at| stat(0, &at)));
     acts
 }
 

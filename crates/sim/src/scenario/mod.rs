@@ -281,7 +281,6 @@ impl Telling<'_> {
         self.world.administrator.programs = setting.mounts.clone();
         let hand = raw::Hand::of(self.world);
         self.world.raw.expect_lies();
-        self.world.tells_space = true;
         let model = Rc::new(RefCell::new(None));
         let (out, place) = (model.clone(), base.clone());
         self.world.sched.spawn("the story", async move {

@@ -50,9 +50,7 @@ impl World {
             Happening::Committed { server, life, group, failed } => {
                 let event = match failed {
                     None => {
-                        if self.tells_space {
-                            self.tell_space(server, life);
-                        }
+                        self.tell_space(server, life);
                         Event::Committed { group }
                     }
                     Some(error @ store::EngineError::Full { .. }) => {

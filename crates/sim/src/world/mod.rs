@@ -231,8 +231,6 @@ pub struct World {
     pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
-    /// Targets hear of their space after each commit, as in a story, and not only now and then.
-    pub tells_space: bool,
     /// Sessions that a story speaks by hand.
     pub raw: raw::Wires,
     queue: BinaryHeap<Reverse<Entry>>,
@@ -276,7 +274,6 @@ impl World {
             administrator: acts::Administrator::new(&plan),
             partitioning: partition::Partitioning::new(&plan),
             liar,
-            tells_space: false,
             raw: raw::Wires::default(),
             queue: BinaryHeap::new(),
             order: 0,

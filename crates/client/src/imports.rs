@@ -103,6 +103,19 @@ impl Target {
         self.import.state() == State::Full
     }
 
+    /// Whether a lock that was held here is on its way back. The server asks for it anew at each connection until it has heard of that.
+    fn goes_back(&self, handle: u64) -> bool {
+        let mut cancels = self.import.unanswered(Opcode::LdlmCancel);
+        self.locks.by_handle(handle).is_none()
+            && cancels.any(|body| CancelReq::decode(&body[..]).is_ok_and(|request| request.handles.contains(&handle)))
+    }
+
+    /// Whether the answer to a glimpse is on its way.
+    fn answers(&self, serial: u64) -> bool {
+        let mut replies = self.import.unanswered(Opcode::LdlmGlReply);
+        replies.any(|body| GlReply::decode(&body[..]).is_ok_and(|reply| reply.serial == serial))
+    }
+
     /// Requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.pending.len()
@@ -572,7 +585,7 @@ fn prepare_replay(w: &mut World, dest: Dest) {
 fn notice(w: &mut World, dest: Dest, frame: &Frame) {
     let result = match Opcode::from_raw(frame.header.opcode) {
         Some(Opcode::LdlmBlCallback) => frame.decode::<BlCallback>().map(|callback| {
-            if let Some(target) = w.imports.get_mut(dest) {
+            if let Some(target) = w.imports.get_mut(dest).filter(|target| !target.goes_back(callback.handle)) {
                 let action = target.locks.blocking(&callback);
                 if action == BlockingAction::AlreadyCancelling {
                     // What had time has it no longer.
@@ -582,7 +595,9 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
             locks::pump(w, dest);
         }),
         Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| {
-            glimpse(w, dest, &callback);
+            if w.imports.get_mut(dest).is_some_and(|target| !target.answers(callback.serial)) {
+                glimpse(w, dest, &callback);
+            }
         }),
         Some(Opcode::LdlmLruLimit) => frame.decode::<LruLimit>().map(|limit| {
             if let Some(target) = w.imports.get_mut(dest) {

@@ -7,6 +7,7 @@ use cluster::{Cluster, name};
 use proto::{Errno, Opcode};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A client that knows the directory `d` alone, in which another has made the file `f`, the directory `e` and the link `s`;
 /// gives the clients, `d` and `f`.
@@ -237,4 +238,44 @@ fn the_next_piece_of_a_listing_is_fetched_while_one_is_read() {
         assert_eq!(all, MANY + 2);
     }
     assert!(stdx::marks::count("listing_read_ahead") > 3);
+}
+
+/// A server asks anew at each connection for what it was not told, and a client that does not get through tells it once: what it has
+/// to send does not grow with the connections that broke.
+#[test]
+fn a_callback_that_comes_again_is_not_answered_again() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (written, fh) = c.create(a, 1, "written").unwrap();
+    c.write(a, fh, 0, b"12345").unwrap();
+    let dir = c.mkdir(a, 1, "dir").unwrap();
+    c.list(a, dir.ino, false).unwrap();
+    c.pass(Duration::from_secs(10));
+    let (mute, told) = (Rc::new(Cell::new(true)), Rc::new(Cell::new([0_u32; 2])));
+    let (is_mute, count) = (mute.clone(), told.clone());
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let answers = [Opcode::LdlmGlReply, Opcode::LdlmCancel];
+        let which = answers.iter().position(|opcode| *opcode as u16 == frame.header.opcode);
+        let Some(which) = which.filter(|_| !to_client && at == a) else { return vec![frame] };
+        let mut counts = count.get();
+        counts[which] += 1;
+        count.set(counts);
+        if is_mute.get() { Vec::new() } else { vec![frame] }
+    }));
+    let size = c.send(b, Call::Getattr { ino: written.ino, fh: None });
+    let made = c.send(b, Call::Mkdir { parent: dir.ino, name: name("made"), mode: 0o755 });
+    c.run();
+    let first = told.get();
+    assert!(first[0] > 0 && first[1] > 0, "{first:?}");
+    for round in 2..6 {
+        c.cut(a);
+        c.pass(Duration::from_secs(1));
+        assert_eq!(told.get(), first.map(|count| count * round), "each is sent again, and no other");
+    }
+    mute.set(false);
+    c.cut(a);
+    c.until(|c| c.answered(b, size) && c.answered(b, made));
+    assert_eq!(c.answer(b, made).map(drop), Ok(()));
+    let Answer::Attr(stat) = c.answer(b, size).unwrap() else { panic!() };
+    assert_eq!(stat.size, 5);
 }

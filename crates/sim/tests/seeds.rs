@@ -21,7 +21,7 @@ fn fixed_seeds_of_every_profile_pass() {
 /// replayed theirs, and had them evicted.
 #[test]
 fn seeds_with_a_liar_pass() {
-    for seed in [1388].into_iter().chain((1..).filter(|&seed| Plan::draw(seed).liar).take(8)) {
+    for seed in [1388, 1110008688].into_iter().chain((1..).filter(|&seed| Plan::draw(seed).liar).take(8)) {
         let plan = Plan { liar: true, ..Plan::draw(seed) };
         let report = sim::run_plan(plan, Keep::Nothing, Canary::None);
         assert_eq!(report.failure, None, "see it again with: adamant sim --seed {seed}");

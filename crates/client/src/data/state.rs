@@ -634,7 +634,9 @@ impl Object {
         let covered = lock_range(lock);
         match lvb {
             // It tells what was before a change that we know of, or may: the size has to be asked for.
-            Some(lvb) if fresh && (lvb.ctime_ns < self.ctime_ns || number < self.changed) => self.size_exact = false,
+            Some(lvb) if (fresh && lvb.ctime_ns < self.ctime_ns) || (!knew && number < self.changed) => {
+                self.size_exact = false;
+            }
             Some(lvb) if fresh || (!knew && covered.end == u64::MAX && covered.start <= lvb.size) => {
                 self.set_size(lvb);
             }
@@ -713,8 +715,10 @@ mod tests {
         object.answered(Transno(7), 20);
         object.locked(&lock(5, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)), 19);
         assert!(!object.knows_end(), "nor one that was asked for before a change of ours was answered");
+        object.locked(&lock(6, LockMode::Pw, 0, u64::MAX), Some(&lvb(4, 10)), 18);
+        assert!(!object.knows_end(), "nor a second one of that kind");
         object.locks.clear();
-        object.locked(&lock(6, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)), 21);
+        object.locked(&lock(7, LockMode::Pr, 0, u64::MAX), Some(&lvb(20, 10)), 21);
         assert_eq!((object.size, object.knows_end()), (20, true));
     }
 

@@ -431,6 +431,14 @@ impl Import {
         }
     }
 
+    /// The bodies of all requests of a kind that have no answer yet. They are sent until they have one.
+    pub fn unanswered(&self, opcode: Opcode) -> impl Iterator<Item = &Bytes> {
+        let busy = self.busy.iter().map(|(_, sent)| sent);
+        let sent = self.sent.values().chain(busy).filter(move |sent| sent.frame.header.opcode == opcode as u16);
+        let queued = self.queue.iter().filter(move |queued| queued.out.opcode == opcode);
+        sent.map(|sent| &sent.frame.body).chain(queued.map(|queued| &queued.out.body))
+    }
+
     /// Whether changes that were answered are not durable yet.
     pub fn keeps_changes(&self) -> bool {
         self.replay.len().0 > 0

@@ -28,10 +28,8 @@ use crate::plan::Plan;
 pub const NAME: &str = "liar";
 /// The liar as a node.
 pub const NODE: Node = Node::Liar;
-/// Locks that a target may hold in all while the liar works: its limit, twice, and room for the others.
-const LOCKS_MAX: u64 = 20_000;
-/// Locks of the liar's limit, in MiB.
-const LOCK_LIMIT_MB: &str = "1";
+/// Locks that a target may hold beyond what its limit says: those of clients that have few, and those that were there before it was told.
+const LOCKS_BEYOND: u64 = 6_000;
 /// Names that it makes.
 const NAMES_MAX: u64 = 40;
 
@@ -379,16 +377,20 @@ impl World {
         }
     }
 
+    /// The limit of a target's locks while the liar works, in MiB. Who passes over thousands of names needs more of them.
+    fn lock_limit_mb(&self) -> u64 {
+        if self.plan.crowd { 8 } else { 1 }
+    }
+
     /// What a server must be told so that the liar can come to its limits.
     pub(super) fn limit_liar(&mut self, server: usize) {
         let now = self.time_of(Node::Server(server));
-        // Who passes over thousands of names needs more locks than such a limit leaves him.
+        let limit = self.lock_limit_mb().to_string();
         if self.liar.is_some()
-            && !self.plan.crowd
             && let Some(machine) = &mut self.servers[server].machine
         {
             for leaf in ["lock_limit_mb", "lock_reclaim_threshold_mb"] {
-                let _ = machine.set_param(now, &format!("ldlm.namespaces.*.{leaf}"), LOCK_LIMIT_MB);
+                let _ = machine.set_param(now, &format!("ldlm.namespaces.*.{leaf}"), &limit);
             }
         }
     }
@@ -424,10 +426,12 @@ impl World {
             return;
         }
         let mut wrong = None;
+        // In force is twice as many as clients are asked to keep, and at twice as many as that nobody gets more who has a few.
+        let most = 4 * (self.lock_limit_mb() << 20) / dlm::server::LOCK_BYTES as u64 + LOCKS_BEYOND;
         for server in &self.servers {
             let counts = server.machine.iter().flat_map(|machine| machine.get_params("ldlm.namespaces.*.lock_count"));
             for (name, count) in counts {
-                if count.parse::<u64>().is_ok_and(|count| count > LOCKS_MAX) {
+                if count.parse::<u64>().is_ok_and(|count| count > most) {
                     wrong = Some(format!("beside a liar {name} is {count}"));
                 }
             }

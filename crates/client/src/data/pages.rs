@@ -524,12 +524,13 @@ impl Pages {
         self.covered(range).any(|(_, _, s)| s.state == State::Clean && s.mark == mark)
     }
 
-    /// End of the last byte that is dirty or in flight; 0 if there is none.
+    /// End of the last cached byte that is dirty or in flight; 0 if there is none. Not that of a request that is not made of cached
+    /// bytes: a cut, a hole, or zeros behind the end do not move it, and a write does when it is answered.
     pub fn unwritten_end(&self) -> u64 {
         let Some(unwritten) = &self.unwritten else { return 0 };
         let last = unwritten.dirty.last().and_then(|start| Some(start + self.map.get(start)?.data.len()));
-        let busy = unwritten.busy.last_key_value().map(|(_, (end, _))| *end);
-        last.max(busy).unwrap_or(0)
+        let mut cached = unwritten.busy.values().rev().filter(|(_, id)| !unwritten.changes.contains(id));
+        last.max(cached.next().map(|(end, _)| *end)).unwrap_or(0)
     }
 
     /// The eviction clock comes by the entry `mark` of `range`.

@@ -733,6 +733,21 @@ mod tests {
     }
 
     #[test]
+    fn a_size_that_comes_while_a_change_is_in_flight_does_not_reach_to_where_that_ends() {
+        let lvb = |size| Lvb { size, ..Lvb::default() };
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locks.push(lock(1, LockMode::Pw, 0, u64::MAX));
+        object.pages.write(4096, Bytes::from(vec![1; 4096]));
+        assert!(object.pages.take(&(0..u64::MAX), 4096, false, 1).is_some());
+        // Zeros behind the end that leave it where it is, as `fallocate` may.
+        object.pages.begin(2, 16384..20480);
+        object.set_size(&lvb(5000));
+        assert_eq!(object.size, 8192, "as far as what is written");
+        object.set_size(&lvb(10_000));
+        assert_eq!(object.size, 10_000, "as the target says");
+    }
+
+    #[test]
     fn what_others_have_cut_does_not_come_back_with_a_further_lock() {
         let lvb = |size| Lvb { size, ..Lvb::default() };
         let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));

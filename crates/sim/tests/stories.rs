@@ -43,6 +43,7 @@ const PLACES: &[&str] = &[
 const CACHES: &[&str] = &[
     "behind-synced",
     "behind-promised",
+    "behind-replayed",
     "behind-refused",
     "open-here",
     "closed-here",

@@ -301,7 +301,7 @@ const WORLDS: &[World] = &[
         canary: Canary::None,
     },
     World {
-        name: "grant-lost",
+        name: "grant-wanted",
         what: "an answer is lost with a lock in it that somebody wants for whom the request waits when it is sent again",
         plan: || Plan::before_full_disks(13_000),
         canary: Canary::None,

@@ -39,7 +39,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             if let (Some(body), Some(attr)) = (&pending.open_body, &rep.attr) {
                 let (handle, fid, layout) = (rep.handle, attr.fid, attr.layout.clone());
                 let opened = Opened { handle, fid, layout, body: body.clone(), fh: None };
-                w.imports.opens.insert((dest, frame.header.xid), opened);
+                w.imports.opened(dest, frame.header.xid, opened);
             }
         }
         Body::Readdir(rep) => {

@@ -237,6 +237,31 @@ impl Imports {
         }
     }
 
+    /// A request was answered that opened something.
+    pub(crate) fn opened(&mut self, dest: Dest, xid: Xid, opened: Opened) {
+        self.opens.insert((dest, xid), opened);
+        if self.get(dest).is_some_and(|target| !target.is_full()) {
+            self.amend_open(dest, xid);
+        }
+    }
+
+    /// A body that is appended to another is merged into it when it is decoded: so the amendment is put behind the request.
+    fn amend_open(&mut self, dest: Dest, xid: Xid) {
+        let (Some(opened), Some(&index)) = (self.opens.get(&(dest, xid)), self.index.get(&dest)) else { return };
+        let amendment = ReintReq {
+            op: Some(Reint::Open(OpenOp {
+                old_handle: opened.handle,
+                opened_fid: Some(opened.fid),
+                layout: opened.layout.clone(),
+                ..OpenOp::default()
+            })),
+            ..ReintReq::default()
+        };
+        let mut body = opened.body.to_vec();
+        let _ = amendment.encode(&mut body);
+        self.list[index].import.amend(xid, body.into());
+    }
+
     /// What a request opened is this open file. Whether that is known: an eviction may have taken it.
     pub(crate) fn opened_as(&mut self, dest: Dest, xid: Xid, fh: FileHandle) -> bool {
         let opened = self.opens.get_mut(&(dest, xid));
@@ -556,28 +581,13 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
     None
 }
 
-/// Before a replay can happen, each open says what it opened: it may have been created or renamed since.
-///
-/// A body that is appended to another is merged into it when it is decoded: so the amendment is put behind the request.
+/// Before a replay can happen, each open says what it opened: it may have been created or renamed since. One that is answered while
+/// the server recovers says it at once ([`Imports::opened`]): the next replay may follow without service in between.
 fn prepare_replay(w: &mut World, dest: Dest) {
-    let imports = &mut w.imports;
-    let Some(&index) = imports.index.get(&dest) else { return };
-    let mut xids: Vec<Xid> = imports.opens.keys().filter(|(d, _)| *d == dest).map(|(_, xid)| *xid).collect();
+    let mut xids: Vec<Xid> = w.imports.opens.keys().filter(|(d, _)| *d == dest).map(|(_, xid)| *xid).collect();
     xids.sort_unstable();
     for xid in xids {
-        let Some(opened) = imports.opens.get(&(dest, xid)) else { continue };
-        let amendment = ReintReq {
-            op: Some(Reint::Open(OpenOp {
-                old_handle: opened.handle,
-                opened_fid: Some(opened.fid),
-                layout: opened.layout.clone(),
-                ..OpenOp::default()
-            })),
-            ..ReintReq::default()
-        };
-        let mut body = opened.body.to_vec();
-        let _ = amendment.encode(&mut body);
-        imports.list[index].import.amend(xid, body.into());
+        w.imports.amend_open(dest, xid);
     }
 }
 

@@ -985,6 +985,45 @@ fn what_was_seen_before_a_crash_is_there_after_it() {
     assert!(stdx::marks::count("import.resent_in_recovery") > 0 && stdx::marks::count("target.unanswered_first") > 0);
 }
 
+/// An open that is answered while its server recovers is replayed as what it is at the next recovery, although there was no service in
+/// between: it made the file, and must not find that in its way.
+#[test]
+fn what_was_opened_in_one_recovery_is_open_after_the_next() {
+    for seed in cluster::seeds(0, 300) {
+        let mut c = Cluster::new(0);
+        let mut rng = Rng::new(seed);
+        let (a, b) = (c.mount(), c.mount());
+        // Nobody has the directory for itself.
+        c.create(b, 1, "other").unwrap();
+        c.call(a, Call::Lookup { parent: 1, name: name("other") }).unwrap();
+        let create = Call::Create { parent: 1, name: name("f"), mode: 0o644, flags: 0o302 };
+        let created = c.send_quietly(a, cred(0), create);
+        for _ in 0..rng.below(30) {
+            c.lose_answers_to(a);
+            c.one_step(&mut rng);
+        }
+        c.restart_quietly("fs-MDT0000");
+        for _ in 0..2_000 {
+            if c.answered(a, created) {
+                break;
+            }
+            c.one_step(&mut rng);
+        }
+        // The next recovery does not come to its end, but makes durable what is replayed.
+        c.restart_quietly("fs-MDT0000");
+        let ends = |frame: &proto::Frame| frame.header.has(proto::frame::flags::LOCK_REPLAY_DONE);
+        c.tamper = Some(Box::new(move |_, _, frame| if ends(&frame) { Vec::new() } else { vec![frame] }));
+        (0..10).for_each(|_| c.step());
+        c.tamper = None;
+        c.restart_quietly("fs-MDT0000");
+        let Ok(Answer::Created { fh, .. }) = c.answer(a, created) else { panic!("seed {seed}") };
+        c.write(a, fh, 0, b"there").unwrap();
+        assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Ok(Answer::Done), "seed {seed}: {:#?}", c.log);
+        c.close(a, fh).unwrap();
+    }
+    assert!(stdx::marks::count("import.resent_in_recovery") > 0);
+}
+
 /// A client removes a file that another has open, and both crash that and the server do before the removal is durable. The file is there
 /// again, with all that the other wrote to it.
 #[test]

@@ -32,8 +32,8 @@
 //!
 //! # What they excuse
 //! Each in the words of a promise, and no more than that:
-//! - *"What a client changed can be seen by others before it is durable"*: beside a crash a call may show a state in which changes that
-//!   the crash undid, and that were done again after it, were done already (`linear`, `Event::glimpses`).
+//! - *"What a client changed can be seen by others before it is durable"*: two changes of different programs that a crash found without an
+//!   answer, and under way at the same time, may have been seen in the other order before it (`linear`, `Event::glimpses`).
 //! - *"is undone if that client and its server are both lost before it is"*: of a client that died the last changes may be missing that
 //!   no sync covers, if a server had not been told of them or crashed before it had them again. What others were answered on top of
 //!   them stands (`linear::lost`, `program::history`).

@@ -240,6 +240,11 @@ impl Cluster {
 
     /// Starts a target's program.
     pub fn start(&mut self, at: usize) {
+        self.start_quietly(at);
+        self.run();
+    }
+
+    fn start_quietly(&mut self, at: usize) {
         let now = self.now;
         let server = &mut self.servers[at];
         server.starts += 1;
@@ -261,7 +266,6 @@ impl Cluster {
         machine.handle(now, target::Event::Space(server.engine.space().unwrap()));
         machine.handle(now, target::Event::WallClock(wall(now)));
         server.machine = Some(machine);
-        self.run();
     }
 
     /// The objects that an object target has on its medium.
@@ -322,6 +326,13 @@ impl Cluster {
         let at = self.server(name);
         self.kill(at);
         self.start(at);
+    }
+
+    /// The same, and nothing happens yet.
+    pub fn restart_quietly(&mut self, name: &str) {
+        let at = self.server(name);
+        self.kill(at);
+        self.start_quietly(at);
     }
 
     pub fn set_server_param(&mut self, server: &str, path: &str, value: &str) {

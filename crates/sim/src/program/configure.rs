@@ -175,7 +175,7 @@ impl Program {
             let change = Change::draw(&mut self.rng, self.osts);
             let before = self.kept.borrow().clone();
             let after = before.after(&change, self.osts);
-            connect(&peer).await?;
+            self.connect(&peer).await?;
             let xid = change.send(&peer);
             let wanted = after.as_ref().map_or_else(|errno| -errno.raw(), |_| 0);
             let now = match peer.reply_while_up(xid).await?.map(|reply| reply.header.status) {
@@ -210,7 +210,7 @@ impl Program {
 
     async fn look(&mut self, peer: &Peer) -> Result<Kept, String> {
         let config = loop {
-            connect(peer).await?;
+            self.connect(peer).await?;
             let asked = peer.request(Opcode::MgsConfigGet, &ConfigGetReq { fsname: FSNAME.to_owned() });
             let xid = peer.send(asked);
             if let Some(reply) = peer.reply_while_up(xid).await? {
@@ -227,12 +227,19 @@ impl Program {
         }
         Ok(Kept::of(&config))
     }
-}
 
-/// A session, if there is none; after a crash a new one.
-async fn connect(peer: &Peer) -> Result<(), String> {
-    match peer.is_up() {
-        true => Ok(()),
-        false => peer.connected(|_, request| request.lightweight = true).await.map(drop),
+    /// A session, if there is none; after a crash a new one. Of a request that comes twice the second is refused, and the answer to the
+    /// first may be lost.
+    async fn connect(&self, peer: &Peer) -> Result<(), String> {
+        while !peer.is_up() {
+            let reply = peer.connect(|_, request| request.lightweight = true).await?;
+            if self.is_doubled && reply.header.status == -Errno::EALREADY.raw() {
+                peer.hang_up();
+                continue;
+            }
+            peer.is(Opcode::Connect, &reply, Ok(()))?;
+        }
+        Ok(())
     }
 }
+

@@ -1,6 +1,8 @@
 //! Every story with every fault, at some of the steps (`adamant sim --scenario all` tells them at every step), and the
 //! proof that no oracle is blind.
 
+use std::collections::BTreeSet;
+
 /// One of so many steps.
 const STRIDE: u64 = 9;
 
@@ -43,6 +45,7 @@ const PLACES: &[&str] = &[
 const CACHES: &[&str] = &[
     "behind-synced",
     "behind-promised",
+    "behind-replayed",
     "behind-refused",
     "open-here",
     "closed-here",
@@ -57,7 +60,7 @@ const CACHES: &[&str] = &[
     "killed-rename",
     "cut-small",
     "undone-open",
-    "removed",
+    "removed-here",
     "thinned",
     "rebuilt",
 ];
@@ -223,7 +226,7 @@ const METADATA: &[&str] = &[
     "destroy-again",
     "copy-of-dead",
     "move-of-dead",
-    "cut-small",
+    "cut-stretched",
     "promised",
     "full-disk",
     "group-waits",
@@ -255,6 +258,22 @@ fn every_story_is_told_here() {
     }
 }
 
+/// Of two with one name only one would be told.
+#[test]
+fn no_name_is_used_twice() {
+    let mut lines = Vec::new();
+    assert!(sim::run(&scenario("list"), &mut |line| lines.push(line), &mut || false).fine);
+    let mut names = BTreeSet::new();
+    for name in lines.iter().filter_map(|line| line.split(' ').next()) {
+        assert!(names.insert(name), "{name}");
+    }
+    assert!(names.len() > 100, "{}", names.len());
+}
+
+fn scenario(name: &str) -> sim::Settings {
+    sim::Settings { seed: None, runs: 1, scenario: Some(name.to_owned()), first_seed: 1, jobs: 1, coverage: false }
+}
+
 #[test]
 fn no_oracle_is_blind() {
     for (name, says) in [
@@ -283,16 +302,8 @@ fn no_oracle_is_blind() {
         ("canary-ranges", "did not happen one after another"),
         ("canary-told", "can leave (told: {})"),
     ] {
-        let settings = sim::Settings {
-            seed: None,
-            runs: 1,
-            scenario: Some(name.to_owned()),
-            first_seed: 1,
-            jobs: 1,
-            coverage: false,
-        };
         let mut lines = Vec::new();
-        assert!(!sim::run(&settings, &mut |line| lines.push(line), &mut || false).fine, "{name} passed");
+        assert!(!sim::run(&scenario(name), &mut |line| lines.push(line), &mut || false).fine, "{name} passed");
         assert!(lines.iter().any(|line| line.contains(says)), "{name}: {:?}", lines.iter().rev().take(3));
     }
 }

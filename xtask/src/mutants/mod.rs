@@ -379,6 +379,7 @@ impl Run<'_> {
             (None, None) => Outcome::Failed(at, "it hangs".to_owned()),
             (None, Some(status)) if status.success() && passed == names.len() => Outcome::Passed,
             (None, Some(_)) if at.is_empty() => bail!("the runner did not begin"),
+            (None, Some(status)) if status.success() => bail!("{passed} passed of {} that were asked for", names.len()),
             (None, Some(status)) => {
                 let what = panic.map_or(status.to_string(), |what| format!("panic: {what}"));
                 Outcome::Failed(at, shortened(&what))

@@ -67,7 +67,7 @@ pub const STORIES: &[Story] = &[
     story("killed-rename", "the name that a program was moving when it was killed is asked for", killed_rename),
     story("cut-small", "what was cut off a small file does not come back when it grows again", cut_small),
     story("undone-open", "a file whose making a crash undid is open no longer", undone_open),
-    story("removed", "nothing is kept of what a client has removed", removed),
+    story("removed-here", "nothing is kept of what a client has removed", removed),
     story("thinned", "names for which there is no memory are found all the same", thinned),
     story("rebuilt", "an answer that was rebuilt after a crash tells less: what it leaves out is asked for", rebuilt),
 ];

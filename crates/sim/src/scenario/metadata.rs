@@ -41,7 +41,7 @@ pub const STORIES: &[Story] = &[
         "a client dies while data of its file leaves: what came of that goes with the file",
         move_of_dead,
     ),
-    story("cut-small", "a small file that is cut and stretched has none of its old bytes", cut_small),
+    story("cut-stretched", "a small file that is cut and stretched has none of its old bytes", cut_small),
     story(
         "promised",
         "clients are promised room for changes, together no more than there is, and all of it when others have gone",

@@ -159,16 +159,16 @@ impl Kernel {
                 break;
             }
         }
-        let mut out = Vec::new();
+        let (mut out, mut end) = (Vec::new(), end);
         loop {
             let at = offset + out.len() as u64;
-            let end = end.min(self.inode(fd.ino, |inode| inode.size));
-            if at >= end {
+            let now = end.min(self.inode(fd.ino, |inode| inode.size));
+            if at >= now {
                 return Ok(out.into());
             }
             // As Linux, page by page: what was dropped again behind it does not matter.
-            if !self.copy_pages(fd.ino, at, end, &mut out) {
-                self.fill_pages(cred, fd, at, end).await?;
+            if !self.copy_pages(fd.ino, at, now, &mut out) {
+                end = end.min(self.fill_pages(cred, fd, at, now).await?);
             }
         }
     }
@@ -188,8 +188,10 @@ impl Kernel {
         })
     }
 
-    /// Reads the first run of pages of a range that are not there; each is locked meanwhile.
-    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<()> {
+    /// Reads the first run of pages of a range that are not there; each is locked meanwhile. Gives where the file ended then, if it ended
+    /// among them. (Linux does not believe a short answer beside which attributes go, and shows zeros up to the end that it knew. The
+    /// stand-in does not show them, so that histories show what else is wrong.)
+    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<u64> {
         let mut page = offset / PAGE;
         while page * PAGE < end {
             if self.inode(fd.ino, |inode| inode.pages.contains_key(&page)) {
@@ -234,13 +236,13 @@ impl Kernel {
                 }
             });
             self.wake_all();
-            match result? {
-                Answer::Data(_) => {}
-                other => return Err(odd(&other)),
-            }
-            return Ok(());
+            return match result? {
+                Answer::Data(data) if data.len() < length as usize => Ok(run.start * PAGE + data.len() as u64),
+                Answer::Data(_) => Ok(u64::MAX),
+                other => Err(odd(&other)),
+            };
         }
-        Ok(())
+        Ok(u64::MAX)
     }
 
     /// `pwrite`, or `write` of a file opened for appending.

@@ -242,4 +242,3 @@ impl Program {
         Ok(())
     }
 }
-

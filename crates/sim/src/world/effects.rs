@@ -247,7 +247,10 @@ impl World {
                 }
                 self.limit_liar(server);
             }
-            Node::Client(client) => self.tell_wall_clock(client),
+            Node::Client(client) => {
+                self.tell_wall_clock(client);
+                self.note_disturbed();
+            }
             Node::Liar | Node::Raw => {}
         }
         self.after(Duration::from_secs(1), Happening::Second { node, life });

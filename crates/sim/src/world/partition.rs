@@ -185,12 +185,39 @@ impl World {
     pub(super) fn note_disturbed(&mut self) {
         let parts = self.partitioning.plan.is_some() && self.partitioning.left > 0;
         let more = self.faults.on && (parts || self.plan.disturbances.acts.is_some_and(|acts| acts.evicts));
-        self.sched.set_disturbed(more || !self.partitioning.now.is_empty());
+        self.sched.set_disturbed(more || !self.all_are_joined());
     }
 
-    /// Whether nobody is cut off any more.
+    /// Whether nobody is cut off any more, and everybody who was is back. Who is not is evicted soon after somebody wants a lock of it:
+    /// the time since its connection broke counts.
     pub fn all_are_joined(&self) -> bool {
-        self.partitioning.now.is_empty()
+        let own = &self.partitioning;
+        own.now.is_empty() && own.cut_off.iter().all(|client| self.is_back(*client))
+    }
+
+    /// Whether a client has a sound connection with each target that could take something with it, if it lives and stays.
+    fn is_back(&self, client: usize) -> bool {
+        let mount = &self.mounts[client];
+        let Some(machine) = mount.machine.as_ref().filter(|_| !mount.leaving) else { return true };
+        let sound = |server: usize| {
+            self.net.of(Node::Client(client)).iter().any(|(conn, _)| {
+                let ends = &self.net.get(*conn).ends;
+                ends.iter().any(|end| end.node == Node::Server(server))
+                    && ends.iter().all(|end| end.open && end.dead_from.is_none() && !end.hung_up)
+            })
+        };
+        let full = |server: usize| {
+            let name = format!(".{}-", self.servers[server].name);
+            let imports = machine.get_params("*.*.import");
+            let own = imports.iter().filter(|(path, _)| path.contains(&name));
+            own.into_iter().all(|(_, text)| text.lines().any(|line| line.trim() == "state: FULL"))
+        };
+        let known = self.partitioning.greeted.iter().filter(|(of, _)| *of == client).map(|(_, server)| *server);
+        let takes = |server: &usize| {
+            let server = &self.servers[*server];
+            !server.retired && server.name.kind != TargetKind::Mgt
+        };
+        known.filter(takes).all(|server| sound(server) && full(server))
     }
 
     /// A line of a server's log: it may say that a client is evicted.
@@ -275,5 +302,51 @@ impl World {
                 ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::trace::Keep;
+
+    #[test]
+    fn who_was_cut_off_is_joined_when_it_is_connected_again() {
+        let planned = Partitions {
+            every: Duration::from_secs(1),
+            least: Duration::from_secs(60),
+            most: Duration::from_secs(60),
+            count: 1,
+        };
+        let mut plan = Plan::still(0);
+        plan.disturbances.partitions = Some(planned);
+        let mut world = World::new(plan, Keep::Nothing);
+        (0..world.servers.len()).for_each(|server| world.start_server(server, Duration::ZERO));
+        for _ in 0..2 {
+            world.add_client();
+        }
+        let limit = world.now + Duration::from_secs(60);
+        world.run(limit, |world| world.mounts.iter().all(|mount| mount.mounted)).unwrap();
+        world.run(limit, |_| false).unwrap();
+        assert!(world.all_are_joined(), "nobody was cut off");
+        let until = world.now + planned.most;
+        let (client, direction) = (1, Direction::Both);
+        world.partitioning.cut_off.push(client);
+        let partition = Partition { client, server: None, direction, until, held: false, torn: Vec::new() };
+        world.partitioning.now.push(partition);
+        world.note_disturbed();
+        world.run(until, |_| false).unwrap();
+        assert!(!world.all_are_joined());
+        world.join(client);
+        world.note_disturbed();
+        assert!(!world.all_are_joined(), "its connections are gone");
+        let sched = world.sched.clone();
+        let calm = sched.clone();
+        sched.spawn("a program", async move { calm.undisturbed().await });
+        world.run(until + Duration::from_secs(60), |world| world.sched.is_idle()).unwrap();
+        assert!(sched.is_idle() && world.now > until, "a program waits until it is back, and no longer");
+        assert!(world.all_are_joined(), "it has come again to all targets");
+        world.sched.clear();
     }
 }

@@ -90,6 +90,8 @@ pub struct Inode {
     pub nlink: u32,
     /// Last change of data.
     pub mtime: When,
+    /// What a program last set that to: it shows again when a later write is lost.
+    pub set_mtime: Option<i64>,
     /// Last change.
     pub ctime: When,
     /// Known only if it was set, and nothing was ever read: an access time of the past may be told late.
@@ -184,6 +186,7 @@ impl Model {
             gid,
             nlink: 2,
             mtime: when,
+            set_mtime: None,
             ctime: when,
             atime: None,
             accessed: false,

@@ -93,6 +93,7 @@ impl Model {
             gid,
             nlink: if is_dir { 2 } else { 1 },
             mtime: when,
+            set_mtime: None,
             ctime: when,
             atime: None,
             accessed: false,
@@ -355,7 +356,7 @@ impl Model {
             None => {}
         }
         match mtime {
-            Some(SetTime::At(ns)) => inode.mtime = When::at(ns),
+            Some(SetTime::At(ns)) => (inode.mtime, inode.set_mtime) = (When::at(ns), Some(ns)),
             Some(SetTime::Now) => inode.mtime = when,
             None => {}
         }

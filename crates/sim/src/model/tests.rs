@@ -199,6 +199,33 @@ fn only_what_was_given_up_may_differ() {
     assert!(!hole(b"new") && !hole(b"\0new") && hole(b"xnew"));
 }
 
+/// The time of a write goes with its bytes: the one before shows again, also if a program had set it to something later.
+#[test]
+fn times_go_with_bytes_that_were_given_up() {
+    let mut story = Story::new();
+    story.touch("f").unwrap();
+    let set = |ns| Op::Utimens { path: path("f"), atime: None, mtime: Some(client::api::SetTime::At(ns)) };
+    story.run(&root(), set(9_000)).unwrap();
+    story.run(&root(), Op::Truncate { path: path("f"), size: 3 }).unwrap();
+    let id = story.model.walk(&root(), &path("f")).unwrap();
+    let differs = |model: &Model, mtime_ns| {
+        let stat = client::api::Stat {
+            mode: S_IFREG | 0o644,
+            nlink: 1,
+            size: 3,
+            mtime_ns,
+            ctime_ns: 30,
+            ..Default::default()
+        };
+        model.attributes_differ(id, &stat, true)
+    };
+    assert_eq!(differs(&story.model, 32), None);
+    assert!(differs(&story.model, 9_000).is_some() && differs(&story.model, 12).is_some());
+    story.model.lose(id, core::slice::from_ref(&(0..3)));
+    assert_eq!((differs(&story.model, 9_000), differs(&story.model, 12)), (None, None));
+    assert!(differs(&story.model, 8_000).is_some());
+}
+
 fn bytes(want: &str, got: &str) -> Option<String> {
     let data = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     differs(&mut Story::new().model, &Ok(Expect::Data(data(want))), &Ok(Got::Data(data(got))))

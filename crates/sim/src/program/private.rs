@@ -397,7 +397,9 @@ impl Process {
         let lost = self.unsynced.borrow().iter().find(|client| sched.is_dead(**client)).copied();
         if let Some(client) = lost {
             // It died while this call waited: what it had not synced may be gone, and the call have met that, but nothing else.
-            if let Some(what) = self.met_no_loss(kernel.client(), &op, &cred, when, &result) {
+            if !kernel.was_interrupted(&result)
+                && let Some(what) = self.met_no_loss(kernel.client(), &op, &cred, when, &result)
+            {
                 return self.wrong(&format!("{} beside the death of client {client}: {what}", op.show()));
             }
             let doubt = Doubt { op, cred, when, client: kernel.client(), before };

@@ -993,7 +993,7 @@ fn what_was_opened_in_one_recovery_is_open_after_the_next() {
         let mut c = Cluster::new(0);
         let mut rng = Rng::new(seed);
         let (a, b) = (c.mount(), c.mount());
-        // Nobody has the directory for itself.
+        // Both use the directory: its changes are sent at once.
         c.create(b, 1, "other").unwrap();
         c.call(a, Call::Lookup { parent: 1, name: name("other") }).unwrap();
         let create = Call::Create { parent: 1, name: name("f"), mode: 0o644, flags: 0o302 };

@@ -6,7 +6,7 @@ use client::api::Call;
 use proto::Bytes;
 use stdx::Instant;
 
-/// So many are remembered.
+/// The most changes of names that are remembered.
 const MOVES_MAX: usize = 256;
 
 /// One.

@@ -322,8 +322,8 @@ fn cut(histories: &mut [Vec<Event>], eviction: Instant) {
 }
 
 /// Changes whose answers a crash delayed may have been seen before the crash, undone by it, and done again, each before anybody is served.
-/// Two that several processes had made may be done the other way round: so much others may
-/// have seen from the begin of such a one to the crash. (What others *changed* on top of it was answered only when both were durable; but the
+/// Two of different processes that were under way together may be done in the other order: others may have seen the first order from
+/// the beginning of one of them to the crash. (What others *changed* on top of it was answered only when both were durable; but the
 /// object that a name led to can be changed whatever became of the name.)
 fn doubt(histories: &mut [Vec<Event>], crashes: &[Moment]) {
     let mut zones: Vec<(usize, u32, Instant, Instant)> = Vec::new();

@@ -104,6 +104,49 @@ fn programs_that_wait_for_a_dead_server_die_of_signals() {
     e2e::trees::assert_equal(cluster.mount(0), cluster.mount(1));
 }
 
+/// A child that tells its parent and then does `call`; the parent sends it a signal some microseconds later, and a second one after 3 s.
+/// The first may come before the call. The kernel says nothing of one that comes while it hands the request to the mount.
+fn signalled_at_once(call: &str, signal: &str, after: u32) -> Child {
+    let script = format!(
+        "use Fcntl; use Time::HiRes; pipe R, W; my $child = fork; \
+         if (!$child) {{ $SIG{{USR1}} = sub {{}}; $SIG{{{signal}}} ||= q(DEFAULT); {call}; exit 0 }} \
+         sysread R, my $byte, 1; my $start = Time::HiRes::time; 1 while Time::HiRes::time < $start + {after}e-6; \
+         kill {signal} => $child; $SIG{{ALRM}} = sub {{ kill {signal} => $child }}; alarm 3; \
+         1 while waitpid($child, 0) != $child"
+    );
+    let mut command = Command::new("perl");
+    command.args(["-e", &script]).stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_signal_that_comes_with_the_call_ends_it() {
+    if !needs_root() {
+        return;
+    }
+    let story = Story::begin("signal-with-call", Duration::from_secs(120));
+    let mut cluster = Cluster::start(&story, Shape::synchronous(2));
+    let (here, there) = (cluster.mount(0).to_path_buf(), cluster.mount(1).to_path_buf());
+    std::fs::write(here.join("f"), "data").unwrap();
+    for index in 0..8 {
+        std::fs::create_dir(here.join(format!("d{index}"))).unwrap();
+    }
+    // A lock that somebody has: any signal that the program handles ends the wait.
+    let held = std::fs::File::open(here.join("f")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let lock = format!("open F, q(+<), q({}); syswrite W, 1; flock F, 2", there.join("f").display());
+    let mut waiting: Vec<Child> = (0..8).map(|at| signalled_at_once(&lock, "USR1", at * 15)).collect();
+    waiting.iter_mut().for_each(|child| assert!(ends(child, "a program that waits for a lock").success()));
+    drop(held);
+    // A server that is away, and signals that kill.
+    cluster.kill9(Which::Mdt);
+    let look = |index: u32| format!("syswrite W, 1; stat q({}/d{index}/none)", there.display());
+    let mut waiting: Vec<Child> = (0..8).map(|at| signalled_at_once(&look(at), "TERM", at * 15)).collect();
+    waiting.iter_mut().for_each(|child| assert!(ends(child, "a program that looks for a file").success()));
+    cluster.restart(Which::Mdt);
+    assert_eq!(std::fs::read_dir(&there).unwrap().count(), 9);
+}
+
 /// umount(8), again for as long as somebody else of this machine looks at the mount (`df`, a backup, another test): while servers are
 /// away such a look takes seconds, and the kernel calls the mount busy. Neither the test nor what it started may be the one.
 fn umount(story: &Story, mount: &Path, force: bool) -> ExitStatus {

@@ -60,30 +60,49 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Whether a thread that waits for the kernel will never come back to its program: it is gone, or a signal that it was sent ends it.
-/// One of another process namespace (0) cannot be looked at, and none if `/proc` is another namespace's.
-pub fn is_dying(thread: u32) -> bool {
+/// What signals do to a thread that waits for the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// No signal waits for it, or none that it is to see.
+    None,
+    /// One waits that the program handles.
+    Handled,
+    /// The thread never comes back to its program: it is gone, or a signal that it was sent ends it.
+    Ends,
+}
+
+/// What signals do to a thread. One of another process namespace (0) cannot be looked at, and none if `/proc` is another namespace's.
+pub fn signal(thread: u32) -> Signal {
     static OWN: OnceLock<bool> = OnceLock::new();
     let own = || {
         let shown = std::fs::read_link("/proc/self").ok();
         shown.and_then(|shown| shown.to_str()?.parse().ok()) == Some(std::process::id())
     };
     if thread == 0 || !*OWN.get_or_init(own) {
-        return false;
+        return Signal::None;
     }
     match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-        Ok(text) => has_fatal_signal(&text),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+        Ok(text) => pending(&text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Signal::Ends,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Signal::Ends,
+        Err(_) => Signal::None,
     }
 }
 
 /// The kernel turns most fatal signals into a SIGKILL of each thread, but not those that leave a core; and a thread that is ending
 /// already gets none.
-fn has_fatal_signal(status: &str) -> bool {
+fn pending(status: &str) -> Signal {
     let set = |name| field(status, name).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     let pending = set("SigPnd:") | set("ShdPnd:");
-    let survived = set("SigBlk:") | set("SigIgn:") | set("SigCgt:") | HARMLESS;
-    pending & (bit(libc::SIGKILL) | !survived) != 0
+    let (blocked, handled) = (set("SigBlk:"), set("SigCgt:"));
+    let survived = blocked | handled | set("SigIgn:") | HARMLESS;
+    if pending & (bit(libc::SIGKILL) | !survived) != 0 {
+        Signal::Ends
+    } else if pending & handled & !blocked != 0 {
+        Signal::Handled
+    } else {
+        Signal::None
+    }
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -102,20 +121,23 @@ mod tests {
             )
         };
         let (kill, int, quit, chld) = (bit(libc::SIGKILL), bit(libc::SIGINT), bit(libc::SIGQUIT), bit(libc::SIGCHLD));
-        for (own, shared, blocked, ignored, caught, fatal) in [
-            (0, 0, 0, 0, 0, false),
-            (kill, 0, 0, 0, 0, true),
-            (0, kill, u64::MAX, u64::MAX, u64::MAX, true),
-            (0, int, 0, 0, 0, true),
-            (0, quit, 0, 0, 0, true),
-            (0, int, int, 0, 0, false),
-            (0, int, 0, int, 0, false),
-            (int, 0, 0, 0, int, false),
-            (int | quit, 0, 0, 0, int, true),
-            (chld, bit(libc::SIGTSTP) | bit(libc::SIGURG), 0, 0, 0, false),
+        for (own, shared, blocked, ignored, caught, does) in [
+            (0, 0, 0, 0, 0, Signal::None),
+            (kill, 0, 0, 0, 0, Signal::Ends),
+            (0, kill, u64::MAX, u64::MAX, u64::MAX, Signal::Ends),
+            (0, int, 0, 0, 0, Signal::Ends),
+            (0, quit, 0, 0, 0, Signal::Ends),
+            (0, int, int, 0, 0, Signal::None),
+            (0, int, 0, int, 0, Signal::None),
+            (int, 0, 0, 0, int, Signal::Handled),
+            (0, int, 0, 0, int, Signal::Handled),
+            (int, 0, int, 0, int, Signal::None),
+            (chld, 0, 0, 0, chld, Signal::Handled),
+            (int | quit, 0, 0, 0, int, Signal::Ends),
+            (chld, bit(libc::SIGTSTP) | bit(libc::SIGURG), 0, 0, 0, Signal::None),
         ] {
             let text = status(own, shared, blocked, ignored, caught);
-            assert_eq!(has_fatal_signal(&text), fatal, "{text}");
+            assert_eq!(pending(&text), does, "{text}");
         }
     }
 
@@ -124,8 +146,8 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        assert!(is_dying(pid));
-        assert!(!is_dying(std::process::id()) && !is_dying(0));
+        assert_eq!(signal(pid), Signal::Ends);
+        assert_eq!([signal(std::process::id()), signal(0)], [Signal::None, Signal::None]);
     }
 
     /// In a user namespace of its own a program has all capabilities.

@@ -324,6 +324,11 @@ impl Mount {
         self.shared.state.lock().completions.get(&id).map(|waiting| waiting.caller)
     }
 
+    /// The calls of programs that wait now.
+    pub fn all_waiting(&self) -> Vec<CallId> {
+        self.shared.state.lock().completions.keys().copied().filter(|id| id.0 < OWN_CALLS).collect()
+    }
+
     /// Makes calls that are sent together: as [`Mount::submit`] for each, with fewer calls of the kernel.
     pub fn submit_all(&self, calls: impl IntoIterator<Item = (Cred, Call, Completion)>) {
         let mut state = self.shared.state.lock();

@@ -89,9 +89,14 @@ impl Cx<'_> {
         self.m.exports.of_client(uuid).is_some()
     }
 
-    /// Whether the sender is still connected: a request that has waited may be one of a process that has ended meanwhile.
-    pub fn sender_is_connected(&self) -> bool {
-        self.m.exports.get(proto::Handle(self.op.export.0)).is_some_and(|export| export.link.is_some())
+    /// Whether the sender is still connected, and nobody under this name came after it. A request that has waited may be one of a process
+    /// that has ended meanwhile; the connection of one whose node lost its power ends only later.
+    pub fn sender_is_latest(&self, description: &str) -> bool {
+        let link = self.m.exports.get(proto::Handle(self.op.export.0)).and_then(|export| export.link);
+        link.is_some_and(|link| {
+            let later = |other: rpc::Link| other > link;
+            !self.m.exports.iter().any(|e| e.description == description && e.link.is_some_and(later))
+        })
     }
 
     /// Whether another peer than the sender is connected under this name.

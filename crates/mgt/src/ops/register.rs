@@ -30,7 +30,7 @@ pub fn attempt(mgt: &mut Mgt, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
         Err((errno, reason)) => {
             let level = if errno == Errno::ESTALE { LogLevel::Error } else { LogLevel::Warn };
             // Of a start that has ended meanwhile nobody needs to hear: a later one may have registered.
-            if cx.sender_is_connected() {
+            if cx.sender_is_latest(&req.target) {
                 cx.log(level, format!("registration of '{}' refused: {reason}", printable(&req.target)));
             }
             let known_instance = if errno == Errno::ESTALE { known_instance(&mgt.table, &req.target) } else { 0 };

@@ -242,23 +242,30 @@ fn the_live_parameter_shows_the_file_systems() {
     assert_eq!(world.target.as_ref().unwrap().get_params("mgs.MGS.num_exports").len(), 1);
 }
 
-/// The registration of a start that has ended is done when a later one has registered: nobody is told of an older copy.
+/// The registration of a start that has ended is done when a later one has registered: nobody is told of an older copy. The connection of
+/// the ended one has ended, or its node lost its power.
 #[test]
 fn a_registration_that_comes_too_late_is_no_older_copy() {
+    [true, false].into_iter().for_each(late_registration);
+}
+
+fn late_registration(cut: bool) {
     let mut world = World::new();
     world.crash();
     world.options.faults = stdx::Faults::allowed(1);
     world.start();
     let start = |instance, start| RegisterReq { start, ..target("fs-MDT0000", 1, instance) };
-    let first = world.node();
+    let first = world.node_named("fs-MDT0000");
     world.register(first, &RegisterReq { first: true, ..start(4, 44) }).unwrap();
-    let second = world.node();
+    let second = world.node_named("fs-MDT0000");
     let faults = world.options.faults.clone();
     faults.set_loc(stdx::faults::ONCE | u32::from(stdx::faults::sites::PTLRPC_RESEND_RACE.0));
     world.send(second, Opcode::MgsRegister, &start(5, 55));
     world.run();
-    world.cut(second);
-    let third = world.node();
+    if cut {
+        world.cut(second);
+    }
+    let third = world.node_named("fs-MDT0000");
     world.register(third, &start(6, 66)).unwrap();
     assert_ne!(faults.loc() & stdx::faults::FAILED, 0, "the second one waits");
     faults.set_loc(0);

@@ -114,6 +114,7 @@ impl World {
                         return self.push(self.now, Happening::Answer { id, result: Ok(capi::Answer::Done) });
                     }
                     self.note_call(client, id, &call);
+                    self.note_wish(id, &call);
                     if self.canary == Canary::Stale
                         && matches!(call, capi::Call::Getattr { .. } | capi::Call::Lookup { .. })
                         && self.rng.chance(1, 10)
@@ -135,6 +136,7 @@ impl World {
                 }
                 self.trace.note(self.now, &[9, id], || format!("answer {id}: {}", show_answer(&result)));
                 self.note_answer(id);
+                let result = self.judge_wish(id, result);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
             }
             Happening::Interrupt { client, id, fatal } => {

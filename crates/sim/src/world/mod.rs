@@ -18,6 +18,7 @@ pub mod liar;
 mod loss;
 pub mod mount;
 pub mod net;
+mod newcomers;
 pub mod partition;
 pub mod pause;
 pub mod raw;
@@ -228,6 +229,7 @@ pub struct World {
     /// What administrators do.
     pub administrator: acts::Administrator,
     /// Clients that are cut off.
+    newcomers: newcomers::Newcomers,
     pub partitioning: partition::Partitioning,
     /// A client that lies, if there is one.
     pub liar: Option<liar::Liar>,
@@ -272,6 +274,7 @@ impl World {
             arming: sites::Arming::new(&plan),
             said: Vec::new(),
             administrator: acts::Administrator::new(&plan),
+            newcomers: newcomers::Newcomers::default(),
             partitioning: partition::Partitioning::new(&plan),
             liar,
             raw: raw::Wires::default(),

@@ -1,0 +1,76 @@
+//! Object targets that a metadata target has not heard of yet, because its reading of the configuration was lost. To it they do not exist
+//! (`EINVAL`), though clients may know them: the same to a program as a target that takes no objects now (`ENXIO`).
+
+use std::collections::BTreeMap;
+
+use client::api::{Answer, Call};
+use proto::{Errno, TargetKind};
+
+use super::World;
+
+/// Calls that ask for an object target by index.
+#[derive(Debug, Default)]
+pub struct Newcomers(BTreeMap<u64, Wish>);
+
+#[derive(Debug)]
+struct Wish {
+    index: u32,
+    /// The metadata target knew it when the call began.
+    known: bool,
+}
+
+impl World {
+    /// A call begins.
+    pub(super) fn note_wish(&mut self, id: u64, call: &Call) {
+        if let Call::Migrate { wish, .. } = call
+            && let Ok(index) = u32::try_from(wish.want_first)
+        {
+            let known = self.is_known_ost(index);
+            self.newcomers.0.insert(id, Wish { index, known });
+        }
+    }
+
+    /// What a program is told of a call.
+    pub(super) fn judge_wish(&mut self, id: u64, result: Result<Answer, Errno>) -> Result<Answer, Errno> {
+        match (self.newcomers.0.remove(&id), &result) {
+            (Some(wish), Err(Errno::EINVAL)) if !wish.known || !self.is_known_ost(wish.index) => Err(Errno::ENXIO),
+            _ => result,
+        }
+    }
+
+    fn is_known_ost(&self, index: u32) -> bool {
+        let mut mdts = self.servers.iter().filter(|server| server.name.kind == TargetKind::Mdt);
+        let pattern = format!("osp.*-OST{index:04x}-*.active");
+        mdts.all(|mdt| mdt.machine.as_ref().is_none_or(|machine| !machine.get_params(&pattern).is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use proto::msg::Layout;
+
+    use super::*;
+    use crate::plan::Plan;
+    use crate::trace::Keep;
+
+    #[test]
+    fn only_a_target_that_the_metadata_target_does_not_know_may_be_refused() {
+        let mut world = World::new(Plan::still(0), Keep::Nothing);
+        (0..world.servers.len()).for_each(|server| world.start_server(server, Duration::ZERO));
+        world.run(world.now + Duration::from_secs(60), World::all_serve).unwrap();
+        world.run(world.now + Duration::from_secs(60), |world| world.is_known_ost(0)).unwrap();
+        for (first, errno, told) in [
+            (0, Errno::EINVAL, Errno::EINVAL),
+            (77, Errno::EINVAL, Errno::ENXIO),
+            (77, Errno::EIO, Errno::EIO),
+            (-1, Errno::EINVAL, Errno::EINVAL),
+        ] {
+            let wish = Layout { want_first: first, ..Layout::default() };
+            world.note_wish(1, &Call::Migrate { ino: 1, wish });
+            assert_eq!(world.judge_wish(1, Err(errno)).unwrap_err(), told, "{first}");
+        }
+        world.sched.clear();
+    }
+}

@@ -23,6 +23,8 @@ use crate::world::server::{Limits, Server};
 /// minute finds them unused) and destroys that are tried again, each minute too. A target that restarted when a client left may
 /// wait before that for a client that could not tell it.
 const REST_MAX: Duration = Duration::from_secs(200);
+/// No frame is on its way for longer.
+const LATE_MAX: Duration = Duration::from_secs(20);
 /// How often the stores are looked at.
 const STEP: Duration = Duration::from_secs(5);
 
@@ -38,6 +40,9 @@ pub fn forget(world: &mut World) -> Result<(), String> {
     for &client in &living {
         world.mounts[client].kernel.forget_all();
     }
+    // A target drops its client's locks on a file that is gone when it does the last close, and says so in the answer. Nobody waits for
+    // that answer, so it may still be on its way when all programs have ended.
+    world.run(world.now + LATE_MAX, World::all_has_arrived)?;
     world.run(world.now + STEP, |_| false)?;
     agree_on_locks(world)?;
     for &client in &living {

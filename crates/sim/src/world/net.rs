@@ -105,6 +105,12 @@ impl Net {
         self.index.get(&(node, number)).copied()
     }
 
+    /// Whether something is on its way to some end: a frame, or the end of its connection.
+    pub fn is_under_way(&self, now: Instant) -> bool {
+        let mut ends = self.index.values().map(|&(conn, side)| &self.conns[conn].ends[side]);
+        ends.any(|end| end.last >= now || end.dead_from.is_some())
+    }
+
     /// The open ends of a node.
     pub fn of(&self, node: Node) -> Vec<(usize, usize)> {
         self.index.range((node, 0)..=(node, u64::MAX)).map(|(_, place)| *place).collect()

@@ -98,12 +98,27 @@ impl World {
         }
         deaf
     }
+
+    /// Whether nothing is on its way between any two nodes.
+    pub fn all_has_arrived(&self) -> bool {
+        !self.net.is_under_way(self.now)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::{Bytes, Header, Xid};
+    use crate::kernel::OpenHow;
+    use crate::plan::Plan;
+    use crate::program::root;
+    use crate::rest::{agree_on_locks, forget};
+    use crate::trace::Keep;
+    use crate::world::net::Node;
+    use crate::world::{Ended, Entry};
+    use core::cmp::Reverse;
+    use proto::frame::flags;
+    use proto::msg::CancelReq;
+    use proto::{Bytes, Header, Opcode, Xid};
 
     #[test]
     fn frames_come_through() {
@@ -112,5 +127,71 @@ mod tests {
             let frame = Frame { header, body: Bytes::from_static(b"body"), bulk: vec![7; size].into() };
             assert_eq!(through(&frame), Ok(()));
         }
+    }
+
+    /// A client whose program has made a file, removed it while it was open, and closed it: the close is about to leave.
+    fn closing() -> (World, usize) {
+        let mut world = World::new(Plan::still(1), Keep::Nothing);
+        (0..world.servers.len()).for_each(|server| world.start_server(server, Duration::ZERO));
+        let client = world.add_client();
+        let limit = world.now + Duration::from_secs(60);
+        world.run(limit, |world| world.mounts[client].mounted).unwrap();
+        let kernel = world.mounts[client].kernel.clone();
+        world.sched.spawn("a program", async move {
+            let (cred, path) = (root(), [Bytes::from_static(b"f")]);
+            let how = OpenHow { flags: 0o102, mode: 0o600, blind: false };
+            let Ok(fd) = kernel.open(&cred, &path, how).await else { panic!("a file is made") };
+            assert!(kernel.remove(&cred, &path, false, false).await.is_ok());
+            assert!(kernel.close(&cred, &fd, 1).await.is_ok());
+        });
+        world.run(limit, |world| world.sched.is_idle()).unwrap();
+        assert_eq!(agree_on_locks(&world), Ok(()), "the close has not left");
+        (world, client)
+    }
+
+    #[test]
+    fn locks_are_looked_at_when_what_was_late_has_come() {
+        let (mut world, client) = closing();
+        let late = world.now + Duration::from_secs(7);
+        for (conn, side) in world.net.of(Node::Client(client)) {
+            world.net.end(conn, side).last = late;
+        }
+        world.run(world.now + Duration::from_secs(1), |_| false).unwrap();
+        assert!(
+            agree_on_locks(&world).is_err(),
+            "a lock went with its file, and the answer that says so is on its way"
+        );
+        assert_eq!(forget(&mut world), Ok(()));
+        world.sched.clear();
+    }
+
+    /// A client's sign of life becomes a cancel of all that it holds, of which it knows nothing.
+    #[test]
+    fn a_lock_that_only_the_client_takes_for_held_is_found() {
+        let (mut world, client) = closing();
+        let is_ping = |world: &World, entry: &Entry| match &entry.what {
+            Happening::Frame { conn, side, frame } => {
+                frame.header.opcode == Opcode::Ping as u16
+                    && !frame.header.has(flags::REPLY)
+                    && world.net.get(*conn).ends[*side].node == Node::Server(1)
+                    && world.net.get(*conn).ends[1 - *side].node == Node::Client(client)
+            }
+            _ => false,
+        };
+        let limit = world.now + Duration::from_secs(60);
+        let found = world.run(limit, |world| world.queue.iter().any(|Reverse(entry)| is_ping(world, entry)));
+        assert_eq!(found, Ok(Ended::Done));
+        assert_eq!(agree_on_locks(&world), Ok(()));
+        let mut queue = core::mem::take(&mut world.queue).into_vec();
+        let ping = queue.iter_mut().find(|Reverse(entry)| is_ping(&world, entry)).unwrap();
+        let Happening::Frame { frame, .. } = &mut ping.0.what else { unreachable!("is_ping") };
+        let handles = (1 << 40..(1 << 40) + 100).collect();
+        let cancel = CancelReq { handles, waiting_cookies: Vec::new() };
+        let header = Header { opcode: Opcode::LdlmCancel as u16, ..frame.header };
+        *frame = Frame::new(header, &cancel, Bytes::new());
+        world.queue = queue.into();
+        let wrong = forget(&mut world).unwrap_err();
+        assert!(wrong.contains("its clients hold"), "{wrong}");
+        world.sched.clear();
     }
 }

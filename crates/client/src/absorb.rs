@@ -5,7 +5,7 @@
 //! [`crate::behind`].) An older copy than the one that is known is dropped, but the lock that
 //! came with it still covers the newer one: our own changes do not call our own locks back.
 
-use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, bits};
+use proto::msg::{Attr, EnqueueRep, GetxattrRep, LockGrant, Lvb, ObjectRep, ReaddirRep, ResourceKind, bits};
 use proto::{Errno, Frame, Opcode};
 use std::sync::Arc;
 
@@ -142,14 +142,20 @@ fn enqueue(w: &mut World, dest: Dest, pending: &Pending, rep: &EnqueueRep, waits
     };
     let target = w.imports.get_mut(dest)?;
     let now = w.now;
-    let action = target.locks.granted(grant, now);
+    target.locks.granted(grant, now);
     let lock = target.locks.get(grant.cookie);
     let pinned = waits && grant.cookie == cookie && lock.is_some() && target.locks.hold(cookie);
-    let _ = action;
     if let Some(lock) = lock {
-        locks::refresh_bits(w, dest, &lock.resource);
-        if locks::is_data(&lock) {
-            data::lock_granted(w, dest, &lock, rep.lvb.as_ref());
+        let gone = w.nodes.get(lock.resource.fid.ino()).map_or(!pinned, |node| node.destroyed);
+        if lock.resource.kind() == ResourceKind::Inode && gone {
+            // The last close took the file meanwhile, and the lock with it.
+            stdx::mark!("lock_of_gone_file");
+            locks::give_back(w, dest, &lock.resource);
+        } else {
+            locks::refresh_bits(w, dest, &lock.resource);
+            if locks::is_data(&lock) {
+                data::lock_granted(w, dest, &lock, rep.lvb.as_ref());
+            }
         }
     }
     locks::pump(w, dest);

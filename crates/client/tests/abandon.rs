@@ -341,3 +341,47 @@ fn what_was_written_past_the_caches_ends_though_its_file_is_closed() {
         assert_eq!(c.nodes[a].machine.in_progress(), Vec::<String>::new());
     }
 }
+
+/// A lock is granted while its file is there, and the answer comes when the last close has taken the file away: nobody waits for it, the
+/// target has dropped the lock with the file, and nobody knows the file any more.
+#[test]
+fn a_lock_on_a_file_that_is_gone_does_not_stay() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (file, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, b"data").unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let now = c.now;
+    let _ = c.nodes[a].machine.set_param(now, "ldlm.namespaces.*.lru_size", "clear");
+    c.unlink(a, 1, "f").unwrap();
+    c.pass(Duration::from_secs(1));
+    // The answer to the enqueue waits for that to the close.
+    let mut held = Vec::new();
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let is = |opcode| to_client && at == a && frame.header.opcode == opcode as u16;
+        if is(Opcode::LdlmEnqueue) {
+            held.push(frame);
+            return Vec::new();
+        }
+        let close = is(Opcode::MdsClose);
+        let mut all = vec![frame];
+        if close {
+            all.append(&mut held);
+        }
+        all
+    }));
+    let before = c.requests.get("ldlm_enqueue").copied().unwrap_or(0);
+    let id = c.send(a, Call::Write { fh, ino: 0, offset: 0, data: name("more"), write_back: false, kill_priv: false });
+    kill(&mut c, a, id);
+    assert_eq!(c.requests.get("ldlm_enqueue").copied().unwrap_or(0), before + 1);
+    c.close(a, fh).unwrap();
+    c.call(a, Call::Forget { ino: file.ino, count: 1 }).unwrap();
+    c.pass(Duration::from_secs(2));
+    c.tamper = None;
+    let told = |list: Vec<(String, String)>| -> u64 {
+        list.iter().filter(|(path, _)| path.contains("MDT0000")).map(|(_, count)| count.parse::<u64>().unwrap()).sum()
+    };
+    let held = told(c.nodes[a].machine.get_params("ldlm.namespaces.*.lock_count"));
+    let known = told(c.server_params("fs-MDT0000", "ldlm.namespaces.*.lock_count"));
+    assert_eq!(held, known);
+}

@@ -27,6 +27,7 @@ trait Machine {
     fn poll(&mut self) -> Option<target::Effect>;
     fn deadline(&self) -> Option<Instant>;
     fn set_param(&mut self, now: Instant, path: &str, value: &str) -> Result<(), Errno>;
+    fn get_params(&self, pattern: &str) -> Vec<(String, String)>;
 }
 
 impl<S: Service> Machine for Target<S> {
@@ -41,6 +42,9 @@ impl<S: Service> Machine for Target<S> {
     }
     fn set_param(&mut self, now: Instant, path: &str, value: &str) -> Result<(), Errno> {
         Target::set_param(self, now, path, value)
+    }
+    fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
+        Target::get_params(self, pattern)
     }
 }
 
@@ -339,6 +343,10 @@ impl Cluster {
         let at = self.server(server);
         let now = self.now;
         self.servers[at].machine.as_mut().unwrap().set_param(now, path, value).unwrap();
+    }
+
+    pub fn server_params(&self, server: &str, pattern: &str) -> Vec<(String, String)> {
+        self.servers[self.server(server)].machine.as_ref().unwrap().get_params(pattern)
     }
 
     /// Breaks a link; both ends that live are told.

@@ -159,7 +159,7 @@ impl Kernel {
                 break;
             }
         }
-        let (mut out, mut end) = (Vec::new(), end);
+        let (mut out, mut end, mut has_part) = (Vec::new(), end, false);
         loop {
             let at = offset + out.len() as u64;
             let now = end.min(self.inode(fd.ino, |inode| inode.size));
@@ -168,7 +168,10 @@ impl Kernel {
             }
             // As Linux, page by page: what was dropped again behind it does not matter.
             if !self.copy_pages(fd.ino, at, now, &mut out) {
-                end = end.min(self.fill_pages(cred, fd, at, now).await?);
+                match self.fill_pages(cred, fd, at, now).await {
+                    Ok(ends) => (end, has_part) = (end.min(ends), true),
+                    Err(fail) => self.reads_on(has_part, fail)?,
+                }
             }
         }
     }
@@ -585,5 +588,45 @@ mod tests {
         }
         let lost = Err(Fail::Errno(Errno::EIO));
         assert_eq!((&results.borrow()[..], syncs), (&[lost, Ok(()), lost, Ok(()), Ok(())][..], 3));
+    }
+
+    /// A read of more pages than one request brings: a signal before anything is read ends it, a later one does not.
+    #[test]
+    fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
+        const ALL: u64 = 40 * PAGE;
+        let read = |interrupted: &[usize]| {
+            let sched = Sched::new();
+            let plan = Plan { signals: 1, ..Plan::still(0) };
+            let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
+            let fd = kernel.opened(7, FileHandle(1), 0, false, false);
+            let result = Rc::new(RefCell::new(None));
+            let told = result.clone();
+            sched.spawn("a program", async move {
+                let read = kernel.read(&Cred::default(), &fd, 0, ALL as u32 + 1).await;
+                *told.borrow_mut() = Some(read.map(|data| data.len() as u64));
+            });
+            let mut asked = Vec::new();
+            while result.borrow().is_none() {
+                sched.run();
+                for request in sched.take_requests() {
+                    let answer = match request.call {
+                        Call::Getattr { .. } => Ok(Answer::Attr(Stat { ino: 7, size: ALL, ..Stat::default() })),
+                        Call::Read { offset, length, .. } => {
+                            asked.push(offset / PAGE);
+                            match interrupted.contains(&asked.len()) {
+                                true => Err(Errno::EINTR.into()),
+                                false => Ok(Answer::Data(vec![1; length as usize].into())),
+                            }
+                        }
+                        other => panic!("{other:?}"),
+                    };
+                    sched.answer(request.id, answer);
+                }
+            }
+            (result.take(), asked)
+        };
+        assert_eq!(read(&[]), (Some(Ok(ALL)), vec![0, 32]));
+        assert_eq!(read(&[1]), (Some(Err(Fail::Errno(Errno::EINTR))), vec![0]));
+        assert_eq!(read(&[2, 3]), (Some(Ok(ALL)), vec![0, 32, 32, 32]));
     }
 }

@@ -171,9 +171,18 @@ impl Kernel {
         Kernel(self.0.clone(), false)
     }
 
-    /// Whether a call ended because of a signal, and has changed nothing.
+    /// Whether a call ended because of a signal, and has changed nothing, access times included: none of its requests has read anything.
     pub fn was_interrupted<T>(&self, result: &Result<T, Errno>) -> bool {
         self.1 && matches!(result, Err(Errno::EINTR))
+    }
+
+    /// A request of a program that reads has failed; `has_part`: others before it have read something. If it was a signal, the program
+    /// keeps that part and asks for the rest: Linux gives it the bytes so far, and each piece of a listing is a call of its own.
+    fn reads_on(&self, has_part: bool, fail: Fail) -> Sys<()> {
+        match fail {
+            Fail::Errno(Errno::EINTR) if self.1 && has_part => Ok(()),
+            fail => Err(fail),
+        }
     }
 
     /// Which client it belongs to.

@@ -541,7 +541,11 @@ impl Kernel {
                         offset = last.offset;
                         all.extend(piece);
                     }
-                    Err(fail) => break Err(fail),
+                    Err(fail) => {
+                        if let Err(fail) = self.reads_on(offset != 0, fail) {
+                            break Err(fail);
+                        }
+                    }
                 }
             };
             self.close_directory(cred, ino, fh);
@@ -694,4 +698,65 @@ impl Kernel {
 
 fn return_err(errno: Errno) -> Sys<()> {
     Err(Fail::Errno(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::RefCell;
+    use std::rc::Rc;
+    use stdx::Rng;
+
+    use super::*;
+    use crate::plan::Plan;
+    use crate::sched::Sched;
+
+    /// A listing of three pieces, of which the last is empty: a signal before the first ends it, a later one does not.
+    #[test]
+    fn a_listing_ends_with_a_signal_only_if_nothing_was_read() {
+        let list = |interrupted: &[usize]| {
+            let sched = Sched::new();
+            let plan = Plan { signals: 1, ..Plan::still(0) };
+            let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
+            let result = Rc::new(RefCell::new(None));
+            let told = result.clone();
+            sched.spawn("a program", async move {
+                let listed = kernel.list(&Cred::default(), &Vec::new(), false, 4096).await;
+                *told.borrow_mut() = Some(listed.map(|entries| entries.len()));
+            });
+            let mut asked = Vec::new();
+            while result.borrow().is_none() {
+                sched.run();
+                for request in sched.take_requests() {
+                    let entry = |offset| DirectoryEntry {
+                        name: Bytes::from(format!("{offset}")),
+                        ino: 100 + offset,
+                        kind: 8,
+                        offset,
+                        stat: None,
+                    };
+                    let answer = match request.call {
+                        Call::Opendir { .. } => {
+                            let (keep_cache, direct_io, no_flush) = (false, false, true);
+                            Ok(Answer::Opened { fh: FileHandle(1), keep_cache, direct_io, no_flush })
+                        }
+                        Call::Readdir { offset, .. } => {
+                            asked.push(offset);
+                            match interrupted.contains(&asked.len()) {
+                                true => Err(Errno::EINTR.into()),
+                                false if offset < 2 => Ok(Answer::Entries(vec![entry(offset + 1)])),
+                                false => Ok(Answer::Entries(Vec::new())),
+                            }
+                        }
+                        Call::Releasedir { .. } => continue,
+                        other => panic!("{other:?}"),
+                    };
+                    sched.answer(request.id, answer);
+                }
+            }
+            (result.take(), asked)
+        };
+        assert_eq!(list(&[]), (Some(Ok(2)), vec![0, 1, 2]));
+        assert_eq!(list(&[1]), (Some(Err(Fail::Errno(Errno::EINTR))), vec![0]));
+        assert_eq!(list(&[2, 4]), (Some(Ok(2)), vec![0, 1, 1, 2, 2]));
+    }
 }

@@ -79,7 +79,9 @@ pub struct Node {
     /// Directories: names and listing.
     pub dir: Option<Box<Directory>>,
     /// All extended attributes, under XATTR.
-    pub xattrs: Option<Arc<[Xattr]>>,
+    pub xattrs: Option<Arc<Vec<Xattr>>>,
+    /// The moment at which a change of ours that touches them was answered last.
+    pub xattrs_changed: u64,
     /// Target of a symbolic link: never changes.
     pub symlink: Option<Box<Bytes>>,
     /// A newer atime that the server does not know yet.
@@ -135,6 +137,7 @@ impl Node {
             kernel_names: KernelNames::new(),
             dir: None,
             xattrs: None,
+            xattrs_changed: 0,
             symlink: None,
             atime_ns: None,
             data: None,
@@ -159,6 +162,13 @@ impl Node {
     /// Whether these bits are held.
     pub fn has(&self, wanted: u64) -> bool {
         self.bits & wanted == wanted
+    }
+
+    /// A change of ours that touches the extended attributes was answered: what other answers bring may be older. Our own changes do not
+    /// call our locks back.
+    pub fn change_xattrs(&mut self, moment: u64) {
+        self.xattrs = None;
+        self.xattrs_changed = moment;
     }
 
     /// The attributes, if a lock covers them.

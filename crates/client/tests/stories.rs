@@ -1335,3 +1335,38 @@ fn an_access_list_that_is_cached_follows_the_mode() {
     c.call(a, Call::Setattr { ino: file.ino, set: SetStat { mode: Some(0o664), ..SetStat::default() } }).unwrap();
     assert_eq!(get(&mut c), Ok(Answer::Data(list(6))));
 }
+
+/// Extended attributes that come when the file has others: another client's, whose lock has come and gone meanwhile, or one's own.
+#[test]
+fn extended_attributes_that_come_late_are_not_kept() {
+    for own in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (file, fh) = c.create(b, 1, "f").unwrap();
+        c.close(b, fh).unwrap();
+        let set = |value| Call::Setxattr { ino: file.ino, name: name("user.x"), value: name(value), flags: 0 };
+        let get = || Call::Getxattr { ino: file.ino, name: name("user.x") };
+        c.call(b, set("old")).unwrap();
+        c.walk(a, "f").unwrap();
+        // The answer waits for what follows the change: that to the cancel of the lock, or to one's own change.
+        let behind = if own { Opcode::MdsReint } else { Opcode::LdlmCancel };
+        let mut held = Vec::new();
+        c.tamper = Some(Box::new(move |to_client, at, frame| {
+            let is = |opcode| to_client && at == a && frame.header.opcode == opcode as u16;
+            if is(Opcode::MdsGetxattr) {
+                held.push(frame);
+                return Vec::new();
+            }
+            let released = if is(behind) { core::mem::take(&mut held) } else { Vec::new() };
+            core::iter::once(frame).chain(released).collect()
+        }));
+        let late = c.send(a, get());
+        c.run();
+        assert!(!c.answered(a, late));
+        c.call(if own { a } else { b }, set("new")).unwrap();
+        c.pass(Duration::from_secs(2));
+        assert!(c.answered(a, late));
+        c.tamper = None;
+        assert_eq!(c.call(a, get()), Ok(Answer::Data(name("new"))), "own: {own}");
+    }
+}

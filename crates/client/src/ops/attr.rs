@@ -161,13 +161,14 @@ fn set_attributes(cx: &mut Cx<'_>, ino: u64, set: &SetStat) -> Run<Answer> {
         ReintReq { cred: Some((*cred).clone()), now_ns, want: None, op: Some(Reint::Setattr(op)) }
     });
     let rep = super::stale_if_gone(result)?;
+    let moment = cx.w.moment();
     if first && let Some(node) = cx.w.nodes.get_mut(ino) {
         if set.atime.is_some() {
             node.atime_ns = None;
         }
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
-            // An access list changes with the mode, and capabilities go: our own changes do not call our locks back.
-            node.xattrs = None;
+            // An access list changes with the mode, and capabilities go.
+            node.change_xattrs(moment);
         }
     }
     if let (true, Some(size)) = (regular, set.size) {

@@ -203,8 +203,9 @@ pub(super) fn kill_privileges(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
             op: Some(Reint::Setattr(SetattrOp { fid, valid: valid::KILL_PRIV, ..SetattrOp::default() })),
         }
     })?;
+    let moment = cx.w.moment();
     if first && let Some(node) = cx.w.nodes.get_mut(ino) {
-        node.xattrs = None;
+        node.change_xattrs(moment);
     }
     mode_changed(cx, ino)
 }

@@ -103,7 +103,7 @@ pub(super) fn gives_capabilities(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
 
 /// The attributes of a node, or at least the one that is asked for; `None`: there are none. At two steps: for all, and for that one
 /// alone.
-fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<Option<Arc<[Xattr]>>> {
+fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<Option<Arc<Vec<Xattr>>>> {
     let ino = fid.ino();
     if !cx.began(at) {
         if known_none(cx, ino) {
@@ -125,7 +125,6 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
     }
     let dest = cx.w.mdt_of(fid);
     let cred = cx.op.cred.clone();
-    let first = !cx.replied(at);
     let rep = fetch(cx, at, dest, |w| {
         let own = w.nodes.get(ino).is_none_or(|node| !node.has(bits::XATTR));
         let object = ObjectLocks { own, entries: false };
@@ -143,14 +142,19 @@ fn all(cx: &mut Cx<'_>, fid: Fid, name: &Bytes, [at, alone]: [Step; 2]) -> Run<O
                 all: false,
                 want: None,
             })?;
-            return Ok(Some(rep.xattrs.clone().into()));
+            return Ok(Some(Arc::new(rep.xattrs.clone())));
         }
         Err(stop) => return super::stale_if_gone(Err(stop)),
     };
-    let all: Arc<[Xattr]> = rep.xattrs.clone().into();
-    if first
-        && let Some(node) = cx.w.nodes.get_mut(ino)
+    let all = Arc::new(rep.xattrs.clone());
+    // It shows what is so under the lock if that came with it or was there when it was asked for.
+    let locks = cx.w.imports.get(dest).map(|target| &target.locks);
+    let lock_came = locks.is_some_and(|locks| rep.locks.iter().any(|grant| locks.is_usable(grant.cookie)));
+    let number = cx.reply_number(at);
+    if let Some(node) = cx.w.nodes.get_mut(ino)
         && node.has(bits::XATTR)
+        && (lock_came || number > node.gained)
+        && number > node.xattrs_changed
         && all.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum::<usize>() <= KEPT_MAX
     {
         node.xattrs = Some(all.clone());
@@ -210,11 +214,12 @@ fn change(cx: &mut Cx<'_>, ino: u64, name: &Bytes, value: &Bytes, flags: u32, re
         }
     });
     let result = super::stale_if_gone(result);
+    let moment = cx.w.moment();
     if result != Err(Stop::Wait)
         && let Some(node) = cx.w.nodes.get_mut(ino)
     {
         // Fetched again when asked for. The reply's attributes say whether there are any.
-        node.xattrs = None;
+        node.change_xattrs(moment);
     }
     result?;
     let _ = stat_cached(cx.w, ino);

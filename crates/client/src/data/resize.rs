@@ -110,8 +110,13 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     cx.w.data.mark_op(op, ino);
     cx.op.changes += 1;
     cx.set_memo(step(steps::CUT_ID, u64::from(key)), id);
+    let reach = match kind {
+        PunchKind::Truncate => range.start,
+        PunchKind::Allocate | PunchKind::Zero if !keep_size => range.end,
+        _ => 0,
+    };
     edit(cx.w, ino, key, |object| {
-        object.pages.begin(id, range.clone());
+        object.pages.begin(id, range.clone(), reach);
         object.touch(now_ns);
     });
     let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };

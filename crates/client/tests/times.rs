@@ -187,14 +187,14 @@ fn all_clients_see_the_same_after_races_and_restarts() {
 }
 
 /// A change that goes past the cache is done at its target, and the answer does not come. What another client has seen of it then, a
-/// program here sees, too, whatever this client and its kernel knew before.
+/// program here sees, too, whatever this client and its kernel knew before: its time and size, and where a read ends.
 #[test]
 fn what_others_saw_of_a_change_is_seen_where_it_was_made() {
     const DIRECT: u32 = 0o40002;
     /// More than a metadata target keeps.
     const SIZE: u64 = 4 << 20;
-    for allocates in [false, true] {
-        let what = format!("allocates {allocates}");
+    for (allocates, reads_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let what = format!("allocates {allocates}, reads first {reads_first}");
         let mut c = Cluster::new(1);
         let (a, b) = (c.mount(), c.mount());
         let (Stat { ino, .. }, fh) = c.create(a, 1, "f").unwrap();
@@ -226,13 +226,23 @@ fn what_others_saw_of_a_change_is_seen_where_it_was_made() {
         let there = c.getattr(b, ino).unwrap();
         assert_eq!(there.size, SIZE + 4096, "{what}");
         assert!(there.ctime_ns > before.ctime_ns, "{what}");
+        let read = |c: &mut Cluster| {
+            let read = c.send(a, Call::Read { fh, offset: SIZE - 10, length: 100 });
+            // While bytes of the whole range are being changed, a read of them waits.
+            assert_ne!(c.answered(a, read), allocates, "{what}");
+            read
+        };
+        let early = reads_first.then(|| read(&mut c));
         let here = c.getattr(a, ino).unwrap();
         assert!(!c.answered(a, id) && !here.cacheable, "{what}");
         assert_eq!((here.size, here.mtime_ns, here.ctime_ns), (SIZE + 4096, there.mtime_ns, there.ctime_ns), "{what}");
 
+        let read = early.unwrap_or_else(|| read(&mut c));
         c.tamper = None;
         c.cut(a);
         assert!(c.answer(a, id).is_ok(), "{what}");
+        let bytes = [vec![1; 10], vec![if allocates { 0 } else { 2 }; 90]].concat();
+        assert_eq!(c.answer(a, read), Ok(Answer::Data(bytes.into())), "{what}");
         assert_eq!(c.getattr(a, ino).map(|stat| stat.size), Ok(SIZE + 4096), "{what}");
     }
 }

@@ -335,3 +335,22 @@ fn a_write_that_a_full_target_cuts_short_leaves_nothing_behind_its_end() {
         assert_eq!(c.getattr(b, ino).unwrap().size, from + (192 << 10));
     }
 }
+
+/// One of two targets has no space: the other has made its part of the file longer, and everybody sees that.
+#[test]
+fn where_space_is_made_on_one_target_only_all_see_the_same_size() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: cluster::wish(64 << 10, -1, 0) }).unwrap();
+    c.write(a, fh, 0, &vec![1; 256 << 10]).unwrap();
+    fsync(&mut c, a, fh).unwrap();
+    c.fail_next("fs-OST0001", Errno::EIO);
+    let allocate = Call::Fallocate { fh, mode: 0, offset: 256 << 10, length: 128 << 10 };
+    assert_eq!(c.call(a, allocate), Err(Errno::EIO));
+    let size = |c: &mut Cluster, node| c.getattr(node, f.ino).map(|stat| stat.size);
+    let here = size(&mut c, a);
+    assert_eq!(c.read(a, fh, 256 << 10, 256 << 10).map(|data| data.len() as u64 + (256 << 10)), here);
+    assert!(c.lookup(b, 1, "f").is_ok());
+    assert_eq!(size(&mut c, b), here);
+}

@@ -314,7 +314,7 @@ pub(super) fn knows_times(object: &Object) -> bool {
 /// get a lock for it then, if nobody is in the way. Nothing is awaited: `None` means that a request is on its way.
 pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Option<Result<Lvb, Errno>> {
     let object = file(cx.w, ino)?.object(key)?;
-    if if times { knows_times(object) } else { object.knows_end() } {
+    if if times { knows_times(object) } else { object.shows_end() } {
         return Some(Ok(object.lvb()));
     }
     let (dest, resource, contended) = (object.dest, object.resource, object.contended_until > cx.w.now);
@@ -364,13 +364,11 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
+    // What is shown once is true from then on: reads end there, too, and fetch what lies before it.
+    edit(cx.w, ino, key, |object| object.glimpsed(lvb.size));
     let object = file(cx.w, ino)?.object(key)?;
     let mut merged = object.lvb();
-    merged.size = match object.knows_end() {
-        true if object.pages.is_changing() => object.size.max(lvb.size),
-        true => object.size,
-        false => lvb.size.max(floor),
-    };
+    merged.size = if object.knows_end() { object.size } else { lvb.size.max(floor) };
     merged.blocks = merged.blocks.max(lvb.blocks);
     merged.atime_ns = merged.atime_ns.max(lvb.atime_ns);
     if (lvb.ctime_ns, lvb.mtime_ns) > (merged.ctime_ns, merged.mtime_ns) {
@@ -402,9 +400,9 @@ pub(super) fn merged(cx: &mut Cx<'_>, ino: u64, times: bool) -> Run<Lvb> {
     if waiting { Err(Stop::Wait) } else { Ok(all) }
 }
 
-/// The size of the file. Locks on a part of it may be held.
+/// The size of the file. Locks on a part of it may be held. What others may have seen of a change of ours in flight counts.
 pub(super) fn size(cx: &mut Cx<'_>, ino: u64) -> Run<u64> {
-    match file(cx.w, ino).and_then(|f| f.known_size()) {
+    match file(cx.w, ino).and_then(|f| f.shown_size()) {
         Some(size) => Ok(size),
         None => Ok(merged(cx, ino, false)?.size),
     }

@@ -102,8 +102,8 @@ struct Unwritten {
     writing: BTreeMap<u64, Range<u64>>,
     /// The same by first byte: the end, and the number.
     busy: BTreeMap<u64, (u64, u64)>,
-    /// Those of them that are not made of cached bytes.
-    changes: BTreeSet<u64>,
+    /// Those of them that are not made of cached bytes, and how far the object reaches once they are done, if they move its end.
+    changes: BTreeMap<u64, u64>,
 }
 
 /// What the eviction clock found.
@@ -486,15 +486,21 @@ impl Pages {
         self.busy_from(range.start).is_some_and(|busy| busy.start < range.end && !range.is_empty())
     }
 
-    /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`].
-    pub fn begin(&mut self, id: u64, range: Range<u64>) {
+    /// A request that is not made of cached bytes changes `range`: no cached byte of it is sent before [`Pages::end`]. Once it is done the
+    /// object reaches to `reach` at least; 0 if it moves no end, or cuts.
+    pub fn begin(&mut self, id: u64, range: Range<u64>, reach: u64) {
         self.sent(id, range);
-        self.unwritten.get_or_insert_default().changes.insert(id);
+        self.unwritten.get_or_insert_default().changes.insert(id, reach);
     }
 
     /// Whether such a request is in flight.
     pub fn is_changing(&self) -> bool {
         self.unwritten.as_ref().is_some_and(|unwritten| !unwritten.changes.is_empty())
+    }
+
+    /// How far the object may reach at its target already because of such requests; 0 if there is none that moves its end.
+    pub fn changes_reach(&self) -> u64 {
+        self.unwritten.as_ref().and_then(|unwritten| unwritten.changes.values().max().copied()).unwrap_or(0)
     }
 
     fn sent(&mut self, id: u64, range: Range<u64>) {
@@ -529,7 +535,7 @@ impl Pages {
     pub fn unwritten_end(&self) -> u64 {
         let Some(unwritten) = &self.unwritten else { return 0 };
         let last = unwritten.dirty.last().and_then(|start| Some(start + self.map.get(start)?.data.len()));
-        let mut cached = unwritten.busy.values().rev().filter(|(_, id)| !unwritten.changes.contains(id));
+        let mut cached = unwritten.busy.values().rev().filter(|(_, id)| !unwritten.changes.contains_key(id));
         last.max(cached.next().map(|(end, _)| *end)).unwrap_or(0)
     }
 

@@ -4,7 +4,7 @@ use core::ops::Range;
 use proto::msg::{LockMode, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
 use proto::{Bytes, Errno, Opcode};
 
-use super::state::{ALL, HOME, Key, edit, file, file_mut, node_key};
+use super::state::{ALL, HOME, Key, NodeData, edit, file, file_mut, node_key};
 use super::striping::FILE_SIZE_MAX;
 use super::{IoFlags, WriteAt, access, flush, leave, step, steps, write};
 use crate::api::Whence;
@@ -57,7 +57,7 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         });
     } else {
         cut_objects(cx, ino, size)?;
-        punched(cx, ino, Some(size))?;
+        punched(cx, ino, |file, key, _| file.object_range(key, &(0..size)).end)?;
     }
     cx.set_memo(steps::CUT_DONE, 1);
     access::end_turn(cx, ino);
@@ -110,8 +110,13 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     cx.w.data.mark_op(op, ino);
     cx.op.changes += 1;
     cx.set_memo(step(steps::CUT_ID, u64::from(key)), id);
+    let reach = match kind {
+        PunchKind::Truncate => range.start,
+        PunchKind::Allocate | PunchKind::Zero if !keep_size => range.end,
+        _ => 0,
+    };
     edit(cx.w, ino, key, |object| {
-        object.pages.begin(id, range.clone());
+        object.pages.begin(id, range.clone(), reach);
         object.touch(now_ns);
     });
     let Some(object) = file(cx.w, ino).and_then(|f| f.object(key)) else { return };
@@ -131,8 +136,9 @@ fn punch(cx: &mut Cx<'_>, ino: u64, key: Key, kind: PunchKind, range: &Range<u64
     let _ = cx.start_rpc(step(steps::CUT_SENT, u64::from(key)), dest, Opcode::ObjPunch, |_, _| (request, Bytes::new()));
 }
 
-/// Waits for the answers to every [`punch`]. `cut`: the size of the file that they make.
-fn punched(cx: &mut Cx<'_>, ino: u64, cut: Option<u64>) -> Run<()> {
+/// Waits for the answers to every [`punch`]. `new_end`: where an object ends once its target has done it, given where it
+/// ended before.
+fn punched(cx: &mut Cx<'_>, ino: u64, new_end: impl Fn(&NodeData, Key, u64) -> u64) -> Run<()> {
     let keys = file(cx.w, ino).map(|f| f.keys()).unwrap_or_default();
     let sent: Vec<(Key, u64)> =
         keys.into_iter().filter_map(|key| Some((key, cx.memo(step(steps::CUT_ID, u64::from(key)))?))).collect();
@@ -145,8 +151,8 @@ fn punched(cx: &mut Cx<'_>, ino: u64, cut: Option<u64>) -> Run<()> {
     let mut failed = None;
     // Only now: the target answers others with the greater one of its size and ours, so that nobody sees the new size until all do.
     let new_end = |w: &World, key| {
-        let range = 0..cut?;
-        file(w, ino).map(|file| file.object_range(key, &range).end)
+        let file = file(w, ino)?;
+        Some(new_end(file, key, file.object(key)?.size))
     };
     for (key, id) in sent {
         let new_end = new_end(cx.w, key);
@@ -242,19 +248,10 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
             punch(cx, ino, key, kind, &part, keep_size);
         }
     }
-    punched(cx, ino, None)?;
-    if !keep_size {
-        let parts: Vec<(Key, u64)> = file(cx.w, ino)
-            .map(|f| f.keys().into_iter().map(|key| (key, f.object_range(key, &(offset..end)))).collect::<Vec<_>>())
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|(_, part)| !part.is_empty())
-            .map(|(key, part)| (key, part.end))
-            .collect();
-        for (key, end) in parts {
-            edit(cx.w, ino, key, |object| object.size = object.size.max(end));
-        }
-    }
+    punched(cx, ino, |file, key, size| match keep_size {
+        true => size,
+        false => size.max(file.object_range(key, &(offset..end)).end),
+    })?;
     access::end_turn(cx, ino);
     Ok(())
 }

@@ -4,6 +4,10 @@
 //! `Object::size` is exact while a lock covers the object from there to its end (`Object::knows_end`) and nothing made it
 //! doubtful (`size_exact`: a write that failed). Otherwise it is what was last heard, and this much is still true:
 //! *bytes at or beyond it that lie under a lock of ours are zeros*, because nobody else can have written them.
+//!
+//! What a request writes that does not come from the cache counts here once it is answered, and others may see it before at the target.
+//! So while one is in flight that may have moved the end, the target is asked (`Object::shows_end`), and what it says counts from then on
+//! (`Object::glimpsed`).
 
 use core::ops::Range;
 use proto::msg::{Attr, Extent, Layout, LockMode, Lvb, ObjectId, Policy, Resource, ResourceKind};
@@ -150,6 +154,19 @@ impl Object {
     /// Whether `size` is the size.
     pub fn knows_end(&self) -> bool {
         self.size_exact && self.end_covered()
+    }
+
+    /// Whether `size` is what others are shown, too: no change of ours in flight may have moved the end at the target already.
+    pub fn shows_end(&self) -> bool {
+        self.knows_end() && self.pages.changes_reach() <= self.size
+    }
+
+    /// The target has told the size while changes of ours may have been in flight. Nobody else can move an end that is known here, so it
+    /// grows by them alone: `size` may be from before a cut.
+    pub fn glimpsed(&mut self, size: u64) {
+        if self.knows_end() {
+            self.size = self.size.max(size.min(self.pages.changes_reach()));
+        }
     }
 
     /// What it looks like from here.
@@ -378,6 +395,12 @@ impl NodeData {
             size = size.max(self.file_size(key, object.size));
         }
         Some(size)
+    }
+
+    /// The same, if it is also what others are shown: for a resident file, they are shown what this client says.
+    pub(super) fn shown_size(&self) -> Option<u64> {
+        let shows = self.resident() || self.objects.iter().all(Object::shows_end);
+        self.known_size().filter(|_| shows)
     }
 
     /// Why something of the file cannot be written back at present.
@@ -740,11 +763,32 @@ mod tests {
         object.pages.write(4096, Bytes::from(vec![1; 4096]));
         assert!(object.pages.take(&(0..u64::MAX), 4096, false, 1).is_some());
         // Zeros behind the end that leave it where it is, as `fallocate` may.
-        object.pages.begin(2, 16384..20480);
+        object.pages.begin(2, 16384..20480, 0);
         object.set_size(&lvb(5000));
         assert_eq!(object.size, 8192, "as far as what is written");
         object.set_size(&lvb(10_000));
         assert_eq!(object.size, 10_000, "as the target says");
+    }
+
+    #[test]
+    fn what_the_target_shows_of_changes_in_flight_counts_as_far_as_they_reach() {
+        let lvb = |size| Lvb { size, ..Lvb::default() };
+        let mut object = Object::new(Dest::Ost(0), Resource::object(Fid::ROOT, 0));
+        object.locked(&lock(1, LockMode::Pw, 0, u64::MAX), Some(&lvb(4096)), 1);
+        object.pages.begin(1, 0..4096, 4096);
+        // Zeros behind the end that leave it where it is.
+        object.pages.begin(2, 16384..20480, 0);
+        assert!(object.shows_end(), "neither moves the end");
+        object.glimpsed(20480);
+        assert_eq!(object.size, 4096, "a size from before a cut does not come back");
+        object.pages.begin(3, 8192..12288, 12288);
+        assert!(!object.shows_end(), "others may have seen it");
+        object.glimpsed(4096);
+        assert_eq!((object.size, object.shows_end()), (4096, false), "not done yet");
+        object.glimpsed(20480);
+        assert_eq!((object.size, object.shows_end()), (12288, true));
+        object.pages.end(3);
+        assert_eq!((object.size, object.shows_end()), (12288, true));
     }
 
     #[test]

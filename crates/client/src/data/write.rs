@@ -175,7 +175,7 @@ fn through(
     for (part, number) in requests(parts, max).iter().zip(0..) {
         let id = cx.w.data.new_id();
         cx.set_memo(step(steps::THROUGH_ID, number), id);
-        edit(cx.w, ino, part.key, |object| object.pages.begin(id, part.range.clone()));
+        edit(cx.w, ino, part.key, |object| object.pages.begin(id, part.range.clone(), part.range.end));
     }
     through_go_on(cx, ino, at, data, flags)
 }
@@ -270,7 +270,11 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
             Some(Memo::Failed(errno)) => (Err(*errno), None),
             // Not sent, because one before it failed.
             _ => {
-                edit(cx.w, ino, part.key, |object| object.pages.end(id));
+                edit(cx.w, ino, part.key, |object| {
+                    object.pages.end(id);
+                    // Whoever looked meanwhile may have taken it for done.
+                    object.size_exact = false;
+                });
                 continue;
             }
         };

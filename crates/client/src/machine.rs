@@ -3,6 +3,7 @@
 //! Operations live in slots that are used again (their memo's memory too); an [`OpId`] carries the slot's generation, so
 //! that a late reply or wake-up of a finished operation finds nobody.
 
+use core::time::Duration;
 use proto::msg::Cred;
 use proto::{Errno, Frame};
 use std::sync::Arc;
@@ -18,6 +19,12 @@ use crate::{absorb, behind, closes, config, data, devices, locks, ops, params};
 /// Calls that may go on without their programs at a time. Beyond that a program that is killed waits for its call: what it leaves
 /// behind takes memory, and a user can go on leaving calls behind while a server is away.
 const ABANDONED_MAX: usize = 4096;
+/// Attempts of one run: far more than there are operations that can go on.
+const TURNS_MAX: u32 = 1 << 18;
+/// Between two runs of operations that wake each other.
+const PAUSE: Duration = Duration::from_millis(10);
+/// What the log says of that.
+const CIRCLE: &str = "operations of this client wake each other without end, which is a defect: they go on, slowly";
 
 /// An operation in its slot.
 struct Running {
@@ -41,6 +48,8 @@ pub struct Client {
     calls: Map<CallId, OpId>,
     /// Calls that go on without their programs.
     abandoned: usize,
+    /// Operations were seen that wake each other.
+    circles: bool,
     nobody: Arc<Cred>,
     last_cred: Arc<Cred>,
 }
@@ -58,6 +67,7 @@ impl Client {
             spare: Vec::new(),
             calls: Map::default(),
             abandoned: 0,
+            circles: false,
             last_cred: nobody.clone(),
             nobody,
         };
@@ -356,7 +366,14 @@ impl Client {
     }
 
     fn run_ready(&mut self) {
-        loop {
+        for left in (0..TURNS_MAX).rev() {
+            if left == 0 {
+                // A defect; but sockets are read and written between two runs, so that what they wait for comes.
+                if !core::mem::replace(&mut self.circles, true) {
+                    self.w.log_error(CIRCLE.to_owned());
+                }
+                self.w.set_timer(self.w.now + PAUSE);
+            }
             if let Some((id, step, errno)) = self.w.failures.pop() {
                 if let Some(state) = self.state(id) {
                     state.set_memo(step, Memo::Failed(errno));

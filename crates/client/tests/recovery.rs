@@ -2,12 +2,14 @@
 
 mod cluster;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name, wish};
 use proto::msg::Layout;
-use proto::{Errno, Opcode};
+use proto::{Errno, Frame, Opcode};
 use stdx::Rng;
 
 #[test]
@@ -765,6 +767,62 @@ fn a_move_whose_lock_is_called_back_with_its_grant_makes_way() {
         c.start(ost);
         assert_eq!(c.answer(a, grows), Ok(Answer::Written(200_000)), "seed {seed}");
     }
+}
+
+/// A cut has given its locks away while the metadata target was away, and a program of the same client has written behind it since. When the
+/// cut goes on, that write is on its way to a target that does not answer, and others want the lock: nobody wakes anybody in a circle, and
+/// all end when the target answers.
+#[test]
+fn a_cut_that_goes_on_waits_for_writes_without_its_locks() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 1, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+    // Answers to cuts and to writes come when they are let through.
+    let held = Rc::new(RefCell::new((vec![Opcode::MdsReint, Opcode::ObjWrite], Vec::new())));
+    let holds = held.clone();
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let mut held = holds.borrow_mut();
+        let (opcodes, frames) = &mut *held;
+        let is_held = |frame: &Frame| opcodes.iter().any(|opcode| frame.header.opcode == *opcode as u16);
+        if to_client && at == a && is_held(&frame) {
+            frames.push(frame);
+            return Vec::new();
+        }
+        if !to_client || at != a {
+            return vec![frame];
+        }
+        // With the next frame of the same target.
+        let to = frame.header.export;
+        let (stay, go) =
+            core::mem::take(frames).into_iter().partition(|frame| is_held(frame) || frame.header.export != to);
+        *frames = stay;
+        core::iter::once(frame).chain(go).collect()
+    }));
+    let size = SetStat { size: Some(4096), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino: f.ino, set: size });
+    c.pass(Duration::from_secs(1));
+    let of_b = c.send(b, write_call(fh_of_b, 64 << 10, vec![2; 4096]));
+    c.pass(Duration::from_secs(5));
+    assert!(c.answered(b, of_b), "the cut makes way");
+    c.write(a, fh, 96 << 10, &[3; 4096]).unwrap();
+    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    c.pass(Duration::from_secs(1));
+    held.borrow_mut().0.remove(0);
+    c.pass(Duration::from_secs(1));
+    // While the kernel drops its pages, its calls may use the lock.
+    c.nodes[a].slow_kernel = true;
+    let of_b = c.send(b, write_call(fh_of_b, 64 << 10, vec![4; 4096]));
+    c.pass(Duration::from_secs(4));
+    assert!(!c.answered(a, cut) && !c.answered(a, sync) && !c.answered(b, of_b), "all wait for the first write");
+    held.borrow_mut().0.clear();
+    c.nodes[a].slow_kernel = false;
+    c.pass(Duration::from_secs(60));
+    assert!(c.answered(a, cut) && c.answered(a, sync) && c.answered(b, of_b));
+    assert!(!c.log.iter().any(|line| line.contains("without end") || line.contains("evicts")), "{:?}", c.log);
 }
 
 /// A program writes to two stripes, of which one is on a target that is away, and has the lock on the other. Whoever wants that gets

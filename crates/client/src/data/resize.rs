@@ -69,18 +69,19 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     if cx.memo(steps::CUT).is_some() {
         return Ok(());
     }
+    // Others may have had the locks while the metadata target was waited for, and programs here have written since. What they wrote may be on
+    // its way to a target for long: without the locks, and without the turn.
+    wait_for_writes(cx, ino, size)?;
     // Usually done by `before_truncate`; not if the data left the metadata target in between.
     access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
     access::take_turn(cx, ino)?;
+    wait_for_writes(cx, ino, size)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
     let mut cuts: Vec<(Key, u64, bool)> = Vec::new();
     for key in now.keys() {
         let cut = now.object_range(key, &(0..size)).end;
         let Some(object) = now.object(key) else { continue };
-        if object.pages.writing_in(&(cut..u64::MAX)) {
-            return Err(cx.wait(node_key(ino)));
-        }
         let wrong = object.size > cut || (last == Some(key) && object.size < cut);
         cuts.push((key, cut, wrong));
     }
@@ -100,6 +101,16 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         }
     }
     Ok(())
+}
+
+/// Waits until no request changes what is behind `size`.
+fn wait_for_writes(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    let Some(now) = file(cx.w, ino) else { return Ok(()) };
+    let writing = now.keys().into_iter().any(|key| {
+        let behind = now.object_range(key, &(0..size)).end..u64::MAX;
+        now.object(key).is_some_and(|object| object.pages.writing_in(&behind))
+    });
+    if writing { Err(cx.wait(node_key(ino))) } else { Ok(()) }
 }
 
 /// Sends a punch; until [`punched`], nothing of the range is written.

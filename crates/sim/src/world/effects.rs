@@ -480,6 +480,9 @@ impl World {
             capi::Effect::Jobs(_) => {}
             capi::Effect::Log(_, line) => {
                 self.trace.say(self.now, || format!("client {client} says: {line}"));
+                if line.contains("without end") {
+                    self.fail(format!("client {client} says: {line}"));
+                }
                 self.note_said(node, &line);
                 self.hear_of_loss(&line);
                 self.hear_that_evicted(client, &line);

@@ -2,6 +2,8 @@
 
 mod cluster;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
@@ -1129,4 +1131,35 @@ fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
     assert_eq!(c.call(a, Call::Open { ino: f.ino, flags: 0 }), Err(Errno::EIO));
     c.open(a, f.ino, 0).unwrap();
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 300_000);
+}
+
+/// Whoever writes is asked for the size, answers, and goes on to write while its connection breaks. The answer that it sends again is
+/// older than that, so it is asked once more.
+#[test]
+fn an_answer_about_a_size_that_is_sent_again_is_too_old() {
+    for striped in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        if striped {
+            c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 1, 0) }).unwrap();
+        }
+        c.write(a, fh, 0, &[1; 100]).unwrap();
+        let lost = Rc::new(Cell::new(0));
+        let count = lost.clone();
+        c.tamper = Some(Box::new(move |to_client, node, frame| {
+            let answers = !to_client && node == a && frame.header.opcode == Opcode::LdlmGlReply as u16;
+            let loses = answers && count.get() == 0;
+            count.set(count.get() + u32::from(loses));
+            if loses { Vec::new() } else { vec![frame] }
+        }));
+        let stat = c.send(b, Call::Getattr { ino: f.ino, fh: None });
+        c.pass(Duration::from_millis(100));
+        assert_eq!((lost.get(), c.answered(b, stat)), (1, false));
+        c.write(a, fh, 0, &[2; 5000]).unwrap();
+        c.cut(a);
+        let Ok(Answer::Attr(stat)) = c.answer(b, stat) else { panic!() };
+        assert_eq!(stat.size, 5000, "striped: {striped}");
+    }
+    assert!(stdx::marks::count("dlm.glimpse.resent") > 1);
 }

@@ -205,7 +205,7 @@ impl Awaited {
     fn of_number(number: u64) -> Awaited {
         match (number, number / 2) {
             (0 | 1, _) => Awaited::Layout,
-            (_, half) if number % 2 == 0 => Awaited::Lock((half - 1) as Key),
+            (_, half) if number.is_multiple_of(2) => Awaited::Lock((half - 1) as Key),
             (_, half) => Awaited::Size((half - 1) as Key),
         }
     }

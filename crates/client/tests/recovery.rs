@@ -2,12 +2,13 @@
 
 mod cluster;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name, wish};
+use proto::frame::flags;
 use proto::msg::Layout;
 use proto::{Errno, Frame, Opcode};
 use stdx::Rng;
@@ -856,6 +857,60 @@ fn what_waits_for_a_target_that_is_away_keeps_no_lock_of_another() {
     assert!(stdx::marks::count("striped_locks_make_way") > 0);
 }
 
+/// The same where both locks are there, and the size of an object that became doubtful is asked for.
+#[test]
+fn what_waits_for_a_size_keeps_no_lock_of_another() {
+    for stops in [false, true] {
+        let mut c = Cluster::new(2);
+        let (a, b, other) = (c.mount(), c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+        c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+        let fh_of_other = c.open(other, f.ino, 0o2).unwrap();
+        // A third client has the ends of both objects, and is asked for their sizes.
+        c.lookup(b, 1, "f").unwrap();
+        c.write(b, fh_of_b, 0, &[2; 128 << 10]).unwrap();
+        for stripe in [0, 64 << 10] {
+            c.nodes[b].slow_kernel = true;
+            let writes = [(a, fh, stripe), (other, fh_of_other, (1 << 20) + stripe)];
+            let calls = writes.map(|(node, fh, at)| (node, c.send(node, write_call(fh, at, vec![2; 64 << 10]))));
+            c.nodes[b].slow_kernel = false;
+            calls.into_iter().for_each(|(node, call)| assert_eq!(c.answer(node, call), Ok(Answer::Written(64 << 10))));
+        }
+        c.pass(Duration::from_secs(10));
+        let direct = c.open(a, f.ino, 0o40_002).unwrap();
+        c.fail_next("fs-OST0001", Errno::EIO);
+        assert_eq!(c.write(a, direct, 64 << 10, &[5; 4096]), Err(Errno::EIO));
+        let ost = c.server("fs-OST0001");
+        if stops {
+            c.die(other)
+        } else {
+            c.kill(ost)
+        }
+        c.requests.clear();
+        let writes = c.send(a, write_call(fh, 0, vec![3; 128 << 10]));
+        c.pass(Duration::from_secs(1));
+        assert!(!c.answered(a, writes), "stops: {stops}");
+        let sent = ["ldlm_enqueue", "ost_getattr"].map(|opcode| c.requests.get(opcode).copied().unwrap_or(0));
+        assert_eq!(sent, [0, u64::from(stops)], "it waits for the size alone");
+        let read = c.send(b, Call::Read { fh: fh_of_b, offset: 0, length: 4096 });
+        c.pass(Duration::from_secs(6));
+        assert!(c.answered(b, read), "the read waits for a target that has nothing of it, stops: {stops}");
+        assert!(matches!(c.answer(b, read), Ok(Answer::Data(data)) if data[..] == [2; 4096]));
+        c.pass(Duration::from_secs(60));
+        let whom: Vec<&String> = c.log.iter().filter(|line| line.contains("evicts")).collect();
+        assert!(whom.iter().all(|line| line.contains("client:test:2")), "{whom:?}");
+        if !stops {
+            assert!(whom.is_empty() && !c.answered(a, writes));
+            c.start(ost);
+        }
+        assert_eq!(c.answer(a, writes), Ok(Answer::Written(128 << 10)));
+        assert_eq!(c.read(b, fh_of_b, 0, 128 << 10).unwrap()[..], [3; 128 << 10]);
+    }
+}
+
 /// The same with a read that waits for the metadata target, which says whether the objects are still the file's.
 #[test]
 fn what_waits_for_a_layout_keeps_no_lock_on_an_object() {
@@ -1187,4 +1242,76 @@ fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
     assert_eq!(c.call(a, Call::Open { ino: f.ino, flags: 0 }), Err(Errno::EIO));
     c.open(a, f.ino, 0).unwrap();
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 300_000);
+}
+
+/// Whoever writes is asked for the size, answers, and goes on to write while its connection breaks. The answer that it sends again is
+/// older than that, so it is asked once more.
+#[test]
+fn an_answer_about_a_size_that_is_sent_again_is_too_old() {
+    for striped in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        if striped {
+            c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 1, 0) }).unwrap();
+        }
+        c.write(a, fh, 0, &[1; 100]).unwrap();
+        let lost = Rc::new(Cell::new(0));
+        let count = lost.clone();
+        c.tamper = Some(Box::new(move |to_client, node, frame| {
+            let answers = !to_client && node == a && frame.header.opcode == Opcode::LdlmGlReply as u16;
+            let loses = answers && count.get() == 0;
+            count.set(count.get() + u32::from(loses));
+            if loses { Vec::new() } else { vec![frame] }
+        }));
+        let stat = c.send(b, Call::Getattr { ino: f.ino, fh: None });
+        c.pass(Duration::from_millis(100));
+        assert_eq!((lost.get(), c.answered(b, stat)), (1, false));
+        c.write(a, fh, 0, &[2; 5000]).unwrap();
+        c.cut(a);
+        let Ok(Answer::Attr(stat)) = c.answer(b, stat) else { panic!() };
+        assert_eq!(stat.size, 5000, "striped: {striped}");
+    }
+    assert!(stdx::marks::count("dlm.glimpse.resent") > 1);
+}
+
+/// The sizes of two objects became doubtful, the first one's only when the second one's was asked for. The answer about the second is kept
+/// until that about the first is there, and a write to the second is done meanwhile.
+#[test]
+fn a_size_that_is_late_does_not_undo_a_write() {
+    let mut c = Cluster::new(2);
+    let a = c.begin_mount(Options { write_back_after: Duration::from_secs(3600), ..Cluster::options(0) });
+    c.until(|c| c.nodes[a].mounted);
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let direct = c.open(a, f.ino, 0o40_002).unwrap();
+    c.write(a, fh, 192 << 10, &[2; 64 << 10]).unwrap();
+    let fails = |c: &mut Cluster, server, at| {
+        c.fail_next(server, Errno::EIO);
+        assert_eq!(c.write(a, direct, at, &[3; 4096]), Err(Errno::EIO));
+    };
+    fails(&mut c, "fs-OST0001", 64 << 10);
+    // A question about a size is lost, and comes to its target over the next connection.
+    let asked = Rc::new(Cell::new(0));
+    let count = asked.clone();
+    c.tamper = Some(Box::new(move |_, _, frame| {
+        let asks = frame.header.opcode == Opcode::ObjGetattr as u16 && !frame.header.has(flags::RESENT | flags::REPLY);
+        count.set(count.get() + u32::from(asks));
+        if asks { Vec::new() } else { vec![frame] }
+    }));
+    let read = c.send(a, Call::Read { fh, offset: 0, length: 256 << 10 });
+    assert_eq!(asked.get(), 1, "the second object's");
+    fails(&mut c, "fs-OST0000", 0);
+    c.cut(a);
+    c.pass(Duration::from_secs(1));
+    assert_eq!(asked.get(), 2, "the first object's");
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    assert_eq!((asked.get(), c.answered(a, read)), (2, false));
+    c.cut(a);
+    let Ok(Answer::Data(data)) = c.answer(a, read) else { panic!() };
+    assert_eq!((data.len(), c.getattr(a, f.ino).unwrap().size), (256 << 10, 256 << 10));
+    assert_eq!(asked.get(), 3, "the second object's once more");
+    assert!(stdx::marks::count("size_from_before_a_change") > 0);
 }

@@ -135,7 +135,11 @@ impl<S: Service> Target<S> {
                 }
                 Some(Opcode::LdlmGlReply) => {
                     if let Ok(request) = frame.decode::<GlReply>() {
-                        self.m.locks.glimpse_reply(self.m.now, ExportId(handle.0), &request);
+                        let (now, export) = (self.m.now, ExportId(handle.0));
+                        match frame.header.has(flags::RESENT) {
+                            false => self.m.locks.glimpse_reply(now, export, &request),
+                            true => self.m.locks.glimpse_reply_resent(now, export, &request),
+                        }
                     }
                     self.m.done(handle, &frame.header);
                 }

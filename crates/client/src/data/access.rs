@@ -154,7 +154,13 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
                 return Err(stop);
             }
             cx.forget(Awaited::Lock(key).since());
-            refresh(cx, ino, key)?;
+            if let Err(stop) = refresh(cx, ino, key) {
+                if stop == Stop::Wait {
+                    make_way(cx, ino, Awaited::Size(key));
+                }
+                return Err(stop);
+            }
+            cx.forget(Awaited::Size(key).since());
         }
         match layout::holds(cx, ino) {
             Ok(true) => {
@@ -177,6 +183,8 @@ pub(super) fn lock(cx: &mut Cx<'_>, ino: u64, mode: LockMode, range: &Range<u64>
 enum Awaited {
     /// The lock on one more object.
     Lock(Key),
+    /// The size of an object, under its lock.
+    Size(Key),
     /// The word of the metadata target that the objects are still the file's.
     Layout,
     /// The metadata target's part of a cut, before the objects' part.
@@ -188,7 +196,17 @@ impl Awaited {
         match self {
             Awaited::Layout => 0,
             Awaited::Change => 1,
-            Awaited::Lock(key) => u64::from(key) + 2,
+            Awaited::Lock(key) => 2 * u64::from(key) + 2,
+            Awaited::Size(key) => 2 * u64::from(key) + 3,
+        }
+    }
+
+    /// What has this number, if locks are awaited no more before it is there.
+    fn of_number(number: u64) -> Awaited {
+        match (number, number / 2) {
+            (0 | 1, _) => Awaited::Layout,
+            (_, half) if number.is_multiple_of(2) => Awaited::Lock((half - 1) as Key),
+            (_, half) => Awaited::Size((half - 1) as Key),
         }
     }
 
@@ -227,6 +245,10 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
         if behind || wanted {
             stdx::mark!("striped_locks_make_way");
             cx.unlock(at);
+            // What its target says of the size was true under this lock.
+            if awaited != Awaited::Size(key) {
+                forget_size(cx, ino, key);
+            }
             // The question about the layout tells when its target is there again.
             if awaited != Awaited::Layout {
                 layout::doubt(cx);
@@ -236,7 +258,9 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
         }
         if wanted && !behind {
             match awaited {
-                Awaited::Lock(_) | Awaited::Layout => cx.set_memo(steps::LOCK_AWAY, awaited.number()),
+                Awaited::Lock(_) | Awaited::Size(_) | Awaited::Layout => {
+                    cx.set_memo(steps::LOCK_AWAY, awaited.number())
+                }
                 // It takes them again when it has the answer.
                 Awaited::Change => stdx::mark!("cut_makes_way"),
             }
@@ -257,7 +281,7 @@ pub(super) fn cut_waits(cx: &mut Cx<'_>, ino: u64) {
 fn is_there(cx: &Cx<'_>, ino: u64, awaited: Awaited) -> bool {
     let Some(file) = file(cx.w, ino) else { return true };
     let dest = match awaited {
-        Awaited::Lock(key) => file.object(key).map(|object| object.dest),
+        Awaited::Lock(key) | Awaited::Size(key) => file.object(key).map(|object| object.dest),
         Awaited::Layout | Awaited::Change => Some(file.home.dest),
     };
     dest.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full())
@@ -269,16 +293,21 @@ fn look_again(cx: &mut Cx<'_>, next: Instant) {
 }
 
 /// Once it has made way, an operation takes no locks before it has what it waited for; what it still has goes to whoever comes to want
-/// it meanwhile. The answer about a layout is one from before the locks: it only says that the next one will come soon.
+/// it meanwhile. The answer about a layout or a size is one from before the locks: it only says that the next one will come soon.
 fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let Some(number) = cx.memo(steps::LOCK_AWAY) else { return Ok(()) };
-    let (awaited, at) = match number.checked_sub(Awaited::Lock(0).number()) {
-        Some(key) => (Awaited::Lock(key as Key), step(steps::LOCK, key)),
-        None => (Awaited::Layout, steps::LAYOUT_CONFIRM),
+    let awaited = Awaited::of_number(number);
+    let at = match awaited {
+        Awaited::Lock(key) => Some(step(steps::LOCK, u64::from(key))),
+        Awaited::Size(key) => size_step(cx, ino, key),
+        Awaited::Layout | Awaited::Change => Some(steps::LAYOUT_CONFIRM),
     };
-    if matches!(cx.op.memo(at), Some(Memo::Sent(_))) {
+    if at.is_some_and(|at| matches!(cx.op.memo(at), Some(Memo::Sent(_)))) {
         make_way(cx, ino, awaited);
         return Err(Stop::Wait);
+    }
+    if let Awaited::Size(key) = awaited {
+        forget_size(cx, ino, key);
     }
     layout::doubt(cx);
     cx.forget(awaited.since());
@@ -286,7 +315,20 @@ fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     Ok(())
 }
 
-/// Asks the target for the size of an object that became doubtful.
+/// The step at which the size of an object is asked for.
+fn size_step(cx: &Cx<'_>, ino: u64, key: Key) -> Option<Step> {
+    Some(step(steps::REFRESH, file(cx.w, ino)?.object(key)?.number()))
+}
+
+/// The answer to a question about the size of an object tells of a moment before the lock that comes next.
+fn forget_size(cx: &mut Cx<'_>, ino: u64, key: Key) {
+    if let Some(at) = size_step(cx, ino, key) {
+        cx.forget(at);
+    }
+}
+
+/// Asks the target for the size of an object that became doubtful. If a change of ours was answered meanwhile, the answer may tell what
+/// was before it: then it is asked for again.
 pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let object = now.object(key).ok_or(Errno::EIO)?;
@@ -298,7 +340,12 @@ pub(super) fn refresh(cx: &mut Cx<'_>, ino: u64, key: Key) -> Run<()> {
     }
     let (dest, id) = (object.dest, object.id());
     let frame = cx.rpc(at, dest, Opcode::ObjGetattr, || (ObjGetattrReq { object: id }, Bytes::new()))?;
+    let number = cx.reply_number(at);
     cx.forget(at);
+    if file(cx.w, ino).and_then(|f| f.object(key)).is_some_and(|object| number < object.changed) {
+        stdx::mark!("size_from_before_a_change");
+        return refresh(cx, ino, key);
+    }
     let lvb = frame.decode::<ObjectStateRep>().ok().and_then(|rep| rep.lvb).unwrap_or_default();
     edit(cx.w, ino, key, |object| object.set_size(&lvb));
     Ok(())
@@ -510,6 +557,41 @@ mod tests {
         edit(cx.w, ino, HOME, |object| object.size_exact = true);
         refresh(&mut cx, ino, HOME).unwrap();
         assert!(!cx.began(step(steps::REFRESH, 0)));
+    }
+
+    /// What an operation awaited without its locks is past when it has it: a size that was told meanwhile is not that under its next lock.
+    #[test]
+    fn a_size_that_was_told_without_a_lock_is_asked_for_again() {
+        for key in [0, 1, 77] {
+            for awaited in [Awaited::Layout, Awaited::Lock(key), Awaited::Size(key)] {
+                assert_eq!(Awaited::of_number(awaited.number()), awaited);
+            }
+        }
+        let mut w = World::new(options());
+        let fid = Fid::new(Fid::SEQ_FIRST, 7);
+        let ino = fid.ino();
+        let layout = proto::msg::Layout { osts: vec![0, 1], stripe_size: 65_536, ..Default::default() };
+        w.nodes.obtain(fid).attr = Some(Attr { fid, layout: Some(layout), ..Attr::default() });
+        ensure(&mut w, fid);
+        let id = OpId { slot: 0, generation: 1 };
+        let mut op = OpState::new(id, None, Arc::default(), 0, stdx::Instant::ZERO);
+        let mut cx = Cx { w: &mut w, op: &mut op };
+        let asked = size_step(&cx, ino, 1).unwrap();
+        cx.set_memo(steps::LOCK_AWAY, Awaited::Size(1).number());
+        cx.op.set_memo(asked, Memo::Sent(5));
+        assert_eq!(await_away(&mut cx, ino), Err(Stop::Wait));
+        assert!(cx.op.waits_for(asked, 5));
+        cx.op.set_memo(asked, Memo::Failed(Errno::EIO));
+        assert_eq!(await_away(&mut cx, ino), Ok(()));
+        assert!(!cx.began(asked) && !cx.began(steps::LOCK_AWAY) && !cx.began(Awaited::Size(1).since()));
+        // Its lock goes while another is awaited.
+        for (awaited, asks) in [(Awaited::Size(1), true), (Awaited::Lock(0), false)] {
+            cx.op.set_memo(asked, Memo::Sent(6));
+            cx.op.set_memo(step(steps::LOCK, 1), Memo::Lock { dest: Dest::Ost(1), cookie: 9 });
+            make_way(&mut cx, ino, awaited);
+            assert_eq!(cx.began(asked), asks);
+        }
+        assert!(!cx.began(step(steps::LOCK, 1)));
     }
 
     /// Attributes that were asked for before a write of ours was answered may be those from before it.

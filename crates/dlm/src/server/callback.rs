@@ -1,7 +1,8 @@
 //! What the target asks of holders: to give a lock back, to say what an object looks like now. And who does not answer.
 //!
 //! At most one glimpse is on its way to a holder. Whoever asks meanwhile is served by the next one, sent when the
-//! answer comes: an answer that left before the question may be older than something the asker already knows.
+//! answer comes: an answer that left before the question may be older than something the asker already knows. For the same reason an
+//! answer that comes again over a later connection counts for nothing: its holder is asked anew.
 //!
 //! A holder that changes nothing any more may answer that it holds its lock to read from now on: then nobody need ask again, and
 //! whoever reads can have a lock of its own.
@@ -231,14 +232,12 @@ impl Locks {
         self.emit_glimpse(i);
     }
 
-    /// A holder's answer. One that answers no open question is ignored.
+    /// A holder's answer. One that answers no open question is ignored. For one that was sent again see
+    /// [`glimpse_reply_resent`](Locks::glimpse_reply_resent).
     pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
         self.now = now;
-        let Some(i) = self.by_handle(reply.handle) else { return };
+        let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };
         let lock = &mut self.locks[i];
-        if lock.export != export || lock.asked.as_ref().is_none_or(|asked| asked.serial != reply.serial) {
-            return;
-        }
         let Some(asked) = lock.asked.take() else { return };
         let resource = self.resources[lock.res].key;
         let called = lock.call.is_some();
@@ -254,6 +253,29 @@ impl Locks {
         for waiter in asked.waiters {
             self.answer(waiter, &resource, reply.handle, reply.lvb);
         }
+    }
+
+    /// An answer that was sent again over a later connection. It tells what its holder knew when it was sent first, and the holder may have
+    /// changed the object since under the same lock: it is no answer, and the holder is asked anew. Whoever came after the first
+    /// question had left is served by this one, too. The holder gets no more time for it: who does nothing but connect again loses
+    /// its locks.
+    pub fn glimpse_reply_resent(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
+        self.now = now;
+        let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };
+        stdx::mark!("dlm.glimpse.resent");
+        let serial = self.draw();
+        if let Some(asked) = &mut self.locks[i].asked {
+            asked.serial = serial;
+            let next = core::mem::take(&mut asked.next);
+            asked.waiters.extend(next);
+        }
+        self.emit_glimpse(i);
+    }
+
+    /// Whether this is an answer to the question that is open about a lock.
+    fn answers(&self, i: u32, export: ExportId, reply: &GlReply) -> bool {
+        let lock = &self.locks[i];
+        lock.export == export && lock.asked.as_ref().is_some_and(|asked| asked.serial == reply.serial)
     }
 
     /// Its holder has a lock in this mode from now on, if that is a weaker one: who waits for no more may have it.

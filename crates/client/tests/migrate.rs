@@ -320,3 +320,88 @@ fn moves_that_cannot_go_on_make_way() {
     }
     assert!(marks::count("migration_makes_way") > 0);
 }
+
+/// A file of three stripes; two clients that have locks on the second and the third, and nothing of the metadata target, have stopped.
+/// Gives the file, and its handles at the two that work.
+fn beside_stopped_clients(c: &mut Cluster, [a, b]: [usize; 2]) -> (u64, [FileHandle; 2]) {
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    let list = Layout { osts: vec![0, 1, 2], ..wish(64 << 10, 0, -1) };
+    c.call(a, Call::SetLayout { ino: f.ino, wish: list }).unwrap();
+    assert_eq!(c.write(a, fh, 0, &content(1)), Ok(LENGTH as u32));
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.lookup(b, 1, "f").unwrap();
+    let fh_of_b = c.open(b, f.ino, 2).unwrap();
+    let stopped = [64 << 10, 128 << 10].map(|offset| {
+        let at = c.mount();
+        c.lookup(at, 1, "f").unwrap();
+        let fh = c.open(at, f.ino, 0).unwrap();
+        c.read(at, fh, offset, 10).unwrap();
+        at
+    });
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.nodes[a].machine.set_param(c.now, "ldlm.namespaces.*.lru_size", "clear").unwrap();
+    c.run();
+    stopped.into_iter().for_each(|at| c.die(at));
+    (f.ino, [fh, fh_of_b])
+}
+
+/// The evictions of clients that had not stopped.
+fn evictions(c: &Cluster) -> Vec<&String> {
+    let stopped = |line: &str| line.contains("client:test:2") || line.contains("client:test:3");
+    c.log.iter().filter(|line| line.contains("evicts") && !stopped(line)).collect()
+}
+
+/// A move has the first object of a file for itself, and waits for clients that have stopped. Whoever reads there does not wait with it.
+#[test]
+fn a_move_that_waits_for_clients_that_have_stopped_keeps_no_object() {
+    let mut c = Cluster::new(3);
+    let (a, b) = (c.mount(), c.mount());
+    let (ino, [fh, fh_of_b]) = beside_stopped_clients(&mut c, [a, b]);
+    c.read(b, fh_of_b, 64 << 10, 10).unwrap();
+    let moved = c.send(a, migrate(ino, &[2]));
+    c.pass(Duration::from_secs(1));
+    let reads = c.send(b, Call::Read { fh: fh_of_b, offset: 0, length: 10 });
+    c.pass(Duration::from_secs(6));
+    assert!(!c.answered(a, moved));
+    assert!(c.answered(b, reads), "the read waits for clients that have nothing to do with it");
+    assert_eq!(c.answer(a, moved), Ok(Answer::Done));
+    assert!(evictions(&c).is_empty(), "{:?}", c.log);
+    assert_eq!(read(&mut c, a, fh), content(1));
+    assert_eq!(objects(&mut c), [0, 0, 1]);
+    assert!(marks::count("striped_locks_make_way") > 0);
+}
+
+/// The same with two moves, of which one begins anew because the file was written. Nobody who works is evicted, and both come to their
+/// end; if they kept what they have, they would have each other evicted in turns, for ever.
+#[test]
+fn two_moves_beside_clients_that_have_stopped_make_way() {
+    for seed in cluster::seeds(0, 100) {
+        let mut rng = Rng::new(seed);
+        let mut c = Cluster::new(3);
+        let (a, b) = (c.mount(), c.mount());
+        let (ino, [fh, fh_of_b]) = beside_stopped_clients(&mut c, [a, b]);
+        let mut steps = |c: &mut Cluster, below| (0..rng.below(below)).for_each(|_| c.one_step(&mut rng));
+        let quietly = |c: &mut Cluster, at, call| (at, c.send_quietly(at, cluster::cred(0), call));
+        let first = quietly(&mut c, b, migrate(ino, &[1]));
+        steps(&mut c, 150);
+        let data = vec![2; 100].into();
+        let write = Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false };
+        let write = quietly(&mut c, a, write);
+        steps(&mut c, 20);
+        let second = quietly(&mut c, a, migrate(ino, &[2]));
+        steps(&mut c, 150);
+        c.pass(Duration::from_secs(150));
+        for (at, call) in [first, write, second] {
+            assert!(c.answered(at, call), "seed {seed}: {:?}", evictions(&c));
+            let done = c.answer(at, call);
+            assert!(matches!(done, Ok(_) | Err(Errno::EBUSY)), "seed {seed}: {done:?}");
+        }
+        assert!(evictions(&c).is_empty(), "seed {seed}: {:?}", evictions(&c));
+        let mut expected = content(1);
+        expected[..100].fill(2);
+        assert_eq!(read(&mut c, b, fh_of_b), expected, "seed {seed}");
+        assert_eq!(objects(&mut c).iter().sum::<usize>(), layout(&mut c, a, ino).osts.len(), "seed {seed}");
+    }
+    assert!(marks::count("migration_lends_the_layout") > 0);
+}

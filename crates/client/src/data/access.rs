@@ -15,7 +15,7 @@ use crate::op::{Body, Memo, OpId, WaitKey};
 /// Locks on objects are asked for in whole pages, so that neighbours in one page do not ask twice.
 const PAGE: u64 = 4096;
 /// An operation waits so long for a lock before others get those that it has already.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// Pause before it is looked again whether others want the locks of an operation that waits for a target that is away.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -227,10 +227,9 @@ impl Awaited {
 /// Patience begins anew once what was awaited is there: two that give way to each other at once, again and again, would never have all
 /// their locks at one moment.
 ///
-/// Only where nothing was sent under these locks.
+/// Not once something was sent under these locks. What was sent before them, as the copy of a move, does not matter.
 fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
-    let cuts = cx.memo(steps::CUT_READY).is_some() && cx.memo(steps::CUT).is_none();
-    if cx.op.changes > 0 && !cuts {
+    if cx.began(steps::CUT) || cx.began(steps::THROUGH) {
         return;
     }
     let since = Instant(cx.memo(awaited.since()).unwrap_or(cx.now().0));

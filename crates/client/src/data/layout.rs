@@ -116,5 +116,5 @@ pub(super) fn let_go(cx: &mut Cx<'_>) {
     let pins: Vec<Step> =
         cx.op.steps().iter().map(|(at, _)| *at).filter(|at| kinds.iter().any(|kind| kind.contains(at))).collect();
     pins.into_iter().for_each(|at| cx.unlock(at));
-    cx.forget(steps::LAYOUT_HELD);
+    doubt(cx);
 }

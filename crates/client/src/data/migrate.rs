@@ -21,6 +21,7 @@ use proto::msg::{
 };
 use proto::{Bytes, Errno, Opcode};
 use std::sync::Arc;
+use stdx::Instant;
 
 use super::state::{ALL, Key, ensure, file, file_mut, node_key};
 use super::striping::{Piece, Striping};
@@ -106,6 +107,7 @@ fn in_flight(cx: &Cx<'_>) -> bool {
 fn let_go(cx: &mut Cx<'_>, ino: u64) {
     layout::let_go(cx);
     cx.unlock(steps::MIGRATE_LOCK);
+    cx.forget(steps::MIGRATE_WANTED);
     begun(cx, kind(steps::MIGRATE_NEW_PIN)).into_iter().for_each(|pin| cx.unlock(pin));
     access::end_turn(cx, ino);
 }
@@ -372,7 +374,8 @@ fn times(cx: &Cx<'_>, ino: u64) -> Lvb {
 }
 
 /// From here on nobody else uses the data of the file, on this client neither; and the copy is what it is. Who wants the layout does
-/// not wait for object targets that are away: then this attempt ends.
+/// not wait for object targets that are away: then this attempt ends. Nor, for long, for others that keep locks on objects: the
+/// layout is theirs for a while, and the copy is as good as before if nobody wrote.
 fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let waits = alone_now(cx, ino, copy);
     let Some(Memo::Lock { dest, cookie }) = cx.op.memo(steps::MIGRATE_LOCK) else { return waits };
@@ -380,19 +383,33 @@ fn alone(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     if waits != Err(Stop::Wait) {
         return waits;
     }
-    if wanted && !leave::is_reachable(cx.w, ino) {
+    if !wanted {
+        cx.forget(steps::MIGRATE_WANTED);
+    } else if !leave::is_reachable(cx.w, ino) {
         stdx::mark!("migration_makes_way");
         return Err(Errno::ESTALE.into());
+    } else {
+        let since = Instant(cx.memo(steps::MIGRATE_WANTED).unwrap_or(cx.now().0));
+        cx.set_memo(steps::MIGRATE_WANTED, since.0);
+        if cx.now() >= since + access::PATIENCE {
+            stdx::mark!("migration_lends_the_layout");
+            let_go(cx, ino);
+        }
     }
     cx.w.set_timer(cx.now() + LOOK);
     Err(cx.wait(WaitKey::Timer))
 }
 
+/// The layout comes before the objects: whoever waits for it keeps none of them, even if it had it and lost it. Two that move one
+/// file would else take it from each other without end.
 fn alone_now(cx: &mut Cx<'_>, ino: u64, copy: &Layout) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
     let mdt = cx.w.mdt_of(fid);
     let policy = Policy::Bits(bits::LAYOUT);
-    cx.lock(steps::MIGRATE_LOCK, mdt, Resource::inode(fid), LockMode::Ex, policy)?;
+    if let Err(stop) = cx.lock(steps::MIGRATE_LOCK, mdt, Resource::inode(fid), LockMode::Ex, policy) {
+        let_go(cx, ino);
+        return Err(stop);
+    }
     access::lock(cx, ino, LockMode::Pw, &ALL)?;
     access::take_turn(cx, ino)?;
     flush::settle_file(cx, ino, &ALL)?;

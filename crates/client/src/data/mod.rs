@@ -173,6 +173,7 @@ mod steps {
     pub const MIGRATE_FAILED: Step = kind(61);
     pub const MIGRATE_DROP: Step = kind(62);
     pub const MIGRATE_END: Step = kind(64);
+    pub const MIGRATE_WANTED: Step = kind(77);
     pub const PAST_PAGES: Step = kind(68);
     pub const PAST_PAGES_DROP: Step = kind(69);
     pub const GLIMPSED: Step = kind(75);

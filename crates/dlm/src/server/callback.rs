@@ -1,8 +1,14 @@
 //! What the target asks of holders: to give a lock back, to say what an object looks like now. And who does not answer.
 //!
-//! At most one glimpse is on its way to a holder. Whoever asks meanwhile is served by the next one, sent when the
+//! At most one glimpse of a lock is on its way to its holder. Whoever asks meanwhile is served by the next one, sent when the
 //! answer comes: an answer that left before the question may be older than something the asker already knows. For the same reason an
 //! answer that comes again over a later connection counts for nothing: its holder is asked anew.
+//!
+//! Glimpses of many locks do not all leave at once for one holder: on a new connection [`GLIMPSES_FIRST`] may be on their way, and one
+//! more for each that is answered there, so their number doubles with each turn. A listing may ask a writer about thousands of files. If
+//! the connection breaks under them, those that were answered count, and the rest is asked at the next one. A question that has not left
+//! is due no later than one that has. Blocking callbacks do all leave at once: before a holder gives a lock back it may have to wait for
+//! somebody who waits for another of its locks. A glimpse it answers at once.
 //!
 //! A holder that changes nothing any more may answer that it holds its lock to read from now on: then nobody need ask again, and
 //! whoever reads can have a lock of its own.
@@ -24,6 +30,9 @@ const PATIENCE_IDLE: u32 = 3;
 /// One that has had no connection for a whole time-out when it is asked gets this part of another.
 pub(super) const AWAY_PART: u32 = 10;
 
+/// So many glimpses may be on their way to a holder that has answered none on its connection.
+pub(super) const GLIMPSES_FIRST: u32 = 16;
+
 /// A blocking callback without an answer.
 pub(super) struct Call {
     wanted: Part,
@@ -40,6 +49,38 @@ pub(super) struct Asked {
     waiters: Vec<WaiterId>,
     /// Who came after the question had left.
     next: Vec<WaiterId>,
+}
+
+/// The glimpses of one holder's locks that are not answered.
+#[derive(Default)]
+pub(super) struct Questions {
+    /// Those that are on their way.
+    sent: u32,
+    /// Those that are over since it connected.
+    over: u32,
+    /// Those that have not left yet: by serial, the lock's handle.
+    unsent: BTreeMap<u64, u64>,
+}
+
+impl Questions {
+    /// One is over: it was answered, or its lock is gone.
+    fn end(&mut self, serial: u64) {
+        if self.unsent.remove(&serial).is_none() {
+            self.sent = self.sent.saturating_sub(1);
+        }
+        self.over = self.over.saturating_add(1);
+    }
+
+    /// The lock that the next is about, if it may leave now.
+    fn next(&mut self) -> Option<u64> {
+        let first = self.unsent.first_entry()?;
+        if self.sent >= GLIMPSES_FIRST.saturating_add(self.over) {
+            stdx::mark!("dlm.glimpse.later");
+            return None;
+        }
+        self.sent += 1;
+        Some(first.remove())
+    }
 }
 
 /// What a waiter learned about a resource.
@@ -99,16 +140,19 @@ impl Locks {
         self.events.push_back(LockEvent::Blocking { export: lock.export, callback });
     }
 
-    fn emit_glimpse(&mut self, i: u32) {
-        let lock = &self.locks[i];
-        let Some(asked) = &lock.asked else { return };
-        let callback = GlCallback {
-            handle: lock.handle,
-            cookie: lock.cookie,
-            resource: self.resources[lock.res].key,
-            serial: asked.serial,
-        };
-        self.events.push_back(LockEvent::Glimpse { export: lock.export, callback });
+    /// Sends those glimpses of an export's locks that may leave now.
+    fn emit_glimpses(&mut self, export: ExportId) {
+        while let Some(handle) = self.exports.get_mut(&export).and_then(|state| state.questions.next()) {
+            let Some(lock) = self.by_handle(handle).map(|i| &self.locks[i]) else { continue };
+            let Some(asked) = &lock.asked else { continue };
+            let callback = GlCallback {
+                handle: lock.handle,
+                cookie: lock.cookie,
+                resource: self.resources[lock.res].key,
+                serial: asked.serial,
+            };
+            self.events.push_back(LockEvent::Glimpse { export, callback });
+        }
     }
 
     /// A lock goes: nothing is expected of its holder any more.
@@ -126,9 +170,13 @@ impl Locks {
         }
         if let Some(state) = self.exports.get_mut(&export) {
             state.calls.remove(&handle);
+            if let Some(asked) = &asked {
+                state.questions.end(asked.serial);
+            }
         }
         if let Some(asked) = asked {
             self.timers.remove(&(asked.deadline, handle, true));
+            self.emit_glimpses(export);
             // What the holder knew of this lock's part, it has written back before it gave the lock up, or it is lost. Of another part
             // it may know more: then it is asked again, for an answer counts as long as its lock is there.
             let resource = self.resources[r].key;
@@ -228,8 +276,10 @@ impl Locks {
         let (export, handle) = (lock.export, lock.handle);
         lock.asked = Some(Box::new(Asked { serial, first: self.now, deadline, waiters, next: Vec::new() }));
         self.timers.insert((deadline, handle, true));
-        self.exports.entry(export).or_default().calls.insert(handle);
-        self.emit_glimpse(i);
+        let state = self.exports.entry(export).or_default();
+        state.calls.insert(handle);
+        state.questions.unsent.insert(serial, handle);
+        self.emit_glimpses(export);
     }
 
     /// A holder's answer. One that answers no open question is ignored. For one that was sent again see
@@ -245,11 +295,16 @@ impl Locks {
             self.weaken(i, mode);
         }
         self.timers.remove(&(asked.deadline, reply.handle, true));
+        if let Some(state) = self.exports.get_mut(&export) {
+            state.questions.end(asked.serial);
+            if asked.next.is_empty() && !called {
+                state.calls.remove(&reply.handle);
+            }
+        }
         if !asked.next.is_empty() {
             self.ask(i, asked.next);
-        } else if !called && let Some(state) = self.exports.get_mut(&export) {
-            state.calls.remove(&reply.handle);
         }
+        self.emit_glimpses(export);
         for waiter in asked.waiters {
             self.answer(waiter, &resource, reply.handle, reply.lvb);
         }
@@ -264,12 +319,15 @@ impl Locks {
         let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };
         stdx::mark!("dlm.glimpse.resent");
         let serial = self.draw();
-        if let Some(asked) = &mut self.locks[i].asked {
-            asked.serial = serial;
-            let next = core::mem::take(&mut asked.next);
-            asked.waiters.extend(next);
+        let Some(asked) = &mut self.locks[i].asked else { return };
+        let first = core::mem::replace(&mut asked.serial, serial);
+        let next = core::mem::take(&mut asked.next);
+        asked.waiters.extend(next);
+        if let Some(state) = self.exports.get_mut(&export) {
+            state.questions.end(first);
+            state.questions.unsent.insert(serial, reply.handle);
         }
-        self.emit_glimpse(i);
+        self.emit_glimpses(export);
     }
 
     /// Whether this is an answer to the question that is open about a lock.
@@ -323,10 +381,16 @@ impl Locks {
         state.overdue = false;
         state.away = None;
         self.tell_limit_again(export);
-        for i in self.extend(export, PATIENCE_IDLE) {
-            self.emit_call(i);
-            self.emit_glimpse(i);
+        let list = self.extend(export, PATIENCE_IDLE);
+        let glimpse = |&i: &u32| Some((self.locks[i].asked.as_ref()?.serial, self.locks[i].handle));
+        let unsent = list.iter().filter_map(glimpse).collect();
+        if let Some(state) = self.exports.get_mut(&export) {
+            state.questions = Questions { unsent, ..Questions::default() };
         }
+        for i in list {
+            self.emit_call(i);
+        }
+        self.emit_glimpses(export);
     }
 
     /// The export is at work under its locks (it writes back what a callback asked for): its deadlines begin anew.

@@ -49,7 +49,7 @@ use proto::msg::{CancelReq, EnqueueReq, Flock, LockGrant, LockMode, Policy, Reso
 use smallvec::SmallVec;
 use stdx::{Index, Instant, Map, Slab};
 
-use self::callback::{Asked, Call, GlimpseState};
+use self::callback::{Asked, Call, GlimpseState, Questions};
 use self::crowd::Crowd;
 use self::records::{Owner, Records};
 use crate::mode::{ModeCounts, compatible, covers};
@@ -118,6 +118,8 @@ struct Export {
     waiting: BTreeMap<u64, u32>,
     /// Handles of its locks with a callback or glimpse unanswered.
     calls: BTreeSet<u64>,
+    /// Those of them that are glimpses.
+    questions: Questions,
     /// [`LockEvent::Overdue`] was said.
     overdue: bool,
     /// When its deadlines were last extended.
@@ -475,15 +477,15 @@ impl Locks {
     /// Places in queues that its operations hold on the target stay until [`release`](Locks::release).
     pub fn export_gone(&mut self, now: Instant, export: ExportId) {
         self.now = now;
+        let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
+        for i in self.locks_of(export) {
+            touched.push(self.remove_lock(i));
+        }
         self.events.retain(|event| {
             !matches!(event, LockEvent::Blocking { export: e, .. } | LockEvent::Glimpse { export: e, .. }
                 | LockEvent::Granted { export: e, .. } | LockEvent::Overdue { export: e, .. }
                 | LockEvent::Limit { export: e, .. } if *e == export)
         });
-        let mut touched: SmallVec<[u32; 8]> = SmallVec::new();
-        for i in self.locks_of(export) {
-            touched.push(self.remove_lock(i));
-        }
         let Some(state) = self.exports.get(&export) else { return };
         let files: Vec<u32> = state.records.keys().copied().collect();
         let cookies: Vec<u64> = state.waiting.keys().copied().collect();

@@ -5,7 +5,7 @@ use core::time::Duration;
 use proto::Fid;
 use proto::msg::{Extent, GlReply, Lvb, bits};
 
-use super::callback::AWAY_PART;
+use super::callback::{AWAY_PART, GLIMPSES_FIRST};
 use super::*;
 
 const A: ExportId = ExportId(1);
@@ -630,6 +630,88 @@ fn an_answer_that_is_sent_again_is_none() {
     assert_eq!(t.locks.held(A).iter().map(|lock| lock.mode).collect::<Vec<_>>(), [LockMode::Pw]);
     assert_eq!((t.locks.deadline(), t.locks.counters().called_back), (None, 0));
     assert!(stdx::marks::count("dlm.glimpse.resent") > 0);
+}
+
+/// The glimpses that leave, as what answers them; nothing else is said.
+fn asked(t: &mut Target, holder: ExportId) -> Vec<GlReply> {
+    let glimpse = |event| match event {
+        LockEvent::Glimpse { export, callback } if export == holder => GlReply {
+            handle: callback.handle,
+            serial: callback.serial,
+            lvb: Some(Lvb::default()),
+            ..GlReply::default()
+        },
+        other => panic!("{other:?}"),
+    };
+    t.events().into_iter().map(glimpse).collect()
+}
+
+/// Somebody lists many files of one writer, whose connection breaks whenever much is sent at once.
+#[test]
+fn a_holder_of_many_locks_is_asked_about_few_until_it_answers() {
+    const MANY: u32 = 1000;
+    let few = GLIMPSES_FIRST as usize;
+    let mut t = Target::new();
+    let lister = WaiterId(1 << 20);
+    for oid in 0..MANY {
+        let mut req = request(file(oid), LockMode::Pw, part(0, 99), u64::from(oid) + 1);
+        req.granted_handle = 7;
+        assert!(matches!(t.enqueue(A, &req), Enqueued::Granted(_)));
+    }
+    t.events();
+    for oid in 0..MANY {
+        assert_eq!(t.locks.glimpse(t.now, lister, file(oid), C, 0), Glimpsed::Waiting);
+    }
+    let first = asked(&mut t, A);
+    assert_eq!(first.len(), few, "what has left");
+    // The connection breaks, and with it go all answers but one.
+    t.locks.disconnected(t.now, A);
+    t.locks.glimpse_reply(t.now, A, &first[3]);
+    t.events();
+    t.now = t.now + Duration::from_secs(5);
+    t.locks.resend_callbacks(t.now, A);
+    let again = asked(&mut t, A);
+    assert_eq!(again.len(), few, "no more than on the first connection");
+    assert!(!again.contains(&first[3]) && first.iter().filter(|reply| again.contains(reply)).count() == few - 1);
+    // Each answer lets two go; a lock that is given back is an answer.
+    t.locks.glimpse_reply(t.now, A, &again[0]);
+    let next = asked(&mut t, A);
+    assert_eq!(next.len(), 2);
+    t.cancel(A, again[1].handle);
+    let mut open = [&again[2..], &next, &asked(&mut t, A)].concat();
+    assert_eq!(open.len(), few + 2);
+    // What has not left is waited for no longer than what has.
+    assert_eq!(t.locks.deadline(), Some(t.now + t.locks.settings().lock_timeout));
+    let mut turns = 0;
+    while !open.is_empty() {
+        open.drain(..).for_each(|reply| t.locks.glimpse_reply(t.now, A, &reply));
+        turns += 1;
+        if t.locks.deadline().is_some() {
+            open = asked(&mut t, A);
+        }
+    }
+    assert_eq!(t.said(), [format!("glimpsed {}", lister.0)]);
+    assert!(turns < 8, "{turns} turns: so many more are asked about as have been answered");
+    assert_eq!(t.locks.take_glimpse(lister).map(|answers| answers.len()), Some(MANY as usize - 1));
+    assert!(stdx::marks::count("dlm.glimpse.later") > 0);
+}
+
+/// One that is gone is asked nothing more.
+#[test]
+fn a_holder_of_many_locks_goes_without_being_asked_about_the_rest() {
+    let mut t = Target::new();
+    for oid in 0..100 {
+        let mut req = request(file(oid), LockMode::Pw, part(0, 99), u64::from(oid) + 1);
+        req.granted_handle = 7;
+        assert!(matches!(t.enqueue(A, &req), Enqueued::Granted(_)));
+        assert_eq!(t.locks.glimpse(t.now, WaiterId(1 << 20), file(oid), C, 0), Glimpsed::Waiting);
+    }
+    t.events();
+    t.locks.tick(t.now + Duration::from_secs(20));
+    assert_eq!(t.said(), ["overdue 1"]);
+    t.locks.export_gone(t.now, A);
+    assert_eq!(t.said(), [format!("glimpsed {}", 1 << 20)]);
+    assert!(t.locks.is_idle());
 }
 
 #[test]

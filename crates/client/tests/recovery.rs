@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name, wish};
-use proto::msg::Layout;
+use prost::Message;
+use proto::msg::{Layout, OpenOp, Reint, ReintReq};
 use proto::{Errno, Opcode};
 use stdx::Rng;
 
@@ -1129,4 +1130,38 @@ fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
     assert_eq!(c.call(a, Call::Open { ino: f.ino, flags: 0 }), Err(Errno::EIO));
     c.open(a, f.ino, 0).unwrap();
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 300_000);
+}
+
+/// A server that starts again does not find a file that a program has open. The program is told, and does not go on with what is
+/// cached.
+#[test]
+fn an_open_that_the_restarted_server_refuses_is_lost() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (file, fh) = c.create(b, 1, "f").unwrap();
+    c.write(b, fh, 0, b"data").unwrap();
+    c.close(b, fh).unwrap();
+    c.walk(a, "f").unwrap();
+    let fh = c.open(a, file.ino, 2).unwrap();
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data");
+    c.pass(Duration::from_secs(10));
+    c.tamper = Some(Box::new(|to_client, _, mut frame| {
+        if !to_client
+            && frame.header.opcode == Opcode::MdsReint as u16
+            && let Ok(mut request) = frame.decode::<ReintReq>()
+            && let Some(Reint::Open(OpenOp { opened_fid: Some(fid), .. })) = &mut request.op
+        {
+            fid.oid += 1_000_000;
+            frame.body = request.encode_to_vec().into();
+        }
+        vec![frame]
+    }));
+    c.restart("fs-MDT0000");
+    c.pass(Duration::from_secs(10));
+    c.tamper = None;
+    assert_eq!(c.read(a, fh, 0, 10), Err(Errno::EIO), "{:#?}", c.log);
+    assert_eq!(c.write(a, fh, 0, b"more"), Err(Errno::EIO));
+    c.close(a, fh).unwrap();
+    let fh = c.open(a, file.ino, 2).unwrap();
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data");
 }

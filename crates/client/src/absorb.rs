@@ -221,3 +221,23 @@ fn apply(w: &mut World, attr: &Attr, make: bool) {
         data::attr_arrived(w, ino, attr);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Fid;
+
+    /// The server hears of an access time by a close, which makes no new version: an answer from before it is known to be older by that time
+    /// alone.
+    #[test]
+    fn an_access_time_goes_back_with_a_new_version_only() {
+        let mut w = World::new(crate::api::Options::of_tests());
+        let fid = Fid::new(Fid::SEQ_FIRST, 7);
+        // The version and the access time that come, and the one that is known then.
+        for (version, atime_ns, known) in [(7, 40, 40), (7, 50, 50), (7, 40, 50), (6, 60, 50), (8, 40, 40)] {
+            apply(&mut w, &Attr { fid, version, atime_ns, ..Attr::default() }, true);
+            let there = w.nodes.get(fid.ino()).and_then(|node| node.attr.as_ref()).map(|attr| attr.atime_ns);
+            assert_eq!(there, Some(known), "version {version}, {atime_ns} ns");
+        }
+    }
+}

@@ -70,6 +70,36 @@ pub struct Options {
     pub faults: stdx::Faults,
 }
 
+#[cfg(test)]
+impl Options {
+    /// A small client's.
+    pub(crate) fn of_tests() -> Options {
+        Options {
+            uuid: proto::ClientUuid(1),
+            seed: 1,
+            instance: Instance(1),
+            fsname: "fs".into(),
+            mgs: Vec::new(),
+            description: String::new(),
+            read_only: false,
+            max_dirty: 1 << 20,
+            max_cached: 1 << 20,
+            max_read_ahead: 1 << 20,
+            max_nodes: 100,
+            soft: None,
+            timeouts: Timeouts::fixed(core::time::Duration::from_secs(10)),
+            always_ping: false,
+            write_back_after: core::time::Duration::from_secs(5),
+            max_rpcs_in_flight: 8,
+            max_mod_rpcs_in_flight: 7,
+            access_times: AccessTimes::default(),
+            directory_access_times: AccessTimes::default(),
+            sync_metadata: true,
+            faults: stdx::Faults::none(),
+        }
+    }
+}
+
 /// What tells the devices of a mount from those of other mounts of its node: the end of their names.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Instance(pub u64);

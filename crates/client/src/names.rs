@@ -445,3 +445,38 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_answer_about_a_name_is_not_taken() {
+        const EPOCH: u32 = 7;
+        let name = Bytes::from_static(b"f");
+        let entry = |version, dir_epoch, oid| Entry {
+            fid: Some(Fid::new(Fid::SEQ_FIRST, oid)),
+            kind: 0,
+            dir_epoch,
+            child_epoch: 0,
+            version,
+        };
+        // What is known, what comes, and whether that is taken.
+        let cases = [
+            (entry(9, EPOCH, 1), entry(8, EPOCH, 2), false),
+            (entry(9, EPOCH, 1), entry(9, EPOCH, 2), true),
+            (entry(9, EPOCH, 1), entry(10, EPOCH, 2), true),
+            // Of an unknown age: newer only than what another lock covered.
+            (entry(9, EPOCH, 1), entry(0, EPOCH, 2), false),
+            (entry(9, EPOCH - 1, 1), entry(0, EPOCH, 2), true),
+            (entry(9, EPOCH - 1, 1), entry(8, EPOCH, 2), false),
+        ];
+        for (known, comes, taken) in cases {
+            let mut dir = Directory::default();
+            dir.put(&name, known.clone(), EPOCH);
+            dir.put(&name, comes.clone(), EPOCH);
+            let there = if taken { &comes } else { &known };
+            assert_eq!(dir.names.get(&name), Some(there), "{known:?}, then {comes:?}");
+        }
+    }
+}

@@ -257,9 +257,10 @@ fn changes_that_failed_are_not_done_again_with_those_that_did_not() {
         c.pass(Duration::from_millis(50));
         let lost = |c: &Cluster| c.log.iter().filter(|line| line.contains("is lost")).count();
         assert_eq!(lost(&c), good + 1, "{:#?}", c.log);
+        assert_eq!(c.list(a, dir, false), Err(Errno::EIO), "the next call is told");
+        assert_eq!(c.list(a, dir, false).unwrap().len(), 2 + good, "what failed is known no more");
         c.restart("fs-MDT0000");
         c.slow_media = false;
-        assert_eq!(c.create(a, dir, "later").map(drop), Err(Errno::EIO), "the next call is told");
         c.create(a, dir, "later").unwrap();
         let b = c.mount();
         let there = c.walk(b, "d").unwrap();
@@ -286,6 +287,22 @@ fn misdirected(mut frame: Frame) -> Frame {
         frame.body = BatchReq { changes: changes.into() }.encode_to_vec().into();
     }
     frame
+}
+
+/// A program may still know a file that another has removed. It is told that by the server: a change made here would be lost.
+#[test]
+fn a_file_that_was_removed_unseen_is_changed_no_more() {
+    let (mut c, a, dir) = leased();
+    let (file, fh) = c.create(a, dir, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.pass(Duration::from_secs(1));
+    let before = made(&c, a);
+    c.unlink(a, dir, "f").unwrap();
+    assert_eq!(made(&c, a), before + 1, "nobody was asked");
+    let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+    assert_eq!(c.call(a, Call::Setattr { ino: file.ino, set }), Err(Errno::ESTALE));
+    c.pass(Duration::from_secs(10));
+    assert!(!c.log.iter().any(|line| line.contains("is lost")), "{:#?}", c.log);
 }
 
 /// The server does not know of a file that is open where it was made, until somebody else can reach it.

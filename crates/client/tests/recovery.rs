@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, RecordLockKind, SetStat};
 use cluster::{Cluster, cred, name, wish};
+use prost::Message;
 use proto::frame::flags;
-use proto::msg::Layout;
+use proto::msg::{Layout, OpenOp, Reint, ReintReq};
 use proto::{Errno, Frame, Opcode};
 use stdx::Rng;
 
@@ -1314,4 +1315,38 @@ fn a_size_that_is_late_does_not_undo_a_write() {
     assert_eq!((data.len(), c.getattr(a, f.ino).unwrap().size), (256 << 10, 256 << 10));
     assert_eq!(asked.get(), 3, "the second object's once more");
     assert!(stdx::marks::count("size_from_before_a_change") > 0);
+}
+
+/// A server that starts again does not find a file that a program has open. The program is told, and does not go on with what is
+/// cached.
+#[test]
+fn an_open_that_the_restarted_server_refuses_is_lost() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (file, fh) = c.create(b, 1, "f").unwrap();
+    c.write(b, fh, 0, b"data").unwrap();
+    c.close(b, fh).unwrap();
+    c.walk(a, "f").unwrap();
+    let fh = c.open(a, file.ino, 2).unwrap();
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data");
+    c.pass(Duration::from_secs(10));
+    c.tamper = Some(Box::new(|to_client, _, mut frame| {
+        if !to_client
+            && frame.header.opcode == Opcode::MdsReint as u16
+            && let Ok(mut request) = frame.decode::<ReintReq>()
+            && let Some(Reint::Open(OpenOp { opened_fid: Some(fid), .. })) = &mut request.op
+        {
+            fid.oid += 1_000_000;
+            frame.body = request.encode_to_vec().into();
+        }
+        vec![frame]
+    }));
+    c.restart("fs-MDT0000");
+    c.pass(Duration::from_secs(10));
+    c.tamper = None;
+    assert_eq!(c.read(a, fh, 0, 10), Err(Errno::EIO), "{:#?}", c.log);
+    assert_eq!(c.write(a, fh, 0, b"more"), Err(Errno::EIO));
+    c.close(a, fh).unwrap();
+    let fh = c.open(a, file.ino, 2).unwrap();
+    assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data");
 }

@@ -2,6 +2,8 @@
 
 mod cluster;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Invalidation, SetStat, SetTime};
@@ -1369,4 +1371,71 @@ fn extended_attributes_that_come_late_are_not_kept() {
         c.tamper = None;
         assert_eq!(c.call(a, get()), Ok(Answer::Data(name("new"))), "own: {own}");
     }
+}
+
+/// An answer to a read that is overtaken by a write of the same bytes: the cache must not take it for what the file holds, although
+/// what was written has left the cache meanwhile.
+#[test]
+fn bytes_that_were_read_before_a_write_do_not_come_back_after_it() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(client::Options { max_cached: 1 << 20, max_read_ahead: 0, ..Cluster::options(1) });
+    c.until(|c| c.nodes[a].mounted);
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    let (_, other) = c.create(a, 1, "other").unwrap();
+    let sync = |c: &mut Cluster, fh| assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Ok(Answer::Done));
+    // What is written elsewhere takes the room of all that is clean.
+    let crowd = |c: &mut Cluster| {
+        c.write(a, other, 0, &vec![9; 3 << 20]).unwrap();
+        sync(c, other);
+    };
+    c.write(a, fh, 0, &vec![1; 100_000]).unwrap();
+    sync(&mut c, fh);
+    crowd(&mut c);
+    let late = Rc::new(Cell::new(true));
+    let (is_late, mut held) = (Rc::clone(&late), Vec::new());
+    c.tamper = Some(Box::new(move |to_client, _, frame| {
+        let opcode = frame.header.opcode;
+        match to_client {
+            true if opcode == Opcode::ObjRead as u16 && is_late.get() => held.push(frame),
+            true if opcode == Opcode::ObjWrite as u16 && !is_late.get() => {
+                return held.drain(..).chain([frame]).collect();
+            }
+            _ => return vec![frame],
+        }
+        Vec::new()
+    }));
+    let read = c.send(a, Call::Read { fh, offset: 0, length: 4096 });
+    c.write(a, fh, 0, &[2; 4096]).unwrap();
+    sync(&mut c, fh);
+    crowd(&mut c);
+    assert!(!c.answered(a, read));
+    late.set(false);
+    c.write(a, other, 0, b"more").unwrap();
+    sync(&mut c, other);
+    c.answer(a, read).unwrap();
+    assert_eq!(&c.read(a, fh, 0, 4096).unwrap()[..], [2; 4096]);
+}
+
+/// While a data lock goes back and the kernel drops its pages, a read that the lock still covers fills one of them again: that is
+/// dropped, too, before another client may write.
+#[test]
+fn pages_that_are_read_while_their_lock_goes_back_are_dropped_again() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (file, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 8192]).unwrap();
+    c.read(a, fh, 0, 4096).unwrap();
+    c.walk(b, "f").unwrap();
+    let theirs = c.open(b, file.ino, 2).unwrap();
+    c.nodes[a].slow_kernel = true;
+    let data = Bytes::from_static(&[2; 100]);
+    let write = c.send(b, Call::Write { fh: theirs, ino: 0, offset: 0, data, write_back: false, kill_priv: false });
+    let told = c.nodes[a].invalidations.len();
+    let read = c.send(a, Call::Read { fh, offset: 0, length: 4096 });
+    assert!(c.answered(a, read) && !c.answered(b, write));
+    assert_eq!(c.answer(a, read), Ok(Answer::Data(Bytes::from_static(&[1; 4096]))));
+    c.nodes[a].slow_kernel = false;
+    assert_eq!(c.answer(b, write), Ok(Answer::Written(100)));
+    let drops = |what: &Invalidation| matches!(what, Invalidation::Inode { ino, offset: 0, length: 4096.., .. } if *ino == file.ino);
+    assert!(c.nodes[a].invalidations[told..].iter().any(drops), "{:?}", c.nodes[a].invalidations);
 }

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::api::{Answer, Call, Event, FileHandle};
-use cluster::Cluster;
-use proto::{Errno, Frame, Opcode};
-use stdx::marks;
+use cluster::{Cluster, cred};
+use proto::{Bytes, Errno, Frame, Opcode};
+use stdx::{Rng, marks};
 
 const MIB: u64 = 1 << 20;
 
@@ -353,4 +353,33 @@ fn where_space_is_made_on_one_target_only_all_see_the_same_size() {
     assert_eq!(c.read(a, fh, 256 << 10, 256 << 10).map(|data| data.len() as u64 + (256 << 10)), here);
     assert!(c.lookup(b, 1, "f").is_ok());
     assert_eq!(size(&mut c, b), here);
+}
+
+/// What could not be written is written now. That more is dirty by then, which has never failed, is no error.
+#[test]
+fn a_sync_hears_nothing_of_a_disk_that_has_room_again() {
+    let (mut c, a, ino, fh) = with_file();
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    c.set_capacity("fs-OST0000", 0);
+    c.pass(Duration::from_secs(20));
+    assert_eq!(fsync(&mut c, a, fh), Err(Errno::ENOSPC));
+    c.set_capacity("fs-OST0000", 100 * MIB);
+    // The file goes on growing, by pages that a program has mapped.
+    let more = |offset| {
+        let data = Bytes::from_static(&[3; 4096]);
+        Call::Write { fh, ino, offset, data, write_back: true, kill_priv: false }
+    };
+    let sent = |c: &Cluster| c.all_requests.get(Opcode::ObjWrite.name()).copied().unwrap_or(0);
+    let before = sent(&c);
+    let sync = c.send_quietly(a, cred(0), Call::Fsync { fh, data_only: false });
+    let second = c.send_quietly(a, cred(0), more(2 * MIB));
+    let mut rng = Rng::new(1);
+    while sent(&c) < before + 2 {
+        c.one_step(&mut rng);
+    }
+    let third = c.send_quietly(a, cred(0), more(3 * MIB));
+    assert_eq!(c.answer(a, third), Ok(Answer::Written(4096)));
+    assert_eq!(c.answer(a, second), Ok(Answer::Written(4096)));
+    assert_eq!(c.answer(a, sync), Ok(Answer::Done));
+    assert_eq!(fsync(&mut c, a, fh), Ok(()));
 }

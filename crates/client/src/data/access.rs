@@ -494,37 +494,11 @@ mod tests {
     use proto::{Fid, msg::Attr};
     use std::sync::Arc;
 
-    fn options() -> crate::api::Options {
-        crate::api::Options {
-            uuid: proto::ClientUuid(1),
-            seed: 1,
-            instance: crate::api::Instance(1),
-            fsname: "fs".into(),
-            mgs: Vec::new(),
-            description: String::new(),
-            read_only: false,
-            max_dirty: 1 << 20,
-            max_cached: 1 << 20,
-            max_read_ahead: 1 << 20,
-            max_nodes: 100,
-            soft: None,
-            timeouts: crate::api::Timeouts::fixed(core::time::Duration::from_secs(10)),
-            always_ping: false,
-            write_back_after: core::time::Duration::from_secs(5),
-            max_rpcs_in_flight: 8,
-            max_mod_rpcs_in_flight: 7,
-            access_times: crate::api::AccessTimes::default(),
-            directory_access_times: crate::api::AccessTimes::default(),
-            sync_metadata: true,
-            faults: stdx::Faults::none(),
-        }
-    }
-
     /// Somebody has removed what this client has just made, while its size was being asked for. With `ESTALE` the kernel would ask for
     /// the same change again.
     #[test]
     fn a_change_whose_object_is_gone_meanwhile_was_made() {
-        let mut w = World::new(options());
+        let mut w = World::new(crate::api::Options::of_tests());
         let attr = Attr { fid: Fid::new(Fid::SEQ_FIRST, 7), mode: 0o100_644, nlink: 1, ..Attr::default() };
         let id = OpId { slot: 0, generation: 1 };
         let mut op = OpState::new(id, None, Arc::default(), 0, stdx::Instant::ZERO);
@@ -538,7 +512,7 @@ mod tests {
     /// An operation that asked for attributes which came by another way asks again when it needs those of a later moment.
     #[test]
     fn a_question_that_needs_no_answer_any_more_is_forgotten() {
-        let mut w = World::new(options());
+        let mut w = World::new(crate::api::Options::of_tests());
         let fid = Fid::new(Fid::SEQ_FIRST, 7);
         let ino = fid.ino();
         w.nodes.obtain(fid).attr = Some(Attr { fid, ..Attr::default() });
@@ -596,7 +570,7 @@ mod tests {
     /// Attributes that were asked for before a write of ours was answered may be those from before it.
     #[test]
     fn attributes_from_before_an_own_write_do_not_tell_the_size() {
-        let mut w = World::new(options());
+        let mut w = World::new(crate::api::Options::of_tests());
         let fid = Fid::new(Fid::SEQ_FIRST, 7);
         let ino = fid.ino();
         let layout = proto::msg::Layout { resident: true, ..Default::default() };

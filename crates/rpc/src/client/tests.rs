@@ -921,3 +921,22 @@ fn what_was_being_replayed_is_lost_with_an_eviction() {
         assert_eq!(lost, Some(2 - answered));
     }
 }
+
+#[test]
+fn a_question_that_the_server_left_open_when_it_died_is_asked_again_after_its_recovery() {
+    let mut s = Story::connected();
+    let asked = s.submit(Slot::None);
+    let question = s.sent();
+    s.told.clear();
+    s.restarts(78);
+    s.give_locks(true, 0..0);
+    let done = s.sent();
+    assert!(done.header.has(flags::LOCK_REPLAY_DONE));
+    assert!(s.out.is_empty(), "it changes nothing: it has time");
+    s.answer(&done, 0, 0);
+    let again = s.sent();
+    assert_eq!(again.header.xid, question.header.xid);
+    assert!(again.header.has(flags::RESENT));
+    s.answer(&again, 0, 0);
+    assert_eq!(s.result(asked), Some(Ok(0)));
+}

@@ -15,6 +15,8 @@ pub const OPEN: u8 = 3;
 pub const CLOSE: u8 = 4;
 pub const USE: u8 = 5;
 pub const READ: u8 = 6;
+/// Appends to a list and takes that back, then appends to the next list.
+pub const IN_PART: u8 = 7;
 
 /// The body of all requests but locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -124,6 +126,16 @@ impl Service for Ledger {
         let ask = Ask::parse(&request.frame.body)?;
         match ask.kind {
             APPEND => Ok(reply(self.append(cx, &ask)?)),
+            IN_PART => {
+                let failed = cx.apart(|cx| {
+                    self.append(cx, &ask)?;
+                    Err::<(), Stop>(Errno::ENOSPC.into())
+                });
+                match failed {
+                    Err(Stop::Wait) => Err(Stop::Wait),
+                    _ => Ok(reply(self.append(cx, &Ask { key: ask.key + 1, ..ask })?)),
+                }
+            }
             CREATE => {
                 if cx.get_raw(&Ask::list(ask.key))?.is_some_and(|list| !list.is_empty()) {
                     return Err(Errno::EEXIST.into());

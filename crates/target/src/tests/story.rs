@@ -16,7 +16,7 @@ use schema::Record;
 use stdx::{Instant, Rng};
 use store::{CommitPolicy, Engine, EngineError, Group, Key, MemEngine, Space};
 
-use super::ledger::{APPEND, Ask, Ledger, OPEN, READ};
+use super::ledger::{APPEND, Ask, IN_PART, Ledger, OPEN, READ, entries};
 use crate::{
     ConnId, Cx, DataId, DataOp, DataResult, Effect, Event, Format, LogLevel, Options, Reply, Request, Service, Stop,
     Target, Task,
@@ -309,6 +309,26 @@ fn what_hangs_on_anothers_uncommitted_change_waits() {
     s.reply(1);
     s.append(2, b, 5);
     s.reply(2);
+}
+
+/// A part of a request fails by itself: there is nothing of it in the store, and nobody waits for it.
+#[test]
+fn what_failed_in_part_has_never_been() {
+    let mut s = ledger();
+    let (a, b) = (s.connect(1, 1), s.connect(2, 2));
+    s.by_hand = true;
+    s.request(1, a, Opcode::MdsReint, 1, Ask { kind: IN_PART, key: 5, client: 1, n: 1, ..Ask::default() }.bytes());
+    assert_eq!(s.reply(1).header.status, 0);
+    for (key, count) in [(5, 0), (6, 1)] {
+        s.request(1, a, Opcode::MdsGetattr, 0, Ask { kind: READ, key, ..Ask::default() }.bytes());
+        assert_eq!(entries(&s.reply(1).body).len(), count, "list {key}");
+    }
+    s.append(2, b, 5);
+    assert!(s.try_reply(2).is_some(), "nobody has changed it");
+    s.append(2, b, 6);
+    assert!(s.try_reply(2).is_none());
+    s.commit();
+    assert_eq!(s.reply(2).header.status, 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! are empty until it is answered, under whatever lock it gets. Those of a write may be old; they are dropped too, but not
 //! waited for. A call that comes while its page is being dropped uses the lock that goes back if that covers it (and its
 //! pages are dropped again when it is done); otherwise the rest of the range is dropped by further requests beside the one
-//! that is stuck.
+//! that is stuck. While the kernel waits for a page before it sends a call, it holds no other page locked for that call.
 //!
 //! ```text
 //! recall [0, 64K)    read [16K, 32K) waits    drop [0, 16K) and [32K, 64K), wait for both, cancel

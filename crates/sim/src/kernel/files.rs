@@ -170,7 +170,7 @@ impl Kernel {
             if !self.copy_pages(fd.ino, at, now, &mut out) {
                 match self.fill_pages(cred, fd, at, now).await {
                     Ok(ends) => (end, has_part) = (end.min(ends), true),
-                    Err(fail) => self.reads_on(has_part, fail)?,
+                    Err(fail) => self.goes_on(has_part, fail)?,
                 }
             }
         }
@@ -273,34 +273,50 @@ impl Kernel {
         let _gate = self.gate(fd.ino, alone).await;
         // And an append begins at the end that the kernel knows of. The client decides.
         let offset = if fd.flags & O_APPEND != 0 { self.inode(fd.ino, |inode| inode.size) } else { offset };
-        let call = Call::Write {
-            fh: fd.fh,
-            ino: fd.ino,
-            offset,
-            data: data.clone(),
-            write_back: false,
-            kill_priv: cred.uid != 0,
-        };
-        let pages = offset / PAGE..(offset + data.len() as u64).div_ceil(PAGE);
-        let locked = if fd.direct {
+        let mut done = 0;
+        loop {
+            let left = data.slice(done as usize..);
+            let (sent, written) = match self.send_write(cred, fd, offset + u64::from(done), left).await {
+                Ok(both) => both,
+                // Linux tells of the bytes so far, and the program writes the rest and is told of the error.
+                Err(fail) => {
+                    self.goes_on(done > 0, fail)?;
+                    continue;
+                }
+            };
+            done += written;
+            if written < sent || done as usize >= data.len() {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// One request of a write, with as much as Linux sends in one. Gives how much that was, and what is written of it.
+    async fn send_write(&self, cred: &Cred, fd: &Fd, offset: u64, mut data: Bytes) -> Sys<(u32, u32)> {
+        let mut locked = None;
+        if fd.direct {
             self.drop_pages(fd.ino, offset, data.len() as u64).await;
-            Vec::new()
         } else {
-            self.store_into_pages(fd.ino, offset, data).await
-        };
+            let stored;
+            (stored, locked) = self.store_into_pages(fd.ino, offset, &data).await;
+            data.truncate(stored);
+        }
+        let sent = data.len() as u32;
+        let pages = offset / PAGE..(offset + u64::from(sent)).div_ceil(PAGE);
         // Pages of a mapping that are on their way are older.
         while self.inode(fd.ino, |inode| inode.leaving.range(pages.clone()).next().is_some()) {
             self.wait().await;
         }
         let fills = self.inode(fd.ino, |inode| inode.fills_of(&pages));
+        let call = Call::Write { fh: fd.fh, ino: fd.ino, offset, data, write_back: false, kill_priv: cred.uid != 0 };
         let result = self.ask(cred, call).await;
         let written = match &result {
             Ok(Answer::Written(count)) => u64::from(*count),
             _ => 0,
         };
         self.inode(fd.ino, |inode| {
-            for page in &locked {
-                inode.locked.remove(page);
+            if let Some(page) = locked {
+                inode.locked.remove(&page);
             }
             if !fd.direct {
                 inode.doubt_fills(&pages, &fills);
@@ -308,47 +324,51 @@ impl Kernel {
             if written > 0 {
                 inode.size = inode.size.max(offset + written);
             }
-            if written < data.len() as u64 {
+            if written < u64::from(sent) {
                 // What was not taken must not be read from here.
                 let from = (offset + written) / PAGE;
-                inode.pages.retain(|page, _| *page < from || page * PAGE >= offset + data.len() as u64);
+                inode.pages.retain(|page, _| *page < from || page * PAGE >= offset + u64::from(sent));
             }
         });
         self.touched(fd.ino);
         self.wake_all();
         match result? {
-            Answer::Written(count) => Ok(count),
+            Answer::Written(count) => Ok((sent, count)),
             other => Err(odd(&other)),
         }
     }
 
     /// Write-through: pages that are there, or are covered whole, take the new bytes at once. A page that is neither
-    /// stays locked until the write is answered, and is not kept: its number is given.
-    async fn store_into_pages(&self, ino: u64, offset: u64, data: &Bytes) -> Vec<u64> {
+    /// stays locked until the write is answered, and is not kept: its number is given, and the request ends with it. So nobody waits
+    /// for a page with another one locked, of which the client could not know. Gives how many bytes are stored, too.
+    async fn store_into_pages(&self, ino: u64, offset: u64, data: &Bytes) -> (usize, Option<u64>) {
         let end = offset + data.len() as u64;
-        let mut locked = Vec::new();
         let mut at = offset;
         while at < end {
             let page = at / PAGE;
-            if !locked.contains(&page) && self.inode(ino, |inode| inode.locked.contains(&page)) {
+            if self.inode(ino, |inode| inode.locked.contains(&page)) {
                 self.wait().await;
                 continue;
             }
             let (from, to) = ((at % PAGE) as usize, (PAGE.min(at % PAGE + end - at)) as usize);
             let bytes = &data[(at - offset) as usize..][..to - from];
-            self.inode(ino, |inode| {
+            let stays_locked = self.inode(ino, |inode| {
                 if let Some(there) = inode.pages.get_mut(&page) {
                     there[from..to].copy_from_slice(bytes);
                 } else if from == 0 && to == PAGE as usize {
                     inode.pages.insert(page, bytes.to_vec());
                 } else {
                     inode.locked.insert(page);
-                    locked.push(page);
+                    return true;
                 }
+                false
             });
             at += (to - from) as u64;
+            if stays_locked {
+                return ((at - offset) as usize, Some(page));
+            }
         }
-        locked
+        (data.len(), None)
     }
 
     /// Bytes stored through `mmap` into pages that exist, then `msync`.
@@ -628,5 +648,88 @@ mod tests {
         assert_eq!(read(&[]), (Some(Ok(ALL)), vec![0, 32]));
         assert_eq!(read(&[1]), (Some(Err(Fail::Errno(Errno::EINTR))), vec![0]));
         assert_eq!(read(&[2, 3]), (Some(Ok(ALL)), vec![0, 32, 32, 32]));
+    }
+
+    /// A read has a page locked, and may wait long: a write that begins before it leaves the page there that the client is to drop.
+    #[test]
+    fn a_write_that_waits_for_a_page_has_no_other_one_locked() {
+        let sched = Sched::new();
+        let kernel = Kernel::new(sched.clone(), 0, &Plan::still(0), Rng::new(0));
+        let fd = kernel.opened(7, FileHandle(1), 2, false, false);
+        kernel.inode(7, |inode| inode.size = 8 * PAGE);
+        let cred = Cred::default();
+        let (reads, reader) = (kernel.clone(), fd.clone());
+        let asked = Rc::new(RefCell::new(Vec::new()));
+        sched.spawn("a reader", {
+            let cred = cred.clone();
+            async move { reads.fill_pages(&cred, &reader, PAGE, 2 * PAGE).await.map(drop).unwrap() }
+        });
+        sched.run();
+        let [read] = sched.take_requests().into_iter().collect::<Vec<_>>().try_into().ok().unwrap();
+        assert!(matches!(read.call, Call::Read { offset: PAGE, .. }));
+
+        let ended = Rc::new(RefCell::new(Vec::new()));
+        let (writes, done) = (kernel.clone(), ended.clone());
+        sched.spawn("a writer", async move {
+            let data = Bytes::from(vec![1; PAGE as usize + 16]);
+            let written = writes.write(&cred, &fd, PAGE - 8, &data).await;
+            done.borrow_mut().push(("written", written.unwrap()));
+        });
+        let answer_writes = || {
+            sched.run();
+            for request in sched.take_requests() {
+                let Call::Write { offset, data, .. } = request.call else { panic!("{:?}", request.call) };
+                asked.borrow_mut().push((offset, data.len() as u64));
+                sched.answer(request.id, Ok(Answer::Written(data.len() as u32)));
+            }
+            sched.run();
+        };
+        answer_writes();
+        assert_eq!(*asked.borrow(), [(PAGE - 8, 8)]);
+        let done = ended.clone();
+        sched.spawn("a drop", async move {
+            kernel.drop_pages(7, 0, PAGE).await;
+            done.borrow_mut().push(("dropped", 0));
+        });
+        sched.run();
+        assert_eq!(*ended.borrow(), [("dropped", 0)]);
+        sched.answer(read.id, Ok(Answer::Data(Bytes::from_static(&[0; PAGE as usize]))));
+        answer_writes();
+        assert_eq!(*asked.borrow(), [(PAGE - 8, 8), (PAGE, PAGE + 8)]);
+        assert_eq!(*ended.borrow(), [("dropped", 0), ("written", PAGE as u32 + 16)]);
+    }
+
+    /// A write of two requests: a signal before anything is written ends it, a later one does not.
+    #[test]
+    fn a_write_ends_with_a_signal_only_if_nothing_was_written() {
+        let write = |interrupted: &[usize]| {
+            let sched = Sched::new();
+            let plan = Plan { signals: 1, ..Plan::still(0) };
+            let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
+            let fd = kernel.opened(7, FileHandle(1), 2, false, false);
+            let result = Rc::new(RefCell::new(None));
+            let told = result.clone();
+            sched.spawn("a program", async move {
+                let written = kernel.write(&Cred::default(), &fd, PAGE - 8, &Bytes::from_static(&[1; 16])).await;
+                *told.borrow_mut() = Some(written);
+            });
+            let mut asked = Vec::new();
+            while result.borrow().is_none() {
+                sched.run();
+                for request in sched.take_requests() {
+                    let Call::Write { offset, data, .. } = request.call else { panic!("{:?}", request.call) };
+                    asked.push(offset);
+                    let answer = match interrupted.contains(&asked.len()) {
+                        true => Err(Errno::EINTR.into()),
+                        false => Ok(Answer::Written(data.len() as u32)),
+                    };
+                    sched.answer(request.id, answer);
+                }
+            }
+            (result.take(), asked)
+        };
+        assert_eq!(write(&[]), (Some(Ok(16)), vec![PAGE - 8, PAGE]));
+        assert_eq!(write(&[1]), (Some(Err(Fail::Errno(Errno::EINTR))), vec![PAGE - 8]));
+        assert_eq!(write(&[2, 3]), (Some(Ok(16)), vec![PAGE - 8, PAGE, PAGE, PAGE]));
     }
 }

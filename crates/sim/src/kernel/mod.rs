@@ -176,9 +176,10 @@ impl Kernel {
         self.1 && matches!(result, Err(Errno::EINTR))
     }
 
-    /// A request of a program that reads has failed; `has_part`: others before it have read something. If it was a signal, the program
-    /// keeps that part and asks for the rest: Linux gives it the bytes so far, and each piece of a listing is a call of its own.
-    fn reads_on(&self, has_part: bool, fail: Fail) -> Sys<()> {
+    /// A request of a program that reads or writes has failed; `has_part`: others before it have read or written something. If it was a
+    /// signal, the program keeps that part and asks for the rest: Linux gives it the bytes so far, and each piece of a listing is a call of
+    /// its own.
+    fn goes_on(&self, has_part: bool, fail: Fail) -> Sys<()> {
         match fail {
             Fail::Errno(Errno::EINTR) if self.1 && has_part => Ok(()),
             fail => Err(fail),

@@ -542,7 +542,7 @@ impl Kernel {
                         all.extend(piece);
                     }
                     Err(fail) => {
-                        if let Err(fail) = self.reads_on(offset != 0, fail) {
+                        if let Err(fail) = self.goes_on(offset != 0, fail) {
                             break Err(fail);
                         }
                     }

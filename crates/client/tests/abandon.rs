@@ -384,4 +384,5 @@ fn a_lock_on_a_file_that_is_gone_does_not_stay() {
     let held = told(c.nodes[a].machine.get_params("ldlm.namespaces.*.lock_count"));
     let known = told(c.server_params("fs-MDT0000", "ldlm.namespaces.*.lock_count"));
     assert_eq!(held, known);
+    assert!(stdx::marks::count("lock_of_gone_file") > 0);
 }

@@ -540,7 +540,7 @@ mod tests {
                 assert_eq!(Awaited::of_number(awaited.number()), awaited);
             }
         }
-        let mut w = World::new(options());
+        let mut w = World::new(crate::api::Options::of_tests());
         let fid = Fid::new(Fid::SEQ_FIRST, 7);
         let ino = fid.ino();
         let layout = proto::msg::Layout { osts: vec![0, 1], stripe_size: 65_536, ..Default::default() };

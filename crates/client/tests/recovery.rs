@@ -1350,3 +1350,22 @@ fn an_open_that_the_restarted_server_refuses_is_lost() {
     let fh = c.open(a, file.ino, 2).unwrap();
     assert_eq!(&c.read(a, fh, 0, 10).unwrap()[..], b"data");
 }
+
+/// A file system is formatted anew under a client: versions begin anew. Names that are made from then on are not taken for older than
+/// those that were.
+#[test]
+fn names_of_a_file_system_that_begins_anew_are_learned() {
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    for _ in 0..3 {
+        c.restart("fs-MDT0000");
+        c.pass(Duration::from_secs(5));
+    }
+    c.mkdir(a, 1, "d").unwrap();
+    c.pass(Duration::from_secs(5));
+    c.begin_anew();
+    c.pass(Duration::from_secs(30));
+    let made = c.mkdir(a, 1, "d").unwrap();
+    assert_eq!(c.lookup(a, 1, "d").map(|stat| stat.ino), Ok(made.ino));
+    assert_eq!(c.sent(), 0, "{:?}", c.requests);
+}

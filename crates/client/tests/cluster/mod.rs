@@ -220,6 +220,19 @@ impl Cluster {
         at
     }
 
+    /// Everything is formatted anew while clients are mounted.
+    pub fn begin_anew(&mut self) {
+        for at in 0..self.servers.len() {
+            self.kill(at);
+            let name = self.servers[at].name.clone();
+            self.servers[at].engine = self.new_store(&name, false);
+            self.servers[at].data = MemData::new();
+        }
+        for at in 0..self.servers.len() {
+            self.start(at);
+        }
+    }
+
     fn new_store(&mut self, name: &str, replaces: bool) -> MemEngine {
         let engine = MemEngine::new();
         let mgs: Vec<Nid> = vec!["unix:MGS".parse().unwrap()];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dlm::ExportId;
 use proto::msg::{LockMode, Policy, Resource, bits};
-use proto::{Bytes, Errno, Fid, Opcode, TargetKind};
+use proto::{Bytes, Errno, Fid, Opcode, TargetKind, Transno};
 use store::{Key, Value};
 
 use crate::{Cx, Executed, Reply, Request, Service, ShareKey, Stop};
@@ -17,6 +17,8 @@ pub const USE: u8 = 5;
 pub const READ: u8 = 6;
 /// Appends to a list and takes that back, then appends to the next list.
 pub const IN_PART: u8 = 7;
+/// The handle of an open that was answered with the transno `handle`, or 0.
+pub const HANDLE: u8 = 8;
 
 /// The body of all requests but locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -149,6 +151,7 @@ impl Service for Ledger {
                 self.open.remove(&handle);
                 Ok(reply(position))
             }
+            HANDLE => Ok(reply(cx.open_handle(Fid::ROOT, false, Some(Transno(ask.handle))).unwrap_or(0))),
             USE => match self.find(cx.export(), ask.handle) {
                 Some(_) => Ok(Reply::empty()),
                 None => Err(Errno::ESTALE.into()),

@@ -16,7 +16,7 @@ use schema::Record;
 use stdx::{Instant, Rng};
 use store::{CommitPolicy, Engine, EngineError, Group, Key, MemEngine, Space};
 
-use super::ledger::{APPEND, Ask, IN_PART, Ledger, OPEN, READ, entries};
+use super::ledger::{APPEND, Ask, HANDLE, IN_PART, Ledger, OPEN, READ, entries};
 use crate::{
     ConnId, Cx, DataId, DataOp, DataResult, Effect, Event, Format, LogLevel, Options, Reply, Request, Service, Stop,
     Target, Task,
@@ -759,6 +759,22 @@ fn the_reply_of_an_open_is_the_same_however_often_it_is_asked_for() {
         assert_eq!(s.reply(1).body, first.body);
     }
     assert_eq!(s.t.service().open.len(), 1);
+}
+
+/// A version that knew no key has answered opens, too: their handles do not follow from the key.
+#[test]
+fn an_open_from_before_the_key_has_no_handle_from_it() {
+    let mut s = ledger();
+    let export = s.connect(1, 1);
+    s.append(1, export, 5);
+    let now = s.reply(1).header.transno;
+    let mut handle = |transno: u64| {
+        let ask = Ask { kind: HANDLE, handle: transno, ..Ask::default() };
+        s.request(1, export, Opcode::MdsGetattr, 0, ask.bytes());
+        u64::from_le_bytes(s.reply(1).body[..].try_into().unwrap())
+    };
+    assert_ne!(handle(now.0), 0);
+    assert_eq!(handle(now.0 - (1 << 32)), 0);
 }
 
 // --- a service with data files, tasks and questions to others ---

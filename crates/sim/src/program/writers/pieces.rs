@@ -120,11 +120,12 @@ impl Pieces {
                     places[at][process].push(step);
                 }
             };
-            let mut ends = |of: &dyn Fn(&Range<u64>) -> Option<Act>| {
+            let mut perhaps_ends = |optional: bool, of: &dyn Fn(&Range<u64>) -> Option<Act>| {
                 for (part, sizes) in self.parts.iter().zip(&mut sizes) {
-                    sizes[process].extend(of(part).map(step));
+                    sizes[process].extend(of(part).map(|act| Step { optional, ..step(act) }));
                 }
             };
+            let mut ends = |of: &dyn Fn(&Range<u64>) -> Option<Act>| perhaps_ends(false, of);
             let reaches = |range: Range<u64>| {
                 move |part: &Range<u64>| {
                     (range.start.max(part.start) < range.end.min(part.end)).then(|| Act::Raise(range.end.min(part.end)))
@@ -136,7 +137,12 @@ impl Pieces {
                     put(&(range.start..sure), step(Act::Set(*serial)));
                     put(&(sure..range.end), Step { optional: true, ..step(Act::Set(*serial)) });
                     let end = if entry.to.is_none() { range.end } else { sure };
-                    ends(&reaches(range.start..end));
+                    // A page that it begins within goes out alone if Linux does not have it, before the rest.
+                    let first = range.start.next_multiple_of(PAGE);
+                    if first < end {
+                        perhaps_ends(true, &reaches(range.start..first));
+                    }
+                    perhaps_ends(false, &reaches(range.start..end));
                 }
                 Did::Zero { range } => put(range, step(Act::Set(0))),
                 Did::Reach { range } => ends(&reaches(range.clone())),
@@ -401,6 +407,25 @@ mod tests {
         let synced = [calls[0].clone(), entry(0, 5, 6, Did::Cut { size: keeps }), entry(0, 7, 8, Did::Sync)];
         assert!(lost(&synced, true, &left(0, &[])).is_some());
         assert_eq!(lost(&synced, true, &left(keeps, &[])), None);
+    }
+
+    /// The first page of a write goes out alone if the write begins within it: who looks twice may see that twice, but not once the write
+    /// has ended.
+    #[test]
+    fn the_first_part_of_a_write_may_be_seen_before_the_rest() {
+        let verdict = |start: u64, ended: u64, size: u64| {
+            let look = |from| entry(1, from, from + 1, Did::Size { size });
+            let processes = [
+                vec![entry(0, 1, 2, write(1, 0..8)), entry(0, 3, 9, write(2, start..3 * PAGE))],
+                vec![look(ended), look(ended + 2)],
+            ];
+            Pieces::of(&processes, false).disorder(&processes)
+        };
+        assert_eq!(verdict(8, 4, PAGE), None);
+        assert!(verdict(8, 4, 2 * PAGE).is_some(), "no later page goes alone");
+        assert!(verdict(8, 10, PAGE).is_some(), "it has ended");
+        assert!(verdict(0, 4, PAGE).is_some(), "it begins with a page");
+        assert_eq!(verdict(8, 10, 3 * PAGE), None);
     }
 
     /// The file has two stripes, and the first reaches to its end. Between the questions to the two the file is cut to nothing.

@@ -515,7 +515,10 @@ impl Cx<'_> {
         let at_once = unwanted.then(|| EnqueueReq { no_wait: true, ..request.clone() });
         let request = at_once.as_ref().unwrap_or(request);
         match self.m.locks.enqueue(self.m.now, self.op.export, request, self.op.waiter()) {
-            Enqueued::Refused(Errno::EAGAIN) if unwanted => Err(Stop::Errno(Errno::EINTR)),
+            Enqueued::Refused(Errno::EAGAIN) if unwanted => {
+                self.m.locks.refused_with(self.op.export, request.cookie, Errno::EINTR);
+                Err(Stop::Errno(Errno::EINTR))
+            }
             Enqueued::Granted(granted) => {
                 self.op.memo().enqueued = Some(Ok(granted.clone()));
                 grant(granted)

@@ -128,8 +128,9 @@ struct Export {
     away: Option<Instant>,
     /// How many unused locks it was told to keep at most; 0: nothing.
     limit: u32,
-    /// Cookies of the record lock requests executed last: a resend of one is answered, not executed again.
-    executed: VecDeque<u64>,
+    /// Cookies of the record lock requests answered last, and with what those were refused that were: a resend of one is answered, not
+    /// executed again.
+    executed: VecDeque<(u64, Option<Errno>)>,
 }
 
 impl Export {

@@ -8,7 +8,9 @@
 //! owner, on whatever files. A grant can close such a ring too (an owner with several threads, or a lock that goes to
 //! another waiter first): those who still wait are looked at again then. `flock` has no such check, as on Linux.
 //!
-//! Grants are not in the table of handles: record locks are given back by range, and a client replays its own list.
+//! Grants are not in the table of handles: record locks are given back by range, and a client replays its own list. Nobody is asked
+//! to give one back, so a copy of a request that comes late must not lock anything that its client does not know of: it gets the
+//! answer that the first one got, a refusal too.
 
 use proto::Errno;
 use proto::msg::{EnqueueReq, Flock, LockMode, Policy};
@@ -18,7 +20,7 @@ use super::{Enqueued, LockEvent, LockInfo, Locks, record_grant};
 use crate::record::{Record, RecordSet};
 use crate::{ExportId, WaiterId};
 
-/// How many executed requests of an export are remembered for their resends.
+/// How many answered requests of an export are remembered for their resends.
 const EXECUTED: usize = 128;
 
 pub(super) type Owner = (ExportId, u64);
@@ -102,9 +104,13 @@ impl Locks {
         }
         let replay = req.granted_handle != 0;
         let state = self.exports.entry(export).or_default();
-        if state.executed.contains(&req.cookie) {
+        let before = state.executed.iter().find(|(cookie, _)| *cookie == req.cookie);
+        if let Some(&(_, refused)) = before {
             stdx::mark!("dlm.resend.executed");
-            return self.executed(req, mode, flock);
+            return match refused {
+                Some(errno) => Enqueued::Refused(errno),
+                None => self.executed(req, mode, flock),
+            };
         }
         if let Some(&r) = state.waiting.get(&req.cookie) {
             return self.reattach(r, export, req, waiter);
@@ -115,7 +121,7 @@ impl Locks {
                 self.run_records(r);
                 self.drop_if_empty(r);
             }
-            self.remember(export, req.cookie);
+            self.remember(export, req.cookie, None);
             return Enqueued::Unlocked;
         }
         let r = found.unwrap_or_else(|| self.new_resource(req.resource));
@@ -130,7 +136,7 @@ impl Locks {
         }
         if self.is_at_limit(export) {
             self.drop_if_empty(r);
-            return Enqueued::Refused(Errno::ENOLCK);
+            return self.refuse_record(export, req.cookie, Errno::ENOLCK);
         }
         let blocked =
             self.resources[r].records.as_ref().is_some_and(|x| x.conflicts(owner, mode, &flock).next().is_some());
@@ -140,14 +146,14 @@ impl Locks {
             if mode == LockMode::Pr {
                 self.run_records(r);
             }
-            self.remember(export, req.cookie);
+            self.remember(export, req.cookie, None);
             self.executed(req, mode, flock)
         } else if replay {
-            Enqueued::Refused(Errno::ESTALE)
+            self.refuse_record(export, req.cookie, Errno::ESTALE)
         } else if req.no_wait {
-            Enqueued::Refused(Errno::EAGAIN)
+            self.refuse_record(export, req.cookie, Errno::EAGAIN)
         } else if !flock.is_flock && self.would_deadlock(r, owner, mode, &flock) {
-            Enqueued::Refused(Errno::EDEADLK)
+            self.refuse_record(export, req.cookie, Errno::EDEADLK)
         } else {
             let wait = Wait { export, cookie: req.cookie, waiter, mode, flock, keep: req.keep };
             self.resources[r].records.get_or_insert_default().queue.push(wait);
@@ -184,12 +190,25 @@ impl Locks {
         Enqueued::Granted(record_grant(self.draw(), req.cookie, req.resource, mode, flock))
     }
 
-    fn remember(&mut self, export: ExportId, cookie: u64) {
+    fn remember(&mut self, export: ExportId, cookie: u64, refused: Option<Errno>) {
         let executed = &mut self.exports.entry(export).or_default().executed;
         if executed.len() == EXECUTED {
             executed.pop_front();
         }
-        executed.push_back(cookie);
+        executed.push_back((cookie, refused));
+    }
+
+    fn refuse_record(&mut self, export: ExportId, cookie: u64, errno: Errno) -> Enqueued {
+        self.remember(export, cookie, Some(errno));
+        Enqueued::Refused(errno)
+    }
+
+    /// A request that was refused is answered with this instead, and so are its copies.
+    pub fn refused_with(&mut self, export: ExportId, cookie: u64, errno: Errno) {
+        let Some(state) = self.exports.get_mut(&export) else { return };
+        if let Some((_, refused @ Some(_))) = state.executed.iter_mut().find(|(other, _)| *other == cookie) {
+            *refused = Some(errno);
+        }
     }
 
     /// Changes an owner's ranges, and all counts of them.
@@ -229,11 +248,13 @@ impl Locks {
         self.count_records(r, export, -(gone as i64));
     }
 
+    /// Takes a request that is not wanted any more out of a file's queue.
     pub(super) fn remove_record_wait(&mut self, r: u32, export: ExportId, cookie: u64) -> Option<WaiterId> {
         let queue = &mut self.resources[r].records.as_mut()?.queue;
         let at = queue.iter().position(|w| w.export == export && w.cookie == cookie)?;
         let wait = queue.remove(at);
         self.forget_record_wait(r, &wait);
+        self.remember(export, cookie, Some(Errno::EINTR));
         Some(wait.waiter)
     }
 
@@ -279,7 +300,7 @@ impl Locks {
                     .any(|x| x.write);
             self.take_record_wait(r, at);
             self.grant_records(r, wait.owner(), &wait.flock, wait.write(), wait.keep);
-            self.remember(wait.export, wait.cookie);
+            self.remember(wait.export, wait.cookie, None);
             let handle = self.draw();
             let grant = record_grant(handle, wait.cookie, self.resources[r].key, wait.mode, wait.flock);
             self.events.push_back(LockEvent::Granted { export: wait.export, waiter: wait.waiter, grant });
@@ -304,6 +325,7 @@ impl Locks {
             }
             stdx::mark!("dlm.deadlock.by-grant");
             self.take_record_wait(r, at);
+            self.remember(wait.export, wait.cookie, Some(Errno::EDEADLK));
             self.events.push_back(LockEvent::Refused { waiter: wait.waiter, errno: Errno::EDEADLK });
             refused = true;
         }

@@ -855,6 +855,58 @@ fn a_late_copy_of_a_record_lock_request_locks_nothing() {
     assert_eq!(t.locks.held(A).len(), 1);
 }
 
+/// Its client was told that it has nothing: whatever became free since, a copy locks nothing, and waits for nothing.
+#[test]
+fn a_late_copy_of_a_refused_record_lock_request_is_refused() {
+    let mut t = Target::new();
+    let mut copies = Vec::new();
+    let mut refused = |export, lock, errno| copies.push((export, lock, errno));
+    for (export, oid) in [(A, 1), (B, 2)] {
+        assert!(matches!(t.enqueue(export, &record(oid, LockMode::Pw, 1, 0, 9, 1)), Enqueued::Granted(_)));
+    }
+    let at_once = EnqueueReq { no_wait: true, ..record(1, LockMode::Pw, 1, 0, 9, 2) };
+    assert_eq!(t.enqueue(B, &at_once), Enqueued::Refused(Errno::EAGAIN));
+    refused(B, at_once, Errno::EAGAIN);
+    let interrupted = record(1, LockMode::Pw, 1, 0, 9, 3);
+    t.waits(B, &interrupted);
+    t.interrupt(B, 3);
+    refused(B, interrupted, Errno::EINTR);
+    t.waits(A, &record(2, LockMode::Pw, 1, 0, 9, 2));
+    let circle = record(1, LockMode::Pw, 1, 0, 9, 4);
+    assert_eq!(t.enqueue(B, &circle), Enqueued::Refused(Errno::EDEADLK));
+    refused(B, circle, Errno::EDEADLK);
+    // Others get what was in the way, and a grant closes a circle.
+    t.waits(C, &record(2, LockMode::Pw, 1, 0, 9, 1));
+    t.waits(C, &record(1, LockMode::Pw, 1, 0, 9, 2));
+    let by_grant = record(1, LockMode::Pw, 1, 0, 9, 5);
+    t.interrupt(A, 2);
+    t.waits(B, &by_grant);
+    assert_eq!(t.enqueue(A, &record(1, LockMode::Nl, 1, 0, 9, 3)), Enqueued::Unlocked);
+    assert!(t.said().last().is_some_and(|said| said.ends_with("EDEADLK")));
+    refused(B, by_grant, Errno::EDEADLK);
+    let replay = EnqueueReq { granted_handle: 6, ..record(1, LockMode::Pw, 1, 0, 9, 6) };
+    assert_eq!(t.enqueue(B, &replay), Enqueued::Refused(Errno::ESTALE));
+    refused(B, replay, Errno::ESTALE);
+    let early = EnqueueReq { no_wait: true, ..record(1, LockMode::Pw, 1, 0, 9, 7) };
+    assert_eq!(t.enqueue(B, &early), Enqueued::Refused(Errno::EAGAIN));
+    t.locks.refused_with(B, 7, Errno::EINTR);
+    refused(B, early, Errno::EINTR);
+    for export in [A, B, C] {
+        for oid in [1, 2] {
+            let cookie = 90 + u64::from(oid);
+            assert_eq!(t.enqueue(export, &record(oid, LockMode::Nl, 1, 0, 9, cookie)), Enqueued::Unlocked);
+        }
+    }
+    assert!(t.locks.is_idle());
+    for (export, lock, errno) in copies {
+        assert_eq!(t.enqueue(export, &lock), Enqueued::Refused(errno), "{lock:?}");
+        assert!(t.locks.is_idle(), "{lock:?}");
+    }
+    // What was granted or given back is not refused afterwards.
+    t.locks.refused_with(A, 1, Errno::EINTR);
+    assert!(matches!(t.enqueue(A, &record(1, LockMode::Pw, 1, 0, 9, 1)), Enqueued::Granted(_)));
+}
+
 #[test]
 fn there_are_limits_and_bad_requests() {
     let mut t = Target::new();

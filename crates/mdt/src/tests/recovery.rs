@@ -797,6 +797,8 @@ fn a_record_lock_that_nobody_wants_any_more_does_not_begin_to_wait() {
         assert!(w.loads > loads, "it was in memory");
         assert_eq!(w.wait(0, asked).expect("an answer").header.status, -Errno::EINTR.raw());
         assert_eq!(stdx::marks::count("target.enqueue_refused_early"), marks + 1);
+        let again = ask(&mut w, 0, &writes);
+        assert_eq!(w.wait(0, again).expect("an answer").header.status, -Errno::EINTR.raw(), "the first answer");
         // What it had to read stays, unless it was a `flock`.
         let alone = EnqueueReq { no_wait: true, ..request(&mut w, other, LockMode::Pw) };
         let asked = ask(&mut w, other, &alone);

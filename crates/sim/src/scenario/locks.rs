@@ -67,9 +67,11 @@ pub const STORIES: &[Story] = &[
         "locks that a client gives back while it claims them anew are gone afterwards, here and there",
         cleared_in_recovery,
     ),
-    story("record-locks", "a circle of waiting is found whoever closes it; what was unlocked stays so", || {
-        vec![mknod(0, "f"), mknod(0, "g"), Act::Raw(|hand| Box::pin(record_locks(hand)))]
-    }),
+    story(
+        "record-locks",
+        "a circle of waiting is found whoever closes it; what was unlocked or refused stays so",
+        || vec![mknod(0, "f"), mknod(0, "g"), Act::Raw(|hand| Box::pin(record_locks(hand)))],
+    ),
 ];
 
 const fn story(name: &'static str, what: &'static str, acts: fn() -> Vec<Act>) -> Story {
@@ -486,6 +488,12 @@ fn flock(fid: Fid, mode: LockMode, cookie: u64) -> EnqueueReq {
     request(Resource::flock(fid), mode, Policy::Flock(flock), cookie)
 }
 
+/// Somebody has it, and it was not to be waited for.
+async fn is_refused(peer: &Peer, wanted: &EnqueueReq) -> Outcome {
+    let reply = peer.answer_within(asks(peer, wanted), SOON).await?;
+    peer.is(Opcode::LdlmEnqueue, &reply, Err(Errno::EAGAIN))
+}
+
 async fn record_locks(hand: Hand) -> Outcome {
     let (file, other) = (hand.fid(0, "f").await?, hand.fid(0, "g").await?);
     let [first, second, third] = clients(&hand, MDT).await?;
@@ -511,6 +519,12 @@ async fn record_locks(hand: Hand) -> Outcome {
     }
     gets(&first, asks(&first, &range(file, LockMode::Pw, 1, 0, 1))).await?;
     locks(&third, &range(file, LockMode::Pw, 1, 0, 3)).await?;
+    // Nor does one of a request that was refused, once nobody is in its way.
+    let at_once = EnqueueReq { no_wait: true, ..range(file, LockMode::Pw, 1, 0, 8) };
+    is_refused(&first, &at_once).await?;
+    answered(&third, asks(&third, &range(file, LockMode::Nl, 1, 0, 4))).await?;
+    is_refused(&first, &at_once).await?;
+    locks(&second, &range(file, LockMode::Pw, 1, 0, 4)).await?;
     // Two that read by `flock` and both want to write give up what they have first.
     for peer in [&first, &second] {
         locks(peer, &flock(file, LockMode::Pr, 5)).await?;

@@ -373,6 +373,38 @@ fn what_is_lost_with_an_eviction_is_told_to_who_asks() {
     assert!(stdx::marks::count("behind_failed") > 0);
 }
 
+/// A batch waits for the server, and further changes for that batch: the eviction takes both, and nothing is done without what was
+/// before it.
+#[test]
+fn what_waits_for_a_batch_is_lost_with_it() {
+    let (mut c, a, dir) = leased();
+    let [old, other] = ["old", "other"].map(|name| {
+        let (file, fh) = c.create(a, dir, name).unwrap();
+        c.close(a, fh).unwrap();
+        file
+    });
+    let Answer::Opened { fh: dir_fh, .. } = c.call(a, Call::Opendir { ino: dir }).unwrap() else { panic!() };
+    c.call(a, Call::Fsyncdir { fh: dir_fh }).unwrap();
+    let before = made(&c, a);
+    c.cut(a);
+    c.send_quietly(a, cred(0), Call::Unlink { parent: dir, name: name("old") });
+    let first = c.send_quietly(a, cred(0), Call::Fsyncdir { fh: dir_fh });
+    let set = SetStat { mode: Some(0o4711), ..SetStat::default() };
+    c.send_quietly(a, cred(0), Call::Setattr { ino: other.ino, set });
+    let second = c.send_quietly(a, cred(0), Call::Fsyncdir { fh: dir_fh });
+    assert_eq!(made(&c, a), before + 2, "both are made behind the programs' backs");
+    let uuid = options(a as u64).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    assert_eq!(c.answer(a, first).map(drop), Err(Errno::EIO));
+    assert_eq!(c.answer(a, second).map(drop), Ok(()), "it is told once");
+    assert_eq!(c.open(a, other.ino, 0), Err(Errno::EIO), "of this, too");
+    let b = c.mount();
+    assert_eq!(c.walk(b, "d/old"), Ok(old.ino));
+    let found = c.walk(b, "d/other").unwrap();
+    assert_eq!(c.getattr(b, found).unwrap().mode, other.mode, "{:#?}", c.log);
+    assert!(stdx::marks::count("lane_is_evicted") > 0);
+}
+
 /// Nobody has to sync: the next call that comes to the directory is told, once.
 #[test]
 fn what_is_lost_with_an_eviction_is_told_to_the_next_call() {

@@ -24,7 +24,8 @@
 //!
 //! # Failures
 //! The server has promised room for what waits ([`proto::msg::ConnectRep::batch_room`]), so what fails is out of the ordinary: an eviction, or
-//! a server that lost the lease. Then what the caches believed is forgotten, and programs are told ([`crate::lost`]).
+//! a server that lost the lease. Then what the caches believed is forgotten, and programs are told ([`crate::lost`]). An eviction takes
+//! all that has no answer, what waits as well: of that nothing is done without what was made before it.
 
 mod make;
 
@@ -154,6 +155,8 @@ struct Lane {
     room: u32,
     /// Requests that were sent.
     batches: u64,
+    /// How many evictions by the target have been taken note of.
+    evictions: u32,
 }
 
 impl Lane {
@@ -255,9 +258,15 @@ fn push(w: &mut World, dest: Dest, change: Change) {
 /// Sends what waits, if it is time.
 fn kick(w: &mut World, dest: Dest) {
     let hurried = w.unmounting;
+    let evictions = w.imports.get(dest).map(|target| target.import.generation());
     let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
     let due = lane.due().is_some_and(|due| hurried || lane.hurried || lane.waiting.len() >= BATCH_MAX || due <= w.now);
     if !due {
+        return;
+    }
+    if evictions.is_some_and(|evictions| evictions != lane.evictions) {
+        // An eviction takes what waits with what was on its way, whose answers say so first: it is not to be done without that.
+        stdx::mark!("lane_is_evicted");
         return;
     }
     let mut bytes = 0;
@@ -547,7 +556,9 @@ fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
 
 /// All state at a target is lost; what is on its way is told so by its own answer.
 pub(crate) fn evicted(w: &mut World, dest: Dest) {
-    let Some(lane) = w.behind.lanes.get_mut(&dest) else { return };
+    let evictions = w.imports.get(dest).map_or(0, |target| target.import.generation());
+    let lane = w.behind.lanes.entry(dest).or_default();
+    lane.evictions = evictions;
     let waiting = core::mem::take(&mut lane.waiting);
     lane.settled += waiting.len() as u64;
     for change in &waiting {

@@ -195,6 +195,9 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     if gained & (bits::UPDATE | bits::XATTR | bits::LAYOUT) != 0 {
         node.gained = moment;
     }
+    if gained & bits::LOOKUP != 0 {
+        node.lookup_gained = moment;
+    }
     // What was learned without the lock is not covered by it later: gaining counts like losing.
     if (lost | gained) & bits::UPDATE != 0 {
         w.epochs = w.epochs.wrapping_add(1);
@@ -206,7 +209,8 @@ pub(crate) fn refresh_bits(w: &mut World, dest: Dest, resource: &Resource) {
     }
     if lost & bits::UPDATE != 0 {
         node.attr_covered = false;
-        node.update_losses = if now.since(node.update_lost).as_secs() > 2 { 1 } else { node.update_losses + 1 };
+        node.update_losses =
+            if now.since(node.update_lost).as_secs() > 2 { 1 } else { node.update_losses.saturating_add(1) };
         node.update_lost = now;
         if let Some(dir) = &mut node.dir {
             dir.lock_lost();

@@ -15,7 +15,7 @@
 use bytes::Bytes;
 use core::time::Duration;
 use proto::Fid;
-use proto::msg::{Attr, ObjectRep, Policy, bits};
+use proto::msg::{Attr, LockGrant, Policy, bits};
 use std::sync::Arc;
 use stdx::{Instant, Map};
 
@@ -33,10 +33,19 @@ pub struct Entry {
     pub kind: u32,
     /// The directory's `update_epoch` when it was learned.
     pub dir_epoch: u32,
-    /// The child's `lookup_epoch` when it was learned.
+    /// The child's `lookup_epoch` when it was learned; 0: no lock of the child covers it.
     pub child_epoch: u32,
     /// Transno of the change that made it so, or of the directory's state that showed it.
     pub version: u64,
+}
+
+/// The epochs that a reply about a name belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Epochs {
+    /// Of the names in the directory.
+    pub(crate) dir: u32,
+    /// Of the names of the object that it leads to; 0: no lock of the object covers what the reply says.
+    pub(crate) child: u32,
 }
 
 /// One entry of a listing.
@@ -50,7 +59,7 @@ pub struct Listed {
     pub kind: u32,
     /// The server's cookie.
     pub cookie: u64,
-    /// `lookup_epoch` of the object when the entry came.
+    /// `lookup_epoch` of the object when the entry came; 0: no lock of the object covers it.
     pub child_epoch: u32,
 }
 
@@ -131,7 +140,7 @@ const CHANGES_BEFORE_LEASE: u32 = 2;
 /// After its lock was lost, a directory is leased again when nobody else came for so long.
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
 /// Directory locks that are lost this often in a short time are no longer asked for.
-const CONTENDED: u32 = 4;
+const CONTENDED: u16 = 4;
 
 impl Directory {
     /// An entry, unless a newer one is known.
@@ -327,28 +336,49 @@ impl World {
         wanted && crate::behind::allowed(self, dest) && crate::behind::lease(self, dest, fid).is_none()
     }
 
-    /// The epoch that a reply about names in `parent` belongs to: the present one if the reply itself brought the lock,
-    /// that of the moment when the request left otherwise.
-    pub(crate) fn reply_epoch(&self, rep: &ObjectRep, parent: u64, sent: u32) -> u32 {
-        let brought = rep.locks.iter().any(|grant| {
-            grant.resource.fid.ino() == parent && matches!(grant.policy, Some(Policy::Bits(b)) if b & bits::UPDATE != 0)
-        });
-        if brought { self.directory_epoch(parent) } else { sent }
+    /// Whether these locks, which came with a reply, cover this of an object, and have been here ever since. One that was called back
+    /// covers nothing, though another may have come meanwhile.
+    fn brought<'a>(&self, grants: impl IntoIterator<Item = &'a LockGrant>, ino: u64, wanted: u64) -> bool {
+        grants.into_iter().any(|grant| {
+            let fid = grant.resource.fid;
+            let target = || self.imports.get(self.mdt_of(fid));
+            fid.ino() == ino
+                && matches!(grant.policy, Some(Policy::Bits(b)) if b & wanted != 0)
+                && target().is_some_and(|target| target.locks.is_usable(grant.cookie))
+        })
     }
 
-    /// A reply says that `name` leads to `attr.fid`. It was made by change `version`, or seen in that state.
-    pub(crate) fn learn_child(&mut self, parent: u64, name: &Bytes, attr: &Attr, epoch: u32, version: u64) {
-        let child_epoch = match self.nodes.get_mut(attr.fid.ino()) {
-            Some(child) => {
-                if attr.mode & S_IFMT == S_IFDIR {
-                    child.parent = parent;
-                }
-                child.lookup_epoch
-            }
-            None => 0,
-        };
+    /// The epoch that a reply about names in `parent` belongs to: the present one if the reply itself brought the lock,
+    /// that of the moment when the request left otherwise.
+    pub(crate) fn reply_epoch(&self, grants: &[LockGrant], parent: u64, sent: u32) -> u32 {
+        if self.brought(grants, parent, bits::UPDATE) { self.directory_epoch(parent) } else { sent }
+    }
+
+    /// The same of an object that a name led to when the request with this number was answered: 0 if its lock neither came with the reply
+    /// nor was there when the request was made. The reply may have come late: a lock that has come meanwhile does not cover what it says.
+    pub(crate) fn child_epoch<'a>(
+        &self,
+        grants: impl IntoIterator<Item = &'a LockGrant>,
+        fid: Fid,
+        number: u64,
+    ) -> u32 {
+        let Some(node) = self.nodes.get(fid.ino()).filter(|node| node.has(bits::LOOKUP)) else { return 0 };
+        let covered = number > node.lookup_gained || self.brought(grants, node.ino, bits::LOOKUP);
+        if !covered {
+            stdx::mark!("name_from_before_the_lock");
+        }
+        if covered { node.lookup_epoch } else { 0 }
+    }
+
+    /// A reply says that `name` leads to `attr.fid`, under these epochs. It was made by change `version`, or seen in that state.
+    pub(crate) fn learn_child(&mut self, parent: u64, name: &Bytes, attr: &Attr, epochs: Epochs, version: u64) {
+        if attr.mode & S_IFMT == S_IFDIR
+            && let Some(child) = self.nodes.get_mut(attr.fid.ino())
+        {
+            child.parent = parent;
+        }
         let kind = (attr.mode & S_IFMT) >> 12;
-        let entry = Entry { fid: Some(attr.fid), kind, dir_epoch: epoch, child_epoch, version };
+        let entry = Entry { fid: Some(attr.fid), kind, dir_epoch: epochs.dir, child_epoch: epochs.child, version };
         self.learn(parent, name, entry);
     }
 
@@ -371,9 +401,16 @@ impl World {
 
     /// An own change made (`attr`) or removed (`None`) a name. If the directory's lock was lost on the way, what it
     /// would cover is not known any more.
-    pub(crate) fn changed_name(&mut self, parent: u64, name: &Bytes, attr: Option<&Attr>, epoch: u32, version: u64) {
+    pub(crate) fn changed_name(
+        &mut self,
+        parent: u64,
+        name: &Bytes,
+        attr: Option<&Attr>,
+        epochs: Epochs,
+        version: u64,
+    ) {
         let Some(node) = self.nodes.get_mut(parent) else { return };
-        let same = node.update_epoch == epoch;
+        let same = node.update_epoch == epochs.dir;
         let dir = node.dir_mut();
         dir.changes = dir.changes.wrapping_add(1);
         // A reply that was rebuilt after a restart says less: nothing about its time either.
@@ -391,8 +428,8 @@ impl World {
         }
         match attr {
             _ if version == 0 => {}
-            Some(attr) => self.learn_child(parent, name, attr, epoch, version),
-            None => self.learn_absent(parent, name, epoch, version),
+            Some(attr) => self.learn_child(parent, name, attr, epochs, version),
+            None => self.learn_absent(parent, name, epochs.dir, version),
         }
     }
 }

@@ -53,11 +53,13 @@ pub struct Node {
     /// Changes whenever UPDATE is lost or won; never the same twice in one mount.
     pub update_epoch: u32,
     /// How often UPDATE was lost of late.
-    pub update_losses: u32,
+    pub update_losses: u16,
     /// When it was lost last.
     pub update_lost: Instant,
     /// The moment ([`crate::world::World::moment`]) at which it last gained bits that cover attributes.
     pub gained: u64,
+    /// The moment at which it last gained LOOKUP.
+    pub lookup_gained: u64,
     /// The newest attributes seen; `None` before the first.
     pub attr: Option<Attr>,
     /// `attr` came in while UPDATE was held and has been covered since.
@@ -126,6 +128,7 @@ impl Node {
             update_losses: 0,
             update_lost: Instant::ZERO,
             gained: 0,
+            lookup_gained: 0,
             attr: None,
             attr_covered: false,
             xattr_covered: false,

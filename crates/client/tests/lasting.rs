@@ -809,3 +809,81 @@ fn pages_that_were_read_beside_a_direct_write_go() {
     let other = c.open(b, other.ino, 0).unwrap();
     assert_eq!(c.read(b, other, 8192, 10).unwrap()[..], [2; 10]);
 }
+
+/// What an answer says of a name may be over when it comes: another client has called the lock back and removed the name. A lock that came
+/// with another name of the object since does not cover it, nor does one of the directory that came with another of its names.
+#[test]
+fn a_name_that_comes_late_is_not_kept_under_a_lock_that_came_meanwhile() {
+    let rename =
+        |text, parent| Call::Rename { parent: 1, name: name(text), new_parent: parent, new_name: name("g"), flags: 0 };
+    let kinds = ["link", "rename", "to itself", "lookup", "create", "list"];
+    for (kind, of_directory) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(b, 1, "d").unwrap().ino;
+        let (f, fh) = c.create(b, 1, "f").unwrap();
+        c.close(b, fh).unwrap();
+        let link = |new_parent, text| Call::Link { ino: f.ino, new_parent, new_name: name(text) };
+        c.call(b, link(1, "h")).unwrap();
+        c.walk(a, "d").unwrap();
+        c.walk(a, "h").unwrap();
+        c.walk(a, "f").unwrap();
+        let (_, fh) = c.create(b, dir, "k").unwrap();
+        c.close(b, fh).unwrap();
+        if !["link", "rename"].contains(&kind) {
+            c.call(b, link(dir, "g")).unwrap();
+        }
+        let (opcode, call) = match kind {
+            "link" => (Opcode::MdsReint, link(dir, "g")),
+            "rename" | "to itself" => (Opcode::MdsReint, rename("h", dir)),
+            "lookup" => (Opcode::MdsLookup, Call::Lookup { parent: dir, name: name("g") }),
+            "create" => (Opcode::MdsReint, Call::Create { parent: dir, name: name("g"), mode: 0o644, flags: 2 }),
+            _ => {
+                let Ok(Answer::Opened { fh, .. }) = c.call(a, Call::Opendir { ino: dir }) else { panic!() };
+                (Opcode::MdsReaddir, Call::Readdir { fh, offset: 0, max_bytes: 4096, plus: true })
+            }
+        };
+        let lookups = Rc::new(Cell::new(None));
+        let (left, mut held) = (lookups.clone(), Vec::new());
+        c.tamper = Some(Box::new(move |to_client, at, frame: Frame| {
+            let is = |opcode| to_client && at == a && frame.header.opcode == opcode as u16;
+            if is(opcode) && left.get().is_none() {
+                held.push(frame);
+                return Vec::new();
+            }
+            if is(Opcode::MdsLookup) {
+                left.set(left.get().map(|left: u32| left.saturating_sub(1)));
+            }
+            let released = if left.get() == Some(0) { core::mem::take(&mut held) } else { Vec::new() };
+            core::iter::once(frame).chain(released).collect()
+        }));
+        let late = c.send(a, call);
+        c.run();
+        assert!(!c.answered(a, late), "{kind}, {of_directory}");
+        c.call(b, Call::Unlink { parent: dir, name: name("g") }).unwrap();
+        // The answer comes behind the last of these.
+        lookups.set(Some(if of_directory { 2 } else { 1 }));
+        c.nodes[a].invalidations.clear();
+        c.lookup(a, 1, "f").unwrap();
+        if of_directory {
+            c.lookup(a, dir, "k").unwrap();
+        }
+        match c.answer(a, late) {
+            Ok(Answer::Entry(stat) | Answer::Created { stat, .. }) => {
+                assert!(!stat.entry_cacheable, "{kind}, {of_directory}")
+            }
+            Ok(Answer::Entries(entries)) => {
+                let stat = entries.iter().find(|entry| entry.name == "g").unwrap().stat.as_ref();
+                assert!(stat.is_none_or(|stat| !stat.entry_cacheable), "{kind}, {of_directory}");
+            }
+            // The kernel moves its entry, and has to forget it.
+            Ok(Answer::Done) => {
+                let forgets = |what: &Invalidation| matches!(what, Invalidation::Entry { name, .. } if name == "g");
+                assert!(c.nodes[a].invalidations.iter().any(forgets), "{kind}, {of_directory}");
+            }
+            other => panic!("{kind}, {of_directory}: {other:?}"),
+        }
+        assert_eq!(c.lookup(a, dir, "g"), Err(Errno::ENOENT), "{kind}, {of_directory}");
+    }
+    assert!(stdx::marks::count("name_from_before_the_lock") > 0);
+}

@@ -16,6 +16,7 @@ use crate::cx::{Cx, Run};
 use crate::data;
 use crate::imports::Dest;
 use crate::locks;
+use crate::names::Epochs;
 use crate::names::Found;
 use crate::node::{Node, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::op::WaitKey;
@@ -213,8 +214,9 @@ fn put_object(w: &mut World, dest: Dest, attr: &Attr) -> WantLocks {
 
 /// A name comes or goes, and the directory's attributes with it; `above` is how they were.
 fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above: &Attr, version: u64, now_ns: i64) {
-    let epoch = w.directory_epoch(parent);
-    w.changed_name(parent, name, attr, epoch, version);
+    let child = attr.and_then(|attr| w.nodes.get(attr.fid.ino())).map_or(0, |child| child.lookup_epoch);
+    let epochs = Epochs { dir: w.directory_epoch(parent), child };
+    w.changed_name(parent, name, attr, epochs, version);
     let Some(node) = w.nodes.get_mut(parent) else { return };
     node.attr = Some(Attr { mtime_ns: now_ns, ctime_ns: now_ns, version, ..above.clone() });
     if let (Some(made), Some(now)) = (attr, &mut node.attr)

@@ -357,7 +357,7 @@ pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: boo
         };
         (request, Bytes::new())
     });
-    let rep = match reply {
+    let (rep, number) = match reply {
         None => return Err(Stop::Wait),
         Some(Err(errno)) => {
             if errno == Errno::EIO {
@@ -366,7 +366,7 @@ pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: boo
             return Err(errno.into());
         }
         Some(Ok(reply)) => match &reply.body {
-            Body::Readdir(rep) => rep.clone(),
+            Body::Readdir(rep) => (rep.clone(), reply.number),
             _ => return Err(Errno::EPROTO.into()),
         },
     };
@@ -378,12 +378,11 @@ pub(super) fn piece(cx: &mut Cx<'_>, step: Step, ino: u64, after: u64, plus: boo
             fid: entry.fid,
             kind: entry.kind,
             cookie: entry.cookie,
-            child_epoch: cx.w.nodes.get(entry.fid.ino()).map_or(0, |child| child.lookup_epoch),
+            child_epoch: cx.w.child_epoch(&entry.lock, entry.fid, number),
         })
         .collect();
     if first {
-        let brought = rep.locks.iter().any(|grant| grant.resource.fid == fid);
-        let epoch = if brought { cx.w.directory_epoch(ino) } else { noted as u32 };
+        let epoch = cx.w.reply_epoch(&rep.locks, ino, noted as u32);
         build(cx.w, ino, epoch, after, &entries, &rep);
     }
     Ok(Stream { entries, after, end: rep.end, used: false, changes: (noted >> 32) as u32 })

@@ -283,9 +283,9 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     if first {
         stdx::mark!("lookup_that_holds");
-        let epoch = super::namespace::epoch(cx, step::EPOCH, &rep, parent);
+        let epochs = super::namespace::epochs(cx, [step::EPOCH, step::HOLD], &rep, parent, Some(attr));
         let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
-        cx.w.learn_child(parent, name, attr, epoch, version);
+        cx.w.learn_child(parent, name, attr, epochs, version);
         let open_xid = cx.reply_header(step::HOLD).map_or(proto::Xid(0), |header| header.xid);
         let now = cx.now();
         let node = cx.w.nodes.obtain(attr.fid);

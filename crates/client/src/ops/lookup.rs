@@ -8,7 +8,7 @@ use super::{permitted, stat, stat_cached, stat_of_name, step, walk};
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::cx::{Cx, Run, Stop};
 use crate::file::check_name;
-use crate::names::Found;
+use crate::names::{Epochs, Found};
 use crate::world::{ObjectLocks, World};
 
 /// Names of one object that the kernel may keep at a time.
@@ -116,7 +116,7 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         other => other?,
     };
     let sent = sent as u32;
-    let epoch = cx.w.reply_epoch(&rep, parent, sent);
+    let epoch = cx.w.reply_epoch(&rep.locks, parent, sent);
     let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
     let Some(attr) = &rep.attr else {
         if first {
@@ -126,7 +126,8 @@ fn find(cx: &mut Cx<'_>, parent: u64, name: &Bytes) -> Run<Stat> {
         return Err(Errno::ENOENT.into());
     };
     if first && !up {
-        cx.w.learn_child(parent, name, attr, epoch, version);
+        let child = cx.w.child_epoch(&rep.locks, attr.fid, cx.reply_number(step::MAIN));
+        cx.w.learn_child(parent, name, attr, Epochs { dir: epoch, child }, version);
         if let Some(dir) = cx.w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
             dir.misses = 0;
         }

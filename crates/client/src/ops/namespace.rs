@@ -10,11 +10,12 @@ use super::{fid_of, new_fid, stat, stat_of_change, step, walk, writable};
 use crate::absorb::rebuilt;
 use crate::api::{Answer, Effect, Invalidation, Stat};
 use crate::behind;
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, Run, Step};
 use crate::data;
 use crate::file::check_name;
 use crate::here;
 use crate::imports::Dest;
+use crate::names::Epochs;
 use crate::node::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::world::{ObjectLocks, World};
 
@@ -45,16 +46,20 @@ pub(crate) fn symlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, target: &Bytes
 }
 
 /// Notes under which epoch the names of a directory are when the request leaves.
-pub(super) fn note_epoch(cx: &mut Cx<'_>, at: crate::cx::Step, ino: u64) {
+pub(super) fn note_epoch(cx: &mut Cx<'_>, at: Step, ino: u64) {
     if !cx.began(at) {
         let epoch = cx.w.directory_epoch(ino);
         cx.set_memo(at, u64::from(epoch));
     }
 }
 
-/// The epoch to which a reply about names in `ino` belongs.
-pub(super) fn epoch(cx: &Cx<'_>, at: crate::cx::Step, rep: &ObjectRep, ino: u64) -> u32 {
-    cx.w.reply_epoch(rep, ino, cx.memo(at).unwrap_or(0) as u32)
+/// The epochs to which a reply about a name in `parent` belongs that leads to this object, if to any. They were noted at the first of
+/// these steps; at the second one it came.
+pub(super) fn epochs(cx: &Cx<'_>, at: [Step; 2], rep: &ObjectRep, parent: u64, attr: Option<&Attr>) -> Epochs {
+    let [noted, came] = at;
+    let dir = cx.w.reply_epoch(&rep.locks, parent, cx.memo(noted).unwrap_or(0) as u32);
+    let child = attr.map_or(0, |attr| cx.w.child_epoch(&rep.locks, attr.fid, cx.reply_number(came)));
+    Epochs { dir, child }
 }
 
 /// The transno of a change, as far as its reply tells.
@@ -104,8 +109,8 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
     let rep = rep?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     if first {
-        let epoch = epoch(cx, step::EPOCH, &rep, parent);
-        made(cx.w, parent, name, &rep, epoch);
+        let epochs = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, Some(attr));
+        made(cx.w, parent, name, &rep, epochs);
         if !target.is_empty()
             && let Some(node) = cx.w.nodes.get_mut(attr.fid.ino())
         {
@@ -117,12 +122,12 @@ fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, rdev: u64, targ
 }
 
 /// An own change made a name for an object, new or old. A directory that is new here is empty.
-pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, rep: &ObjectRep, epoch: u32) {
+pub(super) fn made(w: &mut World, parent: u64, name: &Bytes, rep: &ObjectRep, epochs: Epochs) {
     let Some(attr) = &rep.attr else { return };
     if rep.parent_attr.is_none() {
         rebuilt(w);
     }
-    w.changed_name(parent, name, Some(attr), epoch, version(rep));
+    w.changed_name(parent, name, Some(attr), epochs, version(rep));
     w.missed_name(parent);
     if attr.mode & S_IFMT == S_IFDIR
         && let Some(node) = w.nodes.get_mut(attr.fid.ino())
@@ -175,8 +180,8 @@ pub(crate) fn unlink(cx: &mut Cx<'_>, parent: u64, name: &Bytes, rmdir: bool) ->
         }
     });
     let rep = rep?;
-    let epoch = epoch(cx, step::EPOCH, &rep, parent);
-    cx.w.changed_name(parent, name, None, epoch, version(&rep));
+    let epochs = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, None);
+    cx.w.changed_name(parent, name, None, epochs, version(&rep));
     match &rep.attr {
         Some(attr) => unnamed(cx.w, parent, name, attr, rep.destroyed),
         None => rebuilt(cx.w),
@@ -237,8 +242,8 @@ pub(crate) fn link(cx: &mut Cx<'_>, ino: u64, new_parent: u64, name: &Bytes) -> 
     })?;
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     if first {
-        let epoch = epoch(cx, step::EPOCH, &rep, new_parent);
-        made(cx.w, new_parent, name, &rep, epoch);
+        let epochs = epochs(cx, [step::EPOCH, step::MAIN], &rep, new_parent, Some(attr));
+        made(cx.w, new_parent, name, &rep, epochs);
     }
     // The kernel knows the object, and believes what comes with a new link whatever it was told to forget meanwhile. So it is
     // told to ask again.
@@ -292,8 +297,9 @@ pub(crate) fn rename(
             })),
         }
     })?;
-    let from = epoch(cx, step::EPOCH, &rep, parent);
-    let to = epoch(cx, step::EPOCH_OTHER, &rep, new_parent);
+    let exchanged = rep.replaced_attr.as_ref().filter(|_| flags & RENAME_EXCHANGE != 0);
+    let from = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, exchanged);
+    let to = epochs(cx, [step::EPOCH_OTHER, step::MAIN], &rep, new_parent, rep.attr.as_ref());
     let Some(moved) = &rep.attr else {
         // It was done, more is not known.
         rebuilt(cx.w);
@@ -309,7 +315,7 @@ pub(crate) fn rename(
         return Ok(Answer::Done);
     }
     if same_object {
-        named_twice(cx.w, moved.fid, new_parent, new_name);
+        named_twice(cx.w, moved.fid, new_parent, new_name, to.child);
         return Ok(Answer::Done);
     }
     let version = version(&rep);
@@ -343,8 +349,8 @@ fn renamed(w: &mut World, fid: Fid, old: (u64, &Bytes), new: (u64, &Bytes)) {
 
 /// Both names lead to one object, and nothing was renamed. The kernel asked because it did not know the new name: it moves its
 /// entry all the same, and has to forget the new name with the object's lock.
-fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes) {
-    match w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0 && node.has(bits::LOOKUP)) {
+fn named_twice(w: &mut World, fid: Fid, parent: u64, name: &Bytes, child_epoch: u32) {
+    match w.nodes.get_mut(fid.ino()).filter(|node| node.lookups > 0 && child_epoch != 0) {
         Some(node) if node.kernel_names.iter().any(|(p, n)| *p == parent && n == name) => {}
         Some(node) => node.kernel_names.push((parent, name.clone())),
         None => forget_entry(w, parent, name),

@@ -9,7 +9,7 @@ use proto::{Errno, Fid, Opcode, Xid};
 use std::sync::Arc;
 
 use super::kernel::hide;
-use super::namespace::{epoch, made, note_epoch};
+use super::namespace::{epochs, made, note_epoch};
 use super::{attributes, is_resident, new_fid, stat, step, walk, writable};
 use crate::api::{Answer, FileHandle, Stat};
 use crate::behind;
@@ -143,12 +143,12 @@ pub(crate) fn create(cx: &mut Cx<'_>, parent: u64, name: &Bytes, mode: u32, flag
     let attr = rep.attr.as_ref().ok_or(Errno::EPROTO)?;
     let created = rep.disposition & disposition::OPEN_CREATE != 0;
     if first {
-        let epoch = epoch(cx, step::EPOCH, &rep, parent);
+        let epochs = epochs(cx, [step::EPOCH, step::MAIN], &rep, parent, Some(attr));
         if created {
-            made(cx.w, parent, name, &rep, epoch);
+            made(cx.w, parent, name, &rep, epochs);
         } else {
             let version = rep.parent_attr.as_ref().map_or(0, |attr| attr.version);
-            cx.w.learn_child(parent, name, attr, epoch, version);
+            cx.w.learn_child(parent, name, attr, epochs, version);
         }
     }
     let ino = attr.fid.ino();

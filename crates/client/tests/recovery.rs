@@ -141,6 +141,33 @@ fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
     }
 }
 
+/// A file that grows while its object target is away, and of which a listing has brought another lock, on its names and its data at once:
+/// who changes its names does not wait for the target.
+#[test]
+fn the_names_of_a_file_that_cannot_leave_can_be_changed() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (_, fh) = c.create(a, 1, "small").unwrap();
+    c.write(a, fh, 0, &[1; 1000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.kill(c.server("fs-OST0000"));
+    let data = vec![2; 200_000].into();
+    let grows = c.send(a, Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false });
+    c.pass(Duration::from_secs(2));
+    let (_, other) = c.create(b, 1, "other").unwrap();
+    c.close(b, other).unwrap();
+    c.list(a, 1, true).unwrap();
+    let begin = c.now;
+    let rename = Call::Rename { parent: 1, name: name("small"), new_parent: 1, new_name: name("moved"), flags: 0 };
+    assert_eq!(c.call(b, rename), Ok(Answer::Done));
+    assert!(c.now.since(begin) < Duration::from_secs(10), "after {:?}", c.now.since(begin));
+    assert!(!c.answered(a, grows));
+    c.start(c.server("fs-OST0000"));
+    c.pass(Duration::from_secs(60));
+    assert_eq!(c.answer(a, grows), Ok(Answer::Written(200_000)));
+    assert_eq!(c.lookup(b, 1, "moved").unwrap().size, 200_000);
+}
+
 /// Files grow, and are moved, while their object target is away: who wants to look at them meanwhile can, and nobody is evicted.
 #[test]
 fn a_file_that_cannot_leave_does_not_keep_others_waiting() {

@@ -28,7 +28,7 @@ use super::striping::Striping;
 use super::{Task, access, flush, layout, read, recall, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
-use crate::imports::Dest;
+use crate::imports::{Dest, Target};
 use crate::op::{Memo, WaitKey};
 use crate::world::World;
 
@@ -198,9 +198,14 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     switch(cx, ino, &layout, &lvb)
 }
 
-/// The move waits. If its lock was called back, perhaps in the moment in which it was granted, it makes way in time.
+/// The move waits. If its lock was called back, perhaps in the moment in which it was granted, it makes way in time. So it does if another
+/// lock on the data was, which waits for the move: it may cover names as well, and be wanted for these.
 fn lets_others(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Stop {
-    if cx.w.imports.get(mdt).is_some_and(|target| target.locks.is_wanted(cookie)) {
+    let is_wanted = |target: &Target| {
+        let cookies = file(cx.w, ino).map_or(&[][..], |file| &file.home.locks).iter().map(|lock| lock.cookie);
+        cookies.chain([cookie]).any(|cookie| target.locks.is_wanted(cookie))
+    };
+    if cx.w.imports.get(mdt).is_some_and(is_wanted) {
         let since = Instant(cx.memo(steps::LEAVE_WANTED).unwrap_or(cx.now().0));
         cx.set_memo(steps::LEAVE_WANTED, since.0);
         let until = since + PATIENCE;

@@ -151,8 +151,7 @@ fn the_names_of_a_file_that_cannot_leave_can_be_changed() {
     c.write(a, fh, 0, &[1; 1000]).unwrap();
     c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
     c.kill(c.server("fs-OST0000"));
-    let data = vec![2; 200_000].into();
-    let grows = c.send(a, Call::Write { fh, ino: 0, offset: 0, data, write_back: false, kill_priv: false });
+    let grows = c.send(a, write_call(fh, 0, vec![2; 200_000]));
     c.pass(Duration::from_secs(2));
     let (_, other) = c.create(b, 1, "other").unwrap();
     c.close(b, other).unwrap();

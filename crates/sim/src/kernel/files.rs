@@ -278,7 +278,7 @@ impl Kernel {
             let left = data.slice(done as usize..);
             let (sent, written) = match self.send_write(cred, fd, offset + u64::from(done), left).await {
                 Ok(both) => both,
-                // Linux tells of the bytes so far, and the program writes the rest and is told of the error.
+                // Linux returns the count of bytes written so far; the program writes the rest, and gets the error with that.
                 Err(fail) => {
                     self.goes_on(done > 0, fail)?;
                     continue;
@@ -610,14 +610,19 @@ mod tests {
         assert_eq!((&results.borrow()[..], syncs), (&[lost, Ok(()), lost, Ok(()), Ok(())][..], 3));
     }
 
+    fn kernel_with_signals() -> (Sched, Kernel) {
+        let sched = Sched::new();
+        let plan = Plan { signals: 1, ..Plan::still(0) };
+        let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
+        (sched, kernel)
+    }
+
     /// A read of more pages than one request brings: a signal before anything is read ends it, a later one does not.
     #[test]
     fn a_read_ends_with_a_signal_only_if_nothing_was_read() {
         const ALL: u64 = 40 * PAGE;
         let read = |interrupted: &[usize]| {
-            let sched = Sched::new();
-            let plan = Plan { signals: 1, ..Plan::still(0) };
-            let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
+            let (sched, kernel) = kernel_with_signals();
             let fd = kernel.opened(7, FileHandle(1), 0, false, false);
             let result = Rc::new(RefCell::new(None));
             let told = result.clone();
@@ -703,9 +708,7 @@ mod tests {
     #[test]
     fn a_write_ends_with_a_signal_only_if_nothing_was_written() {
         let write = |interrupted: &[usize]| {
-            let sched = Sched::new();
-            let plan = Plan { signals: 1, ..Plan::still(0) };
-            let kernel = Kernel::new(sched.clone(), 0, &plan, Rng::new(0)).with_signals();
+            let (sched, kernel) = kernel_with_signals();
             let fd = kernel.opened(7, FileHandle(1), 2, false, false);
             let result = Rc::new(RefCell::new(None));
             let told = result.clone();

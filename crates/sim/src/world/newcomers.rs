@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// What a program is told of a call.
+    /// A call ends: the result that its program gets.
     pub(super) fn judge_wish(&mut self, id: u64, result: Result<Answer, Errno>) -> Result<Answer, Errno> {
         match (self.newcomers.0.remove(&id), &result) {
             (Some(wish), Err(Errno::EINVAL)) if !wish.known || !self.is_known_ost(wish.index) => Err(Errno::ENXIO),

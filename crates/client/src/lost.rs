@@ -106,7 +106,9 @@ pub(crate) fn told(cx: &mut Cx<'_>, call: &Call) -> Option<Errno> {
         if let Some(failures) = failures.filter(|failures| failures.untold) {
             stdx::mark!("lost_change_told");
             failures.untold = false;
-            return Some(failures.errno);
+            let errno = failures.errno;
+            data::error_told(cx.w, ino);
+            return Some(errno);
         }
         if let Some(at) = cx.w.untold.iter().position(|(of, _)| *of == ino) {
             return cx.w.untold.remove(at).map(|(_, errno)| errno);

@@ -501,6 +501,29 @@ fn bytes_of_a_closed_file_that_an_eviction_takes_are_told_to_who_opens_it() {
     }
 }
 
+/// The same of a file that a program has open: each `fsync` tells of it once, also of those who open the file afterwards, until one of
+/// them has heard of it. That is what Linux does with errors of write-back.
+#[test]
+fn who_opens_a_file_before_anybody_heard_of_lost_bytes_is_told_by_fsync() {
+    let mut c = Cluster::new(1);
+    let write_back_after = Duration::from_secs(20);
+    let a = c.begin_mount(Options { write_back_after, ..Cluster::options(0) });
+    c.until(|c| c.nodes[a].mounted);
+    let (f, writer) = c.create(a, 1, "f").unwrap();
+    c.write(a, writer, 0, &[7; 300_000]).unwrap();
+    c.cut(a);
+    let uuid = Cluster::options(0).uuid.to_string();
+    c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.evict_client", &uuid);
+    c.until(|c| c.log.iter().any(|line| line.contains("are lost (its lock was lost")));
+    let mut fsync = |c: &mut Cluster, fh| c.call(a, Call::Fsync { fh, data_only: false }).map(drop);
+    let second = c.open(a, f.ino, 0).unwrap();
+    assert_eq!(fsync(&mut c, second), Err(Errno::EIO), "nobody was told before");
+    let third = c.open(a, f.ino, 0).unwrap();
+    assert_eq!(fsync(&mut c, third), Ok(()), "the second was told");
+    assert_eq!(fsync(&mut c, writer), Err(Errno::EIO), "whoever had it open is");
+    assert_eq!((fsync(&mut c, writer), fsync(&mut c, second)), (Ok(()), Ok(())), "once");
+}
+
 /// The request for the root meets an eviction: the mount asks once more.
 #[test]
 fn a_client_that_is_evicted_while_it_mounts_mounts() {

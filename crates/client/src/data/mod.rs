@@ -462,9 +462,10 @@ pub fn discard(w: &mut World, ino: u64) {
     resize::discard(w, ino);
 }
 
-/// The count of write-back errors so far; an open keeps it.
+/// The count of write-back errors that an open is not to be told of; it keeps it. One that nobody was told of so far is told to
+/// those who open the file afterwards, too, as Linux does it.
 pub fn error_mark(w: &World, ino: u64) -> u32 {
-    state::file(w, ino).map_or(0, |file| file.errors)
+    state::file(w, ino).map_or(0, |file| file.errors.wrapping_sub(u32::from(file.error_untold)))
 }
 
 /// Bytes that a target had answered are lost.
@@ -472,10 +473,21 @@ pub fn given_up(w: &mut World, bytes: u64) {
     w.data.troubles.given_up += bytes;
 }
 
-/// An error of write-back that happened after `mark`, and the new mark.
-pub fn error_since(w: &World, ino: u64, mark: u32) -> (u32, Result<(), Errno>) {
-    let Some(file) = state::file(w, ino) else { return (mark, Ok(())) };
-    (file.errors, if file.errors == mark { Ok(()) } else { Err(file.last_error) })
+/// Tells of an error of write-back that happened after `mark`; gives the new mark, too.
+pub fn error_since(w: &mut World, ino: u64, mark: u32) -> (u32, Result<(), Errno>) {
+    let Some(file) = state::file_mut(w, ino) else { return (mark, Ok(())) };
+    if file.errors == mark {
+        return (mark, Ok(()));
+    }
+    file.error_untold = false;
+    (file.errors, Err(file.last_error))
+}
+
+/// Somebody was told that something of a file is lost.
+pub fn error_told(w: &mut World, ino: u64) {
+    if let Some(file) = state::file_mut(w, ino) {
+        file.error_untold = false;
+    }
 }
 
 /// An operation is over, however it ended: what it had begun here and not ended is undone.

@@ -366,6 +366,7 @@ pub(super) fn discard(w: &mut World, ino: u64) {
     }
     if let Some(file) = file_mut(w, ino) {
         file.errors = 0;
+        file.error_untold = false;
     }
     w.wake(node_key(ino));
 }

@@ -272,6 +272,8 @@ pub struct NodeData {
     /// Errors of write-back so far.
     pub(super) errors: u32,
     pub(super) last_error: Errno,
+    /// No program was told of the last one.
+    pub(super) error_untold: bool,
     pub(super) dirty: u64,
     pub(super) dirty_since: Option<Instant>,
     /// By open file.
@@ -309,6 +311,7 @@ impl NodeData {
             objects: Vec::new(),
             errors: 0,
             last_error: Errno::EIO,
+            error_untold: false,
             dirty: 0,
             dirty_since: None,
             read_ahead: Vec::new(),
@@ -411,6 +414,7 @@ impl NodeData {
     fn fail(&mut self, errno: Errno) {
         self.errors = self.errors.wrapping_add(1);
         self.last_error = errno;
+        self.error_untold = true;
     }
 }
 

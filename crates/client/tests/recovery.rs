@@ -515,13 +515,42 @@ fn who_opens_a_file_before_anybody_heard_of_lost_bytes_is_told_by_fsync() {
     let uuid = Cluster::options(0).uuid.to_string();
     c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.evict_client", &uuid);
     c.until(|c| c.log.iter().any(|line| line.contains("are lost (its lock was lost")));
-    let mut fsync = |c: &mut Cluster, fh| c.call(a, Call::Fsync { fh, data_only: false }).map(drop);
+    let fsync = |c: &mut Cluster, fh| c.call(a, Call::Fsync { fh, data_only: false }).map(drop);
     let second = c.open(a, f.ino, 0).unwrap();
     assert_eq!(fsync(&mut c, second), Err(Errno::EIO), "nobody was told before");
     let third = c.open(a, f.ino, 0).unwrap();
     assert_eq!(fsync(&mut c, third), Ok(()), "the second was told");
     assert_eq!(fsync(&mut c, writer), Err(Errno::EIO), "whoever had it open is");
     assert_eq!((fsync(&mut c, writer), fsync(&mut c, second)), (Ok(()), Ok(())), "once");
+}
+
+/// A walk of the kernel may wait in a directory while the lock of its name is lost. It is sent back to the beginning, which it does once
+/// only, if the directory has another name by now, and goes on if it has not.
+#[test]
+fn a_walk_goes_on_in_a_directory_that_has_its_name_still() {
+    for moved in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let dir = c.mkdir(a, 1, "dir").unwrap().ino;
+        c.create(a, dir, "f").unwrap();
+        assert_eq!(c.lookup(a, 1, "dir").unwrap().ino, dir);
+        c.pass(Duration::from_secs(8));
+        let evictions = stdx::marks::count("evicted");
+        let uuid = Cluster::options(0).uuid.to_string();
+        c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+        c.until(|_| stdx::marks::count("evicted") > evictions);
+        if moved {
+            assert_eq!(c.lookup(b, 1, "dir").unwrap().ino, dir);
+            let (parent, new_parent) = (1, 1);
+            c.call(b, Call::Rename { parent, name: name("dir"), new_parent, new_name: name("old"), flags: 0 }).unwrap();
+            c.mkdir(b, 1, "dir").unwrap();
+        }
+        let found = c.call(a, Call::Lookup { parent: dir, name: name("f") }).map(drop);
+        assert_eq!(found, if moved { Err(Errno::ESTALE) } else { Ok(()) });
+        c.lookup(a, dir, "f").unwrap();
+        assert_eq!(c.lookup(a, 1, "dir").unwrap().ino == dir, !moved);
+    }
+    assert!(stdx::marks::count("still_named") > 0);
 }
 
 /// The request for the root meets an eviction: the mount asks once more.

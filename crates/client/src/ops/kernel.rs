@@ -11,14 +11,16 @@
 //! there: unlink d/y  holds d, waits for the callback of y here       callback of x: drop d/x, needs d
 //! ```
 //! So nobody waits for a name in a directory in which such a call waits, nor for any name for long. The node is then
-//! *stale*: the next call by path is answered `ESTALE`, which makes the kernel look all names of the path up again.
+//! *stale*: the next call by path is answered `ESTALE`, which makes the kernel look all names of the path up again. Of a directory
+//! the server is asked before: most have their names still, and a walk may have been waiting there for a call that changes
+//! a name, for as long as a server was away.
 //!
 //! The kernel does that once for each call. What it found the second time may be gone again before it comes back for it: so
 //! for a while after an `ESTALE` the lookups in that directory also open what they find. What is open lasts.
 
 use bytes::Bytes;
 use core::time::Duration;
-use proto::msg::{OpenOp, Reint, ReintReq, bits};
+use proto::msg::{LookupReq, OpenOp, Reint, ReintReq, bits};
 use proto::{Errno, Fid, Opcode};
 use smallvec::SmallVec;
 use stdx::Instant;
@@ -26,7 +28,7 @@ use stdx::Instant;
 use super::step;
 use crate::api::{Answer, Call, Effect, Invalidation, Stat};
 use crate::closes;
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, Run, Stop};
 use crate::file::{Closing, flags as o};
 use crate::node::Node;
 use crate::op::{Memo, OpId, Task, WaitKey};
@@ -203,9 +205,51 @@ pub(crate) fn names_lost(w: &mut World, ino: u64) {
         return;
     }
     node.stale = node.lookups > 0;
-    for (parent, name) in core::mem::take(&mut node.kernel_names) {
+    let names = core::mem::take(&mut node.kernel_names);
+    remember(node, names.first());
+    for (parent, name) in names {
         w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
     }
+}
+
+/// The name of a directory that the kernel is told to forget.
+fn remember(node: &mut Node, name: Option<&(u64, Bytes)>) {
+    if let Some(name) = name.filter(|_| node.is_dir()) {
+        node.named = Some(Box::new(name.clone()));
+    }
+}
+
+/// Whether a directory that may have moved has the name still by which the kernel came to it. If so, and its name is locked again, it is
+/// as if the kernel had looked it up now.
+pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
+    let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(false) };
+    let Some((parent, name)) = node.named.as_deref().cloned() else {
+        node.stale = false;
+        return Ok(false);
+    };
+    let parent_fid = super::fid_of(parent)?;
+    let dest = cx.w.mdt_of(parent_fid);
+    cx.set_memo(step::NAMED_OF, ino);
+    let cred = cx.cred().clone();
+    let rep = cx.rpc_object(step::NAMED, dest, Opcode::MdsLookup, |w, _| {
+        let want = w.want_locks(dest, ObjectLocks::ANY, false, Some(false));
+        LookupReq { parent: parent_fid, name: name.clone(), want: Some(want), cred: Some(cred) }
+    });
+    if rep == Err(Stop::Wait) {
+        return Err(Stop::Wait);
+    }
+    cx.forget(step::NAMED);
+    cx.forget(step::NAMED_OF);
+    let same = rep.is_ok_and(|rep| rep.attr.as_ref().is_some_and(|attr| attr.fid.ino() == ino));
+    if let Some(node) = cx.w.nodes.get_mut(ino) {
+        let locked = node.has(bits::LOOKUP);
+        node.stale = same && !locked;
+        if same && locked && node.kernel_names.is_empty() {
+            stdx::mark!("still_named");
+            node.kernel_names.push((parent, name));
+        }
+    }
+    Ok(same)
 }
 
 /// The kernel drops the names of a node, for their lock is about to go back. `wanted`: the server asked for it, and somebody
@@ -218,6 +262,7 @@ pub(super) fn forget_names(cx: &mut Cx<'_>, ino: u64, wanted: bool) -> Run<()> {
             return Ok(());
         }
         let names = core::mem::take(&mut node.kernel_names);
+        remember(node, names.first());
         cx.set_memo(step::NAMES, names.len() as u64);
         for ((parent, name), number) in names.into_iter().zip(0..) {
             let token = cx.w.token(cx.op.id, step::MANY + number);

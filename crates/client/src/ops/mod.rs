@@ -107,6 +107,10 @@ pub(crate) mod step {
     pub const HIDDEN: Step = 35;
     /// The kernel waits for attributes.
     pub const ASKED: Step = 16;
+    /// Whether a directory still has the name by which the kernel came to it,
+    pub const NAMED: Step = 94;
+    /// and which directory that is.
+    pub const NAMED_OF: Step = 95;
     /// Directories and objects that a request is about to change, up to three.
     pub const CHANGING: Step = 20;
     /// What has the name that is to go: one of them.
@@ -229,17 +233,10 @@ pub(crate) fn fid_of(ino: u64) -> Run<Fid> {
 }
 
 /// The FID of a node that the kernel came to by a path. The first call after the name may have changed is refused, so
-/// that the kernel looks the name up again.
+/// that the kernel looks the name up again; of a directory the server is asked first whether the name has changed at all.
 pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
-    if cx.op.is_fresh()
-        && let Some(node) = cx.w.nodes.get_mut(ino)
-        && node.stale
-        // What a program has open it may ask about without a path, and nobody would ask again for it.
-        && node.handles == 0
-        // Who met `ESTALE` and looked up again may not meet it once more.
-        && node.held.is_none_or(|at| cx.w.now.since(at) > kernel::WALK)
-    {
-        node.stale = false;
+    let asked = cx.memo(step::NAMED_OF) == Some(ino);
+    if (asked || cx.op.is_fresh() && may_have_moved(cx, ino)) && !kernel::still_named(cx, ino)? {
         stdx::mark!("stale_node");
         return Err(Errno::ESTALE.into());
     }
@@ -249,6 +246,17 @@ pub(crate) fn walk(cx: &mut Cx<'_>, ino: u64) -> Run<Fid> {
         let _ = target.locks.bits_held(&Resource::inode(fid));
     }
     Ok(fid)
+}
+
+/// The name by which the kernel came to a node may lead to something else by now.
+fn may_have_moved(cx: &Cx<'_>, ino: u64) -> bool {
+    cx.w.nodes.get(ino).is_some_and(|node| {
+        node.stale
+            // What a program has open it may ask about without a path, and nobody would ask again for it.
+            && node.handles == 0
+            // Who met `ESTALE` and looked up again may not meet it once more.
+            && node.held.is_none_or(|at| cx.w.now.since(at) > kernel::WALK)
+    })
 }
 
 /// Refuses a change on a read-only mount.

@@ -253,6 +253,12 @@ const WORLDS: &[World] = &[
     },
     World { name: "first", what: "the first seed, as an example", plan: || Plan::draw(1), canary: Canary::None },
     World {
+        name: "killed-writing",
+        what: "programs are killed in the middle of writes that are several requests",
+        plan: || Plan { processes: 200, calls: 60, file_max: 400 << 10, signals: 100, ..Plan::still(2) },
+        canary: Canary::None,
+    },
+    World {
         name: "cut-lost",
         what: "a client unmounts while an object target that answered its truncate restarts",
         plan: || Plan { groups: 0, ..Plan::narrow(1125) },

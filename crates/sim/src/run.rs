@@ -350,7 +350,7 @@ impl<'w> Run<'w> {
                     Err(Fail::Errno(errno)) => {
                         sched.fail(format!("the check of '{}' met {}", record.base[0].escape_ascii(), errno.name()));
                     }
-                    Err(Fail::Dead | Fail::Killed) => sched.fail("the client of the check died".to_owned()),
+                    Err(Fail::Dead | Fail::Killed(_)) => sched.fail("the client of the check died".to_owned()),
                 }
             }
             for group in writers {

@@ -28,8 +28,27 @@ pub enum Fail {
     Errno(Errno),
     /// The client died with the call in progress: nobody knows what came of it.
     Dead,
-    /// The program that made the call was killed: what it asked for may happen all the same.
-    Killed,
+    /// The program that made the call was killed: what it asked for last may happen all the same.
+    Killed(Part),
+}
+
+/// Where in a write its program was killed: a write can be several requests. Other calls change something with one at most.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// So many bytes were answered by then.
+    pub written: u32,
+    /// The request without an answer is for so many after them. It is the last.
+    pub asked: u32,
+}
+
+impl Fail {
+    /// What it is of a write of which so many bytes had been answered before.
+    pub fn after(self, written: u32) -> Fail {
+        match self {
+            Fail::Killed(part) => Fail::Killed(Part { written: part.written + written, ..part }),
+            other => other,
+        }
+    }
 }
 
 impl From<Errno> for Fail {

@@ -8,7 +8,7 @@ use proto::{Bytes, Errno};
 
 use super::names::{O_ACCMODE, O_TRUNC};
 use super::{Inode, Kernel, Sys, odd};
-use crate::sched::Fail;
+use crate::sched::{Fail, Part};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -256,7 +256,7 @@ impl Kernel {
             match self.write_some(cred, fd, offset + u64::from(done), &data.slice(done as usize..)).await {
                 Ok(0) | Err(Fail::Errno(_)) => break,
                 Ok(more) => done += more,
-                Err(dead) => return Err(dead),
+                Err(ended) => return Err(ended.after(done)),
             }
         }
         Ok(done)
@@ -280,7 +280,7 @@ impl Kernel {
                 Ok(both) => both,
                 // Linux returns the count of bytes written so far; the program writes the rest, and gets the error with that.
                 Err(fail) => {
-                    self.goes_on(done > 0, fail)?;
+                    self.goes_on(done > 0, fail.after(done))?;
                     continue;
                 }
             };
@@ -332,9 +332,11 @@ impl Kernel {
         });
         self.touched(fd.ino);
         self.wake_all();
-        match result? {
-            Answer::Written(count) => Ok((sent, count)),
-            other => Err(odd(&other)),
+        match result {
+            Ok(Answer::Written(count)) => Ok((sent, count)),
+            Ok(other) => Err(odd(&other)),
+            Err(Fail::Killed(part)) => Err(Fail::Killed(Part { asked: sent, ..part })),
+            Err(fail) => Err(fail),
         }
     }
 
@@ -704,10 +706,10 @@ mod tests {
         assert_eq!(*ended.borrow(), [("dropped", 0), ("written", PAGE as u32 + 16)]);
     }
 
-    /// A write of two requests: a signal before anything is written ends it, a later one does not.
+    /// A write of two requests: a signal before anything is written ends it, a later one does not. A fatal one always does.
     #[test]
     fn a_write_ends_with_a_signal_only_if_nothing_was_written() {
-        let write = |interrupted: &[usize]| {
+        let write_and = |fail: Fail, interrupted: &[usize]| {
             let (sched, kernel) = kernel_with_signals();
             let fd = kernel.opened(7, FileHandle(1), 2, false, false);
             let result = Rc::new(RefCell::new(None));
@@ -723,7 +725,7 @@ mod tests {
                     let Call::Write { offset, data, .. } = request.call else { panic!("{:?}", request.call) };
                     asked.push(offset);
                     let answer = match interrupted.contains(&asked.len()) {
-                        true => Err(Errno::EINTR.into()),
+                        true => Err(fail),
                         false => Ok(Answer::Written(data.len() as u32)),
                     };
                     sched.answer(request.id, answer);
@@ -731,8 +733,13 @@ mod tests {
             }
             (result.take(), asked)
         };
+        let write = |interrupted: &[usize]| write_and(Errno::EINTR.into(), interrupted);
         assert_eq!(write(&[]), (Some(Ok(16)), vec![PAGE - 8, PAGE]));
         assert_eq!(write(&[1]), (Some(Err(Fail::Errno(Errno::EINTR))), vec![PAGE - 8]));
         assert_eq!(write(&[2, 3]), (Some(Ok(16)), vec![PAGE - 8, PAGE, PAGE, PAGE]));
+        let kill = |at: usize| write_and(Fail::Killed(Part::default()), &[at]);
+        let killed = |written, asked| Some(Err(Fail::Killed(Part { written, asked })));
+        assert_eq!(kill(1), (killed(0, 8), vec![PAGE - 8]));
+        assert_eq!(kill(2), (killed(8, 8), vec![PAGE - 8, PAGE]));
     }
 }

@@ -24,7 +24,7 @@ use stdx::{Instant, Rng};
 
 use crate::model::{Got, Op, Way};
 use crate::plan::Plan;
-use crate::sched::{Fail, Sched};
+use crate::sched::{Fail, Part, Sched};
 
 pub use files::{Fd, WriteKind};
 pub use names::OpenHow;
@@ -266,7 +266,7 @@ impl Kernel {
         let answer = sched.finish_call(id).await;
         match answer {
             Err(Fail::Dead) => Err(Fail::Dead),
-            _ if killed.get() => Err(Fail::Killed),
+            _ if killed.get() => Err(Fail::Killed(Part::default())),
             answer => answer,
         }
     }

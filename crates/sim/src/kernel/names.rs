@@ -257,7 +257,7 @@ impl Kernel {
     /// Asks for names to be removed or renamed. If the program was killed meanwhile nobody knows whether they were: Linux forgets them.
     async fn ask_about(&self, cred: &Cred, call: Call, names: &[(u64, &Bytes)]) -> Sys<Answer> {
         let answer = self.ask(cred, call).await;
-        if let Err(Fail::Killed | Fail::Errno(Errno::EINTR | Errno::ENOENT)) = answer {
+        if let Err(Fail::Killed(_) | Fail::Errno(Errno::EINTR | Errno::ENOENT)) = answer {
             names.iter().for_each(|(dir, name)| self.drop_name(*dir, name));
         }
         answer

@@ -193,6 +193,6 @@ fn done<T>(result: Result<T, Fail>) -> Option<Result<T, Errno>> {
     match result {
         Ok(value) => Some(Ok(value)),
         Err(Fail::Errno(errno)) => Some(Err(errno)),
-        Err(Fail::Dead | Fail::Killed) => None,
+        Err(Fail::Dead | Fail::Killed(_)) => None,
     }
 }

@@ -116,7 +116,7 @@ pub fn start(setting: &Setting, number: usize, mut rng: Rng) {
             let how = OpenHow { flags: 0o102, mode: 0o644, blind: false };
             let fd = match kernel.open(&root(), &path, how).await {
                 Ok(fd) => fd,
-                Err(Fail::Dead | Fail::Killed) => continue,
+                Err(Fail::Dead | Fail::Killed(_)) => continue,
                 Err(_) if outer.sched.was_evicted(kernel.client()) => continue,
                 Err(Fail::Errno(errno)) => return outer.sched.fail(format!("{title}: open: {}", errno.name())),
             };

@@ -42,7 +42,7 @@ impl Hands<'_> {
             Ok(_) => "ok",
             Err(Fail::Errno(errno)) => errno.name(),
             Err(Fail::Dead) => "died",
-            Err(Fail::Killed) => "killed",
+            Err(Fail::Killed(_)) => "killed",
         };
         self.kernel.count(op.name(), shown);
         result

@@ -19,7 +19,7 @@ use super::{Setting, root, user};
 use crate::kernel::{Fd, Kernel};
 use crate::model::{Body, Expect, Got, Id, Instead, Model, NAME_MAX, Op, Path, Way, When, differs};
 use crate::plan::{Plan, pick};
-use crate::sched::{Fail, Lane, Sched};
+use crate::sched::{Fail, Lane, Part, Sched};
 
 /// A process.
 pub struct Process {
@@ -232,7 +232,7 @@ impl Process {
         };
         match made.await {
             Ok(()) => {}
-            Err(Fail::Dead | Fail::Killed) => return Err(Halt::Bereft(kernel.client())),
+            Err(Fail::Dead | Fail::Killed(_)) => return Err(Halt::Bereft(kernel.client())),
             Err(_) if self.setting.sched.was_evicted(kernel.client()) => return Err(Halt::Bereft(kernel.client())),
             Err(Fail::Errno(errno)) => return self.wrong(&format!("cannot make its directory: {}", errno.name())),
         }
@@ -387,8 +387,9 @@ impl Process {
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
                 return Err(self.bereft_of(kernel.client()));
             }
-            Err(Fail::Killed) => {
+            Err(Fail::Killed(part)) => {
                 let client = kernel.client();
+                let op = self.keep_answered(op, part, &cred, when, client, &before)?;
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
                 self.exit().await;
                 return Err(Halt::Killed);
@@ -427,20 +428,7 @@ impl Process {
         if let Some((id, parts)) = &robbed {
             self.note_beside(&op, *id, parts);
         }
-        let earlier = self.model.clone();
-        let expect = self.model.apply(&op, &cred, when);
-        if sched.has_clocks() {
-            self.model.may_keep_times(&earlier, &op);
-        }
-        let differs = match robbed {
-            None => differs(&mut self.model, &expect, &result),
-            // What it gave may come from before or after the loss.
-            Some(_) => fate_differs(&expect, &result),
-        };
-        if let Some(what) = differs {
-            let client = kernel.client();
-            return self.wrong(&format!("{} as {} through client {client}: {what}", op.show(), cred.uid));
-        }
+        self.compare(&op, &cred, when, kernel.client(), &result)?;
         match (&op, &result) {
             (Op::Open { fd, .. }, Ok(_)) => {
                 if let Some(file) = files.remove(fd) {
@@ -460,6 +448,55 @@ impl Process {
         }
         self.maybe_pause().await;
         Ok(())
+    }
+
+    /// Does a call in the model, and compares what came of it.
+    fn compare(
+        &mut self,
+        op: &Op,
+        cred: &Cred,
+        when: When,
+        client: usize,
+        result: &Result<Got, Errno>,
+    ) -> Result<(), Halt> {
+        let robbed = self.robbed();
+        let earlier = self.model.clone();
+        let expect = self.model.apply(op, cred, when);
+        if self.setting.sched.has_clocks() {
+            self.model.may_keep_times(&earlier, op);
+        }
+        let differs = match robbed {
+            None => differs(&mut self.model, &expect, result),
+            // What it gave may come from before or after the loss.
+            Some(_) => fate_differs(&expect, result),
+        };
+        match differs {
+            None => Ok(()),
+            Some(what) => self.wrong(&format!("{} as {} through client {client}: {what}", op.show(), cred.uid)),
+        }
+    }
+
+    /// The program was killed in a call. What was answered of it is a call that has ended; gives what is in doubt.
+    fn keep_answered(
+        &mut self,
+        op: Op,
+        part: Part,
+        cred: &Cred,
+        when: When,
+        client: usize,
+        before: &[Lane],
+    ) -> Result<Op, Halt> {
+        // Beside the death of a client with work of this process it may have met the loss, wherever it was.
+        let bereft = self.unsynced.borrow().iter().any(|client| self.setting.sched.is_dead(*client));
+        if bereft {
+            return Ok(op);
+        }
+        let (answered, doubtful) = at_kill(op, part);
+        if let Some(op) = answered {
+            self.compare(&op, cred, when, client, &Ok(Got::Written(part.written)))?;
+            self.remember(op, cred.clone(), when, client, true, before.to_vec());
+        }
+        Ok(doubtful)
     }
 
     /// A program that ends closes its files.
@@ -603,11 +640,39 @@ impl Process {
     }
 }
 
+/// A call in which its program was killed: what was answered of it, and the part in doubt. Linux asks for nothing behind that.
+fn at_kill(op: Op, part: Part) -> (Option<Op>, Op) {
+    let Op::Write { fd, way: Way::Plain, offset, data } = op else { return (None, op) };
+    let (written, end) = (part.written as usize, (part.written + part.asked) as usize);
+    let write = |from: usize, to: usize| {
+        let data = data.slice(from..to);
+        Op::Write { fd, way: Way::Plain, offset: offset + from as u64, data }
+    };
+    ((written > 0).then(|| write(0, written)), write(written, end))
+}
+
 /// Whether a call succeeded that should not have, or the other way round.
 fn fate_differs(expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Option<String> {
     match (expect, got) {
         (Ok(_), Ok(_)) | (Ok(Expect::Seek { .. } | Expect::SeekOrNothing { .. }), Err(Errno::ENXIO)) => None,
         (Err(expect), Err(got)) if expect == got => None,
         _ => Some(format!("beside a loss: {got:?}, expected {expect:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write of two requests: the one that was answered is done, the other in doubt, and nothing was asked behind them.
+    #[test]
+    fn a_write_in_which_its_program_was_killed_is_what_was_answered_and_one_request() {
+        let data = Bytes::from_static(b"abcdefgh");
+        let write = |offset, data: &Bytes| Op::Write { fd: 1, way: Way::Plain, offset, data: data.clone() };
+        let killed = |written, asked| at_kill(write(10, &data), Part { written, asked });
+        assert_eq!(killed(0, 3), (None, write(10, &data.slice(..3))));
+        assert_eq!(killed(3, 5), (Some(write(10, &data.slice(..3))), write(13, &data.slice(3..))));
+        let stat = Op::Stat { path: Vec::new() };
+        assert_eq!(at_kill(stat.clone(), Part::default()), (None, stat));
     }
 }

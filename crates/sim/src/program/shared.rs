@@ -218,7 +218,7 @@ impl Record {
             Err(Fail::Errno(errno)) => Err(errno),
             Err(Fail::Dead) => return None,
             // It may have happened, or happen later.
-            Err(Fail::Killed) => {
+            Err(Fail::Killed(_)) => {
                 for fd in core::mem::take(files).into_values().filter(|fd| fd.client == kernel.client()) {
                     let _ = kernel.unsignalled().close(&root(), &fd, 1).await;
                 }

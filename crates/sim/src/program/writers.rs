@@ -179,7 +179,7 @@ pub fn start(setting: &Setting, plan: &Plan, number: usize, mut rng: Rng) -> Rec
         let made = own.make(&outer, &kernel, stripes, count).await;
         match made {
             Ok(()) => {}
-            Err(Fail::Dead | Fail::Killed) => return,
+            Err(Fail::Dead | Fail::Killed(_)) => return,
             Err(Fail::Errno(errno)) => return own.refused(&outer, kernel.client(), "cannot make its file", errno),
         }
         for number in 0..count {
@@ -318,7 +318,7 @@ impl Record {
                 Err(Fail::Errno(Errno::EINTR)) => {}
                 Err(Fail::Errno(errno)) => break Err(errno),
                 Err(Fail::Dead) => return None,
-                Err(Fail::Killed) => {
+                Err(Fail::Killed(_)) => {
                     for fd in core::mem::take(files).into_values() {
                         let _ = kernel.unsignalled().close(&root(), &fd, 1).await;
                     }

@@ -544,7 +544,7 @@ impl Actor {
         let result = match result {
             Ok(got) => Ok(got),
             Err(Fail::Errno(errno)) => Err(errno),
-            Err(Fail::Dead | Fail::Killed) => return Err(format!("{}: the client died", op.show())),
+            Err(Fail::Dead | Fail::Killed(_)) => return Err(format!("{}: the client died", op.show())),
         };
         let expect = self.model.apply(op, cred, when);
         match differs(&mut self.model, &expect, &result) {

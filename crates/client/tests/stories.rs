@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Invalidation, SetStat, SetTime};
 use cluster::{Cluster, cred, name, wish};
-use proto::msg::{ConnectReq, Layout, LruLimit};
+use proto::msg::{ConnectReq, EnqueueReq, Layout, LockMode, LruLimit};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::{Rng, marks};
 
@@ -1438,4 +1438,40 @@ fn pages_that_are_read_while_their_lock_goes_back_are_dropped_again() {
     assert_eq!(c.answer(b, write), Ok(Answer::Written(100)));
     let drops = |what: &Invalidation| matches!(what, Invalidation::Inode { ino, offset: 0, length: 4096.., .. } if *ino == file.ino);
     assert!(c.nodes[a].invalidations[told..].iter().any(drops), "{:?}", c.nodes[a].invalidations);
+}
+
+/// The kernel stores a write in its pages and waits for the answer. If it is told meanwhile that others have cut the file, it drops what lies
+/// behind that end, and shows zeros there once the write has made the file longer again: so it reads these pages anew.
+#[test]
+fn pages_of_a_write_beside_which_a_smaller_size_is_shown_are_read_anew() {
+    for cut in [false, true] {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &vec![1; 200_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        if cut {
+            let ino = c.lookup(b, 1, "f").unwrap().ino;
+            c.call(b, Call::Setattr { ino, set: SetStat { size: Some(100), ..SetStat::default() } }).unwrap();
+        }
+        // The lock for the write is lost on its way, and comes when it is sent again.
+        c.tamper = Some(Box::new(move |to_client, at, frame: Frame| {
+            let lock = !to_client && at == a && frame.header.opcode == Opcode::LdlmEnqueue as u16;
+            let writes = lock && frame.decode().is_ok_and(|asked: EnqueueReq| asked.mode == LockMode::Pw as i32);
+            if writes { Vec::new() } else { vec![frame] }
+        }));
+        let data = Bytes::from(vec![2; 4096]);
+        let write = Call::Write { fh, ino: f.ino, offset: 8192, data, write_back: false, kill_priv: false };
+        let write = c.send(a, write);
+        let size = c.getattr(a, f.ino).unwrap().size;
+        let before = c.nodes[a].invalidations.len();
+        c.tamper = None;
+        c.cut(a);
+        c.until(|c| c.answered(a, write));
+        let stale = |what: &Invalidation| matches!(what, Invalidation::Inode { offset: 8192, length: 4096, .. });
+        let told = c.nodes[a].invalidations[before..].iter().any(stale);
+        assert_eq!((size, told), if cut { (100, true) } else { (200_000, false) });
+        assert_eq!(c.read(a, fh, 8192, 4096).unwrap()[..], [2; 4096]);
+    }
+    assert!(marks::count("size_shown_beside_a_write") > 0);
 }

@@ -90,6 +90,8 @@ pub(super) struct KernelCall {
     pub pages: SmallVec<[Range<u64>; 2]>,
     /// Its pages may hold old bytes too (a write into a part of a page).
     pub write: bool,
+    /// The smallest size that the kernel was told since it began.
+    pub cut_at: u64,
 }
 
 /// What went wrong with write-back since the mount was made.

@@ -269,6 +269,13 @@ pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Byte
     }
 }
 
+/// An answer tells the kernel the size of a file.
+pub fn size_shown(w: &mut World, ino: u64, size: u64) {
+    if !w.data.kernel_calls.is_empty() {
+        recall::size_shown(w, ino, size);
+    }
+}
+
 /// Before the metadata target is asked to change the size: takes (pins) the locks that cover what is cut, and writes
 /// back or discards what must not come after it.
 pub fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {

@@ -57,16 +57,20 @@ pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
                     }
                 }
             }
-            if !pages.is_empty() {
-                cx.w.data.kernel_calls.insert((ino, op), KernelCall { pages, write });
-                cx.w.data.mark_op(op, ino);
-                woken(cx.w, ino);
-            }
+            cx.w.data.kernel_calls.insert((ino, op), KernelCall { pages, write, cut_at: u64::MAX });
+            cx.w.data.mark_op(op, ino);
+            woken(cx.w, ino);
         }
         Err(Stop::Wait) => {}
         _ => {
-            if known {
-                cx.w.data.kernel_calls.remove(&(ino, op));
+            if let Some(call) = cx.w.data.kernel_calls.remove(&(ino, op))
+                && call.write
+                && call.cut_at < range.end
+            {
+                stdx::mark!("size_shown_beside_a_write");
+                let offset = call.cut_at.max(range.start) / PAGE * PAGE;
+                let length = range.end.div_ceil(PAGE).saturating_mul(PAGE) - offset;
+                cx.w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset, length }));
             }
             if let Some(file) = file_mut(cx.w, ino)
                 && file.recalls > 0
@@ -76,6 +80,14 @@ pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
                 woken(cx.w, ino);
             }
         }
+    }
+}
+
+/// The kernel is told a size. If a write through its pages is under way that ends behind it, and others have cut the file before, the
+/// kernel drops what the write has stored in them, and keeps zeros: when the write is done, they have to go.
+pub(super) fn size_shown(w: &mut World, ino: u64, size: u64) {
+    for (_, call) in w.data.kernel_calls.range_mut((ino, OpId::FIRST)..=(ino, OpId::LAST)) {
+        call.cut_at = call.cut_at.min(size);
     }
 }
 

@@ -29,6 +29,7 @@ use super::step;
 use crate::api::{Answer, Call, Effect, Invalidation, Stat};
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
+use crate::data;
 use crate::file::{Closing, flags as o};
 use crate::node::Node;
 use crate::op::{Memo, OpId, Task, WaitKey};
@@ -184,6 +185,7 @@ pub(super) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
 pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
     let now = w.now;
     let mut show = |stat: &mut Stat| {
+        data::size_shown(w, stat.ino, stat.size);
         if let (true, Some(node)) = (stat.cacheable, w.nodes.get_mut(stat.ino)) {
             let changing_at = node.dir.as_ref().and_then(|dir| dir.changing_at);
             let changes = changing_at.is_some_and(|at| now.since(at) < CHANGES_WITHIN);

@@ -155,6 +155,9 @@ impl Kernel {
         while end > self.inode(fd.ino, |inode| inode.size) {
             let started = self.version();
             self.attr(cred, fd.ino, Some(fd.fh)).await?;
+            while self.inode(fd.ino, |inode| inode.unstable) {
+                self.wait().await;
+            }
             if self.inode(fd.ino, |inode| inode.changed) <= started {
                 break;
             }
@@ -273,6 +276,20 @@ impl Kernel {
         let _gate = self.gate(fd.ino, alone).await;
         // And an append begins at the end that the kernel knows of. The client decides.
         let offset = if fd.flags & O_APPEND != 0 { self.inode(fd.ino, |inode| inode.size) } else { offset };
+        let moves_end = !fd.direct && offset + data.len() as u64 > self.inode(fd.ino, |inode| inode.size);
+        if moves_end {
+            self.inode(fd.ino, |inode| inode.unstable = true);
+        }
+        let result = self.write_all(cred, fd, offset, data).await;
+        if moves_end {
+            self.inode(fd.ino, |inode| inode.unstable = false);
+            self.wake_all();
+        }
+        result
+    }
+
+    /// One request after the other. Gives how much is written.
+    async fn write_all(&self, cred: &Cred, fd: &Fd, offset: u64, data: &Bytes) -> Sys<u32> {
         let mut done = 0;
         loop {
             let left = data.slice(done as usize..);

@@ -49,6 +49,8 @@ struct Inode {
     changed: u64,
     /// The same, but of something that may have been this inode: answers are believed and not kept.
     doubted: u64,
+    /// A write through the pages goes on that ends behind the end that was known: no answer counts meanwhile (`FUSE_I_SIZE_UNSTABLE`).
+    unstable: bool,
     /// Pages that are there.
     pages: BTreeMap<u64, Vec<u8>>,
     /// Pages that a program changed through `mmap`.
@@ -327,7 +329,7 @@ impl Kernel {
         let mut caches = self.caches_mut();
         let inode = caches.inodes.entry(stat.ino).or_default();
         inode.kind = stat.mode & S_IFMT;
-        if inode.changed > started {
+        if inode.changed > started || inode.unstable {
             return;
         }
         if stat.size != inode.size {

@@ -246,3 +246,69 @@ fn what_others_saw_of_a_change_is_seen_where_it_was_made() {
         assert_eq!(c.getattr(a, ino).map(|stat| stat.size), Ok(SIZE + 4096), "{what}");
     }
 }
+
+/// A small file is written past the cache, or cut, the metadata target has done it, and the answer does not come. Everybody sees the whole
+/// change then, whatever else is buffered: other clients, and the one that makes it.
+#[test]
+fn a_change_of_a_small_file_is_seen_whole_before_its_answer() {
+    const DIRECT: u32 = 0o40002;
+    const SIZE: u64 = 4096;
+    /// What is changed while bytes up to here are buffered, if any are.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Change {
+        Write { buffered: u64 },
+        Cut,
+    }
+    for change in
+        [Change::Write { buffered: 0 }, Change::Write { buffered: 10 }, Change::Write { buffered: 20_000 }, Change::Cut]
+    {
+        let mut c = Cluster::new(1);
+        let (a, b) = (c.mount(), c.mount());
+        let (Stat { ino, .. }, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &[1; SIZE as usize]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let direct = c.open(a, ino, DIRECT).unwrap();
+        let before = c.getattr(b, ino).unwrap();
+        assert_eq!(before.size, SIZE, "{change:?}");
+
+        c.tamper = Some(Box::new(move |to_client, at, frame: Frame| {
+            let changes = [Opcode::ObjWrite, Opcode::MdsReint].map(|opcode| opcode as u16);
+            let lost = to_client && at == a && changes.contains(&frame.header.opcode);
+            if lost { Vec::new() } else { vec![frame] }
+        }));
+        let (call, end) = match change {
+            Change::Write { .. } => {
+                let data = Bytes::from_static(&[2; 4096]);
+                (Call::Write { fh: direct, ino: 0, offset: SIZE, data, write_back: false, kill_priv: false }, 2 * SIZE)
+            }
+            Change::Cut => (Call::Setattr { ino, set: SetStat { size: Some(100), ..SetStat::default() } }, 100),
+        };
+        let id = c.send(a, call);
+        assert!(!c.answered(a, id), "{change:?}");
+        let mut end = end;
+        if let Change::Write { buffered: buffered @ 1.. } = change {
+            c.write(a, fh, buffered - 10, &[3; 10]).unwrap();
+            end = end.max(buffered);
+        }
+        let there = c.getattr(b, ino).unwrap();
+        assert_eq!(there.size, end, "{change:?}");
+        assert!(there.ctime_ns > before.ctime_ns, "{change:?}");
+        let here = c.getattr(a, ino).unwrap();
+        assert!(!c.answered(a, id) && !here.cacheable, "{change:?}");
+        assert_eq!(shown(&here), shown(&there), "{change:?}");
+        // A read ends there, too: it asks, or waits until the file is cut.
+        let read = c.send(a, Call::Read { fh, offset: 50, length: 100_000 });
+        assert_eq!(c.answered(a, read), change != Change::Cut, "{change:?}");
+
+        c.tamper = None;
+        c.cut(a);
+        assert!(c.answer(a, id).is_ok(), "{change:?}");
+        let Ok(Answer::Data(data)) = c.answer(a, read) else { panic!("{change:?}") };
+        assert_eq!(data.len() as u64, end - 50, "{change:?}");
+        assert!(change == Change::Cut || data[SIZE as usize - 50..][..4096] == [2; 4096], "{change:?}");
+        // The time is the one that was seen before.
+        let there = c.getattr(b, ino).unwrap();
+        assert_eq!(shown(&c.getattr(a, ino).unwrap()), shown(&there), "{change:?}");
+        assert_eq!(there.size, end, "{change:?}");
+    }
+}

@@ -28,10 +28,8 @@ pub fn change(
     check(caller, inode, op, may_truncate)?;
     let has = |bit| op.valid & bit != 0;
     let old = inode.clone();
-    // A write that was made later may have come before this, and whoever wrote goes by the newest time of a change: so does this.
     let of_data = inode.is_file() && op.valid & (valid::SIZE | valid::MTIME) != 0;
-    // (An mtime that was set may lie in the future; when that was done does not.)
-    let now_ns = if of_data { now_ns.max(inode.lvb().ctime_ns.min(inode.ctime_ns)) } else { now_ns };
+    let now_ns = if of_data { time_of_data(inode, now_ns) } else { now_ns };
     if has(valid::UID) {
         inode.uid = op.uid;
     }
@@ -67,6 +65,12 @@ pub fn change(
 }
 
 /// Whether the caller may; errors in the order of Linux's `notify_change` and `setattr_prepare`.
+/// When data is changed that was asked for at `now_ns`. A write that was made later may have come before this, and whoever wrote goes by the
+/// newest time of a change: so does this. (An mtime that was set may lie in the future; when that was done does not.)
+pub fn time_of_data(inode: &Inode, now_ns: i64) -> i64 {
+    now_ns.max(inode.lvb().ctime_ns.min(inode.ctime_ns))
+}
+
 fn check(caller: &Caller, inode: &Inode, op: &SetattrOp, may_truncate: bool) -> Result<(), Errno> {
     let has = |bits| op.valid & bits == bits;
     if has(valid::SIZE) {

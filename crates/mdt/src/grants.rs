@@ -59,11 +59,12 @@ pub fn written(cx: &mut Cx<'_>, inode: &Inode) -> Result<Written, Stop> {
 }
 
 impl Written {
-    /// Puts it into what the target itself knows.
+    /// Puts it into what the target itself knows. Bytes that it has not written yet make the file longer, never shorter: of what else it
+    /// changes, a write past its cache or a cut, the target knows first.
     pub fn merge(&self, attr: &mut Attr) {
         for lvb in &self.0 {
-            attr.size = lvb.size;
-            attr.blocks = lvb.blocks;
+            attr.size = attr.size.max(lvb.size);
+            attr.blocks = attr.blocks.max(lvb.blocks);
             attr.take_data_times(lvb);
         }
     }
@@ -81,4 +82,17 @@ pub fn attr_of(cx: &mut Cx<'_>, inode: &Inode) -> Attr {
 /// What the target itself knows of a resident file's data.
 pub fn lvb(inode: &Inode) -> Lvb {
     inode.lvb()
+}
+
+/// The same with what the writer knows.
+pub fn fresh_lvb(cx: &mut Cx<'_>, inode: &Inode) -> Result<Lvb, Stop> {
+    let mut lvb = lvb(inode);
+    for held in written(cx, inode)?.0 {
+        lvb.size = lvb.size.max(held.size);
+        lvb.blocks = lvb.blocks.max(held.blocks);
+        if held.ctime_ns > lvb.ctime_ns {
+            (lvb.mtime_ns, lvb.ctime_ns) = (held.mtime_ns, held.ctime_ns);
+        }
+    }
+    Ok(lvb)
 }

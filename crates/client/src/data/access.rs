@@ -393,7 +393,7 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
     let request = EnqueueReq {
         resource,
         mode: LockMode::Pr as i32,
-        policy: Some(Policy::Extent(Extent::ALL)),
+        policy: Some(if key == HOME { Policy::Bits(bits::DOM) } else { Policy::Extent(Extent::ALL) }),
         glimpse: true,
         ..EnqueueReq::default()
     };
@@ -460,6 +460,11 @@ pub(super) fn wait_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         Some(owner) if owner != cx.op.id => Err(cx.wait(node_key(ino))),
         _ => Ok(()),
     }
+}
+
+/// Waits while a resident file is cut. Others may have seen the new size.
+pub(super) fn wait_cut(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
+    if file(cx.w, ino).is_some_and(|file| file.is_cut()) { wait_turn(cx, ino) } else { Ok(()) }
 }
 
 /// From here on, until it ends or gives it back, only this operation changes the data of the file, and nobody else fetches bytes: they
@@ -593,6 +598,8 @@ mod tests {
         assert_eq!(file(&w, ino).map(|file| (file.home.size, file.home.size_exact)), Some((57_344, false)));
         let glimpse = |w: &World| crate::data::glimpse(w, &proto::msg::Resource::inode(fid)).map(|lvb| lvb.size);
         assert_eq!(glimpse(&w), None, "in doubt the metadata target knows better");
+        edit(&mut w, ino, HOME, |home| home.pages.write(0, Bytes::from_static(b"abc")));
+        assert_eq!(glimpse(&w), None, "also if something is buffered");
         let attr = Attr { size: 57_344, ..attr };
         assert!(confirmed(&mut w, ino, &attr, 21));
         assert_eq!(file(&w, ino).map(|file| (file.home.size, file.home.size_exact)), Some((57_344, true)));

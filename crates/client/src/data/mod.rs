@@ -150,6 +150,7 @@ mod steps {
     pub const THROUGH_SIZE: Step = kind(38);
     pub const LAYOUT_HELD: Step = kind(46);
     pub const STAT_LAYOUT: Step = kind(47);
+    pub const STAT_CONFIRM: Step = kind(78);
     pub const LAYOUT_CONFIRM: Step = kind(65);
     pub const LAYOUT_LOOKED: Step = kind(72);
     pub const LOAD: Step = kind(66);

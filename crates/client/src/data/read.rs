@@ -24,6 +24,7 @@ pub(super) fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, lengt
     }
     let range = offset..end;
     let resident = access::lock(cx, ino, LockMode::Pr, &range)?;
+    access::wait_cut(cx, ino)?;
     let end = readable_end(cx, ino, resident, &range)?;
     if let Some(file) = file_mut(cx.w, ino) {
         // Behind the end too: zeros.

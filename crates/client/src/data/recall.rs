@@ -255,25 +255,21 @@ pub(super) fn glimpse(w: &World, resource: &Resource) -> Option<Lvb> {
         return None;
     }
     let object = file.object(key)?;
-    // In doubt only what is buffered is known. An object target takes the greater one of that and its own size; a metadata target takes
+    // A metadata target to which nothing is owed knows all, and a write past the cache or a cut on its way before we do. In doubt only
+    // what is buffered is known: an object target takes the greater one of that and its own size, a metadata target of an older version
     // the answer for what it says.
-    let knows = object.size_exact || key != HOME && object.pages.buffered_end() > 0;
+    let owed = object.unwritten() > 0;
+    let knows = if key == HOME { object.size_exact && owed } else { object.size_exact || owed };
     if object.locks.is_empty() || !knows {
         return None;
     }
     Some(Lvb { size: object.size_floor(), ..object.lvb() })
 }
 
-/// Bytes that the target does not have.
-fn unwritten_of(object: &Object) -> u64 {
-    let counts = object.pages.counts();
-    counts.dirty + counts.writing
-}
-
 /// See [`super::unwritten`].
 pub(super) fn unwritten(w: &World, resource: &Resource) -> u64 {
     let object = place_of(w, resource).and_then(|(ino, key)| file(w, ino)?.object(key));
-    object.map_or(0, unwritten_of)
+    object.map_or(0, Object::unwritten)
 }
 
 /// See [`super::lock_lost`].
@@ -345,14 +341,19 @@ pub(super) fn stat(cx: &mut Cx<'_>, ino: u64) -> Run<super::DataStat> {
         return Ok(stat);
     }
     access::load(cx, ino)?;
+    if file(cx.w, ino).is_some_and(|now| now.resident() && now.home_is_changing()) {
+        access::confirm_at(cx, steps::STAT_CONFIRM, ino)?;
+    }
+    cx.forget(steps::STAT_CONFIRM);
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     if now.resident() {
-        // Others are shown what this client says, also while a change of it is in flight.
-        if now.home.knows_end() {
+        if now.home.knows_end() && !now.home_is_changing() {
             return Ok(super::DataStat { lvb: now.home.lvb(), cacheable: false });
         }
         let attr = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).ok_or(Errno::ESTALE)?;
-        return Ok(super::DataStat { lvb: super::state::home_lvb(attr), cacheable: false });
+        let told = super::state::home_lvb(attr);
+        let lvb = edit(cx.w, ino, HOME, |home| home.with_buffered(&told)).unwrap_or(told);
+        return Ok(super::DataStat { lvb, cacheable: false });
     }
     let lvb = layout::unchanged(cx, ino, steps::STAT_LAYOUT, |cx| access::merged(cx, ino, true))?;
     let cacheable = stat_cached(cx.w, ino).is_some();
@@ -368,7 +369,7 @@ pub(super) fn stat_cached(w: &World, ino: u64) -> Option<super::DataStat> {
     }
     let mut all = Lvb::default();
     let resident = file.resident();
-    if !resident && !layout::is_known(w, ino) {
+    if resident && file.is_cut() || !resident && !layout::is_known(w, ino) {
         return None;
     }
     let keys = if resident { HOME..HOME } else { 0..file.objects.len() as u32 };

@@ -4,7 +4,7 @@ use core::ops::Range;
 use proto::msg::{LockMode, ObjectStateRep, PunchKind, PunchReq, SeekRep, SeekReq};
 use proto::{Bytes, Errno, Opcode};
 
-use super::state::{ALL, HOME, Key, NodeData, edit, file, file_mut, node_key};
+use super::state::{ALL, HOME, Key, NodeData, edit, file, file_mut, home_lvb, node_key};
 use super::striping::FILE_SIZE_MAX;
 use super::{IoFlags, WriteAt, access, flush, leave, step, steps, write};
 use crate::api::Whence;
@@ -48,12 +48,15 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         return Ok(());
     }
     if file(cx.w, ino).is_some_and(|f| f.resident()) {
-        let now_ns = cx.wall_ns();
+        // With the time that the target has for it, which others may have seen.
+        let told = cx.w.nodes.get(ino).and_then(|node| node.attr.as_ref()).map(home_lvb);
         edit(cx.w, ino, HOME, |home| {
             home.void_fetches(&(size..u64::MAX));
             home.pages.cut(&(size..u64::MAX));
             home.size = size;
-            home.touch(now_ns);
+            if let Some(told) = &told {
+                home.news(told);
+            }
         });
     } else {
         cut_objects(cx, ino, size)?;
@@ -296,6 +299,7 @@ pub(super) fn seek(cx: &mut Cx<'_>, ino: u64, offset: u64, whence: Whence) -> Ru
         return Err(Errno::ENXIO.into());
     }
     let resident = access::lock(cx, ino, LockMode::Pr, &(offset..u64::MAX))?;
+    access::wait_cut(cx, ino)?;
     let size = access::size(cx, ino)?;
     if offset >= size {
         return Err(Errno::ENXIO.into());

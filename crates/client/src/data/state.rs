@@ -169,16 +169,35 @@ impl Object {
         }
     }
 
+    /// Bytes that the target does not have.
+    pub fn unwritten(&self) -> u64 {
+        let counts = self.pages.counts();
+        counts.dirty + counts.writing
+    }
+
     /// What it looks like from here.
     pub fn lvb(&self) -> Lvb {
-        let counts = self.pages.counts();
-        let unwritten = (counts.dirty + counts.writing).div_ceil(512);
         Lvb {
             size: self.size,
-            blocks: self.blocks + unwritten,
+            blocks: self.blocks + self.unwritten().div_ceil(512),
             atime_ns: self.atime_ns,
             mtime_ns: self.mtime_ns,
             ctime_ns: self.ctime_ns,
+        }
+    }
+
+    /// What it looks like as the target told it, with what is buffered here. What was shown once is true from then on.
+    pub fn with_buffered(&mut self, told: &Lvb) -> Lvb {
+        self.glimpsed(told.size);
+        if self.unwritten() == 0 {
+            return *told;
+        }
+        let own = self.lvb();
+        let newer = (own.ctime_ns, own.mtime_ns) > (told.ctime_ns, told.mtime_ns);
+        Lvb {
+            size: told.size.max(self.size_floor()),
+            blocks: told.blocks.max(own.blocks),
+            ..if newer { own } else { *told }
         }
     }
 
@@ -400,10 +419,23 @@ impl NodeData {
         Some(size)
     }
 
-    /// The same, if it is also what others are shown: for a resident file, they are shown what this client says.
+    /// The same, if it is also what others are shown.
     pub(super) fn shown_size(&self) -> Option<u64> {
-        let shows = self.resident() || self.objects.iter().all(Object::shows_end);
-        self.known_size().filter(|_| shows)
+        let shows = |key| self.object(key).is_some_and(Object::shows_end);
+        self.known_size().filter(|_| self.keys().into_iter().all(shows))
+    }
+
+    /// Whether a change of the resident file is in flight that shows here only when it is answered: a write past the cache, or a cut.
+    /// Until then only the metadata target knows what others are shown. Nothing is buffered while it is cut.
+    pub(super) fn home_is_changing(&self) -> bool {
+        self.home.pages.is_changing() || self.is_cut()
+    }
+
+    /// Whether the resident file is being cut: somebody has its turn, and those have ended who were fetching bytes when it took it. What is
+    /// read then may be gone already.
+    pub(super) fn is_cut(&self) -> bool {
+        let has_turn = |owner| self.home.fetches.iter().all(|fetch| fetch.owner == owner);
+        self.resident() && !self.leaving && self.exclusive.is_some_and(has_turn)
     }
 
     /// Why something of the file cannot be written back at present.

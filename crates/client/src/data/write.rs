@@ -257,7 +257,6 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
     }
     let mut written = 0;
     let mut failed = None;
-    let now = cx.wall_ns();
     for (part, number) in parts.iter().zip(0..) {
         let id = cx.memo(step(steps::THROUGH_ID, number)).unwrap_or(0);
         let grant = cx.memo(step(steps::THROUGH_GRANT, number)).unwrap_or(0);
@@ -288,7 +287,7 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
                 if failed.is_none() {
                     written += part.data.len() as u32;
                 }
-                settle(cx, ino, part, id, &rep.lvb.unwrap_or_default(), flags, now);
+                settle(cx, ino, part, id, &rep.lvb.unwrap_or_default(), flags);
             }
             Err(errno) => {
                 failed.get_or_insert(errno);
@@ -309,14 +308,13 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
 }
 
 /// A part is written: the cache takes it over, under the lock.
-fn settle(cx: &mut Cx<'_>, ino: u64, part: &Part, id: u64, lvb: &Lvb, flags: IoFlags, now_ns: i64) {
+fn settle(cx: &mut Cx<'_>, ino: u64, part: &Part, id: u64, lvb: &Lvb, flags: IoFlags) {
     let mark = cx.w.data.new_id();
     let cached = edit(cx.w, ino, part.key, |object| {
         object.pages.end(id);
         object.void_fetches(&part.range);
         object.pages.cut_clean(&part.range);
         object.size = object.size.max(part.range.end);
-        object.touch(now_ns);
         object.news(lvb);
         let covered = object.covering(LockMode::Pr, &part.range).is_some();
         if covered && !flags.direct {

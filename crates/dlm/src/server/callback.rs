@@ -87,8 +87,8 @@ impl Questions {
 pub(super) struct GlimpseState {
     resource: Resource,
     pending: u32,
-    /// By lock.
-    answers: Vec<(u64, Lvb)>,
+    /// By lock. A holder may answer that it knows nothing better.
+    answers: Vec<(u64, Option<Lvb>)>,
     /// The object's version when the answers were seen first.
     version: Option<u64>,
 }
@@ -184,9 +184,9 @@ impl Locks {
                 let other_lock = &self.locks[other];
                 other != i && other_lock.export == export && writes(other_lock.mode)
             };
-            let lvb = self.resources[r].granted.iter().any(knows_more).then(Lvb::default);
+            let said = self.resources[r].granted.iter().any(knows_more).then_some((handle, None));
             for waiter in asked.waiters.into_iter().chain(asked.next) {
-                self.answer(waiter, &resource, handle, lvb);
+                self.answer(waiter, &resource, said);
             }
         }
     }
@@ -237,7 +237,7 @@ impl Locks {
         let held = state.answers.iter().all(|(handle, _)| self.by_handle(*handle).is_some());
         let list = self.glimpses.get_mut(&waiter)?;
         if held && *list[at].version.get_or_insert(version) == version {
-            return Some(Glimpsed::Done(list[at].answers.iter().map(|(_, lvb)| *lvb).collect()));
+            return Some(Glimpsed::Done(list[at].answers.iter().filter_map(|(_, lvb)| *lvb).collect()));
         }
         stdx::mark!("dlm.glimpse.too-old");
         list.swap_remove(at);
@@ -306,7 +306,7 @@ impl Locks {
         }
         self.emit_glimpses(export);
         for waiter in asked.waiters {
-            self.answer(waiter, &resource, reply.handle, reply.lvb);
+            self.answer(waiter, &resource, Some((reply.handle, reply.lvb)));
         }
     }
 
@@ -349,7 +349,8 @@ impl Locks {
         self.run_queue(r);
     }
 
-    fn answer(&mut self, waiter: WaiterId, resource: &Resource, handle: u64, lvb: Option<Lvb>) {
+    /// One holder's answer to one waiter; `None` if there is no holder any more.
+    fn answer(&mut self, waiter: WaiterId, resource: &Resource, said: Option<(u64, Option<Lvb>)>) {
         // A waiter that was released meanwhile wants no answers.
         let Some(list) = self.glimpses.get_mut(&waiter) else { return };
         let Some(state) = list.iter_mut().find(|state| state.resource == *resource) else { return };
@@ -357,7 +358,7 @@ impl Locks {
             return;
         }
         state.pending -= 1;
-        state.answers.extend(lvb.map(|lvb| (handle, lvb)));
+        state.answers.extend(said);
         if list.iter().all(|state| state.pending == 0) {
             self.events.push_back(LockEvent::GlimpseDone { waiter });
         }
@@ -370,7 +371,7 @@ impl Locks {
             return None;
         }
         let list = self.glimpses.remove(&waiter)?;
-        Some(list.into_iter().flat_map(|state| state.answers).map(|(_, lvb)| lvb).collect())
+        Some(list.into_iter().flat_map(|state| state.answers).filter_map(|(_, lvb)| lvb).collect())
     }
 
     /// After a reconnect: sends what is unanswered again. Its holder gets time anew, as the first sending may never have

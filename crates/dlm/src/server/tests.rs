@@ -549,6 +549,24 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     assert_eq!(ask(&mut t, 9), Glimpsed::Done(vec![lvb(10)]));
     t.cancel(A, handle);
     assert_eq!(ask(&mut t, 9), Glimpsed::Nothing, "what was written back counts");
+    // That a holder has nothing to tell is an answer, and no better than others.
+    let tells_nothing = |t: &mut Target, export| {
+        let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
+        let reply = GlReply { handle: callback.handle, serial: callback.serial, ..GlReply::default() };
+        t.locks.glimpse_reply(t.now, export, &reply);
+        callback.handle
+    };
+    t.bits(A, LockMode::Pw, bits::DOM, 2);
+    assert_eq!(ask(&mut t, 9), Glimpsed::Waiting);
+    let handle = tells_nothing(&mut t, A);
+    assert_eq!(ask(&mut t, 9), Glimpsed::Done(vec![]));
+    assert_eq!(ask(&mut t, 10), Glimpsed::Waiting, "it was changed since");
+    assert_eq!(tells_nothing(&mut t, A), handle);
+    t.cancel(A, handle);
+    t.bits(B, LockMode::Pw, bits::DOM, 3);
+    assert_eq!(ask(&mut t, 10), Glimpsed::Waiting, "another has the lock now");
+    tells_nothing(&mut t, B);
+    assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![]));
     assert!(stdx::marks::count("dlm.glimpse.too-old") > 0);
 }
 

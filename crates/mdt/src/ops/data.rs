@@ -177,13 +177,7 @@ fn finish(mdt: &mut Mdt, cx: &mut Cx<'_>, mut node: Node, sync: bool) -> Result<
 /// `ObjGetattr`.
 pub fn getattr(cx: &mut Cx<'_>, request: &ObjGetattrReq) -> Result<Reply, Stop> {
     let node = file(cx, &request.object)?;
-    let mut lvb = grants::lvb(&node.inode);
-    for held in cx.glimpse(Resource::inode(node.fid()), node.inode.version)? {
-        (lvb.size, lvb.blocks) = (held.size, held.blocks);
-        if held.ctime_ns > lvb.ctime_ns {
-            (lvb.mtime_ns, lvb.ctime_ns) = (held.mtime_ns, held.ctime_ns);
-        }
-    }
+    let lvb = grants::fresh_lvb(cx, &node.inode)?;
     Ok(Reply::new(&ObjectStateRep { lvb: Some(lvb), grant: 0 }))
 }
 

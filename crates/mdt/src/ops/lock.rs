@@ -72,10 +72,7 @@ pub fn enqueue(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &EnqueueReq) -> Result<R
     let wanted = wanted(request)?;
     if request.glimpse {
         let node = tree::node(cx, resource.fid)?;
-        let mut lvb = grants::lvb(&node.inode);
-        if let Some(held) = cx.glimpse(Resource::inode(resource.fid), node.inode.version)?.pop() {
-            lvb = held;
-        }
+        let lvb = grants::fresh_lvb(cx, &node.inode)?;
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
     }
     let gives_back = request.mode == LockMode::Nl as i32;

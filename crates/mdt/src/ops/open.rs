@@ -10,7 +10,7 @@ use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
 use crate::ops::{Change, data};
 use crate::tree::{self, Dir, Node};
-use crate::{Mdt, grants, layouts};
+use crate::{Mdt, attrs, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid, Operation, Transno};
@@ -166,13 +166,19 @@ fn existing(
 }
 
 fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Stop> {
-    node.inode.mode = change.caller.mode_without_privileges(&node.inode, true);
-    node.inode.data_changed(change.now_ns);
-    node.inode.ctime_ns = change.now_ns;
+    emptied(&change.caller, &mut node.inode, change.now_ns);
     if node.inode.is_resident() {
         data::resize(cx, node, 0)?;
     }
     Ok(())
+}
+
+/// What a cut does to a file, but for its data.
+fn emptied(caller: &Caller, inode: &mut Inode, now_ns: i64) {
+    let now_ns = attrs::time_of_data(inode, now_ns);
+    inode.mode = caller.mode_without_privileges(inode, true);
+    inode.data_changed(now_ns);
+    inode.ctime_ns = now_ns;
 }
 
 /// Whether the caller may have been granted this open before the restart. If the object is as it was then, it is granted what it
@@ -315,6 +321,16 @@ mod tests {
         assert_eq!(try_open(0, S_IFREG, 2), Ok(()));
         assert_eq!(try_open(2, S_IFREG, flags::PATH), Ok(()));
         assert_eq!(try_open(2, S_IFIFO | 0o666, 2), Ok(()));
+    }
+
+    #[test]
+    fn an_open_that_cuts_is_not_older_than_the_last_write() {
+        let caller = Caller::new(Some(&Cred { uid: 1, gid: 1, ..Cred::default() }));
+        for (written, cut) in [(7, 9), (20, 20)] {
+            let mut inode = Inode { mode: S_IFREG | 0o4755, mtime_ns: written, ctime_ns: written, ..Inode::default() };
+            emptied(&caller, &mut inode, 9);
+            assert_eq!((inode.mode, inode.mtime_ns, inode.ctime_ns), (S_IFREG | 0o755, cut, cut));
+        }
     }
 
     #[test]

@@ -144,6 +144,16 @@ pub fn of_entry(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
     })
 }
 
+/// The object of an entry that is about to lose it: whether it may depends on the names in it and on its attributes, so whoever has leased
+/// it is asked first.
+pub fn leaving(cx: &mut Cx<'_>, entry: &Entry) -> Result<Node, Stop> {
+    let node = of_entry(cx, entry)?;
+    if node.inode.is_dir() {
+        unleased(cx, node.fid())?;
+    }
+    Ok(node)
+}
+
 /// `ENAMETOOLONG`, or `EINVAL` for what can't be a name.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     match () {

@@ -16,7 +16,6 @@ use crate::model::{Id, Model, Op, Way};
 use crate::plan::{Plan, Profile};
 use crate::program::history::Step;
 use crate::program::private::{self, Record};
-use crate::program::synced::Synced;
 use crate::program::{Mounts, Setting, Watcher, aftermath, configure, crowd, locks, shared, verify, writers};
 use crate::rest;
 use crate::scenario::raw::Hand;
@@ -494,13 +493,13 @@ async fn check_record(
     let files = history.synced_files(&|client| !power && !dead.contains(&client));
     let parts =
         |id: Id| -> Vec<_> { lost.iter().filter(|(of, _)| *of == id).flat_map(|(_, parts)| parts.clone()).collect() };
-    let is_clean = |id: Id| parts(id).is_empty() && files.get(&id).is_some_and(Synced::is_clean);
+    let certain = |id: Id| files.get(&id).filter(|_| parts(id).is_empty());
     let observed = verify::observe(kernel, &record.base).await?;
     let mut contents = BTreeMap::new();
     let (mut nearest, mut bytes) = (String::new(), None);
     // A name may have led to another file in an earlier state that looks the same but for its bytes: all of a state must be there.
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
-        if let Some(differs) = verify::observed_differs(&observed, candidate, &is_clean, !sched.has_clocks()) {
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &certain, !sched.has_clocks()) {
             if position == 0 || position + 1 == candidates.len() {
                 nearest.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
             }

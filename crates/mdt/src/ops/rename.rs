@@ -111,11 +111,11 @@ fn resolve(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) -> Result
     }
     let source = mdt.place(cx, dirs.source.ino, &op.source_name)?;
     let target = mdt.place(cx, dirs.target().ino, &op.target_name)?;
-    let moved = tree::of_entry(cx, source.entry.as_ref().ok_or(Errno::ENOENT)?)?;
+    let moved = tree::leaving(cx, source.entry.as_ref().ok_or(Errno::ENOENT)?)?;
     let other = match &target.entry {
         Some(_) if op.flags & NOREPLACE != 0 => return Err(Errno::EEXIST.into()),
         None if op.flags & EXCHANGE != 0 => return Err(Errno::ENOENT.into()),
-        Some(entry) => Some(tree::of_entry(cx, entry)?),
+        Some(entry) => Some(tree::leaving(cx, entry)?),
         None => None,
     };
     if dirs.differ() {

@@ -50,7 +50,7 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &
     }
     let place = mdt.place(cx, parent.ino, &op.name)?;
     let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
-    let mut child = tree::of_entry(cx, entry)?;
+    let mut child = tree::leaving(cx, entry)?;
     let tombstone = mdt.chain_goes_on(cx, &place)?;
     change.caller.may_remove(&parent.inode, &child.inode)?;
     let is_dir = child.inode.is_dir();

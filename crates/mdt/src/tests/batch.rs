@@ -309,6 +309,33 @@ fn a_lease_is_called_back_before_the_directory_is_looked_at() {
     assert_eq!(called(&w), 1);
 }
 
+/// Who has it leased may have removed its last name, and not told that yet.
+#[test]
+fn a_lease_is_called_back_before_a_directory_is_said_not_to_be_empty() {
+    let mut w = World::new();
+    let other = w.connect();
+    let moved = w.mkdir(Fid::ROOT, "moved");
+    for (at, renames) in [false, true].into_iter().enumerate() {
+        let (dir, name) = (w.new_fid(0), w.new_fid(0));
+        let first = 10 + 10 * at as u64;
+        let changes = [
+            (create(dir, Fid::ROOT, "dir", S_IFDIR | 0o755), want(first)),
+            (create(name, dir, "name", S_IFREG | 0o644), WantLocks::default()),
+        ];
+        w.batch(0, &changes).unwrap();
+        let refused = match renames {
+            false => w.remove_as(other, cred(0), Fid::ROOT, "dir", true).err(),
+            true => w.rename_as(other, cred(0), (Fid::ROOT, "moved"), (Fid::ROOT, "dir"), 0).err(),
+        };
+        assert_eq!(refused, Some(Errno::ENOTEMPTY));
+        assert_eq!(w.clients[0].called_back.iter().filter(|call| call.resource.fid == dir).count(), 1);
+        w.unlink(dir, "name").unwrap();
+        w.rmdir(Fid::ROOT, "dir").unwrap();
+    }
+    assert_eq!(w.lookup(Fid::ROOT, "moved").map(|attr| attr.fid), Some(moved));
+    w.check();
+}
+
 /// A client tells of an open that it allowed when nobody else knew the file that it had made.
 #[test]
 fn who_made_a_file_may_have_had_it_open() {

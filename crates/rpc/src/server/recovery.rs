@@ -33,8 +33,9 @@
 //! Of what was not durable nobody but the client knows, so a client can claim changes that it never made. A replay runs with
 //! the rights of its sender, and after it the versions of the objects say what it changed: it can do no more than a new
 //! request of the same client. What the window sees to is that such a claim takes nothing from others. A transno that two
-//! clients claim runs for both, and which of them tells the truth need not be known; one beyond what this target can have
-//! given since its last durable group is refused, for the transnos of all later changes follow it.
+//! clients claim runs for both, one right after the other, and which of them tells the truth need not be known: if a group ended
+//! between them, the other would count as durable, and be lost in a crash. One beyond what this target can have given since its last
+//! durable group is refused, for the transnos of all later changes follow it.
 //!
 //! What this leaves to the target: executing, answering held pings, evicting, the epoch.
 
@@ -369,7 +370,9 @@ impl Window {
         if self.running.is_some() || self.state != WindowState::Requests || self.queue.is_empty() {
             return None;
         }
-        if self.blocking > 0 && !accepts_gap() {
+        // Nobody can send anything that comes before a second claim of the transno that was executed last.
+        let again = self.queue.first_key_value().is_some_and(|((transno, _), _)| *transno <= self.last);
+        if !again && self.blocking > 0 && !accepts_gap() {
             return None;
         }
         let ((transno, client), frame) = self.queue.pop_first()?;

@@ -422,6 +422,21 @@ fn replays_run_in_the_order_of_all_clients() {
     assert_eq!((w.status().completed, w.status().replayed_requests), (2, 5));
 }
 
+/// If it waited for the next replay of the first, a group could end meanwhile, and the second count as durable.
+#[test]
+fn a_transno_that_two_clients_claim_runs_for_both_at_once() {
+    let (a, b) = (Handle(1), Handle(2));
+    let mut w = Window::new([a, b], Transno(10), GIVEN_MAX, SOFT, HARD);
+    for client in [a, b] {
+        w.connected(NOW, client);
+        w.replay(NOW, client, replay(11), Transno(0));
+    }
+    assert_eq!((w.step(NOW), next(&mut w)), (None, Some(11)));
+    assert_eq!(next(&mut w), Some(11), "a has nothing more that could come before it");
+    w.replay(NOW, b, replay(12), Transno(11));
+    assert_eq!(next(&mut w), None, "a may have 12, too");
+}
+
 #[test]
 fn a_gap_may_be_accepted_on_purpose() {
     let (a, b) = (Handle(1), Handle(2));

@@ -154,7 +154,7 @@ pub async fn judge(
     let observed = verify::observe(kernel, base).await?;
     let mut wrong = String::new();
     'candidates: for (position, candidate) in candidates.iter().enumerate() {
-        if let Some(differs) = verify::observed_differs(&observed, candidate, &|_| false, false) {
+        if let Some(differs) = verify::observed_differs(&observed, candidate, &|_| None, false) {
             if position == 0 || position + 1 == candidates.len() {
                 wrong.push_str(&format!("; from state {position} of {}: {differs}", candidates.len()));
             }

@@ -4,13 +4,16 @@
 //! was written after it may be there in parts. So a byte that is certain has its value at the sync or one that it got since,
 //! and is missing only if the file was cut below it since. A byte that no sync covers has a value that it once had, or is zero.
 //!
+//! The time of a change of bytes goes with them to the targets that hold them, which may keep it where the metadata target loses what came
+//! before. So a file that was changed since a sync has a time that it had since, also if the change left its bytes as they were.
+//!
 //! A client that lives loses nothing: what it did counts as synced at once.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::history::{History, Step};
-use crate::model::{Id, Instead, Model, Op};
+use crate::model::{Id, Inode, Instead, Model, Op, When};
 
 /// The smallest stripe, in bytes.
 const STRIPE: usize = 64 << 10;
@@ -26,9 +29,17 @@ pub struct Synced {
     writers: Vec<usize>,
     /// Clients that changed it since.
     by: BTreeSet<usize>,
+    /// When it was changed last, at that sync and after each change since.
+    times: Vec<When>,
 }
 
 impl Synced {
+    /// Nothing of it is certain yet.
+    fn new(before: Option<&Inode>, after: &Inode) -> Synced {
+        let times = before.into_iter().chain([after]).map(|inode| inode.mtime).collect();
+        Synced { states: vec![Vec::new()], times, ..Synced::default() }
+    }
+
     fn change(&mut self, before: &[u8], after: &[u8], client: usize) {
         let length = after.len();
         self.writers.resize(length, client);
@@ -45,6 +56,7 @@ impl Synced {
     fn sync(&mut self, covers: &impl Fn(usize) -> bool) {
         self.by.retain(|client| !covers(*client));
         if self.by.is_empty() {
+            self.times.drain(..self.times.len().saturating_sub(1));
             self.states.drain(..self.states.len().saturating_sub(1));
             self.certain = vec![Some(0); self.states.last().map_or(0, Vec::len)];
             return;
@@ -65,6 +77,11 @@ impl Synced {
     /// Nobody has changed it since a sync.
     pub fn is_clean(&self) -> bool {
         self.by.is_empty()
+    }
+
+    /// Whether this can be when it was changed last, where it would be `when` by a state of the history.
+    pub fn may_be_of(&self, mtime_ns: i64, when: When) -> bool {
+        when.holds(mtime_ns) || !self.is_clean() && self.times.iter().any(|time| time.holds(mtime_ns))
     }
 
     /// How small and how large it can be.
@@ -124,10 +141,13 @@ impl History {
         let mut files = BTreeMap::<Id, Synced>::new();
         let mut before = &self.start;
         for step in &self.steps {
-            for id in changed(before, &step.after) {
-                let file = files.entry(id).or_insert_with(|| Synced { states: vec![Vec::new()], ..Synced::default() });
-                let old = before.get(id).map_or(&[][..], |inode| inode.data());
-                file.change(old, step.after.inode(id).data(), step.client);
+            for (id, file) in &mut files {
+                file.times.extend(step.after.get(*id).map(|inode| inode.mtime));
+            }
+            for id in changed(before, &step.after, &step.op) {
+                let (old, new) = (before.get(id), step.after.inode(id));
+                let file = files.entry(id).or_insert_with(|| Synced::new(old, new));
+                file.change(old.map_or(&[], Inode::data), new.data(), step.client);
                 file.sync(&safe);
             }
             if step.succeeded {
@@ -141,10 +161,13 @@ impl History {
             }
             before = &step.after;
         }
-        for done in self.doubted() {
-            for id in changed(before, &done) {
-                let file = files.entry(id).or_insert_with(|| Synced { states: vec![Vec::new()], ..Synced::default() });
-                file.doubt(done.inode(id).data());
+        let doubted = self.doubt.iter().flat_map(|doubt| self.doubted().into_iter().map(|done| (&doubt.op, done)));
+        for (op, done) in doubted {
+            for id in changed(before, &done, op) {
+                let new = done.inode(id);
+                let file = files.entry(id).or_insert_with(|| Synced::new(before.get(id), new));
+                file.doubt(new.data());
+                file.times.push(new.mtime);
             }
         }
         files
@@ -159,13 +182,14 @@ fn synced(step: &Step) -> Option<Id> {
     }
 }
 
-/// Files whose bytes differ between two states.
-fn changed(before: &Model, after: &Model) -> Vec<Id> {
+/// Files whose bytes a call has changed between two states, be it to what they were.
+fn changed(before: &Model, after: &Model, op: &Op) -> Vec<Id> {
     after
         .ids()
         .filter(|id| {
             let data = after.inode(*id).data();
-            !after.same_body(before, *id) && before.get(*id).map_or(!data.is_empty(), |inode| inode.data() != data)
+            let differs = |old: &Inode| old.is_file() && op.changes_data() || old.data() != data;
+            !after.same_body(before, *id) && before.get(*id).map_or(!data.is_empty(), differs)
         })
         .collect()
 }
@@ -173,6 +197,13 @@ fn changed(before: &Model, after: &Model) -> Vec<Id> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::api::SetTime;
+    use proto::Bytes;
+    use proto::msg::Cred;
+
+    use crate::model::Way;
+    use crate::program::history::Doubt;
+    use crate::sched::Lane;
 
     fn file() -> Synced {
         Synced { states: vec![Vec::new()], ..Synced::default() }
@@ -200,6 +231,49 @@ mod tests {
         for wrong in [&b"abc"[..], b"a\0cd", b"abcdxf", b"abcdefg", b"\0\0\0\0ef"] {
             assert!(differs(&file, wrong), "{}", wrong.escape_ascii());
         }
+    }
+
+    /// Zeros are written over zeros after the sync: the object target may keep the time of that, and the metadata target lose what came before.
+    #[test]
+    fn a_change_that_leaves_the_bytes_as_they_were_has_a_time() {
+        let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+        let mut model = history.start.clone();
+        let (path, fd) = (vec![Bytes::from_static(b"a")], 1);
+        let zeros = Op::Write { fd, way: Way::Plain, offset: 0, data: Bytes::from_static(&[0; 4]) };
+        let steps = [
+            Op::Open { path: path.clone(), flags: 0o102, mode: 0o644, fd },
+            zeros.clone(),
+            Op::Fsync { fd, data_only: false },
+            Op::Utimens { path, atime: None, mtime: Some(SetTime::At(77)) },
+            zeros,
+        ];
+        for (at, op) in (1..).zip(steps) {
+            let (cred, when) = (Cred::default(), When::at(at));
+            assert!(model.apply(&op, &cred, when).is_ok());
+            let (after, before, lane) = (model.clone(), Vec::new(), Lane::default());
+            history.steps.push(Step { op, cred, when, client: 0, succeeded: true, after, before, lane });
+        }
+        let may_be_of = |files: BTreeMap<Id, Synced>| -> Vec<i64> {
+            assert!(files.values().all(|file| !differs(file, &[0; 4]) && differs(file, &[0; 3])));
+            let synced = When::at(2);
+            (0..100).filter(|ns| files.values().all(|file| file.may_be_of(*ns, synced))).collect()
+        };
+        assert_eq!(may_be_of(history.synced_files(&|_| false)), [2, 5, 77]);
+        assert_eq!(may_be_of(history.synced_files(&|_| true)), [2], "nobody has lost anything");
+        history.doubt = history.steps.pop().map(|Step { op, cred, when, client, before, .. }| Doubt {
+            op,
+            cred,
+            when,
+            client,
+            before,
+        });
+        assert_eq!(may_be_of(history.synced_files(&|_| false)), [2, 5, 77]);
+        history.doubt = None;
+        assert_eq!(
+            may_be_of(history.synced_files(&|_| false)),
+            [2],
+            "a metadata target keeps the time that was set, or loses it with the state"
+        );
     }
 
     /// Two clients have written; one of them syncs.

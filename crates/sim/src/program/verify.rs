@@ -7,6 +7,7 @@ use proto::{Bytes, Errno};
 
 use super::perform::Hands;
 use super::root;
+use super::synced::Synced;
 use crate::kernel::{Kernel, Sys};
 use crate::model::{Body, Expect, Got, Id, Instead, Model, Op, content_differs, differs};
 use crate::sched::Fail;
@@ -208,13 +209,13 @@ pub async fn observe(kernel: &Kernel, base: &[Bytes]) -> Sys<Observed> {
     Ok(found)
 }
 
-/// What differs between a tree that was found and a model. Sizes and bytes of files are for [`super::synced`]; set-id bits and times of
-/// a file count if it `is_clean`: nobody has changed it since a sync.
+/// What differs between a tree that was found and a model. Sizes and bytes of files are for [`super::synced`], and `synced` says what of
+/// their times is certain; set-id bits count where nobody has changed the file since a sync.
 /// Times do not if the clocks of clients differ, for the newest change goes by them.
-pub fn observed_differs(
+pub fn observed_differs<'a>(
     observed: &Observed,
     model: &Model,
-    is_clean: &dyn Fn(Id) -> bool,
+    synced: &dyn Fn(Id) -> Option<&'a Synced>,
     times: bool,
 ) -> Option<String> {
     let paths = model.paths();
@@ -232,10 +233,10 @@ pub fn observed_differs(
             _ => {}
         }
         // A write or a cut that is lost leaves the set-id bits that it would have cleared.
-        if inode.is_file() && !is_clean(id) {
+        if inode.is_file() && !synced(id).is_some_and(Synced::is_clean) {
             stat.mode = stat.mode & !0o6000 | inode.mode & 0o6000;
         }
-        if times && inode.is_file() && is_clean(id) && !inode.mtime.holds(stat.mtime_ns) {
+        if times && inode.is_file() && synced(id).is_some_and(|file| !file.may_be_of(stat.mtime_ns, inode.mtime)) {
             return Some(format!("{shown}: mtime {}, expected {:?}", stat.mtime_ns, inode.mtime));
         }
         if let Some(what) = model.attributes_differ(id, &stat, false) {

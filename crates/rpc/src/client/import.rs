@@ -749,11 +749,8 @@ impl Import {
                 self.fail(id, sent.frame.header.xid, Errno::ETIMEDOUT);
             }
         }
-        let mut unsent = Vec::new();
-        self.queue.retain(|queued| {
-            unsent.extend(queued.out.no_resend.then_some(queued.id));
-            !queued.out.no_resend
-        });
+        let mut unsent: Vec<_> = self.queue.iter().filter(|q| q.out.no_resend).map(|q| q.id).collect();
+        self.queue.retain(|queued| !queued.out.no_resend);
         while let Some(queued) = self.waiting.remove(|queued| queued.out.no_resend) {
             unsent.push(queued.id);
         }

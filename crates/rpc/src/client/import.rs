@@ -741,9 +741,10 @@ impl Import {
 
     /// Fails what was for the connection that is lost.
     pub(crate) fn fail_unrepeatable(&mut self) {
-        let sent = self.sent.extract_if(.., |_, sent| sent.no_resend).map(|(_, sent)| sent);
+        let xids: Vec<Xid> = self.sent.iter().filter(|(_, sent)| sent.no_resend).map(|(xid, _)| *xid).collect();
+        let sent: Vec<Sent> = xids.iter().filter_map(|xid| self.sent.remove(xid)).collect();
         let busy = self.busy.extract_if(.., |(_, sent)| sent.no_resend).map(|(_, sent)| sent);
-        for sent in sent.chain(busy).collect::<Vec<_>>() {
+        for sent in sent.into_iter().chain(busy).collect::<Vec<_>>() {
             if let Purpose::Owner(id) = sent.purpose {
                 self.release(&sent);
                 self.fail(id, sent.frame.header.xid, Errno::ETIMEDOUT);

@@ -110,12 +110,6 @@ impl Target {
             && cancels.any(|body| CancelReq::decode(&body[..]).is_ok_and(|request| request.handles.contains(&handle)))
     }
 
-    /// Whether the answer to a glimpse is on its way.
-    fn answers(&self, serial: u64) -> bool {
-        let mut replies = self.import.unanswered(Opcode::LdlmGlReply);
-        replies.any(|body| GlReply::decode(&body[..]).is_ok_and(|reply| reply.serial == serial))
-    }
-
     /// Requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.pending.len()
@@ -422,10 +416,13 @@ fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
 
 /// Something that needs no reply: cancels, answers to glimpses.
 pub(crate) fn tell(w: &mut World, dest: Dest, opcode: Opcode, body: &impl Message) {
+    submit_at_once(w, dest, Outgoing::new(opcode, body));
+}
+
+fn submit_at_once(w: &mut World, dest: Dest, out: Outgoing) {
     let now = w.now;
     if let Some(target) = w.imports.get_mut(dest) {
-        let outgoing = Outgoing { during_recovery: true, ..Outgoing::new(opcode, body) };
-        target.import.submit(now, outgoing);
+        target.import.submit(now, Outgoing { during_recovery: true, ..out });
         w.imports.touch_dest(dest);
     }
 }
@@ -605,9 +602,7 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
             locks::pump(w, dest);
         }),
         Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| {
-            if w.imports.get_mut(dest).is_some_and(|target| !target.answers(callback.serial)) {
-                glimpse(w, dest, &callback);
-            }
+            glimpse(w, dest, &callback);
         }),
         Some(Opcode::LdlmLruLimit) => frame.decode::<LruLimit>().map(|limit| {
             if let Some(target) = w.imports.get_mut(dest) {
@@ -646,18 +641,24 @@ fn glimpse(w: &mut World, dest: Dest, callback: &GlCallback) {
     if let (true, Some(cookie)) = (nothing_to_tell, lock)
         && locks::share(w, dest, cookie)
     {
-        return tell(w, dest, Opcode::LdlmGlReply, &GlReply { mode: LockMode::Pr as i32, ..reply });
+        return answer_glimpse(w, dest, &GlReply { mode: LockMode::Pr as i32, ..reply });
     }
     if !nothing_to_tell {
         let atime_ns = untold.unwrap_or(i64::MIN);
         let lvb = data::glimpse(w, &callback.resource).map(|lvb| proto::msg::Lvb { atime_ns, ..lvb });
-        tell(w, dest, Opcode::LdlmGlReply, &GlReply { lvb, ..reply });
+        answer_glimpse(w, dest, &GlReply { lvb, ..reply });
     }
     if let (true, Some(cookie), Some(target)) = (closed, lock, w.imports.get_mut(dest)) {
         stdx::mark!("glimpsed_lock_given_back");
         target.locks.give_back(cookie);
         locks::pump(w, dest);
     }
+}
+
+/// Answers what the server asks over this connection. Over the next one it asks anew what it still wants to know, and what is true then is
+/// the answer.
+fn answer_glimpse(w: &mut World, dest: Dest, reply: &GlReply) {
+    submit_at_once(w, dest, Outgoing { no_resend: true, ..Outgoing::new(Opcode::LdlmGlReply, reply) });
 }
 
 /// Gives locks back.

@@ -327,7 +327,8 @@ impl World {
             }
             Message::Cancel(req) => self.target.cancel(now, export, &req),
             Message::GlReply(reply, false) => self.target.glimpse_reply(now, export, &reply),
-            Message::GlReply(reply, true) => self.target.glimpse_reply_resent(now, export, &reply),
+            // As clients of version 0.1.0 do. It is no answer.
+            Message::GlReply(_, true) => {}
             other => panic!("not for the target: {other:?}"),
         }
     }

@@ -134,12 +134,10 @@ impl<S: Service> Target<S> {
                     self.m.done(handle, &frame.header);
                 }
                 Some(Opcode::LdlmGlReply) => {
-                    if let Ok(request) = frame.decode::<GlReply>() {
-                        let (now, export) = (self.m.now, ExportId(handle.0));
-                        match frame.header.has(flags::RESENT) {
-                            false => self.m.locks.glimpse_reply(now, export, &request),
-                            true => self.m.locks.glimpse_reply_resent(now, export, &request),
-                        }
+                    // One that is sent again tells what its holder knew before, and the holder was asked again over this connection. No client
+                    // since 0.2.0 does that.
+                    if let (false, Ok(request)) = (frame.header.has(flags::RESENT), frame.decode::<GlReply>()) {
+                        self.m.locks.glimpse_reply(self.m.now, ExportId(handle.0), &request);
                     }
                     self.m.done(handle, &frame.header);
                 }

@@ -1,8 +1,8 @@
 //! What the target asks of holders: to give a lock back, to say what an object looks like now. And who does not answer.
 //!
 //! At most one glimpse of a lock is on its way to its holder. Whoever asks meanwhile is served by the next one, sent when the
-//! answer comes: an answer that left before the question may be older than something the asker already knows. For the same reason an
-//! answer that comes again over a later connection counts for nothing: its holder is asked anew.
+//! answer comes: an answer that left before the question may be older than something the asker already knows. An answer is for its
+//! connection: over the next one the holder is asked again, and answers as things are then.
 //!
 //! Glimpses of many locks do not all leave at once for one holder: on a new connection [`GLIMPSES_FIRST`] may be on their way, and one
 //! more for each that is answered there, so their number doubles with each turn. A listing may ask a writer about thousands of files. If
@@ -282,8 +282,8 @@ impl Locks {
         self.emit_glimpses(export);
     }
 
-    /// A holder's answer. One that answers no open question is ignored. For one that was sent again see
-    /// [`glimpse_reply_resent`](Locks::glimpse_reply_resent).
+    /// A holder's answer. One that answers no open question is ignored. One that was made for an earlier connection is not for here: see
+    /// [`resend_callbacks`](Locks::resend_callbacks).
     pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
         self.now = now;
         let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };
@@ -308,26 +308,6 @@ impl Locks {
         for waiter in asked.waiters {
             self.answer(waiter, &resource, Some((reply.handle, reply.lvb)));
         }
-    }
-
-    /// An answer that was sent again over a later connection. It tells what its holder knew when it was sent first, and the holder may have
-    /// changed the object since under the same lock: it is no answer, and the holder is asked anew. Whoever came after the first
-    /// question had left is served by this one, too. The holder gets no more time for it: who does nothing but connect again loses
-    /// its locks.
-    pub fn glimpse_reply_resent(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
-        self.now = now;
-        let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };
-        stdx::mark!("dlm.glimpse.resent");
-        let serial = self.draw();
-        let Some(asked) = &mut self.locks[i].asked else { return };
-        let first = core::mem::replace(&mut asked.serial, serial);
-        let next = core::mem::take(&mut asked.next);
-        asked.waiters.extend(next);
-        if let Some(state) = self.exports.get_mut(&export) {
-            state.questions.end(first);
-            state.questions.unsent.insert(serial, reply.handle);
-        }
-        self.emit_glimpses(export);
     }
 
     /// Whether this is an answer to the question that is open about a lock.

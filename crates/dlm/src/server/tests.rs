@@ -603,53 +603,6 @@ fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
     assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(150), lvb(50)]));
 }
 
-/// A holder answers, its connection breaks, and it goes on to write before the answer is sent again.
-#[test]
-fn an_answer_that_is_sent_again_is_none() {
-    let mut t = Target::new();
-    t.bits(A, LockMode::Pw, bits::DOM, 1);
-    let ask = |t: &mut Target, waiter| t.locks.glimpse(t.now, WaiterId(waiter), dir(), C, 7);
-    let asked = |t: &mut Target| {
-        let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
-        callback
-    };
-    let reply = |to: &proto::msg::GlCallback, size, mode: LockMode| GlReply {
-        handle: to.handle,
-        serial: to.serial,
-        lvb: Some(Lvb { size, ..Lvb::default() }),
-        mode: mode as i32,
-    };
-    assert_eq!(ask(&mut t, 60), Glimpsed::Waiting);
-    let first = asked(&mut t);
-    assert_eq!(ask(&mut t, 61), Glimpsed::Waiting);
-    t.locks.disconnected(t.now, A);
-    t.locks.resend_callbacks(t.now, A);
-    assert_eq!(asked(&mut t).serial, first.serial);
-    let deadline = t.locks.deadline();
-    t.now = t.now + Duration::from_secs(1);
-    t.locks.glimpse_reply_resent(t.now, B, &reply(&first, 10, LockMode::Unset));
-    assert_eq!(t.said(), [""; 0], "it is not its lock");
-    t.locks.glimpse_reply_resent(t.now, A, &reply(&first, 10, LockMode::Pr));
-    let second = asked(&mut t);
-    assert_eq!((second.handle, second.serial != first.serial), (first.handle, true));
-    assert_eq!(t.locks.deadline(), deadline, "it gets no more time");
-    for waiter in [60, 61] {
-        assert_eq!(ask(&mut t, waiter), Glimpsed::Waiting);
-    }
-    // Neither does a copy of it count, whatever it says of itself.
-    t.locks.glimpse_reply_resent(t.now, A, &reply(&first, 10, LockMode::Unset));
-    t.locks.glimpse_reply(t.now, A, &reply(&first, 10, LockMode::Unset));
-    assert_eq!(t.said(), [""; 0]);
-    t.locks.glimpse_reply(t.now, A, &reply(&second, 5000, LockMode::Unset));
-    assert_eq!(t.said(), ["glimpsed 60", "glimpsed 61"], "who came later is served by the second question, too");
-    for waiter in [60, 61] {
-        assert_eq!(ask(&mut t, waiter), Glimpsed::Done(vec![Lvb { size: 5000, ..Lvb::default() }]));
-    }
-    assert_eq!(t.locks.held(A).iter().map(|lock| lock.mode).collect::<Vec<_>>(), [LockMode::Pw]);
-    assert_eq!((t.locks.deadline(), t.locks.counters().called_back), (None, 0));
-    assert!(stdx::marks::count("dlm.glimpse.resent") > 0);
-}
-
 /// The glimpses that leave, as what answers them; nothing else is said.
 fn asked(t: &mut Target, holder: ExportId) -> Vec<GlReply> {
     let glimpse = |event| match event {

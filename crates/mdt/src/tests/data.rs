@@ -265,6 +265,11 @@ fn locks_come_with_replies_and_are_called_back_by_others() {
     let request = ObjGetattrReq { object: ObjectId { fid: file, stripe: 0 } };
     let rep: ObjectStateRep = w.call(other, Opcode::ObjGetattr, &request).unwrap();
     assert_eq!(rep.lvb.map(|lvb| (lvb.size, lvb.mtime_ns)), Some((77, 5)));
+    // What its holder answered over an earlier connection, and has written since, is no answer.
+    w.clients[0].glimpse_before = Some(Lvb { size: 7, blocks: 1, mtime_ns: 4, ctime_ns: i64::MAX, atime_ns: 0 });
+    let rep: ObjectStateRep = w.call(other, Opcode::ObjGetattr, &request).unwrap();
+    assert_eq!(rep.lvb.map(|lvb| (lvb.size, lvb.mtime_ns)), Some((77, 5)));
+    w.clients[0].glimpse_before = None;
     assert_eq!(cookies(&w), [12]);
     // The kernel believes the size in the answer to a change of mode, and of a link.
     let ops = [

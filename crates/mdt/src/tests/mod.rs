@@ -43,6 +43,8 @@ pub struct Client {
     pub called_back: Vec<BlCallback>,
     /// What a glimpse is answered.
     pub glimpse: Option<Lvb>,
+    /// What it was answered over an earlier connection: a client of an older version sends that again.
+    pub glimpse_before: Option<Lvb>,
     /// The lowest request whose answer is said to be missing.
     pub missing: Option<u64>,
     /// Answered changes, for replay.
@@ -212,13 +214,13 @@ impl World {
             }
             Some(Opcode::LdlmGlCallback) => {
                 let callback: GlCallback = frame.decode().expect("a callback");
-                let answer = GlReply {
-                    handle: callback.handle,
-                    lvb: client.glimpse,
-                    serial: callback.serial,
-                    ..GlReply::default()
-                };
-                self.send(at, Opcode::LdlmGlReply, Tag(0), &answer, Bytes::new(), 0);
+                let (before, now) = (client.glimpse_before, client.glimpse);
+                let reply = GlReply { handle: callback.handle, serial: callback.serial, ..GlReply::default() };
+                if before.is_some() {
+                    let again = GlReply { lvb: before, ..reply.clone() };
+                    self.send(at, Opcode::LdlmGlReply, Tag(0), &again, Bytes::new(), flags::RESENT);
+                }
+                self.send(at, Opcode::LdlmGlReply, Tag(0), &GlReply { lvb: now, ..reply }, Bytes::new(), 0);
             }
             _ => client.inbox.push_back(frame),
         }
@@ -239,6 +241,7 @@ impl World {
             obliging: true,
             called_back: Vec::new(),
             glimpse: None,
+            glimpse_before: None,
             missing: None,
             seen_committed: 0,
             kept: Vec::new(),

@@ -269,12 +269,12 @@ impl Import {
             self.fail(id, Xid(0), Errno::ESHUTDOWN);
         } else if self.softly_away() {
             self.fail(id, Xid(0), Errno::EIO);
-        } else if out.no_resend && self.state != State::Full {
+        } else if out.no_resend && !self.passes(&out) {
             self.fail(id, Xid(0), Errno::ETIMEDOUT);
         } else if out.slot != Slot::None {
             self.waiting.push(out.slot, Queued { id, out });
             self.pump_waiting();
-        } else if self.may_send(&out) && self.queue.is_empty() {
+        } else if self.may_send(&out) && (out.during_recovery || self.queue.is_empty()) {
             self.send_new(Queued { id, out });
         } else {
             self.queue.push_back(Queued { id, out });
@@ -465,13 +465,17 @@ impl Import {
 
     // --- sending ---
 
-    fn may_send(&self, out: &Outgoing) -> bool {
-        let ready = match self.state {
+    /// Whether the import is in a state in which this is sent.
+    fn passes(&self, out: &Outgoing) -> bool {
+        match self.state {
             State::Full => self.closing.is_none(),
             State::Replay | State::ReplayLocks | State::ReplayWait => out.during_recovery,
             _ => false,
-        };
-        ready && (out.during_recovery || self.slotless < self.config.in_flight_max)
+        }
+    }
+
+    fn may_send(&self, out: &Outgoing) -> bool {
+        self.passes(out) && (out.during_recovery || self.slotless < self.config.in_flight_max)
     }
 
     /// Sends what waits and may be sent.
@@ -482,10 +486,8 @@ impl Import {
                 if let Some(queued) = self.queue.remove(at) {
                     self.send_new(queued);
                 }
-            } else if self.state == State::Full {
-                break;
             } else {
-                // Behind one that waits for the end of recovery there may be one that does not.
+                // Behind one that waits there may be one that does not.
                 at += 1;
             }
         }
@@ -682,11 +684,7 @@ impl Import {
     /// The server did nothing: the request is sent again a little later, as a new one.
     fn too_busy(&mut self, xid: Xid) {
         let Some(mut sent) = self.sent.remove(&xid) else { return };
-        if sent.no_resend {
-            if let Purpose::Owner(id) = sent.purpose {
-                self.release(&sent);
-                self.fail(id, xid, Errno::EAGAIN);
-            }
+        if sent.purpose == Purpose::Ping {
             return;
         }
         let wait = Duration::from_millis(10 << sent.refused.min(7)).min(sent.timeout);
@@ -741,15 +739,24 @@ impl Import {
         }
     }
 
-    /// Fails what may not be sent again, now that the connection is lost.
+    /// Fails what was for the connection that is lost.
     pub(crate) fn fail_unrepeatable(&mut self) {
-        let gone: Vec<Xid> = self.sent.iter().filter(|(_, sent)| sent.no_resend).map(|(xid, _)| *xid).collect();
-        for xid in gone {
-            let Some(sent) = self.sent.remove(&xid) else { continue };
+        let xids: Vec<Xid> = self.sent.iter().filter(|(_, sent)| sent.no_resend).map(|(xid, _)| *xid).collect();
+        let sent: Vec<Sent> = xids.iter().filter_map(|xid| self.sent.remove(xid)).collect();
+        let busy = self.busy.extract_if(.., |(_, sent)| sent.no_resend).map(|(_, sent)| sent);
+        for sent in sent.into_iter().chain(busy).collect::<Vec<_>>() {
             if let Purpose::Owner(id) = sent.purpose {
                 self.release(&sent);
-                self.fail(id, xid, Errno::ETIMEDOUT);
+                self.fail(id, sent.frame.header.xid, Errno::ETIMEDOUT);
             }
+        }
+        let mut unsent: Vec<_> = self.queue.iter().filter(|q| q.out.no_resend).map(|q| q.id).collect();
+        self.queue.retain(|queued| !queued.out.no_resend);
+        while let Some(queued) = self.waiting.remove(|queued| queued.out.no_resend) {
+            unsent.push(queued.id);
+        }
+        for id in unsent {
+            self.fail(id, Xid(0), Errno::ETIMEDOUT);
         }
     }
 

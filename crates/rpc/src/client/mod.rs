@@ -139,9 +139,11 @@ pub struct Outgoing {
     pub bulk: Bytes,
     /// Which slot it takes.
     pub slot: Slot,
-    /// Do not send it again: if the connection is lost it fails with `ETIMEDOUT`, and while there is none it fails at once.
+    /// It is for this connection: if that is lost before the answer is there it fails with `ETIMEDOUT`, whether it was sent or not, and
+    /// while there is none it fails at once.
     pub no_resend: bool,
-    /// Send it in any state in which there is a session, also during recovery (lock cancels, glimpse replies).
+    /// Send it in any state in which there is a session, also during recovery, and before others that wait (lock cancels, glimpse
+    /// replies): what those wait for may be this.
     pub during_recovery: bool,
     /// An open: see [`Import::open_closed`].
     pub keep_open: bool,

@@ -530,11 +530,39 @@ fn retries_come_at_once_then_slower_but_never_rarely() {
 fn requests_that_may_not_be_repeated_fail_with_their_connection() {
     let mut s = Story::connected();
     let out = Outgoing { no_resend: true, ..Outgoing::new(Opcode::MdsStatfs, &Empty {}) };
-    let id = s.submit_out(out.clone());
+    // One is sent, one waits because the server was too busy for it, one for others.
+    let sent = s.submit_out(out.clone());
+    let busy = s.submit_out(out.clone());
+    let second = s.out.remove(1);
+    s.answer_with(&second, |h| h.status = -Errno::EINPROGRESS.raw(), Bytes::new());
+    s.out.clear();
+    let others: Vec<_> = (0..s.import.config.in_flight_max).map(|_| s.submit(Slot::None)).collect();
+    let waits = s.submit_out(out.clone());
+    assert_eq!([sent, busy, waits].map(|id| s.result(id)), [None, None, None]);
     s.cut();
-    assert_eq!(s.result(id), Some(Err(Errno::ETIMEDOUT)));
+    assert_eq!([sent, busy, waits].map(|id| s.result(id)), [Some(Err(Errno::ETIMEDOUT)); 3]);
     let id = s.submit_out(out);
     assert_eq!(s.result(id), Some(Err(Errno::ETIMEDOUT)));
+    s.out.clear();
+    s.connect(flags::CONNECT_RECONNECT, 77, 0);
+    s.pass(1_000);
+    assert!(s.out.iter().all(|frame| frame.header.opcode == Opcode::MdsReint as u16), "none of them goes");
+    assert_eq!(s.out.len(), others.len(), "and they hold up nobody");
+}
+
+/// Locks go back, and what others ask is answered, however much waits for those others.
+#[test]
+fn what_others_wait_for_passes_by_what_waits() {
+    let mut s = Story::connected();
+    for _ in 0..s.import.config.in_flight_max + 1 {
+        s.submit(Slot::None);
+    }
+    s.out.clear();
+    let answer = Outgoing { during_recovery: true, no_resend: true, ..Outgoing::new(Opcode::LdlmGlReply, &Empty {}) };
+    s.submit_out(answer);
+    assert_eq!(s.sent().header.opcode, Opcode::LdlmGlReply as u16);
+    s.submit_out(Outgoing { during_recovery: true, ..Outgoing::new(Opcode::LdlmCancel, &Empty {}) });
+    assert_eq!(s.sent().header.opcode, Opcode::LdlmCancel as u16);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use client::api::{Answer, Call, Event, Invalidation, Options, RecordLock, Record
 use cluster::{Cluster, cred, name, wish};
 use prost::Message;
 use proto::frame::flags;
-use proto::msg::{Layout, OpenOp, Reint, ReintReq};
+use proto::msg::{EnqueueReq, Layout, OpenOp, Reint, ReintReq};
 use proto::{Errno, Frame, Opcode};
 use stdx::Rng;
 
@@ -1352,6 +1352,45 @@ fn an_answer_about_a_size_is_for_its_connection() {
         let Ok(Answer::Attr(stat)) = c.answer(b, stat) else { panic!() };
         assert_eq!(stat.size, 5000, "striped: {striped}");
     }
+}
+
+/// The question about a size is lost, and comes to its target over the next connection. A file that was cut meanwhile is as short as the
+/// target says then, whatever its asker's lock had covered.
+#[test]
+fn a_size_that_is_asked_for_again_is_not_from_before_a_cut() {
+    let mut c = Cluster::new(1);
+    let (a, b, third) = (c.mount(), c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 1, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 200_000]).unwrap();
+    // One has a lock on the beginning, the other on the rest.
+    let (of_b, of_third) = (c.open(b, f.ino, 2).unwrap(), c.open(third, f.ino, 2).unwrap());
+    // Neither takes what the other waits for.
+    c.write(third, of_third, 0, &[2; 4096]).unwrap();
+    let writes = [(b, of_b, 0), (a, fh, 150_000)];
+    let calls = writes.map(|(node, fh, at)| c.send_quietly(node, cred(0), write_call(fh, at, vec![2; 4096])));
+    for ((node, ..), call) in writes.into_iter().zip(calls) {
+        c.answer(node, call).unwrap();
+    }
+    let asked = Rc::new(Cell::new(0));
+    let count = asked.clone();
+    c.tamper = Some(Box::new(move |to_client, node, frame| {
+        let asks = !to_client && node == b && frame.header.opcode == Opcode::LdlmEnqueue as u16;
+        let glimpses = asks && frame.decode::<EnqueueReq>().is_ok_and(|request| request.glimpse);
+        let loses = glimpses && count.get() == 0;
+        count.set(count.get() + u32::from(glimpses));
+        if loses { Vec::new() } else { vec![frame] }
+    }));
+    let stat = c.send(b, Call::Getattr { ino: f.ino, fh: None });
+    c.pass(Duration::from_millis(100));
+    assert_eq!((asked.get(), c.answered(b, stat)), (1, false));
+    let set = SetStat { size: Some(0), ..SetStat::default() };
+    c.call(a, Call::Setattr { ino: f.ino, set }).unwrap();
+    c.write(a, fh, 0, &[3; 1000]).unwrap();
+    c.cut(b);
+    let Ok(Answer::Attr(stat)) = c.answer(b, stat) else { panic!() };
+    assert_eq!((stat.size, asked.get()), (1000, 3));
+    assert!(stdx::marks::count("glimpse_asked_again") > 0);
 }
 
 /// The sizes of two objects became doubtful, the first one's only when the second one's was asked for. The answer about the second is kept

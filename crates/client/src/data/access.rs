@@ -400,8 +400,9 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
     // The answer counts with what was known here when it was asked for and when it came: a write that it lacks may have been written back
     // since, and its lock be gone, while this answer or other objects' are still awaited.
     let seen = step(steps::GLIMPSED, number);
-    let floor = file(cx.w, ino)?.object(key)?.size_floor();
-    let floor = floor.max(cx.memo(seen).unwrap_or(0));
+    let object = file(cx.w, ino)?.object(key)?;
+    let (known, exact) = (object.size_floor(), object.knows_end());
+    let floor = known.max(cx.memo(seen).unwrap_or(0));
     cx.set_memo(seen, floor);
     let lvb = match cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()))? {
         Err(errno) => return Some(Err(errno)),
@@ -410,6 +411,13 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
+    if !exact && lvb.size.max(known) < floor {
+        // Or it was cut after that lock had gone. What is asked only now has the write, and the cut if there was one.
+        stdx::mark!("glimpse_asked_again");
+        cx.forget(at);
+        cx.forget(seen);
+        return glimpse(cx, ino, key, times);
+    }
     // What is shown once is true from then on: reads end there, too, and fetch what lies before it.
     edit(cx.w, ino, key, |object| object.glimpsed(lvb.size));
     let object = file(cx.w, ino)?.object(key)?;

@@ -242,7 +242,7 @@ impl World {
         let mut free = true;
         for (resource, mode, policy) in &needs {
             if glimpse {
-                free &= self.target.glimpse(now, waiter, *resource, export, 0) != Glimpsed::Waiting;
+                free &= self.target.glimpse(now, waiter, *resource, export) != Glimpsed::Waiting;
             } else {
                 free &= self.target.revoke(now, waiter, export, *resource, *mode, *policy) == Revoked::Free;
             }

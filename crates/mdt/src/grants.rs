@@ -54,7 +54,7 @@ pub struct Written(Vec<Lvb>);
 /// Asks the writer. Last among what an attempt may wait for: the answer to a change of mode or owner tells the size, too, and the
 /// kernel believes it.
 pub fn written(cx: &mut Cx<'_>, inode: &Inode) -> Result<Written, Stop> {
-    let known = if inode.is_resident() { cx.glimpse(Resource::inode(inode.fid), inode.version)? } else { Vec::new() };
+    let known = if inode.is_resident() { cx.glimpse(Resource::inode(inode.fid))? } else { Vec::new() };
     Ok(Written(known))
 }
 

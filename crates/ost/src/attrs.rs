@@ -18,11 +18,6 @@ pub fn lvb(object: Option<&Object>) -> Lvb {
     })
 }
 
-/// Which state of an object its record shows. One that never was has none.
-pub fn version(object: Option<&Object>) -> u64 {
-    object.map_or(0, |object| object.version)
-}
-
 /// Puts the times of a change into the record, unless the record's are newer.
 pub fn take_times(object: &mut Object, times: &Lvb) {
     if times.ctime_ns < object.ctime_ns {

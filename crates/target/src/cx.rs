@@ -585,18 +585,22 @@ impl Cx<'_> {
         Ok(rep)
     }
 
-    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now; its record has
-    /// this version. Empty: the target's own values stand.
-    pub fn glimpse(&mut self, resource: Resource, version: u64) -> Result<Vec<Lvb>, Stop> {
+    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the target's own values stand.
+    pub fn glimpse(&mut self, resource: Resource) -> Result<Vec<Lvb>, Stop> {
         if self.is_replay() {
             return Ok(Vec::new());
         }
         self.op.used_locks = true;
-        match self.m.locks.glimpse(self.m.now, self.op.waiter(), resource, self.op.export, version) {
+        match self.m.locks.glimpse(self.m.now, self.op.waiter(), resource, self.op.export) {
             Glimpsed::Nothing => Ok(Vec::new()),
             Glimpsed::Waiting => Err(self.wait()),
             Glimpsed::Done(lvbs) => Ok(lvbs),
         }
+    }
+
+    /// The object is made smaller: answers of lock holders that have come for others are too old for them.
+    pub fn cut(&mut self, resource: Resource) {
+        self.m.locks.cut(&resource);
     }
 
     /// The object is gone: the requester's locks on it go with this change, and its client forgets them when it is told.

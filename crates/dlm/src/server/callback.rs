@@ -89,8 +89,8 @@ pub(super) struct GlimpseState {
     pending: u32,
     /// By lock. A holder may answer that it knows nothing better.
     answers: Vec<(u64, Option<Lvb>)>,
-    /// The object's version when the answers were seen first.
-    version: Option<u64>,
+    /// It was cut when some answers had come, which may tell what was before.
+    is_cut: bool,
 }
 
 impl Locks {
@@ -194,20 +194,12 @@ impl Locks {
     /// Asks every other export that may be changing the object for what it looks like there: one lock of each, the one
     /// that reaches highest. Revokes nothing. Called again by the operation's next run, it gives the answers.
     ///
-    /// An answer is as good as the lock under which it was given, and as the object was then: if the lock is gone, or
-    /// `version` is not what it was when the answers came, what its holder knew lies in the object by now, or is lost, and who
-    /// holds locks now is asked.
-    pub fn glimpse(
-        &mut self,
-        now: Instant,
-        waiter: WaiterId,
-        resource: Resource,
-        exclude: ExportId,
-        version: u64,
-    ) -> Glimpsed {
+    /// An answer is as good as the lock under which it was given, and as the object was then: if the lock is gone, or the object was made
+    /// smaller ([`cut`](Locks::cut)), what its holder knew lies in the object by now, or is lost, and who holds locks now is asked.
+    pub fn glimpse(&mut self, now: Instant, waiter: WaiterId, resource: Resource, exclude: ExportId) -> Glimpsed {
         let lists = self.glimpses.get(&waiter);
         if let Some(at) = lists.and_then(|list| list.iter().position(|state| state.resource == resource))
-            && let Some(known) = self.glimpsed(waiter, at, version)
+            && let Some(known) = self.glimpsed(waiter, at)
         {
             return known;
         }
@@ -217,7 +209,7 @@ impl Locks {
             return Glimpsed::Nothing;
         }
         self.now = now;
-        let state = GlimpseState { resource, pending: holders.len() as u32, answers: Vec::new(), version: None };
+        let state = GlimpseState { resource, pending: holders.len() as u32, answers: Vec::new(), is_cut: false };
         self.glimpses.entry(waiter).or_default().push(state);
         for i in holders {
             match &mut self.locks[i].asked {
@@ -229,19 +221,26 @@ impl Locks {
     }
 
     /// What a waiter has learned; `None`, and forgotten, if it is too old.
-    fn glimpsed(&mut self, waiter: WaiterId, at: usize, version: u64) -> Option<Glimpsed> {
+    fn glimpsed(&mut self, waiter: WaiterId, at: usize) -> Option<Glimpsed> {
         let state = &self.glimpses.get(&waiter)?[at];
         if state.pending > 0 {
             return Some(Glimpsed::Waiting);
         }
-        let held = state.answers.iter().all(|(handle, _)| self.by_handle(*handle).is_some());
+        let held = !state.is_cut && state.answers.iter().all(|(handle, _)| self.by_handle(*handle).is_some());
         let list = self.glimpses.get_mut(&waiter)?;
-        if held && *list[at].version.get_or_insert(version) == version {
+        if held {
             return Some(Glimpsed::Done(list[at].answers.iter().filter_map(|(_, lvb)| *lvb).collect()));
         }
         stdx::mark!("dlm.glimpse.too-old");
         list.swap_remove(at);
         None
+    }
+
+    /// An object is made smaller: what holders of its locks have answered so far may tell a size from before. They are asked again.
+    pub fn cut(&mut self, resource: &Resource) {
+        for state in self.glimpses.values_mut().flatten() {
+            state.is_cut |= state.resource == *resource && !state.answers.is_empty();
+        }
     }
 
     /// One lock of each export that may change size or times, by export.

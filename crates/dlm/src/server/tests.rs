@@ -390,7 +390,7 @@ fn a_client_that_goes_leaves_nothing() {
     t.get(B, file(2), LockMode::Pw, part(0, 1), 3);
     t.waits(A, &request(file(2), LockMode::Pr, part(0, 1), 4));
     t.waits(C, &request(file(2), LockMode::Pr, part(0, 1), 4));
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), B, 0), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), B), Glimpsed::Waiting);
     t.locks.export_gone(t.now, A);
     assert_eq!(t.said(), ["blocking 2 3", "glimpsed 60", "granted 2 1", "granted 2 2"]);
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![]));
@@ -482,9 +482,9 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
         req.granted_handle = 7;
         assert!(matches!(t.enqueue(export, &req), Enqueued::Granted(_)));
     }
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(2), D, 0), Glimpsed::Nothing);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C, 0), Glimpsed::Waiting);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C, 0), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(2), D), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C), Glimpsed::Waiting);
     let asked: Vec<_> = t
         .events()
         .into_iter()
@@ -504,13 +504,13 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     t.locks.glimpse_reply(t.now, A, &reply(0, 10));
     assert_eq!(t.said(), [""; 0]);
     // Another asks while B's answer is on its way: it may be older than the question.
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C, 0), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C), Glimpsed::Waiting);
     assert_eq!(t.said(), ["glimpse 1 2"]);
     t.locks.glimpse_reply(t.now, B, &reply(1, 20));
     assert_eq!(t.said(), ["glimpse 2 3", "glimpsed 60"]);
     t.locks.glimpse_reply(t.now, B, &reply(1, 20));
     assert_eq!(t.said(), [""; 0], "a late copy answers nothing");
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C, 0), Glimpsed::Done(vec![lvb(10), lvb(20)]));
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), file(1), C), Glimpsed::Done(vec![lvb(10), lvb(20)]));
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![lvb(10), lvb(20)]));
     assert_eq!(t.locks.take_glimpse(WaiterId(61)), None);
     // B gives its lock up instead, A is silent.
@@ -520,7 +520,7 @@ fn a_glimpse_asks_every_writer_and_takes_nothing_away() {
     t.locks.export_gone(t.now, A);
     assert_eq!(t.said(), ["glimpsed 61"]);
     // Nobody has a lock any more who could know more.
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C, 0), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), file(1), C), Glimpsed::Nothing);
     assert_eq!(t.locks.held(C).len(), 1);
 }
 
@@ -530,7 +530,7 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
     let mut t = Target::new();
     let lvb = |size| Lvb { size, ..Lvb::default() };
     t.bits(A, LockMode::Pw, bits::DOM, 1);
-    let ask = |t: &mut Target, version| t.locks.glimpse(t.now, WaiterId(60), dir(), C, version);
+    let ask = |t: &mut Target| t.locks.glimpse(t.now, WaiterId(60), dir(), C);
     let answer = |t: &mut Target, size| {
         let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
         let reply =
@@ -539,16 +539,17 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
         assert_eq!(t.said(), ["glimpsed 60"]);
         callback.handle
     };
-    assert_eq!(ask(&mut t, 7), Glimpsed::Waiting);
+    assert_eq!(ask(&mut t), Glimpsed::Waiting);
     answer(&mut t, 0);
     // What it changed before the answer came is in the answer.
-    assert_eq!(ask(&mut t, 8), Glimpsed::Done(vec![lvb(0)]));
-    assert_eq!(ask(&mut t, 8), Glimpsed::Done(vec![lvb(0)]));
-    assert_eq!(ask(&mut t, 9), Glimpsed::Waiting, "it was changed since");
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(0)]));
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(0)]));
+    t.locks.cut(&dir());
+    assert_eq!(ask(&mut t), Glimpsed::Waiting, "it was cut since");
     let handle = answer(&mut t, 10);
-    assert_eq!(ask(&mut t, 9), Glimpsed::Done(vec![lvb(10)]));
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(10)]));
     t.cancel(A, handle);
-    assert_eq!(ask(&mut t, 9), Glimpsed::Nothing, "what was written back counts");
+    assert_eq!(ask(&mut t), Glimpsed::Nothing, "what was written back counts");
     // That a holder has nothing to tell is an answer, and no better than others.
     let tells_nothing = |t: &mut Target, export| {
         let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
@@ -557,14 +558,15 @@ fn an_answer_is_as_good_as_the_object_and_the_lock_were_then() {
         callback.handle
     };
     t.bits(A, LockMode::Pw, bits::DOM, 2);
-    assert_eq!(ask(&mut t, 9), Glimpsed::Waiting);
+    assert_eq!(ask(&mut t), Glimpsed::Waiting);
     let handle = tells_nothing(&mut t, A);
-    assert_eq!(ask(&mut t, 9), Glimpsed::Done(vec![]));
-    assert_eq!(ask(&mut t, 10), Glimpsed::Waiting, "it was changed since");
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![]));
+    t.locks.cut(&dir());
+    assert_eq!(ask(&mut t), Glimpsed::Waiting, "it was cut since");
     assert_eq!(tells_nothing(&mut t, A), handle);
     t.cancel(A, handle);
     t.bits(B, LockMode::Pw, bits::DOM, 3);
-    assert_eq!(ask(&mut t, 10), Glimpsed::Waiting, "another has the lock now");
+    assert_eq!(ask(&mut t), Glimpsed::Waiting, "another has the lock now");
     tells_nothing(&mut t, B);
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![]));
     assert!(stdx::marks::count("dlm.glimpse.too-old") > 0);
@@ -581,7 +583,7 @@ fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
         assert!(matches!(t.enqueue(export, &req), Enqueued::Granted(_)));
     }
     t.events();
-    let ask = |t: &mut Target| t.locks.glimpse(t.now, WaiterId(60), file(1), C, 7);
+    let ask = |t: &mut Target| t.locks.glimpse(t.now, WaiterId(60), file(1), C);
     let asked = |t: &mut Target| -> Vec<proto::msg::GlCallback> {
         let glimpse = |event| if let LockEvent::Glimpse { callback, .. } = event { Some(callback) } else { None };
         t.events().into_iter().filter_map(glimpse).collect()
@@ -599,8 +601,13 @@ fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
     assert_eq!(ask(&mut t), Glimpsed::Waiting);
     let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
     t.locks.glimpse_reply(t.now, B, &reply(of_b, 150));
+    t.locks.cut(&file(1));
     t.locks.glimpse_reply(t.now, A, &reply(of_a, 50));
-    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(150), lvb(50)]));
+    assert_eq!(ask(&mut t), Glimpsed::Waiting, "what one said is from before a cut");
+    let [of_a, of_b] = &asked(&mut t)[..] else { panic!() };
+    t.locks.glimpse_reply(t.now, B, &reply(of_b, 120));
+    t.locks.glimpse_reply(t.now, A, &reply(of_a, 50));
+    assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(120), lvb(50)]));
 }
 
 /// The glimpses that leave, as what answers them; nothing else is said.
@@ -631,7 +638,7 @@ fn a_holder_of_many_locks_is_asked_about_few_until_it_answers() {
     }
     t.events();
     for oid in 0..MANY {
-        assert_eq!(t.locks.glimpse(t.now, lister, file(oid), C, 0), Glimpsed::Waiting);
+        assert_eq!(t.locks.glimpse(t.now, lister, file(oid), C), Glimpsed::Waiting);
     }
     let first = asked(&mut t, A);
     assert_eq!(first.len(), few, "what has left");
@@ -675,7 +682,7 @@ fn a_holder_of_many_locks_goes_without_being_asked_about_the_rest() {
         let mut req = request(file(oid), LockMode::Pw, part(0, 99), u64::from(oid) + 1);
         req.granted_handle = 7;
         assert!(matches!(t.enqueue(A, &req), Enqueued::Granted(_)));
-        assert_eq!(t.locks.glimpse(t.now, WaiterId(1 << 20), file(oid), C, 0), Glimpsed::Waiting);
+        assert_eq!(t.locks.glimpse(t.now, WaiterId(1 << 20), file(oid), C), Glimpsed::Waiting);
     }
     t.events();
     t.locks.tick(t.now + Duration::from_secs(20));
@@ -689,7 +696,7 @@ fn a_holder_of_many_locks_goes_without_being_asked_about_the_rest() {
 fn a_holder_that_goes_on_to_read_lets_others_read_and_is_not_asked_again() {
     let mut t = Target::new();
     t.bits(A, LockMode::Pw, bits::DOM, 1);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Waiting);
     let Some(LockEvent::Glimpse { callback, .. }) = t.events().pop() else { panic!() };
     t.waits(B, &request(dir(), LockMode::Pr, Policy::Bits(bits::DOM), 1));
     assert_eq!(t.said(), ["blocking 1 1"]);
@@ -699,13 +706,13 @@ fn a_holder_that_goes_on_to_read_lets_others_read_and_is_not_asked_again() {
     assert_eq!(t.said(), [""; 0], "an answer to another question, and of another client");
     t.locks.glimpse_reply(t.now, A, &answer(callback.serial, LockMode::Pr));
     assert_eq!(t.said(), ["granted 2 1", "glimpsed 60"]);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Done(vec![]));
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), dir(), C, 0), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Done(vec![]));
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(61), dir(), C), Glimpsed::Nothing);
     assert_eq!(t.locks.held(A).iter().map(|lock| lock.mode).collect::<Vec<_>>(), [LockMode::Pr]);
     // Who wants to write calls both back; a holder's answer makes nothing stronger.
     t.waits(C, &request(dir(), LockMode::Pw, Policy::Bits(bits::DOM), 1));
     assert_eq!(t.said(), ["blocking 2 1"], "the first was called back before");
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(62), dir(), C, 0), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(62), dir(), C), Glimpsed::Nothing);
     assert!(stdx::marks::count("dlm.lock.weakened") > 0);
 }
 
@@ -714,11 +721,11 @@ fn small_files_are_glimpsed_at_who_writes_them() {
     let mut t = Target::new();
     t.bits(A, LockMode::Pr, bits::DOM, 1);
     t.bits(B, LockMode::Pw, bits::UPDATE, 1);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Nothing);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Nothing);
     let mut t = Target::new();
     t.bits(A, LockMode::Pw, bits::DOM, 1);
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), A, 0), Glimpsed::Nothing, "it knows itself");
-    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C, 0), Glimpsed::Waiting);
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), A), Glimpsed::Nothing, "it knows itself");
+    assert_eq!(t.locks.glimpse(t.now, WaiterId(60), dir(), C), Glimpsed::Waiting);
     t.locks.release(t.now, WaiterId(60));
     assert_eq!(t.locks.take_glimpse(WaiterId(60)), None);
 }

@@ -70,6 +70,9 @@ fn put_bytes(cx: &mut Cx<'_>, node: &mut Node, data: Bytes, size: u64) {
 
 /// Gives a resident file another size. The inode is left to be written.
 pub fn resize(cx: &mut Cx<'_>, node: &mut Node, size: u64) -> Result<(), Stop> {
+    if size < node.inode.size {
+        cx.cut(Resource::inode(node.fid()));
+    }
     if size < node.inode.size && node.inode.blocks > 0 {
         let data = if size == 0 { Bytes::new() } else { bytes_of(cx, node)? };
         let data = resident::truncate(&data, size);

@@ -19,8 +19,6 @@ const ATTR_BYTES: usize = 160;
 const ENTRIES_MAX: usize = 8192;
 /// One stripe of a layout, at most.
 const STRIPE_BYTES: usize = 5;
-/// What the writers of a file answer is not used, so it need not be new: they are asked once.
-const ANY_VERSION: u64 = 0;
 /// Most with attributes: each is a read.
 const PLUS_MAX: usize = 1024;
 
@@ -168,7 +166,7 @@ fn ask_writers<'i>(cx: &mut Cx<'_>, inodes: impl Iterator<Item = &'i Inode>) -> 
     for inode in inodes {
         if inode.is_resident()
             && is_written_elsewhere(cx, inode)
-            && let Err(stop) = cx.glimpse(Resource::inode(inode.fid), ANY_VERSION)
+            && let Err(stop) = cx.glimpse(Resource::inode(inode.fid))
         {
             waits = Some(stop);
         }

@@ -5,13 +5,13 @@ use target::{Cx, Reply, Request, Stop};
 
 use super::{key_of, object, resource, state_reply};
 use crate::Ost;
-use crate::attrs::{lvb, merge, version};
+use crate::attrs::{lvb, merge};
 
 /// One attempt.
 pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let req: ObjGetattrReq = request.decode()?;
     let key = key_of(&req.object)?;
     let object = object(ost, cx, &key)?;
-    let holders = cx.glimpse(resource(&key), version(object.as_ref()))?;
+    let holders = cx.glimpse(resource(&key))?;
     Ok(state_reply(ost, cx, merge(lvb(object.as_ref()), &holders)))
 }

@@ -11,7 +11,7 @@ use target::{Cx, Reply, Request, Stop};
 
 use super::object;
 use crate::Ost;
-use crate::attrs::{lvb, merge, version};
+use crate::attrs::{lvb, merge};
 
 /// Only objects are locked here.
 fn check(req: &EnqueueReq) -> Result<(), Stop> {
@@ -36,7 +36,7 @@ pub fn enqueue(ost: &Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, S
     // which looks anew.
     let object = object(ost, cx, &key)?;
     if req.glimpse {
-        let holders = cx.glimpse(req.resource, version(object.as_ref()))?;
+        let holders = cx.glimpse(req.resource)?;
         let lvb = merge(lvb(object.as_ref()), &holders);
         return Ok(Reply::new(&EnqueueRep { lvb: Some(lvb), ..EnqueueRep::default() }));
     }

@@ -10,7 +10,8 @@ use schema::{DoomedFile, Object, ObjectKey, Written};
 use target::{Cx, DataOp, Reply, Request, Stop};
 
 use super::{
-    Before, SIZE_MAX, account, admit, before, begin, blocks, data, finish, key_of, op_id, shown, state_reply, times,
+    Before, SIZE_MAX, account, admit, before, begin, blocks, data, finish, key_of, op_id, resource, shown, state_reply,
+    times,
 };
 use crate::Ost;
 use crate::attrs::take_times;
@@ -31,6 +32,9 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     admit(ost, cx, request, &key, req.lock, range)?;
     let before = before(ost, cx, &key)?;
     let size = before.object.as_ref().map_or(0, |o| o.size);
+    if kind == PunchKind::Truncate {
+        cx.cut(resource(&key));
+    }
     let has_file = before.object.as_ref().is_some_and(|o| o.file != 0);
     match kind {
         PunchKind::Truncate if req.start == 0 => Ok(empty(ost, cx, &req, key, before)),

@@ -727,7 +727,7 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
                 attr.version = 0;
             }
             if let Some(dir) = &mut node.dir {
-                **dir = crate::names::Directory::default();
+                dir.forget_all();
             }
         }
         w.sequences = crate::world::Sequences::default();

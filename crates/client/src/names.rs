@@ -114,6 +114,8 @@ pub struct Directory {
     pub crowded: bool,
     /// Until then a lookup makes sure that what it found lasts: somebody was told `ESTALE` here.
     pub hold_until: Option<Instant>,
+    /// The name by which the kernel knew it before it was told to forget that.
+    pub named: Option<(u64, Bytes)>,
     /// A request for a change from here was about to be sent then.
     pub(crate) changing_at: Option<Instant>,
 }
@@ -143,6 +145,11 @@ const LEASE_PAUSE: Duration = Duration::from_secs(1);
 const CONTENDED: u16 = 4;
 
 impl Directory {
+    /// Nothing is known any more of the names in it.
+    pub(crate) fn forget_all(&mut self) {
+        *self = Directory { named: self.named.take(), ..Directory::default() };
+    }
+
     /// An entry, unless a newer one is known.
     fn put(&mut self, name: &Bytes, entry: Entry, current: u32) {
         if let Some(known) = self.names.get_mut(name) {

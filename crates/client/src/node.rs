@@ -70,8 +70,6 @@ pub struct Node {
     pub layout_covered: bool,
     /// Names in the kernel may be wrong, for it has not dropped them in time; the next call by path answers `ESTALE`.
     pub stale: bool,
-    /// The name by which the kernel knew a directory before it was told to forget it.
-    pub(crate) named: Option<Box<(u64, Bytes)>>,
     /// The object is gone, as far as we know: no link is left.
     pub unlinked: bool,
     /// It is, and nobody has it open: nothing about it changes any more, so that what is known needs no lock.
@@ -136,7 +134,6 @@ impl Node {
             xattr_covered: false,
             layout_covered: false,
             stale: false,
-            named: None,
             unlinked: false,
             destroyed: false,
             parent: 0,

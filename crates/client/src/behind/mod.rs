@@ -49,7 +49,7 @@ use crate::here;
 use crate::imports::Dest;
 use crate::locks;
 use crate::lost;
-use crate::names::{Directory, Found};
+use crate::names::Found;
 use crate::node::Node;
 use crate::op::{Task, WaitKey};
 use crate::world::World;
@@ -549,7 +549,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
 /// Nothing is known of a name any more, nor whether all names are known.
 fn forget_name(w: &mut World, parent: u64, name: &Bytes) {
     if let Some(dir) = w.nodes.get_mut(parent).and_then(|node| node.dir.as_mut()) {
-        **dir = Directory::default();
+        dir.forget_all();
     }
     w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name: name.clone() }));
 }

@@ -217,7 +217,7 @@ pub(crate) fn names_lost(w: &mut World, ino: u64) {
 /// The name of a directory that the kernel is told to forget.
 fn remember(node: &mut Node, name: Option<&(u64, Bytes)>) {
     if let Some(name) = name.filter(|_| node.is_dir()) {
-        node.named = Some(Box::new(name.clone()));
+        node.dir_mut().named = Some(name.clone());
     }
 }
 
@@ -225,7 +225,7 @@ fn remember(node: &mut Node, name: Option<&(u64, Bytes)>) {
 /// as if the kernel had looked it up now.
 pub(super) fn still_named(cx: &mut Cx<'_>, ino: u64) -> Run<bool> {
     let Some(node) = cx.w.nodes.get_mut(ino) else { return Ok(false) };
-    let Some((parent, name)) = node.named.as_deref().cloned() else {
+    let Some((parent, name)) = node.dir.as_ref().and_then(|dir| dir.named.clone()) else {
         node.stale = false;
         return Ok(false);
     };

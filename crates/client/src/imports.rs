@@ -414,7 +414,7 @@ fn withdraw(w: &mut World, which: impl Fn(&Pending) -> bool) -> bool {
     !gone.is_empty()
 }
 
-/// Something that needs no reply: cancels, answers to glimpses.
+/// Something that needs no reply, as a cancel.
 pub(crate) fn tell(w: &mut World, dest: Dest, opcode: Opcode, body: &impl Message) {
     submit_at_once(w, dest, Outgoing::new(opcode, body));
 }
@@ -601,9 +601,7 @@ fn notice(w: &mut World, dest: Dest, frame: &Frame) {
             }
             locks::pump(w, dest);
         }),
-        Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| {
-            glimpse(w, dest, &callback);
-        }),
+        Some(Opcode::LdlmGlCallback) => frame.decode::<GlCallback>().map(|callback| glimpse(w, dest, &callback)),
         Some(Opcode::LdlmLruLimit) => frame.decode::<LruLimit>().map(|limit| {
             if let Some(target) = w.imports.get_mut(dest) {
                 target.locks.set_limit(limit.locks);

@@ -1323,8 +1323,8 @@ fn a_cut_that_an_eviction_takes_is_told_to_who_opens_the_file() {
     assert_eq!(c.getattr(a, f.ino).unwrap().size, 300_000);
 }
 
-/// Whoever writes is asked for the size, answers, and goes on to write while its connection breaks. The answer that was lost is older than
-/// that: it does not come again, and the next one is made when it is asked once more.
+/// A writer is asked for the size; its answer is lost with the connection, and it writes more. It does not send the old answer again: it is
+/// asked once more over the next connection, and answers with the size at that time.
 #[test]
 fn an_answer_about_a_size_is_for_its_connection() {
     for striped in [false, true] {

@@ -64,13 +64,13 @@ pub fn change(
     Ok(())
 }
 
-/// Whether the caller may; errors in the order of Linux's `notify_change` and `setattr_prepare`.
 /// When data is changed that was asked for at `now_ns`. A write that was made later may have come before this, and whoever wrote goes by the
 /// newest time of a change: so does this. (An mtime that was set may lie in the future; when that was done does not.)
 pub fn time_of_data(inode: &Inode, now_ns: i64) -> i64 {
     now_ns.max(inode.lvb().ctime_ns.min(inode.ctime_ns))
 }
 
+/// Whether the caller may; errors in the order of Linux's `notify_change` and `setattr_prepare`.
 fn check(caller: &Caller, inode: &Inode, op: &SetattrOp, may_truncate: bool) -> Result<(), Errno> {
     let has = |bits| op.valid & bits == bits;
     if has(valid::SIZE) {

@@ -35,14 +35,14 @@ pub enum Fail {
 /// Where in a write its program was killed: a write can be several requests. Other calls change something with one at most.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// So many bytes were answered by then.
+    /// How many bytes had been answered before.
     pub written: u32,
-    /// The request without an answer is for so many after them. It is the last.
+    /// How many bytes after them the last request was for, which has no answer.
     pub asked: u32,
 }
 
 impl Fail {
-    /// What it is of a write of which so many bytes had been answered before.
+    /// The same for a write of which `written` bytes had been answered before this request.
     pub fn after(self, written: u32) -> Fail {
         match self {
             Fail::Killed(part) => Fail::Killed(Part { written: part.written + written, ..part }),

@@ -585,7 +585,8 @@ impl Cx<'_> {
         Ok(rep)
     }
 
-    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the target's own values stand.
+    /// Asks the holders of locks that let them know better (not the requester) what the object looks like now. Empty: the target's own
+    /// values stand.
     pub fn glimpse(&mut self, resource: Resource) -> Result<Vec<Lvb>, Stop> {
         if self.is_replay() {
             return Ok(Vec::new());
@@ -598,7 +599,7 @@ impl Cx<'_> {
         }
     }
 
-    /// The object is made smaller: answers of lock holders that have come for others are too old for them.
+    /// The object is made smaller: what lock holders have answered to requests that wait is too old.
     pub fn cut(&mut self, resource: Resource) {
         self.m.locks.cut(&resource);
     }

@@ -42,9 +42,8 @@ const DROPS_MAX: u64 = 64;
 /// A call of the kernel through its page cache waits (or no longer does).
 pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, write: bool, result: &Run<T>) {
     let op = cx.op.id;
-    let known = cx.w.data.kernel_calls.contains_key(&(ino, op));
     match result {
-        Err(Stop::Wait) if !known => {
+        Err(Stop::Wait) if !cx.w.data.kernel_calls.contains_key(&(ino, op)) => {
             let page = |at: u64| at / PAGE * PAGE..(at / PAGE).saturating_add(1).saturating_mul(PAGE);
             let mut pages: SmallVec<[Range<u64>; 2]> = SmallVec::new();
             if !write {

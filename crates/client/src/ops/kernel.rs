@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use stdx::Instant;
 
 use super::step;
-use crate::api::{Answer, Call, Effect, Invalidation, Stat};
+use crate::api::{Answer, Call, Effect, Invalidation, KernelNames, Stat};
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
@@ -207,18 +207,18 @@ pub(crate) fn names_lost(w: &mut World, ino: u64) {
         return;
     }
     node.stale = node.lookups > 0;
-    let names = core::mem::take(&mut node.kernel_names);
-    remember(node, names.first());
-    for (parent, name) in names {
+    for (parent, name) in take_names(node) {
         w.effect(Effect::Invalidate(Invalidation::Entry { token: 0, parent, name }));
     }
 }
 
-/// The name of a directory that the kernel is told to forget.
-fn remember(node: &mut Node, name: Option<&(u64, Bytes)>) {
-    if let Some(name) = name.filter(|_| node.is_dir()) {
+/// The names of a node that the kernel knows, for it is told to forget them. That of a directory is remembered here.
+fn take_names(node: &mut Node) -> KernelNames {
+    let names = core::mem::take(&mut node.kernel_names);
+    if let Some(name) = names.first().filter(|_| node.is_dir()) {
         node.dir_mut().named = Some(name.clone());
     }
+    names
 }
 
 /// Whether a directory that may have moved has the name still by which the kernel came to it. If so, and its name is locked again, it is
@@ -263,8 +263,7 @@ pub(super) fn forget_names(cx: &mut Cx<'_>, ino: u64, wanted: bool) -> Run<()> {
         if ino == 1 || node.has(bits::LOOKUP) {
             return Ok(());
         }
-        let names = core::mem::take(&mut node.kernel_names);
-        remember(node, names.first());
+        let names = take_names(node);
         cx.set_memo(step::NAMES, names.len() as u64);
         for ((parent, name), number) in names.into_iter().zip(0..) {
             let token = cx.w.token(cx.op.id, step::MANY + number);

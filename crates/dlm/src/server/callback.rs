@@ -226,13 +226,12 @@ impl Locks {
         if state.pending > 0 {
             return Some(Glimpsed::Waiting);
         }
-        let held = !state.is_cut && state.answers.iter().all(|(handle, _)| self.by_handle(*handle).is_some());
-        let list = self.glimpses.get_mut(&waiter)?;
-        if held {
-            return Some(Glimpsed::Done(list[at].answers.iter().filter_map(|(_, lvb)| *lvb).collect()));
+        let held = state.answers.iter().all(|(handle, _)| self.by_handle(*handle).is_some());
+        if held && !state.is_cut {
+            return Some(Glimpsed::Done(state.answers.iter().filter_map(|(_, lvb)| *lvb).collect()));
         }
         stdx::mark!("dlm.glimpse.too-old");
-        list.swap_remove(at);
+        self.glimpses.get_mut(&waiter)?.swap_remove(at);
         None
     }
 
@@ -281,8 +280,8 @@ impl Locks {
         self.emit_glimpses(export);
     }
 
-    /// A holder's answer. One that answers no open question is ignored. One that was made for an earlier connection is not for here: see
-    /// [`resend_callbacks`](Locks::resend_callbacks).
+    /// A holder's answer. One that answers no open question is ignored. Callers leave out one that was made for an earlier connection: the
+    /// question has been sent again ([`resend_callbacks`](Locks::resend_callbacks)).
     pub fn glimpse_reply(&mut self, now: Instant, export: ExportId, reply: &GlReply) {
         self.now = now;
         let Some(i) = self.by_handle(reply.handle).filter(|&i| self.answers(i, export, reply)) else { return };

@@ -72,11 +72,11 @@ fn put_bytes(cx: &mut Cx<'_>, node: &mut Node, data: Bytes, size: u64) {
 pub fn resize(cx: &mut Cx<'_>, node: &mut Node, size: u64) -> Result<(), Stop> {
     if size < node.inode.size {
         cx.cut(Resource::inode(node.fid()));
-    }
-    if size < node.inode.size && node.inode.blocks > 0 {
-        let data = if size == 0 { Bytes::new() } else { bytes_of(cx, node)? };
-        let data = resident::truncate(&data, size);
-        put_bytes(cx, node, data, size);
+        if node.inode.blocks > 0 {
+            let data = if size == 0 { Bytes::new() } else { bytes_of(cx, node)? };
+            let data = resident::truncate(&data, size);
+            put_bytes(cx, node, data, size);
+        }
     }
     node.inode.size = size;
     Ok(())

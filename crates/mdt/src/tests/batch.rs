@@ -309,7 +309,7 @@ fn a_lease_is_called_back_before_the_directory_is_looked_at() {
     assert_eq!(called(&w), 1);
 }
 
-/// Who has it leased may have removed its last name, and not told that yet.
+/// The client that has it leased may have removed its last name and not told the server yet.
 #[test]
 fn a_lease_is_called_back_before_a_directory_is_said_not_to_be_empty() {
     let mut w = World::new();

@@ -370,7 +370,7 @@ impl Window {
         if self.running.is_some() || self.state != WindowState::Requests || self.queue.is_empty() {
             return None;
         }
-        // Nobody can send anything that comes before a second claim of the transno that was executed last.
+        // A second claim of the transno that was executed last waits for nothing: no replay can come before it.
         let again = self.queue.first_key_value().is_some_and(|((transno, _), _)| *transno <= self.last);
         if !again && self.blocking > 0 && !accepts_gap() {
             return None;

@@ -49,7 +49,7 @@ struct Inode {
     changed: u64,
     /// The same, but of something that may have been this inode: answers are believed and not kept.
     doubted: u64,
-    /// A write through the pages goes on that ends behind the end that was known: no answer counts meanwhile (`FUSE_I_SIZE_UNSTABLE`).
+    /// A write through the pages is under way that extends the file: attributes in replies are ignored meanwhile (`FUSE_I_SIZE_UNSTABLE`).
     unstable: bool,
     /// Pages that are there.
     pages: BTreeMap<u64, Vec<u8>>,

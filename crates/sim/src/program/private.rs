@@ -664,7 +664,7 @@ fn fate_differs(expect: &Result<Expect, Errno>, got: &Result<Got, Errno>) -> Opt
 mod tests {
     use super::*;
 
-    /// A write of two requests: the one that was answered is done, the other in doubt, and nothing was asked behind them.
+    /// When the program of a write is killed, what was answered is done, the request without an answer is in doubt, and no other was sent.
     #[test]
     fn a_write_in_which_its_program_was_killed_is_what_was_answered_and_one_request() {
         let data = Bytes::from_static(b"abcdefgh");

@@ -33,6 +33,13 @@ pub struct Synced {
     times: Vec<When>,
 }
 
+/// Only the newest stays.
+fn keep_last<T>(all: &mut Vec<T>) {
+    let last = all.pop();
+    all.clear();
+    all.extend(last);
+}
+
 impl Synced {
     /// Nothing of it is certain yet.
     fn new(before: Option<&Inode>, after: &Inode) -> Synced {
@@ -56,8 +63,8 @@ impl Synced {
     fn sync(&mut self, covers: &impl Fn(usize) -> bool) {
         self.by.retain(|client| !covers(*client));
         if self.by.is_empty() {
-            self.times.drain(..self.times.len().saturating_sub(1));
-            self.states.drain(..self.states.len().saturating_sub(1));
+            keep_last(&mut self.times);
+            keep_last(&mut self.states);
             self.certain = vec![Some(0); self.states.last().map_or(0, Vec::len)];
             return;
         }

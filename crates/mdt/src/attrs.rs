@@ -28,8 +28,7 @@ pub fn change(
     check(caller, inode, op, may_truncate)?;
     let has = |bit| op.valid & bit != 0;
     let old = inode.clone();
-    let of_data = inode.is_file() && op.valid & (valid::SIZE | valid::MTIME) != 0;
-    let now_ns = if of_data { time_of_data(inode, now_ns) } else { now_ns };
+    let now_ns = inode.changed(if has(valid::CTIME) { op.ctime_ns } else { now_ns });
     if has(valid::UID) {
         inode.uid = op.uid;
     }
@@ -50,7 +49,7 @@ pub fn change(
         inode.xattrs.retain(|xattr| xattr.name != CAPABILITY || xattr.large);
     }
     if has(valid::SIZE) {
-        inode.data_changed(now_ns);
+        inode.content_changed(now_ns);
     }
     if has(valid::ATIME) {
         inode.atime_ns = if has(valid::ATIME_NOW) { now_ns } else { op.atime_ns };
@@ -60,14 +59,7 @@ pub fn change(
         inode.mtime_ns = if now { now_ns } else { op.mtime_ns };
         inode.mtime_set_ns = if now || !inode.is_file() { 0 } else { now_ns };
     }
-    inode.ctime_ns = if has(valid::CTIME) { op.ctime_ns.max(inode.ctime_ns) } else { now_ns };
     Ok(())
-}
-
-/// When data is changed that was asked for at `now_ns`. A write that was made later may have come before this, and whoever wrote goes by the
-/// newest time of a change: so does this. (An mtime that was set may lie in the future; when that was done does not.)
-pub fn time_of_data(inode: &Inode, now_ns: i64) -> i64 {
-    now_ns.max(inode.lvb().ctime_ns.min(inode.ctime_ns))
 }
 
 /// Whether the caller may; errors in the order of Linux's `notify_change` and `setattr_prepare`.

@@ -117,8 +117,7 @@ impl Dir {
 
     /// A name was made or removed in it.
     pub fn entries_changed(&mut self, now_ns: i64) {
-        self.node.inode.mtime_ns = now_ns;
-        self.node.inode.ctime_ns = now_ns;
+        self.node.inode.content_changed(now_ns);
         self.changed = true;
     }
 

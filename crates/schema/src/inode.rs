@@ -233,9 +233,16 @@ impl Inode {
         }
     }
 
-    /// Data was changed at `now_ns`.
-    pub fn data_changed(&mut self, now_ns: i64) {
-        self.mtime_ns = now_ns;
+    /// The object changes, for a request of `now_ns`. Returns when: the clock of whoever asks may be slow, and no change of an object
+    /// is older than the one before it.
+    pub fn changed(&mut self, now_ns: i64) -> i64 {
+        self.ctime_ns = self.ctime_ns.max(now_ns);
+        self.ctime_ns
+    }
+
+    /// Its data changes, or the entries of a directory.
+    pub fn content_changed(&mut self, now_ns: i64) {
+        self.mtime_ns = self.changed(now_ns);
         self.mtime_set_ns = 0;
     }
 

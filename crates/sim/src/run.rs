@@ -82,12 +82,18 @@ fn call_max(plan: &Plan) -> Duration {
     limits.recovery() + limits.lock_timeout * 2 + limits.lock_timeout * targets / 10 + RESENT_MAX
 }
 
-/// The same when clients have left. One that leaves while a target recovers cannot tell it, and is waited for as one that is gone.
+/// The same when clients have left.
 fn leave_max(plan: &Plan) -> Duration {
     if plan.is_quiet() {
         return QUIET_MAX;
     }
-    call_max(plan) + Limits::of(plan).recovery_soft
+    call_max(plan) + left_max(plan)
+}
+
+/// How long those that have left are waited for: one that leaves while a target recovers cannot tell it, and each of the three steps of a
+/// recovery may wait for another one.
+fn left_max(plan: &Plan) -> Duration {
+    Limits::of(plan).recovery_soft * (plan.clients as u32).saturating_sub(1).clamp(1, 3)
 }
 
 /// How long all programs together go on when no faults fall any more: each waits once for what is gone, and then has its own calls
@@ -369,7 +375,7 @@ impl<'w> Run<'w> {
             }
             *flag.borrow_mut() = true;
         });
-        let limit = self.world.now + heal_max(&self.world.plan) + Limits::of(&self.world.plan).recovery_soft;
+        let limit = self.world.now + heal_max(&self.world.plan) + left_max(&self.world.plan);
         self.bounded(limit, "the check does not end", |_| *finished.borrow())?;
         self.undecided += *unjudged.borrow();
         (0..self.world.servers.len()).for_each(|server| self.world.judge_recovery(server));

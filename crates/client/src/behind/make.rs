@@ -218,6 +218,7 @@ fn put_name(w: &mut World, parent: u64, name: &Bytes, attr: Option<&Attr>, above
     let epochs = Epochs { dir: w.directory_epoch(parent), child };
     w.changed_name(parent, name, attr, epochs, version);
     let Some(node) = w.nodes.get_mut(parent) else { return };
+    let now_ns = now_ns.max(above.ctime_ns);
     node.attr = Some(Attr { mtime_ns: now_ns, ctime_ns: now_ns, version, ..above.clone() });
     if let (Some(made), Some(now)) = (attr, &mut node.attr)
         && made.mode & S_IFMT == S_IFDIR
@@ -311,6 +312,8 @@ fn changed(attr: &Attr, cred: &Cred, op: &SetattrOp, now_ns: i64) -> Option<Attr
         return None;
     }
     let mut attr = attr.clone();
+    attr.ctime_ns = attr.ctime_ns.max(now_ns);
+    let now_ns = attr.ctime_ns;
     if owns && !has(valid::MODE) && attr.mode & SET_ID != 0 {
         return None;
     }
@@ -331,7 +334,6 @@ fn changed(attr: &Attr, cred: &Cred, op: &SetattrOp, now_ns: i64) -> Option<Attr
         attr.mtime_ns = if now { now_ns } else { op.mtime_ns };
         attr.mtime_set_ns = if now || attr.mode & S_IFMT != S_IFREG { 0 } else { now_ns };
     }
-    attr.ctime_ns = now_ns;
     Some(attr)
 }
 

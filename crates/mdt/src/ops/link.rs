@@ -39,12 +39,11 @@ pub fn link(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &LinkOp) -> Res
     cx.changed(ShareKey::name(parent.fid(), &op.name));
     cx.changed(ShareKey::object(node.fid()));
     node.inode.nlink += 1;
-    node.inode.ctime_ns = change.now_ns;
+    node.inode.changed(change.now_ns);
     node.inode.links.add(parent.fid(), Bytes::copy_from_slice(&op.name));
     node.put(cx);
     tree::put_entry(cx, &mut parent, &place, &op.name, &node);
-    parent.inode.mtime_ns = change.now_ns;
-    parent.inode.ctime_ns = change.now_ns;
+    parent.inode.content_changed(change.now_ns);
     parent.put(cx);
 
     let reply = super::changed(cx, change, &node.inode, Some(&parent.inode), &written);

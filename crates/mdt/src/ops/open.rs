@@ -10,7 +10,7 @@ use crate::opens::OpenFile;
 use crate::ops::create::{self, New, make};
 use crate::ops::{Change, data};
 use crate::tree::{self, Dir, Node};
-use crate::{Mdt, attrs, grants, layouts};
+use crate::{Mdt, grants, layouts};
 use bytes::Bytes;
 use proto::msg::{Attr, Layout, ObjectRep, OpenOp, bits, disposition};
 use proto::{Errno, Fid, Operation, Transno};
@@ -175,10 +175,8 @@ fn truncate(cx: &mut Cx<'_>, change: &Change, node: &mut Node) -> Result<(), Sto
 
 /// What a cut does to a file, but for its data.
 fn emptied(caller: &Caller, inode: &mut Inode, now_ns: i64) {
-    let now_ns = attrs::time_of_data(inode, now_ns);
     inode.mode = caller.mode_without_privileges(inode, true);
-    inode.data_changed(now_ns);
-    inode.ctime_ns = now_ns;
+    inode.content_changed(now_ns);
 }
 
 /// Whether the caller may have been granted this open before the restart. If the object is as it was then, it is granted what it
@@ -326,8 +324,8 @@ mod tests {
     #[test]
     fn an_open_that_cuts_is_not_older_than_the_last_write() {
         let caller = Caller::new(Some(&Cred { uid: 1, gid: 1, ..Cred::default() }));
-        for (written, cut) in [(7, 9), (20, 20)] {
-            let mut inode = Inode { mode: S_IFREG | 0o4755, mtime_ns: written, ctime_ns: written, ..Inode::default() };
+        for (written, renamed, cut) in [(7, 7, 9), (20, 20, 20), (7, 20, 20)] {
+            let mut inode = Inode { mode: S_IFREG | 0o4755, mtime_ns: written, ctime_ns: renamed, ..Inode::default() };
             emptied(&caller, &mut inode, 9);
             assert_eq!((inode.mode, inode.mtime_ns, inode.ctime_ns), (S_IFREG | 0o755, cut, cut));
         }

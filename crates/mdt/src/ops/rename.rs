@@ -237,7 +237,7 @@ fn write_move(
         dirs.target_mut().inode.nlink += 1;
     }
     rename_link(moved, (op.source_parent, &op.source_name), (op.target_parent, &op.target_name));
-    moved.inode.ctime_ns = change.now_ns;
+    moved.inode.changed(change.now_ns);
     moved.put(cx);
     put_dirs(cx, dirs, change.now_ns);
     Ok(gone)
@@ -263,7 +263,7 @@ fn write_exchange(cx: &mut Cx<'_>, change: &Change, op: &RenameOp, found: &mut F
     rename_link(moved, from, to);
     rename_link(other, to, from);
     for node in [moved, other] {
-        node.inode.ctime_ns = change.now_ns;
+        node.inode.changed(change.now_ns);
         node.put(cx);
     }
     put_dirs(cx, dirs, change.now_ns);
@@ -281,8 +281,7 @@ fn rename_link(node: &mut Node, from: (Fid, &Bytes), to: (Fid, &Bytes)) {
 
 fn put_dirs(cx: &mut Cx<'_>, dirs: &mut Dirs, now_ns: i64) {
     for dir in [Some(&mut dirs.source), dirs.target.as_mut()].into_iter().flatten() {
-        dir.inode.mtime_ns = now_ns;
-        dir.inode.ctime_ns = now_ns;
+        dir.inode.content_changed(now_ns);
         dir.put(cx);
     }
 }

@@ -33,7 +33,7 @@ pub fn setlayout(
         SetlayoutKind::Set => {
             let first = layouts::checked_answer(first.attr.and_then(|attr| attr.layout))?;
             set(mdt, cx.is_replay(), change, &mut node, &wanted, first)?;
-            node.inode.ctime_ns = change.now_ns;
+            node.inode.changed(change.now_ns);
         }
         SetlayoutKind::Leave => leave(mdt, cx, &mut node, op, &wanted)?,
         SetlayoutKind::Copy => {

@@ -52,7 +52,7 @@ pub fn setxattr(cx: &mut Cx<'_>, change: &Change, op: &SetxattrOp) -> Result<Rep
 
     cx.changed(ShareKey::object(op.fid));
     store(cx, &mut node, at, &op.name, wanted)?;
-    node.inode.ctime_ns = change.now_ns;
+    node.inode.changed(change.now_ns);
     node.put(cx);
     let reply = super::changed(cx, change, &node.inode, None, &written);
     cx.count(Operation::Setxattr);

@@ -105,7 +105,7 @@ pub fn drop_link(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, now_ns: i64) -> Re
         cx.log(target::LogLevel::Error, line);
     }
     node.inode.nlink = if node.inode.is_dir() { 0 } else { node.inode.nlink.saturating_sub(1) };
-    node.inode.ctime_ns = now_ns;
+    node.inode.changed(now_ns);
     if node.inode.nlink > 0 {
         node.put(cx);
         return Ok(Gone::No);

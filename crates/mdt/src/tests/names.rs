@@ -448,3 +448,51 @@ fn operations_are_counted_of_the_target_and_of_each_client() {
     assert_eq!(counts(&mut w, "mdt.*.md_stats"), [Vec::<String>::new()]);
     assert_eq!(counts(&mut w, "mdt.*.exports.*.stats").concat().len(), 5, "those are cleared by themselves");
 }
+
+/// The clock of whoever asks stands still: every kind of change leaves the times of what it changes where they are.
+#[test]
+fn no_time_goes_back_for_a_slow_clock() {
+    let mut w = World::new();
+    let dir = w.mkdir(Fid::ROOT, "dir");
+    let file = w.mknod(dir, "file");
+    w.mknod(dir, "other");
+    w.mknod(dir, "victim");
+    w.time_ns = 9_000_000;
+    let all = valid::MODE | valid::MTIME | valid::MTIME_NOW;
+    for fid in [Fid::ROOT, dir, file] {
+        let op = SetattrOp { fid, valid: all, mode: 0o755, ..SetattrOp::default() };
+        assert_eq!(w.setattr_as(cred(0), op).unwrap().mode & 0o7777, 0o755);
+    }
+    let then = |w: &mut World, fid| w.getattr(fid).map(|attr| (attr.mtime_ns, attr.ctime_ns)).unwrap();
+    let times = [Fid::ROOT, dir, file].map(|fid| then(&mut w, fid));
+    type Step<'a> = (&'a str, &'a dyn Fn(&mut World) -> Result<(), Errno>);
+    let setxattr = |w: &mut World| {
+        let op = SetxattrOp { fid: file, name: bytes("user.x"), value: bytes("v"), ..SetxattrOp::default() };
+        w.reint(Reint::Setxattr(op)).map(drop)
+    };
+    let chmod = |w: &mut World| {
+        let op = SetattrOp { fid: file, valid: all | valid::SIZE, mode: 0o600, ..SetattrOp::default() };
+        w.setattr_as(cred(0), op).map(drop)
+    };
+    let steps: [Step<'_>; 10] = [
+        ("create", &|w| w.create(dir, "new", S_IFREG).map(drop)),
+        ("link", &|w| w.link(file, dir, "second").map(drop)),
+        ("unlink", &|w| w.unlink(dir, "second").map(drop)),
+        ("rename", &|w| w.rename((dir, "file"), (dir, "moved"), 0).map(drop)),
+        ("rename over another", &|w| w.rename((dir, "moved"), (dir, "victim"), 0).map(drop)),
+        ("exchange", &|w| w.rename((dir, "victim"), (dir, "other"), 2).map(drop)),
+        ("setxattr", &setxattr),
+        ("setattr", &chmod),
+        ("an open that cuts", &|w| w.open(0, dir, "other", o::TRUNC | 2).map(drop)),
+        ("rename of the directory", &|w| w.rename((Fid::ROOT, "dir"), (Fid::ROOT, "gone"), 0).map(drop)),
+    ];
+    for (what, step) in steps {
+        w.time_ns = 5_000_000;
+        assert_eq!(step(&mut w), Ok(()), "{what}");
+        for (fid, (mtime_ns, ctime_ns)) in [Fid::ROOT, dir, file].into_iter().zip(times) {
+            let now = then(&mut w, fid);
+            assert!(now.0 >= mtime_ns && now.1 >= ctime_ns, "{what}: {now:?}, before it {mtime_ns} and {ctime_ns}");
+        }
+    }
+    w.check();
+}

@@ -44,8 +44,8 @@ pub struct Node {
     pub direct_handles: u32,
     /// Operations that wait with this node in hand: it stays until they have ended.
     pub wanted: u32,
-    /// When a lookup opened it, so that it lasts until the kernel comes back for it.
-    pub held: Option<Instant>,
+    /// Until then it is open for a lookup, so that it lasts until the kernel comes back for it.
+    pub held: Instant,
     /// Inode lock bits held (PR or stronger), callbacks excluded.
     pub bits: u64,
     /// Changes whenever LOOKUP is lost or won; never the same twice in one mount.
@@ -90,6 +90,8 @@ pub struct Node {
     pub atime_ns: Option<i64>,
     /// The data cache's.
     pub data: Option<Box<NodeData>>,
+    /// The kernel takes the file to be no longer than this, in bytes: the greatest size that it was told, or wrote to, since it cut the file.
+    pub kernel_size: u64,
     /// So many answers allowed the kernel to keep attributes.
     pub shown: u32,
     /// Of these many the kernel has dropped what it kept.
@@ -121,7 +123,7 @@ impl Node {
             handles: 0,
             direct_handles: 0,
             wanted: 0,
-            held: None,
+            held: Instant::ZERO,
             bits: 0,
             lookup_epoch: 0,
             update_epoch: 0,
@@ -144,6 +146,7 @@ impl Node {
             symlink: None,
             atime_ns: None,
             data: None,
+            kernel_size: 0,
             shown: 0,
             dropped: 0,
             asked: 0,

@@ -90,8 +90,8 @@ pub(super) struct KernelCall {
     pub pages: SmallVec<[Range<u64>; 2]>,
     /// Its pages may hold old bytes too (a write into a part of a page).
     pub write: bool,
-    /// The smallest size that the kernel was told since it began.
-    pub cut_at: u64,
+    /// Where it ends in the file, if the kernel takes that to be so long already; else 0.
+    pub within: u64,
 }
 
 /// What went wrong with write-back since the mount was made.

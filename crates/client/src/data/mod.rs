@@ -270,11 +270,21 @@ pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Byte
     }
 }
 
-/// An answer tells the kernel the size of a file.
-pub fn size_shown(w: &mut World, ino: u64, size: u64) {
-    if !w.data.kernel_calls.is_empty() {
-        recall::size_shown(w, ino, size);
+/// Where the last write ends that the kernel has stored in its pages and waits for; 0 if there is none. If others have cut the file, and the
+/// kernel were told its size meanwhile, it would put zeros in place of what is stored behind that, and show them when the write is done. It
+/// takes no size while a write is under way that makes the file longer than it knows (those do not count), nor from an answer that comes
+/// after the write's to a question from before.
+pub fn end_of_writes(w: &World, ino: u64) -> u64 {
+    if w.data.kernel_calls.is_empty() { 0 } else { recall::end_of_writes(w, ino) }
+}
+
+/// The same, until there is none behind `size`.
+pub fn writes_end(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
+    if end_of_writes(cx.w, ino) > size {
+        stdx::mark!("size_asked_beside_a_write");
+        return Err(cx.wait(state::node_key(ino)));
     }
+    Ok(())
 }
 
 /// Before the metadata target is asked to change the size: takes (pins) the locks that cover what is cut, and writes

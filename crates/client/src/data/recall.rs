@@ -56,20 +56,16 @@ pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
                     }
                 }
             }
-            cx.w.data.kernel_calls.insert((ino, op), KernelCall { pages, write, cut_at: u64::MAX });
+            let known = cx.w.nodes.get(ino).map_or(0, |node| node.kernel_size);
+            let within = if write && range.end <= known { range.end } else { 0 };
+            cx.w.data.kernel_calls.insert((ino, op), KernelCall { pages, write, within });
             cx.w.data.mark_op(op, ino);
             woken(cx.w, ino);
         }
         Err(Stop::Wait) => {}
         _ => {
-            if let Some(call) = cx.w.data.kernel_calls.remove(&(ino, op))
-                && call.write
-                && call.cut_at < range.end
-            {
-                stdx::mark!("size_shown_beside_a_write");
-                let offset = call.cut_at.max(range.start) / PAGE * PAGE;
-                let length = range.end.div_ceil(PAGE).saturating_mul(PAGE) - offset;
-                cx.w.effect(Effect::Invalidate(Invalidation::Inode { token: 0, ino, offset, length }));
+            if cx.w.data.kernel_calls.remove(&(ino, op)).is_some_and(|call| call.within > 0) {
+                cx.w.wake(node_key(ino));
             }
             if let Some(file) = file_mut(cx.w, ino)
                 && file.recalls > 0
@@ -82,12 +78,10 @@ pub(super) fn note_kernel_call<T>(cx: &mut Cx<'_>, ino: u64, range: Range<u64>, 
     }
 }
 
-/// The kernel is told a size. If a write through its pages is under way that ends behind it, and others have cut the file before, the
-/// kernel drops what the write has stored in them, and keeps zeros: when the write is done, they have to go.
-pub(super) fn size_shown(w: &mut World, ino: u64, size: u64) {
-    for (_, call) in w.data.kernel_calls.range_mut((ino, OpId::FIRST)..=(ino, OpId::LAST)) {
-        call.cut_at = call.cut_at.min(size);
-    }
+/// See [`super::end_of_writes`].
+pub(super) fn end_of_writes(w: &World, ino: u64) -> u64 {
+    let calls = w.data.kernel_calls.range((ino, OpId::FIRST)..=(ino, OpId::LAST));
+    calls.map(|(_, call)| call.within).max().unwrap_or(0)
 }
 
 fn woken(w: &mut World, ino: u64) {

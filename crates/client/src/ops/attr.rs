@@ -20,12 +20,12 @@ pub(crate) fn getattr(cx: &mut Cx<'_>, ino: u64, fh: Option<FileHandle>) -> Run<
     if fh.is_none() {
         walk(cx, ino)?;
     }
-    if !cx.began(step::ATTR)
-        && let Some(stat) = stat_cached(cx.w, ino)
-    {
-        return Ok(Answer::Attr(stat));
-    }
-    let found = attributes(cx, ino, true).and_then(|_| stat(cx, ino));
+    let cached = if cx.began(step::ATTR) { None } else { stat_cached(cx.w, ino) };
+    let found = match cached {
+        Some(stat) => Ok(stat),
+        None => attributes(cx, ino, true).and_then(|_| stat(cx, ino)),
+    };
+    let found = found.and_then(|stat| data::writes_end(cx, ino, stat.size).map(|()| stat));
     if found == Err(Stop::Wait) {
         super::kernel::asked(cx, ino);
     }

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use stdx::Instant;
 
 use super::step;
-use crate::api::{Answer, Call, Effect, Invalidation, KernelNames, Stat};
+use crate::api::{Answer, Call, Effect, Invalidation, KernelNames, SetStat, Stat};
 use crate::closes;
 use crate::cx::{Cx, Run, Stop};
 use crate::data;
@@ -77,6 +77,9 @@ pub(crate) fn gone(w: &mut World, op: OpId) {
 /// A call is over.
 pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer, Errno>) {
     gone(w, op);
+    if let Ok(answer) = result {
+        resized(w, call, answer);
+    }
     if *result != Err(Errno::ESTALE) {
         return;
     }
@@ -87,6 +90,25 @@ pub(crate) fn ended(w: &mut World, op: OpId, call: &Call, result: &Result<Answer
         {
             directory.dir_mut().hold_until = Some(until);
         }
+    }
+}
+
+/// The kernel takes a file to be as long as its calls have made it.
+fn resized(w: &mut World, call: &Call, answer: &Answer) {
+    let (fh, end) = match (call, answer) {
+        (Call::Write { fh, offset, .. }, Answer::Written(written)) => (*fh, offset.saturating_add((*written).into())),
+        (Call::Fallocate { fh, offset, length, .. }, _) => (*fh, offset.saturating_add(*length)),
+        (Call::Setattr { ino, set: SetStat { size: Some(size), .. } }, _) => {
+            if let Some(node) = w.nodes.get_mut(*ino) {
+                node.kernel_size = *size;
+            }
+            return;
+        }
+        _ => return,
+    };
+    let ino = w.files.get(fh).map_or(0, |file| file.ino);
+    if let Some(node) = w.nodes.get_mut(ino) {
+        node.kernel_size = node.kernel_size.max(end);
     }
 }
 
@@ -185,8 +207,15 @@ pub(super) fn known_child(cx: &Cx<'_>, parent: u64, name: &Bytes) -> u64 {
 pub(crate) fn shown(w: &mut World, answer: &mut Answer) {
     let now = w.now;
     let mut show = |stat: &mut Stat| {
-        data::size_shown(w, stat.ino, stat.size);
-        if let (true, Some(node)) = (stat.cacheable, w.nodes.get_mut(stat.ino)) {
+        // No program sees the size in an answer that is not kept: the kernel asks again.
+        let end = data::end_of_writes(w, stat.ino);
+        if stat.size < end {
+            stdx::mark!("size_shown_beside_a_write");
+            (stat.size, stat.cacheable) = (end, false);
+        }
+        let Some(node) = w.nodes.get_mut(stat.ino) else { return };
+        node.kernel_size = node.kernel_size.max(stat.size);
+        if stat.cacheable {
             let changing_at = node.dir.as_ref().and_then(|dir| dir.changing_at);
             let changes = changing_at.is_some_and(|at| now.since(at) < CHANGES_WITHIN);
             stat.cacheable = node.asked == 0 && !changes;
@@ -336,7 +365,7 @@ pub(super) fn find_and_hold(cx: &mut Cx<'_>, parent: u64, fid: Fid, name: &Bytes
         let now = cx.now();
         let node = cx.w.nodes.obtain(attr.fid);
         node.opens += 1;
-        node.held = Some(now);
+        node.held = now + WALK;
         let closing = Box::new(Closing { ino: attr.fid.ino(), fid: attr.fid, dest, open_xid });
         let until = now + HELD;
         cx.spawn(Task::Hold { closing, until });

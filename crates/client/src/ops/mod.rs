@@ -255,7 +255,7 @@ fn may_have_moved(cx: &Cx<'_>, ino: u64) -> bool {
             // What a program has open it may ask about without a path, and nobody would ask again for it.
             && node.handles == 0
             // The kernel looks a path up again only once: a call that met `ESTALE` must not meet it a second time.
-            && node.held.is_none_or(|at| cx.w.now.since(at) > kernel::WALK)
+            && cx.w.now > node.held
     })
 }
 

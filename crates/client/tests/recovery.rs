@@ -905,6 +905,57 @@ fn a_cut_that_goes_on_waits_for_writes_without_its_locks() {
     assert!(!c.log.iter().any(|line| line.contains("without end") || line.contains("evicts")), "{:?}", c.log);
 }
 
+/// The same where the target that the write is for goes away: what the cut still has at another goes to whoever wants it.
+#[test]
+fn a_cut_that_goes_on_keeps_no_lock_while_writes_wait_for_another_target() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+    // The answer to the cut comes when it is let through.
+    let held = Rc::new(RefCell::new((true, Vec::new())));
+    let holds = held.clone();
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let (late, frames) = &mut *holds.borrow_mut();
+        if !to_client || at != a {
+            return vec![frame];
+        }
+        if *late && frame.header.opcode == Opcode::MdsReint as u16 {
+            frames.push(frame);
+            return Vec::new();
+        }
+        // With the next frame of the same target.
+        let goes = |held: &Frame| !*late && held.header.export == frame.header.export;
+        let (go, stay): (Vec<Frame>, Vec<Frame>) = core::mem::take(frames).into_iter().partition(goes);
+        *frames = stay;
+        go.into_iter().chain([frame]).collect()
+    }));
+    let size = SetStat { size: Some(4096), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino: f.ino, set: size });
+    c.pass(Duration::from_secs(1));
+    let of_b = c.send(b, write_call(fh_of_b, 64 << 10, vec![2; 4096]));
+    c.pass(Duration::from_secs(5));
+    assert!(c.answered(b, of_b), "the cut makes way");
+    c.write(a, fh, 96 << 10, &[3; 4096]).unwrap();
+    let ost = c.server("fs-OST0001");
+    c.kill(ost);
+    let sync = c.send(a, Call::Fsync { fh, data_only: false });
+    held.borrow_mut().0 = false;
+    c.call(a, Call::Statfs { ino: 1 }).unwrap();
+    c.pass(Duration::from_secs(1));
+    let of_b = c.send(b, write_call(fh_of_b, 8192, vec![4; 4096]));
+    c.pass(Duration::from_secs(5));
+    assert!(c.answered(b, of_b), "it waits for a write that waits for another target");
+    assert!(!c.answered(a, cut) && !c.answered(a, sync));
+    c.start(ost);
+    c.pass(Duration::from_secs(60));
+    assert!(c.answered(a, cut) && c.answered(a, sync));
+    assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
+}
+
 /// A program writes to two stripes, of which one is on a target that is away, and has the lock on the other. Whoever wants that gets
 /// it, and nobody is evicted; the write ends when the target is back.
 #[test]
@@ -1050,6 +1101,58 @@ fn a_cut_that_waits_for_the_metadata_target_keeps_no_lock_on_an_object() {
         assert!(c.answer(a, cut).is_ok());
         assert_eq!(c.lookup(b, 1, "f").map(|stat| stat.size), Ok(0));
         assert_eq!(c.read(b, fh_of_b, 0, 4096).unwrap()[..], []);
+    }
+    assert!(stdx::marks::count("cut_makes_way") > 0);
+}
+
+/// Three clients cut a file of two stripes, and the metadata target answers each of them late, so that each has made way. When the answers
+/// have come they take the locks in order, and whoever has the first keeps it until it has the second: each cuts in its turn.
+#[test]
+fn cuts_that_have_made_way_end_when_their_answers_have_come() {
+    for sizes in [[4096, 100 << 10, 0], [0, 0, 0], [100 << 10, 0, 200 << 10], [200 << 10, 100 << 10, 4096]] {
+        let mut c = Cluster::new(2);
+        let nodes = [c.mount(), c.mount(), c.mount()];
+        let (f, fh) = c.create(nodes[0], 1, "f").unwrap();
+        c.call(nodes[0], Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+        c.write(nodes[0], fh, 0, &[1; 256 << 10]).unwrap();
+        c.call(nodes[0], Call::Fsync { fh, data_only: false }).unwrap();
+        for node in nodes {
+            c.open(node, f.ino, 0o2).unwrap();
+        }
+        let held = Rc::new(RefCell::new((true, Vec::<(usize, Frame)>::new())));
+        let holds = held.clone();
+        let mut enqueues = 0;
+        c.tamper = Some(Box::new(move |to_client, at, frame| {
+            let (late, frames) = &mut *holds.borrow_mut();
+            if *late && to_client && frame.header.opcode == Opcode::MdsReint as u16 {
+                frames.push((at, frame));
+                return Vec::new();
+            }
+            enqueues += u32::from(frame.header.opcode == Opcode::LdlmEnqueue as u16);
+            assert!(enqueues < 500, "they take the locks from each other without end");
+            // With the next frame of the same target to the same client.
+            let goes = |(to, late_one): &(usize, Frame)| {
+                !*late && to_client && *to == at && late_one.header.export == frame.header.export
+            };
+            let (go, stay): (Vec<_>, Vec<_>) = core::mem::take(frames).into_iter().partition(goes);
+            *frames = stay;
+            go.into_iter().map(|(_, frame)| frame).chain([frame]).collect()
+        }));
+        let mut cuts = Vec::new();
+        for (node, size) in nodes.into_iter().zip(sizes) {
+            let set = SetStat { size: Some(size), ..SetStat::default() };
+            cuts.push((node, c.send(node, Call::Setattr { ino: f.ino, set })));
+            c.pass(Duration::from_secs(5));
+        }
+        let waits = |node: &usize| held.borrow().1.iter().any(|(at, _)| at == node);
+        assert!(nodes.iter().all(waits), "each waits for the metadata target");
+        held.borrow_mut().0 = false;
+        for node in nodes {
+            c.send_quietly(node, cred(0), Call::Statfs { ino: 1 });
+        }
+        c.pass(Duration::from_secs(2));
+        assert!(cuts.iter().all(|(node, cut)| c.answered(*node, *cut)), "{sizes:?}");
+        assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
     }
     assert!(stdx::marks::count("cut_makes_way") > 0);
 }
@@ -1368,7 +1471,7 @@ fn a_size_that_is_asked_for_again_is_not_from_before_a_cut() {
     // Neither takes what the other waits for.
     c.write(third, of_third, 0, &[2; 4096]).unwrap();
     let writes = [(b, of_b, 0), (a, fh, 150_000)];
-    let calls = writes.map(|(node, fh, at)| c.send_quietly(node, cred(0), write_call(fh, at, vec![2; 4096])));
+    let calls = writes.map(|(node, fh, at)| c.send_quietly(node, cluster::cred(0), write_call(fh, at, vec![2; 4096])));
     for ((node, ..), call) in writes.into_iter().zip(calls) {
         c.answer(node, call).unwrap();
     }

@@ -189,6 +189,8 @@ enum Awaited {
     Layout,
     /// The metadata target's part of a cut, before the objects' part.
     Change,
+    /// What other programs here have on its way to the part that is cut, after that.
+    Quiet,
 }
 
 impl Awaited {
@@ -196,17 +198,18 @@ impl Awaited {
         match self {
             Awaited::Layout => 0,
             Awaited::Change => 1,
-            Awaited::Lock(key) => 2 * u64::from(key) + 2,
-            Awaited::Size(key) => 2 * u64::from(key) + 3,
+            Awaited::Quiet => 2,
+            Awaited::Lock(key) => 2 * u64::from(key) + 4,
+            Awaited::Size(key) => 2 * u64::from(key) + 5,
         }
     }
 
     /// What has this number, if locks are awaited no more before it is there.
     fn of_number(number: u64) -> Awaited {
         match (number, number / 2) {
-            (0 | 1, _) => Awaited::Layout,
-            (_, half) if number.is_multiple_of(2) => Awaited::Lock((half - 1) as Key),
-            (_, half) => Awaited::Size((half - 1) as Key),
+            (0..4, _) => Awaited::Layout,
+            (_, half) if number.is_multiple_of(2) => Awaited::Lock((half - 2) as Key),
+            (_, half) => Awaited::Size((half - 2) as Key),
         }
     }
 
@@ -260,8 +263,8 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
                 Awaited::Lock(_) | Awaited::Size(_) | Awaited::Layout => {
                     cx.set_memo(steps::LOCK_AWAY, awaited.number())
                 }
-                // It takes them again when it has the answer.
-                Awaited::Change => stdx::mark!("cut_makes_way"),
+                // It takes them again after that.
+                Awaited::Change | Awaited::Quiet => stdx::mark!("cut_makes_way"),
             }
         }
     }
@@ -270,10 +273,28 @@ fn make_way(cx: &mut Cx<'_>, ino: u64, awaited: Awaited) {
 
 /// A cut waits for its metadata target. That may wait for others, who may want what this operation has.
 pub(super) fn cut_waits(cx: &mut Cx<'_>, ino: u64) {
-    let waits = cx.memo(steps::CUT_READY).is_some() && cx.memo(steps::CUT).is_none();
+    let waits = cx.memo(steps::CUT_READY).is_some() && cx.memo(steps::CUT_AGREED).is_none();
     if waits && file(cx.w, ino).is_some_and(|file| !file.resident()) {
         make_way(cx, ino, Awaited::Change);
     }
+}
+
+/// The metadata target has agreed to a cut, and the operation has or has not waited for other programs here. They may wait for a target
+/// that is away.
+pub(super) fn quiet(cx: &mut Cx<'_>, ino: u64, waited: Run<()>) -> Run<()> {
+    if waited == Err(Stop::Wait) {
+        make_way(cx, ino, Awaited::Quiet);
+    }
+    waited
+}
+
+/// The locks for the rest of a cut. While it waits for one of them it is as patient as everybody: what it gave way for is past.
+pub(super) fn lock_again(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
+    let locked = lock(cx, ino, LockMode::Pw, range);
+    if locked == Err(Stop::Wait) {
+        cx.forget(Awaited::Quiet.since());
+    }
+    locked.map(|_| ())
 }
 
 /// Whether requests pass to the target that is waited for.
@@ -282,6 +303,7 @@ fn is_there(cx: &Cx<'_>, ino: u64, awaited: Awaited) -> bool {
     let dest = match awaited {
         Awaited::Lock(key) | Awaited::Size(key) => file.object(key).map(|object| object.dest),
         Awaited::Layout | Awaited::Change => Some(file.home.dest),
+        Awaited::Quiet => return true,
     };
     dest.and_then(|dest| cx.w.imports.get(dest)).is_some_and(|target| target.is_full())
 }
@@ -299,7 +321,7 @@ fn await_away(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let at = match awaited {
         Awaited::Lock(key) => Some(step(steps::LOCK, u64::from(key))),
         Awaited::Size(key) => size_step(cx, ino, key),
-        Awaited::Layout | Awaited::Change => Some(steps::LAYOUT_CONFIRM),
+        Awaited::Layout | Awaited::Change | Awaited::Quiet => Some(steps::LAYOUT_CONFIRM),
     };
     if at.is_some_and(|at| matches!(cx.op.memo(at), Some(Memo::Sent(_)))) {
         make_way(cx, ino, awaited);
@@ -578,6 +600,27 @@ mod tests {
             assert_eq!(cx.began(asked), asks);
         }
         assert!(!cx.began(step(steps::LOCK, 1)));
+    }
+
+    /// A cut that had given way to what programs here had on its way is patient again when it has waited for its locks.
+    #[test]
+    fn who_waits_for_locks_is_patient_when_he_has_them() {
+        let mut w = World::new(crate::api::Options::of_tests());
+        let fid = Fid::new(Fid::SEQ_FIRST, 7);
+        let ino = fid.ino();
+        let layout = proto::msg::Layout { osts: vec![0, 1], stripe_size: 65_536, ..Default::default() };
+        w.nodes.obtain(fid).attr = Some(Attr { fid, layout: Some(layout), ..Attr::default() });
+        ensure(&mut w, fid);
+        let id = |slot| OpId { slot, generation: 1 };
+        let mut op = OpState::new(id(0), None, Arc::default(), 0, stdx::Instant::ZERO);
+        let mut cx = Cx { w: &mut w, op: &mut op };
+        for waits in [Ok(()), Err(Stop::Wait)] {
+            assert_eq!(quiet(&mut cx, ino, waits), waits);
+            assert_eq!(cx.began(Awaited::Quiet.since()), waits.is_err());
+        }
+        edit(cx.w, ino, 0, |object| object.asked.push((id(1), LockMode::Pw, ALL)));
+        assert_eq!(lock_again(&mut cx, ino, &ALL), Err(Stop::Wait));
+        assert!(cx.began(Awaited::Lock(0).since()) && !cx.began(Awaited::Quiet.since()));
     }
 
     /// Attributes that were asked for before a write of ours was answered may be those from before it.

@@ -135,6 +135,7 @@ mod steps {
     pub const END: Step = kind(42);
     pub const END_AGAIN: Step = kind(43);
     pub const CUT_READY: Step = kind(24);
+    pub const CUT_AGREED: Step = kind(79);
     pub const CUT: Step = kind(25);
     pub const CUT_ID: Step = kind(26);
     pub const CUT_SENT: Step = kind(27);

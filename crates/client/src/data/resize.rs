@@ -59,6 +59,7 @@ pub(super) fn truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
             }
         });
     } else {
+        cx.set_memo(steps::CUT_AGREED, 1);
         cut_objects(cx, ino, size)?;
         punched(cx, ino, |file, key, _| file.object_range(key, &(0..size)).end)?;
     }
@@ -74,11 +75,12 @@ fn cut_objects(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
     }
     // Others may have had the locks while the metadata target was waited for, and programs here have written since. What they wrote may be on
     // its way to a target for long: without the locks, and without the turn.
-    wait_for_writes(cx, ino, size)?;
+    let written = wait_for_writes(cx, ino, size);
+    access::quiet(cx, ino, written)?;
     // Usually done by `before_truncate`; not if the data left the metadata target in between.
-    access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
-    access::take_turn(cx, ino)?;
-    wait_for_writes(cx, ino, size)?;
+    access::lock_again(cx, ino, &(size..u64::MAX))?;
+    let turn = access::take_turn(cx, ino).and_then(|()| wait_for_writes(cx, ino, size));
+    access::quiet(cx, ino, turn)?;
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let last = size.checked_sub(1).map(|last| now.striping.locate(last).0);
     let mut cuts: Vec<(Key, u64, bool)> = Vec::new();

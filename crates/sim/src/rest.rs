@@ -15,9 +15,10 @@ use schema::session::{ClientRec, ReplyRec};
 use schema::{DestroyLog, DoomedFile, Inode, Moving, Object, ObjectKey, Orphan, OstState, Record};
 use target::{DataOp, DataResult};
 
-use crate::world::World;
+use crate::world::mount::Mount;
 use crate::world::net::Node;
 use crate::world::server::{Limits, Server};
+use crate::world::{Ended, World};
 
 /// After this long without clients everything has come to rest. Slowest are the notes of files that move (gone when a look each
 /// minute finds them unused) and destroys that are tried again, each minute too. A target that restarted when a client left may
@@ -39,6 +40,15 @@ pub fn forget(world: &mut World) -> Result<(), String> {
         .collect();
     for &client in &living {
         world.mounts[client].kernel.forget_all();
+    }
+    // What a fault lost is asked for again, in its time. Until then data waits that a lock has to wait for; and who is mounted only later
+    // takes locks when all should be given back.
+    let longest = if world.plan.is_quiet() { STEP } else { Limits::of(&world.plan).recovery_soft + REST_MAX };
+    let limit = world.now + longest;
+    let rests = |mount: &Mount| mount.mounted && mount.machine.iter().all(|machine| machine.in_progress().is_empty());
+    let ended = world.run(limit, |world| living.iter().all(|client| rests(&world.mounts[*client])))?;
+    if ended == Ended::Late {
+        return Err(format!("no program wants anything, and a client does not come to rest:{}", world.explain()));
     }
     // A target drops its client's locks on a file that is gone when it does the last close, and says so in the answer. Nobody waits for
     // that answer, so it may still be on its way when all programs have ended.

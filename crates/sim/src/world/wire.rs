@@ -118,7 +118,7 @@ mod tests {
     use core::cmp::Reverse;
     use proto::frame::flags;
     use proto::msg::CancelReq;
-    use proto::{Bytes, Header, Opcode, Xid};
+    use proto::{Bytes, Header, Opcode, TargetKind, Xid};
 
     #[test]
     fn frames_come_through() {
@@ -129,13 +129,20 @@ mod tests {
         }
     }
 
-    /// A client whose program has made a file, removed it while it was open, and closed it: the close is about to leave.
-    fn closing() -> (World, usize) {
-        let mut world = World::new(Plan::still(1), Keep::Nothing);
+    /// A client that is mounted.
+    fn mounted(plan: Plan) -> (World, usize) {
+        let mut world = World::new(plan, Keep::Nothing);
         (0..world.servers.len()).for_each(|server| world.start_server(server, Duration::ZERO));
         let client = world.add_client();
         let limit = world.now + Duration::from_secs(60);
         world.run(limit, |world| world.mounts[client].mounted).unwrap();
+        (world, client)
+    }
+
+    /// A client whose program has made a file, removed it while it was open, and closed it: the close is about to leave.
+    fn closing() -> (World, usize) {
+        let (mut world, client) = mounted(Plan::still(1));
+        let limit = world.now + Duration::from_secs(60);
         let kernel = world.mounts[client].kernel.clone();
         world.sched.spawn("a program", async move {
             let (cred, path) = (root(), [Bytes::from_static(b"f")]);
@@ -162,6 +169,46 @@ mod tests {
             "a lock went with its file, and the answer that says so is on its way"
         );
         assert_eq!(forget(&mut world), Ok(()));
+        world.sched.clear();
+    }
+
+    /// The request that writes a file back is lost, and sent again when its time is over. The lock of the file stays for so long.
+    #[test]
+    fn locks_are_looked_at_when_what_was_lost_has_been_sent_again() {
+        let (mut world, client) = mounted(Plan { adaptive: true, ..Plan::still(1) });
+        let kernel = world.mounts[client].kernel.clone();
+        world.sched.spawn("a program", async move {
+            let (cred, path) = (root(), [Bytes::from_static(b"f")]);
+            let how = OpenHow { flags: 0o102, mode: 0o600, blind: false };
+            let Ok(fd) = kernel.open(&cred, &path, how).await else { panic!("a file is made") };
+            assert_eq!(kernel.write(&cred, &fd, 0, &Bytes::from_static(b"bytes")).await.ok(), Some(5));
+            assert!(kernel.close(&cred, &fd, 1).await.is_ok());
+        });
+        let is_write = |Reverse(entry): &Reverse<Entry>| match &entry.what {
+            Happening::Frame { frame, .. } => {
+                frame.header.opcode == Opcode::ObjWrite as u16 && !frame.header.has(flags::REPLY)
+            }
+            _ => false,
+        };
+        let limit = world.now + Duration::from_secs(60);
+        let found = world.run(limit, |world| world.sched.is_idle() && world.queue.iter().any(is_write));
+        assert_eq!(found, Ok(Ended::Done));
+        world.queue.retain(|entry| !is_write(entry));
+        assert_eq!(forget(&mut world), Ok(()));
+        world.sched.clear();
+    }
+
+    /// The metadata target comes when the others have served for long.
+    #[test]
+    fn locks_are_looked_at_when_all_are_mounted() {
+        let mut world = World::new(Plan::still(1), Keep::Nothing);
+        for server in 0..world.servers.len() {
+            let is_mdt = world.servers[server].name.kind == TargetKind::Mdt;
+            world.start_server(server, if is_mdt { Duration::from_secs(7) } else { Duration::ZERO });
+        }
+        let client = world.add_client();
+        assert_eq!(forget(&mut world), Ok(()));
+        assert!(world.mounts[client].mounted);
         world.sched.clear();
     }
 

@@ -47,6 +47,9 @@ struct Inode {
     attr: Option<Stat>,
     /// The version at which something changed last: answers to older questions are not kept.
     changed: u64,
+    /// The version at which attributes were believed last. As in Linux, which counts those as changes: answers that come in another
+    /// order than they were given leave the newer one.
+    learned: u64,
     /// The same, but of something that may have been this inode: answers are believed and not kept.
     doubted: u64,
     /// A write through the pages is under way that extends the file: attributes in replies are ignored meanwhile (`FUSE_I_SIZE_UNSTABLE`).
@@ -327,15 +330,18 @@ impl Kernel {
     /// Attributes came with an answer to a question that was asked at `started`.
     fn learn(&self, stat: &Stat, started: u64) {
         let mut caches = self.caches_mut();
+        let version = caches.version + 1;
         let inode = caches.inodes.entry(stat.ino).or_default();
         inode.kind = stat.mode & S_IFMT;
-        if inode.changed > started || inode.unstable {
+        if inode.changed.max(inode.learned) > started || inode.unstable {
             return;
         }
+        inode.learned = version;
         if stat.size != inode.size {
             inode.set_size(stat.size);
         }
         inode.attr = (stat.cacheable && inode.doubted <= started).then(|| stat.clone());
+        caches.version = version;
     }
 
     /// A name was found or made.
@@ -595,5 +601,37 @@ impl Drop for GateHeld {
             }
         }
         self.kernel.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two questions are on their way at once, and the one that was answered first is told last.
+    #[test]
+    fn an_answer_that_was_overtaken_is_not_kept() {
+        let sched = Sched::new();
+        let kernel = Kernel::new(sched.clone(), 0, &Plan::draw(1), Rng::new(1));
+        let shown = Rc::new(RefCell::new(Vec::new()));
+        let asks = || {
+            let (kernel, shown) = (kernel.clone(), shown.clone());
+            sched.spawn("a program", async move {
+                let stat = kernel.attr(&Cred::default(), 1, None).await;
+                shown.borrow_mut().push(stat.ok().map(|stat| stat.ctime_ns));
+            });
+            sched.run();
+        };
+        asks();
+        asks();
+        let mut asked = sched.take_requests();
+        let (first, second) = (asked.pop_front().unwrap(), asked.pop_front().unwrap());
+        for (request, ctime_ns) in [(second, 2), (first, 1)] {
+            let stat = Stat { ino: 1, mode: S_IFDIR, ctime_ns, cacheable: true, ..Stat::default() };
+            sched.answer(request.id, Ok(Answer::Attr(stat)));
+            sched.run();
+        }
+        asks();
+        assert_eq!(*shown.borrow(), [Some(2), Some(1), Some(2)]);
     }
 }

@@ -526,13 +526,15 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                 }
             }
             ImportEffect::Notice(frame) => notice(w, dest, &frame),
-            ImportEffect::Full { reply, fresh: _ } => {
+            ImportEffect::Connected(reply) => {
                 target.dom_size = reply.dom_size;
                 w.behind.set_room(dest, reply.batch_room);
                 target.import.set_grant(reply.grant);
                 if reply.brw_size > 0 {
                     target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);
                 }
+            }
+            ImportEffect::Full { fresh: _ } => {
                 if core::mem::take(&mut target.doubted) {
                     locks::forget_versions(w, dest);
                 }

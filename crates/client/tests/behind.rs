@@ -9,7 +9,7 @@ use std::time::Duration;
 use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
 use cluster::{Cluster, cred, name};
 use prost::Message;
-use proto::msg::{BatchReq, Reint};
+use proto::msg::{BatchRep, BatchReq, Reint};
 use proto::{Errno, Fid, Frame, Opcode};
 use stdx::Rng;
 
@@ -593,6 +593,31 @@ fn what_was_answered_has_room_also_when_the_server_restarts_on_a_full_disk() {
     assert!(!c.log.iter().any(|line| line.contains("lost")), "{:?}", c.log);
     assert_eq!(c.mkdir(a, dir, "one more").map(drop), Err(Errno::ENOSPC));
     c.call(a, Call::Rmdir { parent: dir, name: name("d7") }).unwrap();
+}
+
+/// What the server says of the room that is left while it recovers is newer than what it said when the client came back.
+#[test]
+fn the_room_that_is_left_after_a_batch_in_a_recovery_is_kept_to() {
+    let (mut c, a, dir) = leased();
+    c.tamper = Some(Box::new(|to_client, _, frame: Frame| {
+        let batch = frame.header.opcode == Opcode::MdsBatch as u16;
+        if batch && !to_client { Vec::new() } else { vec![frame] }
+    }));
+    c.mkdir(a, dir, "one").unwrap();
+    c.pass(Duration::from_millis(50));
+    c.tamper = Some(Box::new(|to_client, _, mut frame: Frame| {
+        if to_client && frame.header.opcode == Opcode::MdsBatch as u16 {
+            let answer: BatchRep = frame.decode().unwrap();
+            frame.body = BatchRep { room: 0, ..answer }.encode_to_vec().into();
+        }
+        vec![frame]
+    }));
+    let before = made(&c, a);
+    c.restart("fs-MDT0000");
+    c.pass(Duration::from_secs(5));
+    c.mkdir(a, dir, "two").unwrap();
+    assert_eq!(made(&c, a), before, "it is made by its server, which has promised no room");
+    assert_eq!(c.list(a, dir, false).unwrap().len(), 4);
 }
 
 /// While a directory is listed from its server, what a client goes on to change in it is newer than what the listing says.

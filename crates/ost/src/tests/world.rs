@@ -364,7 +364,8 @@ impl World {
                 client.replies.insert(id, result);
             }
             ImportEffect::Notice(frame) => self.notice(number, &frame),
-            ImportEffect::Full { reply, .. } => client.connected = Some(reply),
+            ImportEffect::Connected(reply) => client.connected = Some(reply),
+            ImportEffect::Full { .. } => {}
             ImportEffect::ReplayLocks { first } => {
                 let locks =
                     client.locks.values().map(|(req, handle)| EnqueueReq { granted_handle: *handle, ..req.clone() });

@@ -295,6 +295,7 @@ impl Import {
             self.seen = (reply.store.clone(), Transno(0));
         }
         self.export = frame.header.export;
+        self.effects.push_back(ImportEffect::Connected(reply.clone()));
         self.granted = reply;
         self.limit_slots();
         let after = after_connect(&facts);
@@ -339,7 +340,7 @@ impl Import {
         self.retry.attempts = self.retry.attempts.min(1);
         self.trouble = None;
         self.set_state(State::Full);
-        self.effects.push_back(ImportEffect::Full { reply: self.granted.clone(), fresh });
+        self.effects.push_back(ImportEffect::Full { fresh });
         if self.closing.is_some() {
             self.say_goodbye();
             return;

@@ -232,11 +232,12 @@ pub enum ImportEffect {
     },
     /// The server tells something by itself: a lock callback, a new configuration.
     Notice(Frame),
-    /// In service (again). The reply says limits and grants. `fresh`: the server has no state of this client from before.
+    /// The server has let this client in, and the reply says limits and grants. Answers to requests that are sent again before the client is
+    /// in service come after it, and say what of them is left.
+    Connected(ConnectRep),
+    /// In service (again).
     Full {
-        /// What the server granted.
-        reply: ConnectRep,
-        /// A first connect, or the first after an eviction.
+        /// A first connect, or the first after an eviction: the server has no state of this client from before.
         fresh: bool,
     },
     /// Out of service; requests wait.

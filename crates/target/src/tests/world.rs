@@ -419,7 +419,10 @@ impl World {
                     }
                     assert!(!line.contains("could not do a change again"), "{line}");
                 }
-                ImportEffect::Full { .. } | ImportEffect::Away | ImportEffect::Disconnected => {}
+                ImportEffect::Connected(_)
+                | ImportEffect::Full { .. }
+                | ImportEffect::Away
+                | ImportEffect::Disconnected => {}
             }
         }
         let c = &mut self.clients[i];

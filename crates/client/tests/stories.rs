@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::api::{Answer, Call, Invalidation, SetStat, SetTime};
 use cluster::{Cluster, cred, name, wish};
-use proto::msg::{ConnectReq, EnqueueReq, Layout, LockMode, LruLimit};
+use proto::msg::{ConnectReq, EnqueueReq, Layout, LockMode, LruLimit, Reint, ReintReq};
 use proto::{Bytes, Errno, Frame, Header, Opcode, Tag, Xid};
 use stdx::{Rng, marks};
 
@@ -1479,4 +1479,35 @@ fn the_size_of_a_file_that_others_have_cut_is_not_shown_beside_a_write() {
         assert_eq!(c.read(a, fh, offset, 4096).unwrap()[..], [2; 4096]);
     }
     assert!(marks::count("size_shown_beside_a_write") > 0 && marks::count("size_asked_beside_a_write") > 0);
+}
+
+/// A small file that grows has left its metadata target, and the answer to that is lost. Attributes bring the new layout before it comes
+/// again: the file is as long as it was.
+#[test]
+fn a_file_that_has_left_is_as_long_as_it_was_before_its_client_is_told() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 60_000]).unwrap();
+    let leave = std::cell::Cell::new(None);
+    c.tamper = Some(Box::new(move |to_client, at, frame: Frame| {
+        let reint = at == a && frame.header.opcode == Opcode::MdsReint as u16;
+        let leaves = |asked: ReintReq| matches!(asked.op, Some(Reint::Setlayout(_)));
+        if reint && !to_client && frame.decode().is_ok_and(leaves) {
+            leave.set(Some(frame.header.xid));
+        }
+        if to_client && at == a && leave.get() == Some(frame.header.xid) { Vec::new() } else { vec![frame] }
+    }));
+    let data = Bytes::from(vec![2; 4096]);
+    let write = Call::Write { fh, ino: f.ino, offset: 69_632, data, write_back: false, kill_priv: false };
+    let write = c.send(a, write);
+    c.pass(Duration::from_millis(100));
+    let Ok(Answer::Opened { .. }) = c.call(a, Call::Open { ino: f.ino, flags: 2 }) else { panic!("no open file") };
+    assert_eq!((c.getattr(a, f.ino).unwrap().size, c.answered(a, write)), (60_000, false));
+    c.tamper = None;
+    c.cut(a);
+    c.until(|c| c.answered(a, write));
+    assert_eq!(c.getattr(a, f.ino).unwrap().size, 73_728);
+    let ino = c.lookup(b, 1, "f").unwrap().ino;
+    assert_eq!(c.getattr(b, ino).unwrap().size, 73_728);
 }

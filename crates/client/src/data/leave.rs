@@ -168,7 +168,6 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
     let Some(layout) = now.layout.clone() else { return Err(Errno::ENOSPC.into()) };
     if cx.began(steps::LEAVE_SET) {
-        // The answer brought the new layout along: it is taken over already, the sizes are not.
         let lvb = now.home.lvb();
         return switch(cx, ino, &layout, &lvb);
     }
@@ -195,6 +194,7 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     let lvb = file(cx.w, ino).map(|f| f.home.lvb()).unwrap_or_default();
     let content = read::whole(cx, ino, lvb.size)?;
     copy(cx, ino, &layout, &content, &lvb)?;
+    copied(cx.w, ino, &layout, &lvb);
     switch(cx, ino, &layout, &lvb)
 }
 
@@ -376,6 +376,18 @@ fn empty(cx: &mut Cx<'_>, ino: u64, count: u32, lvb: &Lvb) -> Run<()> {
     Ok(())
 }
 
+/// What the objects hold now. The new layout may be known before the answer to its change: any attributes bring it along.
+fn copied(w: &mut World, ino: u64, layout: &Layout, lvb: &Lvb) {
+    let striping = Striping::new(layout.stripe_size, layout.osts.len());
+    for key in 0..layout.osts.len() as Key {
+        edit(w, ino, key, |object| {
+            object.size = striping.object_cut(key, lvb.size);
+            object.size_exact = !object.locks.is_empty();
+            object.news(&Lvb { blocks: object.size.div_ceil(512), ..*lvb });
+        });
+    }
+}
+
 /// Tells the metadata target, and takes the objects over.
 fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
     let fid = crate::ops::fid_of(ino)?;
@@ -392,17 +404,6 @@ fn switch(cx: &mut Cx<'_>, ino: u64, layout: &Layout, lvb: &Lvb) -> Run<()> {
     })?;
     let new = rep.attr.as_ref().and_then(|attr| attr.layout.clone()).filter(|new| !new.resident).unwrap_or(left);
     take_layout(cx.w, ino, &new);
-    for key in 0..new.osts.len() as Key {
-        edit(cx.w, ino, key, |object| {
-            let size = Striping::new(new.stripe_size, new.osts.len()).object_cut(key, lvb.size);
-            if object.size == 0 {
-                object.blocks = size.div_ceil(512);
-            }
-            object.size = object.size.max(size);
-            object.size_exact = !object.locks.is_empty();
-            object.news(&Lvb { blocks: object.blocks, ..*lvb });
-        });
-    }
     edit(cx.w, ino, HOME, |home| home.size_exact = false);
     layout::changed(cx, steps::LEAVE_LOCK);
     Ok(())

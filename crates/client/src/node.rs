@@ -40,7 +40,7 @@ pub struct Node {
     pub opens: u32,
     /// Open files and directories that programs still have.
     pub handles: u32,
-    /// How many of them go past the kernel's pages (`O_DIRECT`).
+    /// How many of them bring no pages into the kernel.
     pub direct_handles: u32,
     /// Operations that wait with this node in hand: it stays until they have ended.
     pub wanted: u32,

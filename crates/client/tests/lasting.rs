@@ -887,3 +887,44 @@ fn a_name_that_comes_late_is_not_kept_under_a_lock_that_came_meanwhile() {
     }
     assert!(stdx::marks::count("name_from_before_the_lock") > 0);
 }
+
+/// Programs that append go past the kernel's pages, too: those that reads fill while an append is on its way are old when it is done.
+#[test]
+fn pages_that_were_read_beside_an_append_go() {
+    const APPEND: u32 = 0o2000;
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 149]).unwrap();
+    c.close(a, fh).unwrap();
+    let log = c.open(a, f.ino, 1 | APPEND).unwrap();
+    // The kernel may think that the file ends elsewhere.
+    let append = || {
+        let data = Bytes::from(vec![2; 35]);
+        Call::Write { fh: log, ino: f.ino, offset: 5000, data, write_back: false, kill_priv: false }
+    };
+    let reader = c.open(a, f.ino, 0).unwrap();
+    assert_eq!(c.read(a, reader, 0, 4096).unwrap().len(), 149);
+    c.nodes[a].slow_kernel = true;
+    c.nodes[a].invalidations.clear();
+    let id = c.send(a, append());
+    c.pass(Duration::from_millis(500));
+    let drops = |what: &Invalidation, at| matches!(what, Invalidation::Inode { ino, offset, length: 35, .. } if *ino == f.ino && *offset == at);
+    assert!(!c.answered(a, id) && c.nodes[a].invalidations.iter().any(|what| drops(what, 149)));
+    let now = c.now;
+    c.nodes[a].machine.handle(now, Event::Interrupt { id });
+    assert!(!c.answered(a, id), "it is appended");
+    c.nodes[a].slow_kernel = false;
+    assert_eq!(c.answer(a, id), Ok(Answer::Written(35)));
+    assert_eq!(c.read(a, reader, 0, 4096).unwrap().len(), 184);
+
+    c.close(a, reader).unwrap();
+    c.nodes[a].invalidations.clear();
+    assert_eq!(c.call(a, append()), Ok(Answer::Written(35)));
+    assert!(!c.nodes[a].invalidations.iter().any(|what| drops(what, 184)), "nobody reads beside it");
+    let mut keeps = || match c.call(a, Call::Open { ino: f.ino, flags: 0 }) {
+        Ok(Answer::Opened { keep_cache, .. }) => keep_cache,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([keeps(), keeps()], [false, true], "the next open drops pages of readers that have closed it meanwhile");
+}

@@ -177,6 +177,7 @@ mod steps {
     pub const MIGRATE_END: Step = kind(64);
     pub const MIGRATE_WANTED: Step = kind(77);
     pub const PAST_PAGES: Step = kind(68);
+    pub const PAST_PAGES_END: Step = kind(80);
     pub const PAST_PAGES_DROP: Step = kind(69);
     pub const GLIMPSED: Step = kind(75);
     pub const SYNC_HEARD: Step = kind(76);
@@ -254,9 +255,9 @@ pub fn read(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, offset: u64, length: u32,
 /// Writes; the bytes written.
 pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
     note_job(cx, ino);
-    let result = match cx.memo(steps::PAST_PAGES) {
-        Some(written) => Ok(written as u32),
-        None => write::write(cx, ino, at, data, flags),
+    let result = match (cx.memo(steps::PAST_PAGES), cx.memo(steps::PAST_PAGES_END)) {
+        (Some(start), Some(end)) => Ok(start..end),
+        _ => write::write(cx, ino, at, data, flags),
     };
     if let WriteAt::Offset(offset) = at
         && (flags.write_back || through_pages(cx.w, fh))
@@ -265,10 +266,11 @@ pub fn write(cx: &mut Cx<'_>, fh: FileHandle, ino: u64, at: WriteAt, data: &Byte
         // Pages that are being written back hold what the file will hold, whenever that is.
         recall::note_kernel_call(cx, ino, range, !flags.write_back, &result);
     }
-    match result {
-        Ok(written) if flags.direct => recall::written_past_pages(cx, ino, written),
-        result => result,
+    let written = result?;
+    if flags.direct || at == WriteAt::Append {
+        recall::written_past_pages(cx, ino, &written)?;
     }
+    Ok((written.end - written.start) as u32)
 }
 
 /// Where the last write ends that the kernel has stored in its pages and waits for; 0 if there is none. If others have cut the file, and the

@@ -204,26 +204,30 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     Ok(())
 }
 
-/// After a write that went past the kernel's pages (`O_DIRECT`): pages that reads have filled while it was on its way are old. The
-/// kernel drops what it has when it sends such a write, and again when a write that a program waits for has ended, but not when
-/// an asynchronous one has: so it is told to, before the write is answered, or with the next open if no program has the file
-/// open through its pages. The write's locks go back first: a page can be locked by a read that waits for one of them, which another
-/// client wants, too.
-pub(super) fn written_past_pages(cx: &mut Cx<'_>, ino: u64, written: u32) -> Run<u32> {
-    let Some(offset) = cx.memo(steps::THROUGH).filter(|_| super::is_in_kernel(cx.w, ino)) else { return Ok(written) };
+/// After a write that went past the kernel's pages (`O_DIRECT`, `O_APPEND`): pages that reads have filled while it was on its way are
+/// old. The kernel drops what it has when it sends such a write, where it believes that the write goes (an append goes to the end that is
+/// known here), and not every Linux does again when the write has ended. So it is told to, before the write is answered, or with the next
+/// open if no program has the file open through its pages. The write's locks go back first: a page can be locked by a read that waits for
+/// one of them, which another client wants, too.
+pub(super) fn written_past_pages(cx: &mut Cx<'_>, ino: u64, written: &Range<u64>) -> Run<()> {
+    if !super::is_in_kernel(cx.w, ino) {
+        return Ok(());
+    }
     if cx.memo(steps::PAST_PAGES).is_none() {
         let in_use = cx.w.nodes.get(ino).is_some_and(|node| node.handles > node.direct_handles);
         if !in_use {
             if let Some(file) = file_mut(cx.w, ino) {
                 file.old_pages = true;
             }
-            return Ok(written);
+            return Ok(());
         }
-        cx.set_memo(steps::PAST_PAGES, u64::from(written));
+        cx.set_memo(steps::PAST_PAGES, written.start);
+        cx.set_memo(steps::PAST_PAGES_END, written.end);
+        // It is written: a signal no longer ends it.
+        cx.op.changes += 1;
         crate::locks::unlock_all(cx);
     }
-    cx.invalidate_kernel(steps::PAST_PAGES_DROP, ino, offset, u64::from(written))?;
-    Ok(written)
+    cx.invalidate_kernel(steps::PAST_PAGES_DROP, ino, written.start, written.end - written.start)
 }
 
 fn end_recall(cx: &mut Cx<'_>, ino: u64) {

@@ -26,10 +26,10 @@ struct Part {
     data: Bytes,
 }
 
-/// See [`super::write()`].
-pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
+/// See [`super::write()`]. Gives where the bytes are that are written.
+pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<Range<u64>> {
     if data.is_empty() {
-        return Ok(0);
+        return Ok(0..0);
     }
     if cx.memo(steps::THROUGH).is_some() {
         return through_go_on(cx, ino, at, data, flags);
@@ -98,7 +98,7 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
         file.kernel_pages = true;
     }
     flush::after_write(cx.w, ino, parts.iter().map(|part| (part.key, part.range.clone())));
-    Ok(data.len() as u32)
+    Ok(offset..offset + length)
 }
 
 fn end_of(offset: u64, data: &Bytes) -> u64 {
@@ -153,7 +153,7 @@ fn through(
     parts: &[Part],
     data: &Bytes,
     flags: IoFlags,
-) -> Run<u32> {
+) -> Run<Range<u64>> {
     crate::ops::kernel::hide(cx, &[ino])?;
     for part in parts {
         flush::start(cx.w, ino, part.key, &part.range);
@@ -245,7 +245,7 @@ fn send_in_order(cx: &mut Cx<'_>, ino: u64, at: WriteAt, parts: &[Part], flags: 
 }
 
 /// Waits for the answers to all parts. What was written before the first error counts.
-fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<u32> {
+fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: IoFlags) -> Run<Range<u64>> {
     let offset = cx.memo(steps::THROUGH).unwrap_or(0);
     let data = data.slice(..(end_of(offset, data) - offset) as usize);
     let resident = matches!(cx.op.memo(steps::HOME_LOCK), Some(Memo::Lock { .. }));
@@ -285,7 +285,7 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
         match result {
             Ok(rep) => {
                 if failed.is_none() {
-                    written += part.data.len() as u32;
+                    written += part.data.len() as u64;
                 }
                 settle(cx, ino, part, id, &rep.lvb.unwrap_or_default(), flags);
             }
@@ -303,7 +303,7 @@ fn through_go_on(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags: Io
     evict(cx.w);
     match failed {
         Some(errno) if written == 0 => Err(errno.into()),
-        _ => Ok(written),
+        _ => Ok(offset..offset + written),
     }
 }
 

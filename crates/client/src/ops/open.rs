@@ -217,6 +217,11 @@ fn direct(flags: u32) -> bool {
     flags & (o::DIRECT | o::APPEND) != 0
 }
 
+/// No pages come into the kernel through it. A file that is open for reading and appending may be mapped.
+fn no_pages(flags: u32) -> bool {
+    flags & o::DIRECT != 0 || flags & o::APPEND != 0 && flags & o::ACCMODE == o::WRONLY
+}
+
 fn opened(cx: &mut Cx<'_>, dest: Dest, attr: &Attr, flags: u32, rep: &ObjectRep) -> Run<FileHandle> {
     let _ = rep;
     if flags & o::TRUNC != 0 && attr.mode & S_IFMT == S_IFREG {
@@ -244,7 +249,7 @@ fn insert(cx: &mut Cx<'_>, dest: Dest, fid: Fid, flags: u32, open_xid: Xid) -> F
     let node = cx.w.nodes.obtain(fid);
     node.opens += 1;
     node.handles += 1;
-    node.direct_handles += u32::from(flags & o::DIRECT != 0);
+    node.direct_handles += u32::from(no_pages(flags));
     node.stale = false;
     let cred = cx.op.cred.clone();
     let (lease, dead) = (node.private, false);
@@ -303,7 +308,7 @@ pub(crate) fn release(cx: &mut Cx<'_>, fh: FileHandle, flock_owner: Option<u64>)
     }
     if let Some(node) = cx.w.nodes.get_mut(file.ino) {
         node.handles = node.handles.saturating_sub(1);
-        node.direct_handles = node.direct_handles.saturating_sub(u32::from(file.flags & o::DIRECT != 0));
+        node.direct_handles = node.direct_handles.saturating_sub(u32::from(no_pages(file.flags)));
     }
     if file.open_xid == Xid(0) {
         here::closed(cx, file.ino);

@@ -10,7 +10,7 @@ use client::api::{Answer, Call, Event, Options, SetStat, SetTime, Stat};
 use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{BatchRep, BatchReq, Reint};
-use proto::{Errno, Fid, Frame, Opcode};
+use proto::{Bytes, Errno, Fid, Frame, Opcode};
 use stdx::Rng;
 
 fn options(number: u64) -> Options {
@@ -668,4 +668,35 @@ fn a_listing_on_its_way_takes_nothing_back() {
         listed.sort();
         assert_eq!(listed, modes.into_keys().collect::<Vec<_>>(), "seed {seed}");
     }
+}
+
+/// A small file that grows leaves its metadata target, which can be told of it only after what was changed behind the programs' backs: its
+/// bytes are copied once all the same.
+#[test]
+fn a_file_that_waits_to_leave_keeps_what_was_copied() {
+    let (mut c, a, dir) = leased();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 60_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let data = Bytes::from(vec![2; 4096]);
+    let write = Call::Write { fh, ino: f.ino, offset: 69_632, data, write_back: false, kill_priv: false };
+    let mut sent = None;
+    for lost in [&[Opcode::ObjWrite][..], &[Opcode::MdsBatch], &[]] {
+        c.tamper = Some(Box::new(|to_client, _, frame: Frame| {
+            let lose = !to_client && lost.iter().any(|opcode| frame.header.opcode == *opcode as u16);
+            if lose { Vec::new() } else { vec![frame] }
+        }));
+        match sent {
+            None => sent = Some(c.send(a, write.clone())),
+            Some(_) => c.cut(a),
+        }
+        c.pass(Duration::from_secs(1));
+        assert!(lost.is_empty() || !sent.is_some_and(|write| c.answered(a, write)));
+        if lost == [Opcode::ObjWrite] {
+            c.mkdir(a, dir, "one").unwrap();
+        }
+    }
+    c.until(|c| sent.is_some_and(|write| c.answered(a, write)));
+    let content = c.read(a, fh, 0, 69_632).unwrap();
+    assert!(content[..60_000].iter().all(|byte| *byte == 1) && content[60_000..].iter().all(|byte| *byte == 0));
 }

@@ -124,6 +124,7 @@ mod steps {
     pub const LEAVE_EMPTY: Step = kind(20);
     pub const LEAVE_SYNC: Step = kind(21);
     pub const LEAVE_WRITE: Step = kind(22);
+    pub const LEAVE_COPIED: Step = kind(81);
     pub const LEAVE_SET: Step = kind(23);
     pub const LEAVE_AGAIN: Step = kind(39);
     pub const LEAVE_AWAY: Step = kind(70);

@@ -5,6 +5,7 @@ use core::time::Duration;
 use prost::Message;
 use proto::msg::{Cred, LockMode, ObjectRep, Policy, Resource};
 use proto::{Errno, Frame, Opcode};
+use rpc::Slot;
 use std::sync::Arc;
 use stdx::Instant;
 
@@ -185,7 +186,11 @@ impl Cx<'_> {
             let number = self.w.next_request();
             self.op.set_memo(step, Memo::Sent(number));
             self.op.changes += u32::from(modifies(opcode));
-            self.w.urgent = self.op.urgent || self.op.has_pins();
+            let slot = imports::slot(dest, opcode, self.op.urgent || self.op.has_pins());
+            if slot != Slot::None && self.op.turn == 0 {
+                self.op.turn = number;
+            }
+            self.w.slot = (slot, self.op.turn);
             let sender = Sender { op: self.op.id, step, number };
             self.w.send(sender, dest, opcode, body.encode_to_vec().into(), bulk);
         }

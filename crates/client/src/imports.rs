@@ -306,7 +306,7 @@ impl Imports {
 /// pinned lock, or for a lock that goes back, never waits behind ordinary changes: it has a slot of its own. (Under its lock it has
 /// nobody to wait for but holders of attributes, who give them back without needing a slot.) What is sent behind the programs'
 /// backs counts as a change, until such work waits for it ([`press`]).
-fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
+pub(crate) fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
     match (dest, opcode) {
         (Dest::Mdt(_), Opcode::MdsClose) => Slot::Close,
         (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch | Opcode::ObjWrite) if urgent => Slot::Recalled,
@@ -363,7 +363,7 @@ pub(crate) fn submit(
     touched.sent(&mut w.nodes);
     let opening = core::mem::take(&mut w.opening);
     let choosing = core::mem::take(&mut w.choosing) || opcode == Opcode::MdsBatch;
-    let urgent = core::mem::take(&mut w.urgent);
+    let (slot, turn) = core::mem::replace(&mut w.slot, (Slot::None, 0));
     let want_run = core::mem::take(&mut w.want_run);
     let open_body = opening.then(|| body.clone());
     let outgoing = Outgoing {
@@ -372,7 +372,8 @@ pub(crate) fn submit(
         keep_answer: choosing,
         body,
         bulk,
-        slot: slot(dest, opcode, urgent),
+        slot,
+        turn,
         no_resend: false,
         during_recovery: false,
         timeout: None,

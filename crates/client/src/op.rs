@@ -242,6 +242,9 @@ pub struct OpState {
     pub abandoned: bool,
     /// Somebody elsewhere waits for it: its requests must not wait behind ordinary changes.
     pub urgent: bool,
+    /// The number of its first request that took a slot, and so its place among those that wait for one: it waits once, however many
+    /// changes it needs.
+    pub(crate) turn: u64,
     /// It waited for others while it was urgent or had locks pinned ([`crate::imports::press`]).
     pub presses: bool,
     /// A record lock that it waits for: where, and our number of the request.
@@ -265,6 +268,7 @@ impl OpState {
             changes: 0,
             abandoned: false,
             urgent: false,
+            turn: 0,
             presses: false,
             waiting_record: None,
             memo: Vec::new(),
@@ -283,6 +287,7 @@ impl OpState {
         self.changes = 0;
         self.abandoned = false;
         self.urgent = false;
+        self.turn = 0;
         self.presses = false;
         self.waiting_record = None;
         self.memo.clear();

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use proto::msg::{Param, WantLocks, bits};
 use proto::{Errno, Fid, Opcode};
+use rpc::Slot;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use stdx::{Instant, Map, Rng, Set};
@@ -231,8 +232,8 @@ pub struct World {
     pub(crate) epochs: u32,
     /// A run of cookies that the request now being made wants.
     pub(crate) want_run: (u64, u32),
-    /// The operation that makes a request has locks pinned.
-    pub(crate) urgent: bool,
+    /// The slot that the request now being made takes, and its turn.
+    pub(crate) slot: (Slot, u64),
     /// The request now being made opens something.
     pub(crate) opening: bool,
     /// The server chooses something for the request now being made, which its replay has to bring.
@@ -294,7 +295,7 @@ impl World {
             ops_running: 0,
             epochs: 0,
             want_run: (0, 0),
-            urgent: false,
+            slot: (Slot::None, 0),
             opening: false,
             choosing: false,
             touched: Touched::default(),

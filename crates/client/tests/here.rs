@@ -4,8 +4,8 @@ mod cluster;
 
 use std::time::Duration;
 
-use client::api::{Call, Event, FileHandle, SetStat, SetTime};
-use cluster::{Cluster, name};
+use client::api::{Call, CallId, Event, FileHandle, Options, SetStat, SetTime};
+use cluster::{Cluster, cred, name};
 use prost::Message;
 use proto::msg::{ReplayFailure, ReplayLocksRep};
 use proto::{Errno, Opcode};
@@ -170,6 +170,31 @@ fn a_file_that_is_open_here_outlives_a_name_that_is_not_known_here() {
         take(&mut c, b, dir);
         outlives(&mut c, b, fh, ino);
     }
+}
+
+/// The server is told of the open first, then the name goes: two changes, and the second does not wait anew behind all that other
+/// programs asked for after the first.
+#[test]
+fn an_operation_of_two_changes_waits_once_for_the_only_slot() {
+    let (mut c, a, _, dir, ino) = known();
+    let other = c.mkdir(a, 1, "other").unwrap().ino;
+    let b = c.begin_mount(Options { max_mod_rpcs_in_flight: 1, ..Cluster::options(9) });
+    c.until(|c| c.nodes[b].mounted);
+    c.walk(b, "d/f").unwrap();
+    c.walk(b, "other").unwrap();
+    c.call(b, Call::Statfs { ino: 1 }).unwrap();
+    let fh = open_here(&mut c, b, ino);
+    let mkdir = |n: usize| Call::Mkdir { parent: other, name: name(&format!("m{n}")), mode: 0o755 };
+    let before = c.send_quietly(b, cred(0), mkdir(0));
+    let unlink = c.send_quietly(b, cred(0), Call::Unlink { parent: dir, name: name("f") });
+    let after: Vec<CallId> = (1..10).map(|n| c.send_quietly(b, cred(0), mkdir(n))).collect();
+    c.nodes[b].order.clear();
+    let all = [&[before, unlink][..], &after].concat();
+    c.until(|c| all.iter().all(|id| c.answered(b, *id)));
+    // One goes while the answer to the first of the two is looked at.
+    let order: Vec<CallId> = c.nodes[b].order.iter().map(|(_, id)| *id).collect();
+    assert_eq!(order, [&[before, after[0], unlink][..], &after[1..]].concat());
+    outlives(&mut c, b, fh, ino);
 }
 
 /// A program that is about to open a file whose name is being removed finds it, or not; if it does, the file lasts.

@@ -272,7 +272,7 @@ impl Import {
         } else if out.no_resend && !self.passes(&out) {
             self.fail(id, Xid(0), Errno::ETIMEDOUT);
         } else if out.slot != Slot::None {
-            self.waiting.push(out.slot, Queued { id, out });
+            self.waiting.push(out.slot, out.turn, Queued { id, out });
             self.pump_waiting();
         } else if self.may_send(&out) && (out.during_recovery || self.queue.is_empty()) {
             self.send_new(Queued { id, out });

@@ -139,6 +139,9 @@ pub struct Outgoing {
     pub bulk: Bytes,
     /// Which slot it takes.
     pub slot: Slot,
+    /// Of requests that wait for a slot those with the lowest go first, and of those that have the same the one that came first. One that is
+    /// made when another was answered, for the same purpose, keeps that one's: it does not wait anew behind all others.
+    pub turn: u64,
     /// It is for this connection: if that is lost before the answer is there it fails with `ETIMEDOUT`, whether it was sent or not, and
     /// while there is none it fails at once.
     pub no_resend: bool,
@@ -161,6 +164,7 @@ impl Outgoing {
             body: body.encode_to_vec().into(),
             bulk: Bytes::new(),
             slot: Slot::None,
+            turn: 0,
             no_resend: false,
             during_recovery: false,
             keep_open: false,

@@ -145,11 +145,15 @@ impl Slots {
     }
 }
 
-/// Requests that wait for a slot, in the order in which they came; one overtakes others only if it alone may go.
+/// The turn of a request that waits, and when it came.
+type Place = (u64, u64);
+
+/// Requests that wait for a slot, in the order of their turns, those of one turn in the order in which they came; one overtakes
+/// others only if it alone may go.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     next: u64,
-    queues: [(Slot, VecDeque<(u64, T)>); 4],
+    queues: [(Slot, VecDeque<(Place, T)>); 4],
 }
 
 impl<T> Waiting<T> {
@@ -162,12 +166,14 @@ impl<T> Waiting<T> {
         self.queues.iter().map(|(_, queue)| queue.len()).sum()
     }
 
-    /// At the end of the queue.
-    pub(crate) fn push(&mut self, slot: Slot, what: T) {
+    /// Behind all of its turn and of earlier ones. See [`Outgoing::turn`](super::Outgoing::turn).
+    pub(crate) fn push(&mut self, slot: Slot, turn: u64, what: T) {
         self.next += 1;
+        let place = (turn, self.next);
         let queue = self.queues.iter_mut().find(|(kind, _)| *kind == slot);
         if let Some((_, queue)) = queue {
-            queue.push_back((self.next, what));
+            let at = queue.partition_point(|(other, _)| *other < place);
+            queue.insert(at, (place, what));
         }
     }
 
@@ -190,7 +196,7 @@ impl<T> Waiting<T> {
 
     /// Takes all out, in order.
     pub(crate) fn drain(&mut self) -> Vec<T> {
-        let mut all: Vec<(u64, T)> = self.queues.iter_mut().flat_map(|(_, queue)| queue.drain(..)).collect();
+        let mut all: Vec<(Place, T)> = self.queues.iter_mut().flat_map(|(_, queue)| queue.drain(..)).collect();
         all.sort_by_key(|(at, _)| *at);
         all.into_iter().map(|(_, what)| what).collect()
     }
@@ -261,6 +267,29 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_again_has_its_old_turn() {
+        let (mut slots, mut waiting) = (Slots::new(), Waiting::new());
+        for (turn, who) in [(1, "a"), (2, "b"), (3, "c")] {
+            waiting.push(Slot::Modify, turn, who);
+        }
+        assert_eq!(waiting.pop(&slots), Some("a"));
+        let tag = slots.take(Slot::Modify);
+        waiting.push(Slot::Modify, 1, "a again");
+        waiting.push(Slot::Behind, 2, "b, behind");
+        waiting.push(Slot::Behind, 1, "a, behind");
+        assert_eq!(waiting.pop(&slots), None);
+        slots.release(Slot::Modify, tag);
+        let mut order = Vec::new();
+        while let Some(who) = waiting.pop(&slots) {
+            order.push(who);
+        }
+        assert_eq!(order, ["a again", "a, behind", "b", "b, behind", "c"]);
+        waiting.push(Slot::Modify, 9, "late");
+        waiting.push(Slot::Close, 8, "early");
+        assert_eq!(waiting.drain(), ["early", "late"]);
+    }
+
+    #[test]
     fn whatever_happens_no_tag_is_held_twice_and_order_is_kept() {
         let kinds = [Slot::Modify, Slot::Behind, Slot::Close, Slot::Recalled];
         for seed in 0..200 {
@@ -273,7 +302,7 @@ mod tests {
                 if rng.chance(1, 2) {
                     n += 1;
                     let slot = if rng.chance(1, 2) { Slot::Modify } else { *rng.pick(&kinds).unwrap() };
-                    waiting.push(slot, (n, slot));
+                    waiting.push(slot, n, (n, slot));
                 } else if !held.is_empty() {
                     let (slot, tag) = held.swap_remove(rng.below(held.len() as u64) as usize);
                     slots.release(slot, tag);

@@ -91,11 +91,26 @@ impl Asked<'_> {
             }
         }
         for (path, id) in self.removed {
-            if self.open(path, &Body::File(Default::default())).await? == Err(Errno::EIO) {
+            let opened = self.open(path, &Body::File(Default::default())).await?;
+            if opened == Err(Errno::EIO) || opened == Err(Errno::ENOENT) && self.moved_back(path, told).await? {
                 told.insert(*id);
             }
         }
         Some(())
+    }
+
+    /// Whether a directory on this path is not where it was, of which somebody was told: a rename of it is lost. What is below cannot be asked for
+    /// by this path.
+    async fn moved_back(&self, path: &Path, told: &BTreeSet<Id>) -> Option<bool> {
+        for length in 1..path.len() {
+            let above = path[..length].to_vec();
+            let known = self.model.paths().into_iter().find(|(other, _)| *other == above);
+            let Some((_, id)) = known.filter(|(_, id)| told.contains(id)) else { continue };
+            if self.open(&above, &self.model.inode(id).body).await? == Err(Errno::ENOENT) {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 
     async fn open(&self, path: &Path, body: &Body) -> Option<Result<(), Errno>> {

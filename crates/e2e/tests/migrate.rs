@@ -221,8 +221,10 @@ fn a_move_that_is_not_completed_leaves_the_file_and_no_objects() {
     on_the_first(&file, &content);
     shell(&format!("sync '{}'", file.display())).ok();
     let copying = |cluster: &Cluster| {
-        let mut program = Process::new(binary());
-        program.args(["lfs", "migrate", "-i", "1"]).arg(&file).stderr(Stdio::null());
+        // Whoever started the tests may ignore Ctrl-C, and so would this program.
+        let mut program = Process::new("env");
+        program.arg("--default-signal=INT").arg(binary()).args(["lfs", "migrate", "-i", "1"]);
+        program.arg(&file).stderr(Stdio::null());
         let program = program.spawn().unwrap();
         wait_for("some of it is copied", || objects(cluster, 1).1 > 1 << 20);
         program

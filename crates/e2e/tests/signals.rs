@@ -13,8 +13,13 @@ const BOUND: Duration = Duration::from_secs(10);
 
 /// Starts a shell's line, in a process of its own.
 fn start(line: &str) -> Child {
-    let mut command = Command::new("bash");
-    command.args(["-c", &format!("exec {line}")]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Whoever started the tests may ignore some signals, and so would this program.
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=INT,QUIT", "bash", "-c", &format!("exec {line}")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.spawn().unwrap()
 }
 

@@ -563,7 +563,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
                     locks::doubt_directories(w, dest);
                 }
                 for request in &mut requests {
-                    request.version = locks::doubtful_version(w, dest, &request.resource);
+                    request.version = locks::doubtful_version(w, dest, &request.resource, request.mode());
                 }
                 if let Some(target) = w.imports.get_mut(dest) {
                     target.import.locks_to_replay(w.now, requests);

@@ -290,18 +290,14 @@ pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
 }
 
 /// The version of an object that this client saw and that its server may have lost when it crashed: by a change that was not
-/// durable, and whose own client had no answer to replay it by. 0: nothing of the kind. Not for an object that this client
-/// writes: what it has there nobody else has.
-pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource) -> u64 {
+/// durable, and whose own client had no answer to replay it by. 0: nothing of the kind. Not for a lock under which this client
+/// writes: what it has there nobody else has. (Somebody else may have renamed a file that it writes.)
+pub(crate) fn doubtful_version(w: &World, dest: Dest, resource: &Resource, mode: LockMode) -> u64 {
     let (Dest::Mdt(_), ResourceKind::Inode) = (dest, resource.kind()) else { return 0 };
     let Some(target) = w.imports.get(dest) else { return 0 };
     let node = w.nodes.get(resource.fid.ino()).filter(|node| !crate::behind::is_ours(w, node));
     let known = node.and_then(|node| node.attr.as_ref()).map_or(0, |attr| attr.version);
-    let writes = |lock: &HeldLock| lock.mode != LockMode::Pr;
-    if known <= target.sure.0 || target.locks.on_resource(resource).iter().any(writes) {
-        return 0;
-    }
-    known
+    if known <= target.sure.0 || mode != LockMode::Pr { 0 } else { known }
 }
 
 /// Whether a later version of an object was seen than this.

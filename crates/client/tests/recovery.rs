@@ -83,6 +83,38 @@ fn what_a_crash_undid_is_forgotten_by_those_who_saw_it() {
     assert!(c.nodes[b].invalidations.iter().any(told), "the kernel of {} was not told: {:?}", seen.ino, c.log);
 }
 
+/// The same of a name of a file that who saw it is about to cut.
+#[test]
+fn a_name_that_a_crash_undid_is_forgotten_by_who_changes_the_file() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    c.pass(Duration::from_secs(3));
+    c.slow_media = true;
+    let deaf = a;
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let lost = to_client && at == deaf && frame.header.transno.0 != 0;
+        if lost { Vec::new() } else { vec![frame] }
+    }));
+    c.send(a, Call::Rename { parent: 1, name: name("f"), new_parent: 1, new_name: name("g"), flags: 0 });
+    c.run();
+    assert_eq!(c.lookup(b, 1, "g").unwrap().ino, f.ino);
+    // It has the lock for that, and waits for the answer: what it hangs on is not durable.
+    let cut = c.send(b, Call::Setattr { ino: f.ino, set: SetStat { size: Some(7), ..SetStat::default() } });
+    assert!(!c.answered(b, cut));
+    c.die(a);
+    c.tamper = None;
+    c.restart("fs-MDT0000");
+    c.slow_media = false;
+    c.pass(Duration::from_secs(400));
+    let told = |what: &Invalidation| matches!(what, Invalidation::Entry { name: gone, .. } if gone == &name("g"));
+    assert!(c.nodes[b].invalidations.iter().any(told), "{:?}", c.log);
+    assert_eq!(c.lookup(b, 1, "g").map(|stat| stat.ino), Err(Errno::ENOENT));
+    let kept = c.lookup(b, 1, "f").unwrap();
+    assert_eq!((kept.ino, kept.size, c.answered(b, cut)), (f.ino, 7, true));
+}
+
 #[test]
 fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
     let mut c = Cluster::new(2);

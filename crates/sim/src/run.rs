@@ -93,7 +93,7 @@ fn leave_max(plan: &Plan) -> Duration {
 /// How long those that have left are waited for: one that leaves while a target recovers cannot tell it, and each of the three steps of a
 /// recovery may wait for another one.
 fn left_max(plan: &Plan) -> Duration {
-    Limits::of(plan).recovery_soft * (plan.clients as u32).saturating_sub(1).clamp(1, 3)
+    Limits::of(plan).recovery_soft * (plan.clients.clamp(2, 4) as u32 - 1)
 }
 
 /// How long all programs together go on when no faults fall any more: each waits once for what is gone, and then has its own calls

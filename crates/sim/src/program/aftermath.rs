@@ -85,28 +85,27 @@ impl Asked<'_> {
                 told.extend(id);
             }
         }
-        for (path, id) in self.model.paths() {
-            if self.open(&path, &self.model.inode(id).body).await?.is_err() {
-                told.insert(id);
+        let paths = self.model.paths();
+        for (path, id) in &paths {
+            if self.open(path, &self.model.inode(*id).body).await?.is_err() {
+                told.insert(*id);
             }
         }
         for (path, id) in self.removed {
             let opened = self.open(path, &Body::File(Default::default())).await?;
-            if opened == Err(Errno::EIO) || opened == Err(Errno::ENOENT) && self.moved_back(path, told).await? {
+            if opened == Err(Errno::EIO) || opened == Err(Errno::ENOENT) && self.moved_back(path, &paths, told).await? {
                 told.insert(*id);
             }
         }
         Some(())
     }
 
-    /// Whether a directory on this path is not where it was, of which somebody was told: a rename of it is lost. What is below cannot be asked for
-    /// by this path.
-    async fn moved_back(&self, path: &Path, told: &BTreeSet<Id>) -> Option<bool> {
-        for length in 1..path.len() {
-            let above = path[..length].to_vec();
-            let known = self.model.paths().into_iter().find(|(other, _)| *other == above);
-            let Some((_, id)) = known.filter(|(_, id)| told.contains(id)) else { continue };
-            if self.open(&above, &self.model.inode(id).body).await? == Err(Errno::ENOENT) {
+    /// Whether a directory above this path is no longer where the model has it, and somebody was told: a rename of it is lost, and what lies
+    /// below cannot be reached by this path.
+    async fn moved_back(&self, path: &Path, paths: &[(Path, Id)], told: &BTreeSet<Id>) -> Option<bool> {
+        let is_above = |above: &Path| (1..path.len()).contains(&above.len()) && path.starts_with(above);
+        for (above, id) in paths.iter().filter(|(above, id)| is_above(above) && told.contains(id)) {
+            if self.open(above, &self.model.inode(*id).body).await? == Err(Errno::ENOENT) {
                 return Some(true);
             }
         }

@@ -589,10 +589,8 @@ fn a_walk_goes_on_in_a_directory_that_has_its_name_still() {
 #[test]
 fn a_client_that_is_evicted_while_it_mounts_mounts() {
     let mut c = Cluster::new(1);
-    c.tamper = Some(Box::new(|to_client, _, frame| {
-        let root = to_client && frame.header.opcode == Opcode::MdsGetattr as u16;
-        if root { Vec::new() } else { vec![frame] }
-    }));
+    // The answer for the root.
+    c.lose_frames(true, Opcode::MdsGetattr);
     let a = c.begin_mount(Cluster::options(0));
     c.pass(Duration::from_secs(2));
     assert!(!c.nodes[a].mounted);
@@ -828,11 +826,8 @@ fn objects_of_a_move_that_nobody_remembers_go_with_their_file() {
     assert_eq!(c.objects("fs-OST0000").len(), 1);
 
     let mdt = c.server("fs-MDT0000");
-    c.tamper = Some(Box::new(|to_client, _, frame| {
-        // The last step is lost on its way.
-        let last = !to_client && frame.header.opcode == Opcode::MdsReint as u16;
-        if last { Vec::new() } else { vec![frame] }
-    }));
+    // The last step is lost on its way.
+    c.lose_frames(false, Opcode::MdsReint);
     c.slow_server = Some(mdt);
     c.send(a, write_call(second, 0, vec![8; 100_000]));
     c.pass(Duration::from_secs(3));
@@ -942,10 +937,7 @@ fn a_cut_that_goes_on_waits_for_writes_without_its_locks() {
 fn a_cut_that_goes_on_keeps_no_lock_while_writes_wait_for_another_target() {
     let mut c = Cluster::new(2);
     let (a, b) = (c.mount(), c.mount());
-    let (f, fh) = c.create(a, 1, "f").unwrap();
-    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let (f, fh) = c.two_stripes(a, 128 << 10);
     let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
     // The answer to the cut comes when it is let through.
     let held = Rc::new(RefCell::new((true, Vec::new())));
@@ -985,7 +977,68 @@ fn a_cut_that_goes_on_keeps_no_lock_while_writes_wait_for_another_target() {
     c.start(ost);
     c.pass(Duration::from_secs(60));
     assert!(c.answered(a, cut) && c.answered(a, sync));
-    assert!(!c.log.iter().any(|line| line.contains("evicts")), "{:?}", c.log);
+    assert!(!c.log.iter().any(|line| line.contains("evicts client")), "{:?}", c.log);
+}
+
+/// The same before the metadata target is asked for the cut, and with zeros that are written to the whole.
+#[test]
+fn what_waits_for_writes_to_a_target_that_is_away_keeps_no_lock_of_another() {
+    const ZERO_KEEP_SIZE: u32 = 0x11;
+    for cuts in [true, false] {
+        let mut c = Cluster::new(2);
+        let (a, b) = (c.mount(), c.mount());
+        let (f, fh) = c.two_stripes(a, 128 << 10);
+        let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+        c.write(a, fh, 96 << 10, &[3; 4096]).unwrap();
+        let ost = c.server("fs-OST0001");
+        c.kill(ost);
+        let set = SetStat { size: Some(4096), ..SetStat::default() };
+        let change = match cuts {
+            true => Call::Setattr { ino: f.ino, set },
+            false => Call::Fallocate { fh, mode: ZERO_KEEP_SIZE, offset: 4096, length: 124 << 10 },
+        };
+        let change = c.send(a, change);
+        c.pass(Duration::from_secs(1));
+        for _ in 0..3 {
+            let of_b = c.send(b, write_call(fh_of_b, 8192, vec![4; 4096]));
+            c.pass(Duration::from_secs(5));
+            assert!(c.answered(b, of_b), "cuts {cuts}: it waits for a write that waits for another target");
+            c.pass(Duration::from_secs(60));
+        }
+        assert!(!c.answered(a, change));
+        c.start(ost);
+        c.answer(a, change).unwrap();
+        let read = c.read(b, fh_of_b, 0, 128 << 10).unwrap();
+        assert_eq!(read.len(), if cuts { 4096 } else { 128 << 10 });
+        assert!(read[..4096].iter().all(|byte| *byte == 1) && read[4096..].iter().all(|byte| *byte == 0), "cuts {cuts}");
+        assert!(!c.log.iter().any(|line| line.contains("evicts client")), "{:?}", c.log);
+    }
+}
+
+/// The metadata target has agreed to a cut through an open file, and takes that open with an eviction while an object target is away. The
+/// program is told what it is told of every lost open, but the cut is done: the object would be waited for for ever.
+#[test]
+fn a_cut_that_has_begun_is_done_though_its_open_is_lost() {
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.two_stripes(a, 128 << 10);
+    c.kill(c.server("fs-OST0001"));
+    let set = SetStat { size: Some(4096), fh: Some(fh), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino: f.ino, set });
+    c.pass(Duration::from_secs(1));
+    let evictions = stdx::marks::count("evicted");
+    let uuid = Cluster::options(0).uuid.to_string();
+    c.set_server_param("fs-MDT0000", "mdt.fs-MDT0000.evict_client", &uuid);
+    c.until(|_| stdx::marks::count("evicted") > evictions);
+    assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Err(Errno::EIO), "the open is lost");
+    assert!(!c.answered(a, cut));
+    c.start(c.server("fs-OST0001"));
+    c.answer(a, cut).unwrap();
+    let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
+    let of_b = c.send(b, write_call(fh_of_b, 64 << 10, vec![2; 4096]));
+    c.pass(Duration::from_secs(5));
+    assert!(c.answered(b, of_b), "the lock goes to who wants it");
+    assert_eq!(c.read(b, fh_of_b, 4096, 4096).unwrap()[..], [0; 4096]);
 }
 
 /// A program writes to two stripes, of which one is on a target that is away, and has the lock on the other. Whoever wants that gets
@@ -994,10 +1047,7 @@ fn a_cut_that_goes_on_keeps_no_lock_while_writes_wait_for_another_target() {
 fn what_waits_for_a_target_that_is_away_keeps_no_lock_of_another() {
     let mut c = Cluster::new(2);
     let (a, b) = (c.mount(), c.mount());
-    let (f, fh) = c.create(a, 1, "f").unwrap();
-    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let (f, fh) = c.two_stripes(a, 128 << 10);
     let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
     // Another has locks on all of it, so that each has to be asked for.
     c.write(b, fh_of_b, 0, &[2; 128 << 10]).unwrap();
@@ -1025,10 +1075,7 @@ fn what_waits_for_a_size_keeps_no_lock_of_another() {
     for stops in [false, true] {
         let mut c = Cluster::new(2);
         let (a, b, other) = (c.mount(), c.mount(), c.mount());
-        let (f, fh) = c.create(a, 1, "f").unwrap();
-        c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-        c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let (f, fh) = c.two_stripes(a, 128 << 10);
         let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
         let fh_of_other = c.open(other, f.ino, 0o2).unwrap();
         // A third client has the ends of both objects, and is asked for their sizes.
@@ -1108,10 +1155,7 @@ fn a_cut_that_waits_for_the_metadata_target_keeps_no_lock_on_an_object() {
     for opens in [false, true] {
         let mut c = Cluster::new(2);
         let (a, b, gone) = (c.mount(), c.mount(), c.mount());
-        let (f, fh) = c.create(a, 1, "f").unwrap();
-        c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-        c.write(a, fh, 0, &[1; 256 << 10]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let (f, _) = c.two_stripes(a, 256 << 10);
         let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
         c.write(b, fh_of_b, 0, &[2; 4096]).unwrap();
         // It has the attributes under a lock.
@@ -1144,10 +1188,7 @@ fn cuts_that_have_made_way_end_when_their_answers_have_come() {
     for sizes in [[4096, 100 << 10, 0], [0, 0, 0], [100 << 10, 0, 200 << 10], [200 << 10, 100 << 10, 4096]] {
         let mut c = Cluster::new(2);
         let nodes = [c.mount(), c.mount(), c.mount()];
-        let (f, fh) = c.create(nodes[0], 1, "f").unwrap();
-        c.call(nodes[0], Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-        c.write(nodes[0], fh, 0, &[1; 256 << 10]).unwrap();
-        c.call(nodes[0], Call::Fsync { fh, data_only: false }).unwrap();
+        let (f, _) = c.two_stripes(nodes[0], 256 << 10);
         for node in nodes {
             c.open(node, f.ino, 0o2).unwrap();
         }
@@ -1195,10 +1236,7 @@ fn cuts_that_have_made_way_end_when_their_answers_have_come() {
 fn what_has_made_way_is_patient_again_when_it_has_its_locks() {
     let mut c = Cluster::new(2);
     let (a, b, other) = (c.mount(), c.mount(), c.mount());
-    let (f, fh) = c.create(a, 1, "f").unwrap();
-    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let (f, fh) = c.two_stripes(a, 128 << 10);
     // Two others have a stripe each, and alone know the layout under a lock.
     let halves = [(b, 0), (other, 64 << 10)].map(|(node, at)| (node, c.open(node, f.ino, 0o2).unwrap(), at));
     for (node, fh, at) in halves {
@@ -1252,10 +1290,7 @@ fn what_waits_for_a_client_that_has_stopped_keeps_no_lock_of_another() {
     {
         let mut c = Cluster::new(2);
         let (a, b, stopped) = (c.mount(), c.mount(), c.mount());
-        let (f, fh) = c.create(a, 1, "f").unwrap();
-        c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-        c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let (f, fh) = c.two_stripes(a, 128 << 10);
         let fh_of_b = c.open(b, f.ino, 0o2).unwrap();
         c.write(b, fh_of_b, 0, &[2; 64 << 10]).unwrap();
         c.call(b, Call::Fsync { fh: fh_of_b, data_only: false }).unwrap();
@@ -1535,10 +1570,7 @@ fn a_size_that_is_late_does_not_undo_a_write() {
     let mut c = Cluster::new(2);
     let a = c.begin_mount(Options { write_back_after: Duration::from_secs(3600), ..Cluster::options(0) });
     c.until(|c| c.nodes[a].mounted);
-    let (f, fh) = c.create(a, 1, "f").unwrap();
-    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
-    c.write(a, fh, 0, &[1; 128 << 10]).unwrap();
-    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let (f, fh) = c.two_stripes(a, 128 << 10);
     let direct = c.open(a, f.ino, 0o40_002).unwrap();
     c.write(a, fh, 192 << 10, &[2; 64 << 10]).unwrap();
     let fails = |c: &mut Cluster, server, at| {

@@ -41,12 +41,14 @@ pub fn forget(world: &mut World) -> Result<(), String> {
     for &client in &living {
         world.mounts[client].kernel.forget_all();
     }
-    // What a fault lost is asked for again, in its time. Until then data waits that a lock has to wait for; and who is mounted only later
-    // takes locks when all should be given back.
-    let longest = if world.plan.is_quiet() { STEP } else { Limits::of(&world.plan).recovery_soft + REST_MAX };
+    // What a fault lost is asked for again, in its time. Until then data waits that a lock has to wait for, as for a target that recovers;
+    // and who is mounted only later takes locks when all should be given back.
+    let longest = if world.plan.is_quiet() { STEP } else { Limits::of(&world.plan).recovery() + REST_MAX };
     let limit = world.now + longest;
     let rests = |mount: &Mount| mount.mounted && mount.machine.iter().all(|machine| machine.in_progress().is_empty());
-    let ended = world.run(limit, |world| living.iter().all(|client| rests(&world.mounts[*client])))?;
+    let all_rest =
+        |world: &World| recovering(world).is_empty() && living.iter().all(|client| rests(&world.mounts[*client]));
+    let ended = world.run(limit, all_rest)?;
     if ended == Ended::Late {
         return Err(format!("no program wants anything, and a client does not come to rest:{}", world.explain()));
     }

@@ -189,7 +189,7 @@ enum Awaited {
     Layout,
     /// The metadata target's part of a cut, before the objects' part.
     Change,
-    /// What other programs here have on its way to the part that is cut, after that.
+    /// What programs here have on its way to the part that is changed.
     Quiet,
 }
 
@@ -279,8 +279,8 @@ pub(super) fn cut_waits(cx: &mut Cx<'_>, ino: u64) {
     }
 }
 
-/// The metadata target has agreed to a cut, and the operation has or has not waited for other programs here. They may wait for a target
-/// that is away.
+/// The operation has its locks, and has or has not to wait for what programs here have on its way. That may wait for a target that is
+/// away.
 pub(super) fn quiet(cx: &mut Cx<'_>, ino: u64, waited: Run<()>) -> Run<()> {
     if waited == Err(Stop::Wait) {
         make_way(cx, ino, Awaited::Quiet);
@@ -288,13 +288,19 @@ pub(super) fn quiet(cx: &mut Cx<'_>, ino: u64, waited: Run<()>) -> Run<()> {
     waited
 }
 
-/// The locks for the rest of a cut. While it waits for one of them it is as patient as everybody: what it gave way for is past.
-pub(super) fn lock_again(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
+/// What comes next is waited for as patiently as this was.
+pub(super) fn was_quiet(cx: &mut Cx<'_>) {
+    cx.forget(Awaited::Quiet.since());
+}
+
+/// The locks of an operation that [`quiet`] may have taken from it. While it waits for one of them it is as patient as everybody: what it
+/// gave way for is past. Gives where the data lies.
+pub(super) fn lock_again(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<bool> {
     let locked = lock(cx, ino, LockMode::Pw, range);
     if locked == Err(Stop::Wait) {
         cx.forget(Awaited::Quiet.since());
     }
-    locked.map(|_| ())
+    locked
 }
 
 /// Whether requests pass to the target that is waited for.

@@ -192,8 +192,8 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
         return Err(Stop::Wait);
     }
     let lvb = file(cx.w, ino).map(|f| f.home.lvb()).unwrap_or_default();
-    let content = read::whole(cx, ino, lvb.size)?;
     if !cx.began(steps::LEAVE_COPIED) {
+        let content = read::whole(cx, ino, lvb.size)?;
         copy(cx, ino, &layout, &content, &lvb)?;
         copied(cx.w, ino, &layout, &lvb);
         cx.set_memo(steps::LEAVE_COPIED, 1);

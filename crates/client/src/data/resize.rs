@@ -32,14 +32,21 @@ pub(super) fn before_truncate(cx: &mut Cx<'_>, ino: u64, size: u64) -> Run<()> {
         cx.unlock(steps::HOME_LOCK);
         leave::leave(cx, ino)?;
     }
-    let resident = access::lock(cx, ino, LockMode::Pw, &(size..u64::MAX))?;
-    access::wait_turn(cx, ino)?;
+    let resident = access::lock_again(cx, ino, &(size..u64::MAX))?;
     // Of a resident file everything: what comes after the new size must not come with old times.
     let range = if resident { ALL } else { size..u64::MAX };
-    flush::settle_file(cx, ino, &range)?;
-    access::take_turn(cx, ino)?;
+    let alone = alone(cx, ino, &range);
+    access::quiet(cx, ino, alone)?;
+    access::was_quiet(cx);
     cx.set_memo(steps::CUT_READY, 1);
     Ok(())
+}
+
+/// Waits until nothing of the range is to be written or on its way, and nobody else changes the file's data.
+fn alone(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<()> {
+    access::wait_turn(cx, ino)?;
+    flush::settle_file(cx, ino, range)?;
+    access::take_turn(cx, ino)
 }
 
 /// See [`super::truncate`].
@@ -233,7 +240,7 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
             let grows = kind != PunchKind::Hole && !keep_size;
             // Under locks to the end, the size is exact.
             let range = if grows { offset..u64::MAX } else { offset..end };
-            let resident = access::lock(cx, ino, LockMode::Pw, &range)?;
+            let resident = access::lock_again(cx, ino, &range)?;
             if !resident || kind == PunchKind::Hole || end <= leave::limit(cx, ino) {
                 break resident;
             }
@@ -244,9 +251,8 @@ pub(super) fn fallocate(cx: &mut Cx<'_>, ino: u64, mode: u32, offset: u64, lengt
             return allocate_resident(cx, ino, kind, keep_size, offset..end);
         }
         crate::ops::kernel::hide(cx, &[ino])?;
-        access::wait_turn(cx, ino)?;
-        flush::settle_file(cx, ino, &(offset..end))?;
-        access::take_turn(cx, ino)?;
+        let alone = alone(cx, ino, &(offset..end));
+        access::quiet(cx, ino, alone)?;
         cx.set_memo(steps::CUT, offset);
         let Some(now) = file(cx.w, ino) else { return Err(Errno::ESTALE.into()) };
         let parts: Vec<(Key, Range<u64>)> =

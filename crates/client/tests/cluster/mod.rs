@@ -486,6 +486,14 @@ impl Cluster {
         }
     }
 
+    /// Loses what has this opcode and goes to clients, or from them, until `tamper` is set again.
+    pub fn lose_frames(&mut self, to_clients: bool, opcode: Opcode) {
+        self.tamper = Some(Box::new(move |to_client, _, frame| {
+            let lost = to_client == to_clients && frame.header.opcode == opcode as u16;
+            if lost { Vec::new() } else { vec![frame] }
+        }));
+    }
+
     /// Answers to changes that are on their way to a client do not arrive.
     pub fn lose_answers_to(&mut self, node: usize) {
         let answers = |frame: &Frame| frame.header.has(proto::frame::flags::REPLY) && frame.header.tag.0 != 0;
@@ -946,6 +954,15 @@ impl Cluster {
             Answer::Created { stat, fh, .. } => Ok((stat, fh)),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A file `f` of two stripes of 64 KiB, with so many bytes of 1 on its object targets.
+    pub fn two_stripes(&mut self, node: usize, length: usize) -> (Stat, FileHandle) {
+        let (f, fh) = self.create(node, 1, "f").unwrap();
+        self.call(node, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 2, 0) }).unwrap();
+        self.write(node, fh, 0, &vec![1; length]).unwrap();
+        self.call(node, Call::Fsync { fh, data_only: false }).unwrap();
+        (f, fh)
     }
 
     pub fn open(&mut self, node: usize, ino: u64, flags: u32) -> Result<FileHandle, Errno> {

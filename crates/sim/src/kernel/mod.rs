@@ -359,7 +359,9 @@ impl Kernel {
         }
     }
 
-    /// Attributes of an inode, kept or asked for.
+    /// Attributes of an inode, kept or asked for. Of two answers to questions that were on their way at once Linux keeps the one that comes
+    /// first, and shows each program its own: the times of a write that goes on may be in the second alone, and who looks afterwards sees
+    /// older ones. No client can know that, so the stand-in shows both programs what it keeps.
     async fn attr(&self, cred: &Cred, ino: u64, fh: Option<FileHandle>) -> Sys<Stat> {
         if let Some(stat) = self.inode(ino, |inode| inode.attr.clone()) {
             return Ok(stat);
@@ -368,7 +370,8 @@ impl Kernel {
         match self.ask(cred, Call::Getattr { ino, fh }).await? {
             Answer::Attr(stat) => {
                 self.learn(&stat, started);
-                Ok(stat)
+                let kept = self.inode(ino, |inode| inode.attr.clone().filter(|_| inode.learned > started));
+                Ok(kept.unwrap_or(stat))
             }
             other => Err(odd(&other)),
         }
@@ -608,7 +611,7 @@ impl Drop for GateHeld {
 mod tests {
     use super::*;
 
-    /// Two questions are on their way at once, and the one that was answered first is told last.
+    /// Two questions are on their way at once, and the answer to one of them overtakes the other.
     #[test]
     fn an_answer_that_was_overtaken_is_not_kept() {
         let sched = Sched::new();
@@ -632,6 +635,6 @@ mod tests {
             sched.run();
         }
         asks();
-        assert_eq!(*shown.borrow(), [Some(2), Some(1), Some(2)]);
+        assert_eq!(*shown.borrow(), [Some(2); 3]);
     }
 }

@@ -115,6 +115,35 @@ fn a_name_that_a_crash_undid_is_forgotten_by_who_changes_the_file() {
     assert_eq!((kept.ino, kept.size, c.answered(b, cut)), (f.ino, 7, true));
 }
 
+/// A client has seen a change that a crash undid, and its lock to read the file goes for that. What it has written under another lock stays.
+#[test]
+fn what_is_written_stays_when_a_lock_to_read_is_lost() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(Options { write_back_after: Duration::from_secs(1000), ..Cluster::options(0) });
+    c.until(|c| c.nodes[a].mounted);
+    let b = c.mount();
+    c.slow_media = true;
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[7; 10]).unwrap();
+    c.tamper = Some(Box::new(move |to_client, at, frame| {
+        let lost = to_client && at == b && frame.header.transno.0 != 0;
+        if lost { Vec::new() } else { vec![frame] }
+    }));
+    c.lookup(b, 1, "f").unwrap();
+    c.send(b, Call::Setattr { ino: f.ino, set: SetStat { mode: Some(0o600), ..SetStat::default() } });
+    c.run();
+    assert_eq!(c.lookup(a, 1, "f").unwrap().mode, 0o100_600);
+    c.die(b);
+    c.tamper = None;
+    c.restart("fs-MDT0000");
+    c.slow_media = false;
+    c.pass(Duration::from_secs(400));
+    assert_eq!(c.lookup(a, 1, "f").unwrap().mode, 0o100_644, "nobody does it again");
+    assert!(!c.log.iter().any(|line| line.contains("are lost")), "{:?}", c.log);
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    assert_eq!(c.read(a, fh, 0, 10).unwrap()[..], [7; 10]);
+}
+
 #[test]
 fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
     let mut c = Cluster::new(2);
@@ -1010,7 +1039,10 @@ fn what_waits_for_writes_to_a_target_that_is_away_keeps_no_lock_of_another() {
         c.answer(a, change).unwrap();
         let read = c.read(b, fh_of_b, 0, 128 << 10).unwrap();
         assert_eq!(read.len(), if cuts { 4096 } else { 128 << 10 });
-        assert!(read[..4096].iter().all(|byte| *byte == 1) && read[4096..].iter().all(|byte| *byte == 0), "cuts {cuts}");
+        assert!(
+            read[..4096].iter().all(|byte| *byte == 1) && read[4096..].iter().all(|byte| *byte == 0),
+            "cuts {cuts}"
+        );
         assert!(!c.log.iter().any(|line| line.contains("evicts client")), "{:?}", c.log);
     }
 }

@@ -714,7 +714,7 @@ impl Object {
     }
 }
 
-/// A lock is no longer ours: its bytes go, dirty ones too.
+/// A lock is no longer ours: its bytes go, dirty ones too. What another lock that is ours alone covers stays: nobody else has changed it.
 pub(super) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
     let range = lock_range(lock);
     edit(w, ino, key, |object| {
@@ -722,7 +722,15 @@ pub(super) fn forget_lock(w: &mut World, ino: u64, key: Key, lock: &HeldLock) {
         let last = object.locks.is_empty();
         let range = if last { ALL } else { range };
         object.void_fetches(&range);
-        object.pages.cut(&range);
+        let alone = object.locks.iter().filter(|held| dlm::mode::covers(held.mode, LockMode::Pw)).map(lock_range);
+        let keep: SmallVec<[Range<u64>; 2]> = alone.collect();
+        let mut gone: SmallVec<[Range<u64>; 2]> = SmallVec::from_iter([range]);
+        for part in &keep {
+            gone = gone.iter().flat_map(|range| subtract(range, part)).collect();
+        }
+        for range in &gone {
+            object.pages.cut(range);
+        }
         if last {
             object.size_exact = false;
         }

@@ -672,9 +672,9 @@ fn locks_replayed(w: &mut World, dest: Dest, locks: &[(u64, Result<u64, Errno>)]
         let Some(target) = w.imports.get_mut(dest) else { return };
         match result {
             Ok(handle) => target.locks.replayed(cookie, handle),
-            Err(_) => {
+            Err(errno) => {
                 if let Some(lock) = target.locks.lost(cookie) {
-                    locks::lost(w, dest, &lock);
+                    locks::lost(w, dest, &lock, errno);
                 }
             }
         }
@@ -713,7 +713,7 @@ fn evicted(w: &mut World, dest: Dest, changes: &[Frame]) {
     lost::opens_and_data(w, dest, &held);
     lost::changes(w, dest, changes);
     for lock in held {
-        locks::lost(w, dest, &lock);
+        locks::lost(w, dest, &lock, Errno::EIO);
     }
     crate::behind::evicted(w, dest);
     w.imports.opens.retain(|(d, _), _| *d != dest);

@@ -272,15 +272,15 @@ pub(crate) fn destroyed(w: &mut World, dest: Dest, fid: proto::Fid) {
     }
 }
 
-/// A lock is gone without having been given back: what it covered is worthless.
-pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock) {
+/// A lock is gone without having been given back: what it covered is worthless. `ESTALE`: a target that recovers has refused it.
+pub(crate) fn lost(w: &mut World, dest: Dest, lock: &HeldLock, errno: Errno) {
     if lock.resource.kind() == ResourceKind::Inode && w.nodes.get(lock.resource.fid.ino()).is_some() {
         refresh_bits(w, dest, &lock.resource);
         crate::ops::names_lost(w, lock.resource.fid.ino());
         crate::here::lost(w, lock.resource.fid.ino());
     }
     if is_data(lock) {
-        data::lock_lost(w, dest, lock);
+        data::lock_lost(w, lock, errno);
     }
     let ino = lock.resource.fid.ino();
     if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {

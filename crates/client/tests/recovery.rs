@@ -144,6 +144,44 @@ fn what_is_written_stays_when_a_lock_to_read_is_lost() {
     assert_eq!(c.read(a, fh, 0, 10).unwrap()[..], [7; 10]);
 }
 
+/// A file is removed, and its last close is done by a target that crashes before it can say so. What was to be written to it, or was on its
+/// way, nobody misses: the client owes nothing when it unmounts.
+#[test]
+fn bytes_of_a_file_that_goes_with_its_last_close_are_not_missed_after_a_crash() {
+    for on_its_way in [false, true] {
+        let mut c = Cluster::new(1);
+        let a = c.begin_mount(Options { write_back_after: Duration::from_secs(1000), ..Cluster::options(0) });
+        c.until(|c| c.nodes[a].mounted);
+        let b = c.mount();
+        let (f, fh_of_b) = c.create(b, 1, "f").unwrap();
+        c.close(b, fh_of_b).unwrap();
+        c.lookup(a, 1, "f").unwrap();
+        let fh = c.open(a, f.ino, 0o2).unwrap();
+        c.write(a, fh, 0, &[7; 10]).unwrap();
+        c.unlink(b, 1, "f").unwrap();
+        c.tamper = Some(Box::new(|to_client, _, frame| {
+            let lost = if to_client { Opcode::MdsClose } else { Opcode::ObjWrite };
+            if frame.header.opcode == lost as u16 { Vec::new() } else { vec![frame] }
+        }));
+        if on_its_way {
+            let sync = c.send(a, Call::Fsync { fh, data_only: false });
+            c.run();
+            assert!(!c.answered(a, sync));
+        }
+        c.close(a, fh).unwrap();
+        c.pass(Duration::from_secs(3));
+        c.tamper = None;
+        c.restart("fs-MDT0000");
+        c.pass(Duration::from_secs(10));
+        let said = |what: &str| c.log.iter().any(|line| line.contains(what));
+        assert!(said("was removed before 10 bytes of it were written back") && !said("are lost"), "{:#?}", c.log);
+        let now = c.now;
+        c.nodes[a].machine.handle(now, Event::Unmount);
+        c.until(|c| c.nodes[a].unmounted);
+        assert_eq!(c.nodes[a].lost, None);
+    }
+}
+
 #[test]
 fn a_lost_object_target_is_replaced_and_what_it_had_is_an_error() {
     let mut c = Cluster::new(2);

@@ -494,7 +494,7 @@ fn made(w: &mut World, dest: Dest, ino: u64, want: &WantLocks, result: &BatchRes
             }
         };
         if let Some(lock) = lost {
-            locks::lost(w, dest, &lock);
+            locks::lost(w, dest, &lock, Errno::EIO);
         }
     }
     locks::pump(w, dest);
@@ -529,7 +529,7 @@ fn failed(w: &mut World, dest: Dest, change: &Change, errno: Errno) {
             let want = change.request.want.unwrap_or_default();
             for cookie in [want.object_cookie, want.entries_cookie, want.data_cookie] {
                 if let Some(lock) = w.imports.get_mut(dest).and_then(|target| target.locks.lost(cookie)) {
-                    locks::lost(w, dest, &lock);
+                    locks::lost(w, dest, &lock, Errno::EIO);
                 }
             }
             // What never was on the server is open nowhere else.

@@ -248,11 +248,7 @@ fn done(
             });
             // What went with its lock was told then.
             let lost = lost.unwrap_or_default();
-            if *errno == Errno::ESTALE && w.nodes.get(ino).is_some_and(|node| node.handles == 0) {
-                removed(w, ino, lost.iter().map(|part| part.end - part.start).sum());
-            } else {
-                gave_up(w, ino, key, &lost, *errno, "its lock is gone");
-            }
+            gone(w, ino, key, &lost, *errno, "its lock is gone");
         }
     }
     let lane = w.data.lane(dest);
@@ -291,12 +287,18 @@ fn not_yet(w: &mut World, id: u64, ino: u64, key: Key, dest: Dest, errno: Errno)
     }
 }
 
-/// The target does not have the object of these bytes, and no program has the file open: it was removed, and whoever removed
-/// it was not told so (a server that starts again answers a repeated unlink with what it still knows).
-fn removed(w: &mut World, ino: u64, bytes: u64) {
-    stdx::mark!("write_back_of_removed");
-    let path = w.nodes.path(ino);
-    w.log(format!("'{path}' was removed before {bytes} bytes of it were written back"));
+/// Bytes can never be written. If their target does not have the object (`ESTALE`), and no program has the file open, it was removed, and
+/// whoever removed it was not told so (a server that starts again answers a repeated unlink with what it still knows): nobody misses them.
+pub(super) fn gone(w: &mut World, ino: u64, key: Key, parts: &[Range<u64>], errno: Errno, why: &str) {
+    if errno != Errno::ESTALE || w.nodes.get(ino).is_none_or(|node| node.handles > 0) {
+        return gave_up(w, ino, key, parts, errno, why);
+    }
+    let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
+    if bytes > 0 {
+        stdx::mark!("write_back_of_removed");
+        let path = w.nodes.path(ino);
+        w.log(format!("'{path}' was removed before {bytes} bytes of it were written back"));
+    }
 }
 
 /// Data of a file cannot be written back at present. Programs are told by their calls for as long as that lasts.

@@ -423,10 +423,9 @@ pub fn resident_lvb(attr: &Attr) -> Option<Lvb> {
 }
 
 /// A data lock is gone without a callback (eviction, not granted again): what it covered is worthless; dirty data is
-/// lost, which the next fsync or close tells.
-pub fn lock_lost(w: &mut World, dest: Dest, lock: &HeldLock) {
-    let _ = dest;
-    recall::lock_lost(w, lock);
+/// lost, which the next fsync or close tells. `ESTALE`: the target does not have the object.
+pub fn lock_lost(w: &mut World, lock: &HeldLock, errno: Errno) {
+    recall::lock_lost(w, lock, errno);
 }
 
 /// Attributes of a regular file came in from the metadata target. `w.nodes` has them already.

@@ -270,7 +270,7 @@ pub(super) fn unwritten(w: &World, resource: &Resource) -> u64 {
 }
 
 /// See [`super::lock_lost`].
-pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
+pub(super) fn lock_lost(w: &mut World, lock: &HeldLock, errno: Errno) {
     let Some((ino, key)) = place_of(w, &lock.resource) else { return };
     let range = lock_range(lock);
     let Some(now) = file(w, ino) else { return };
@@ -288,7 +288,7 @@ pub(super) fn lock_lost(w: &mut World, lock: &HeldLock) {
         .unwrap_or_default()
         .iter()
         .fold(before, |gone, left| gone.iter().flat_map(|part| subtract(part, left)).collect());
-    flush::gave_up(w, ino, key, &gone, Errno::EIO, "its lock was lost");
+    flush::gone(w, ino, key, &gone, errno, "its lock was lost");
     if w.nodes.get(ino).is_some_and(|node| node.lookups > 0) {
         let length = match (kernel, bytes.end) {
             (false, _) => 0,

@@ -943,6 +943,54 @@ fn a_move_whose_lock_is_called_back_with_its_grant_makes_way() {
     }
 }
 
+/// A small file leaves its metadata target, which goes away while the answer to the copy is on its way; the bytes have to be read from it
+/// again, and the object target gives the client up meanwhile. What was copied stays: it was synced.
+#[test]
+fn a_file_that_leaves_keeps_what_was_copied_before_an_eviction() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(Options { max_cached: 1, max_read_ahead: 0, ..Cluster::options(0) });
+    c.until(|c| c.nodes[a].mounted);
+    let (_, other) = c.create(a, 1, "other").unwrap();
+    c.write(a, other, 0, &[1; 200_000]).unwrap();
+    let (_, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[7; 40_000]).unwrap();
+    for fh in [other, fh] {
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    }
+    // The answer to the copy comes when it is let through, with the next frame.
+    let held = Rc::new(RefCell::new((true, Vec::new())));
+    let holds = held.clone();
+    c.tamper = Some(Box::new(move |to_client, _, frame| {
+        let (late, frames) = &mut *holds.borrow_mut();
+        if *late && to_client && frame.header.opcode == Opcode::ObjWrite as u16 {
+            frames.push(frame);
+            return Vec::new();
+        }
+        let go = if !*late && to_client { core::mem::take(frames) } else { Vec::new() };
+        go.into_iter().chain([frame]).collect()
+    }));
+    let grows = c.send(a, write_call(fh, 65_536, vec![8; 100]));
+    assert_eq!(held.borrow().1.len(), 1, "it is copied");
+    let mdt = c.server("fs-MDT0000");
+    c.kill(mdt);
+    // Other bytes take the memory of those that were copied.
+    c.read(a, other, 0, 4096).unwrap();
+    held.borrow_mut().0 = false;
+    c.read(a, other, 65_536, 4096).unwrap();
+    let evictions = stdx::marks::count("evicted");
+    let uuid = Cluster::options(0).uuid.to_string();
+    c.set_server_param("fs-OST0000", "obdfilter.fs-OST0000.evict_client", &uuid);
+    c.until(|_| stdx::marks::count("evicted") > evictions);
+    assert!(!c.answered(a, grows));
+    c.start(mdt);
+    assert_eq!(c.answer(a, grows), Ok(Answer::Written(100)));
+    let b = c.mount();
+    let f = c.lookup(b, 1, "f").unwrap();
+    let fh_of_b = c.open(b, f.ino, 0).unwrap();
+    let read = c.read(b, fh_of_b, 0, 40_000).unwrap();
+    assert!(read.len() == 40_000 && read.iter().all(|byte| *byte == 7), "{:#?}", c.log);
+}
+
 /// A cut has given its locks away while the metadata target was away, and a program of the same client has written behind it since. When the
 /// cut goes on, that write is on its way to a target that does not answer, and others want the lock: nobody wakes anybody in a circle, and
 /// all end when the target answers.

@@ -15,7 +15,7 @@ use proto::{Bytes, Errno};
 use super::history::{History, Step};
 use super::{root, verify};
 use crate::kernel::{Fd, Kernel, OpenHow};
-use crate::model::{Body, Id, Instead, Model, Op, Path};
+use crate::model::{Body, Id, Inode, Instead, Model, Op, Path};
 use crate::run::Found;
 use crate::sched::{Fail, Sched};
 
@@ -160,8 +160,9 @@ pub async fn judge(
     let may_lose = !aftermath.told.is_empty();
     let clients: Vec<usize> = aftermath.clients.iter().copied().collect();
     let (candidates, all) = history.without(&clients, |step| may_lose && loses(step));
+    let last = history.state(history.steps.len());
     let in_doubt: Vec<Id> = match &history.doubt {
-        Some(doubt) => history.state(history.steps.len()).concerned(&doubt.op),
+        Some(doubt) => last.concerned(&doubt.op),
         None => Vec::new(),
     };
     let synced = history.synced_files(&|client| !clients.contains(&client));
@@ -183,6 +184,8 @@ pub async fn judge(
                 let found = verify::read(kernel, base, &path).await?;
                 (found.map_or_else(Some, |found| file.differs(&found, &[], &instead)), "it was synced")
             } else {
+                // So nothing of it is lost, not even what was written after a change of names that is: bytes go to other targets.
+                let data = last.get(id).map_or(&data[..], Inode::data);
                 (verify::bytes(kernel, base, &path, data, &[], &instead).await?, "nobody was told")
             };
             if let Some(what) = differs {

@@ -105,6 +105,14 @@ impl Inode {
     }
 }
 
+/// What pages were filled with.
+struct Filled {
+    /// Where that ended.
+    to: u64,
+    /// And the file with it.
+    ends: bool,
+}
+
 impl Kernel {
     pub(super) fn opened(&self, ino: u64, fh: FileHandle, flags: u32, direct: bool, no_flush: bool) -> Fd {
         self.inode(ino, |inode| {
@@ -149,20 +157,9 @@ impl Kernel {
                 other => Err(odd(&other)),
             };
         }
-        let end = offset.saturating_add(u64::from(length));
-        // Linux asks once, does not believe what comes beside a write of the same machine, and then reads up to the end that it
-        // knew. Where many write at once that must not drown what is not accepted: the stand-in asks until it believes.
-        while end > self.inode(fd.ino, |inode| inode.size) {
-            let started = self.version();
-            self.attr(cred, fd.ino, Some(fd.fh)).await?;
-            while self.inode(fd.ino, |inode| inode.unstable) {
-                self.wait().await;
-            }
-            if self.inode(fd.ino, |inode| inode.changed) <= started {
-                break;
-            }
-        }
-        let (mut out, mut end, mut has_part) = (Vec::new(), end, false);
+        let wanted = offset.saturating_add(u64::from(length));
+        self.learn_end(cred, fd, wanted).await?;
+        let (mut out, mut end, mut has_part) = (Vec::new(), wanted, false);
         loop {
             let at = offset + out.len() as u64;
             let now = end.min(self.inode(fd.ino, |inode| inode.size));
@@ -172,11 +169,38 @@ impl Kernel {
             // As Linux, page by page: what was dropped again behind it does not matter.
             if !self.copy_pages(fd.ino, at, now, &mut out) {
                 match self.fill_pages(cred, fd, at, now).await {
-                    Ok(ends) => (end, has_part) = (end.min(ends), true),
+                    Ok(Filled { to, ends }) => {
+                        has_part = true;
+                        if ends {
+                            end = end.min(to);
+                        }
+                        // Another mount has cut the file and made it longer since its size was asked for. Linux ends where it knew; the
+                        // stand-in asks again, so that histories show what else is wrong.
+                        if to > self.inode(fd.ino, |inode| inode.size) {
+                            self.learn_end(cred, fd, wanted).await?;
+                        }
+                    }
                     Err(fail) => self.goes_on(has_part, fail)?,
                 }
             }
         }
+    }
+
+    /// Asks how long the file is, if somebody wants more than is known. Linux asks once, does not believe what comes beside a write of the
+    /// same machine, and then reads up to the end that it knew. Where many write at once that must not drown what is not accepted: the
+    /// stand-in asks until it believes.
+    async fn learn_end(&self, cred: &Cred, fd: &Fd, wanted: u64) -> Sys<()> {
+        while wanted > self.inode(fd.ino, |inode| inode.size) {
+            let started = self.version();
+            self.attr(cred, fd.ino, Some(fd.fh)).await?;
+            while self.inode(fd.ino, |inode| inode.unstable) {
+                self.wait().await;
+            }
+            if self.inode(fd.ino, |inode| inode.changed) <= started {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Appends what lies in pages from `offset` to `end`, until one is not there. False: that is the first.
@@ -194,10 +218,9 @@ impl Kernel {
         })
     }
 
-    /// Reads the first run of pages of a range that are not there; each is locked meanwhile. Gives where the file ended then, if it ended
-    /// among them. (Linux does not believe a short answer beside which attributes go, and shows zeros up to the end that it knew. The
+    /// Reads the first run of pages of a range that are not there; each is locked meanwhile. (Linux does not believe a short answer beside which attributes go, and shows zeros up to the end that it knew. The
     /// stand-in does not show them, so that histories show what else is wrong.)
-    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<u64> {
+    async fn fill_pages(&self, cred: &Cred, fd: &Fd, offset: u64, end: u64) -> Sys<Filled> {
         let mut page = offset / PAGE;
         while page * PAGE < end {
             if self.inode(fd.ino, |inode| inode.pages.contains_key(&page)) {
@@ -243,12 +266,13 @@ impl Kernel {
             });
             self.wake_all();
             return match result? {
-                Answer::Data(data) if data.len() < length as usize => Ok(run.start * PAGE + data.len() as u64),
-                Answer::Data(_) => Ok(u64::MAX),
+                Answer::Data(data) => {
+                    Ok(Filled { to: run.start * PAGE + data.len() as u64, ends: data.len() < length as usize })
+                }
                 other => Err(odd(&other)),
             };
         }
-        Ok(u64::MAX)
+        Ok(Filled { to: 0, ends: false })
     }
 
     /// `pwrite`, or `write` of a file opened for appending.

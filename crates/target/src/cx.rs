@@ -604,6 +604,12 @@ impl Cx<'_> {
         self.m.locks.cut(&resource);
     }
 
+    /// What the requester writes is in the object from now on, and it says that the object is at least so large with what it has: it may
+    /// have answered requests that wait with less.
+    pub fn wrote(&mut self, resource: Resource, size: u64) {
+        self.m.locks.wrote(self.op.export, &resource, size);
+    }
+
     /// The object is gone: the requester's locks on it go with this change, and its client forgets them when it is told.
     /// Among the last steps of an attempt.
     pub fn drop_locks(&mut self, resource: Resource) {

@@ -8,7 +8,7 @@
 use core::ops::{Bound, Range};
 use core::time::Duration;
 use proto::frame::Header;
-use proto::msg::{LockMode, ObjSyncReq, ObjectId, ObjectStateRep, WriteReq};
+use proto::msg::{LockMode, Lvb, ObjSyncReq, ObjectId, ObjectStateRep, WriteReq};
 use proto::{Bytes, Errno, Opcode, Transno};
 use stdx::Instant;
 
@@ -172,10 +172,10 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
     if !cx.began(steps::WRITE) {
         behind::settled(cx, ino)?;
         let (uid, gid) = super::owner(cx.w, ino);
-        let lock = file(cx.w, ino)
-            .and_then(|f| f.object(key))
-            .and_then(|object| object.covering(LockMode::Pw, &range).map(|lock| (lock.handle, object.resource)));
-        let Some((handle, resource)) = lock else {
+        let lock = file(cx.w, ino).and_then(|f| f.object(key)).and_then(|object| {
+            object.covering(LockMode::Pw, &range).map(|lock| (lock.handle, object.resource, object.size_floor()))
+        });
+        let Some((handle, resource, size)) = lock else {
             // The lock was lost after the bytes were taken.
             done(cx.w, id, ino, key, dest, &Err(Errno::EIO), None);
             return Ok(());
@@ -184,7 +184,8 @@ pub(super) fn write(cx: &mut Cx<'_>, id: u64) -> Run<()> {
             object: ObjectId { fid: resource.fid, stripe: resource.stripe },
             offset,
             lock: handle,
-            lvb: Some(lvb),
+            // Not as it was when the bytes were taken: it may have been cut since.
+            lvb: Some(Lvb { size, ..lvb }),
             uid,
             gid,
             grant_used,

@@ -242,6 +242,27 @@ impl Locks {
         }
     }
 
+    /// A holder has written back, and says that the object is at least so large with what it has. What it has answered to requests that wait counts
+    /// no less: what it had then and has sent since may be in the object in part, and that is a size that nobody has made.
+    ///
+    /// ```text
+    /// A answers 10 · A's programs write up to 30 · A writes back up to 20 of it · B answers 0: it is 30 large, not 20
+    /// ```
+    pub fn wrote(&mut self, export: ExportId, resource: &Resource, size: u64) {
+        let (by_handle, locks) = (&self.by_handle, &self.locks);
+        let is_of =
+            |handle: &u64| by_handle.get(handle, |i| locks[i].handle).is_some_and(|i| locks[i].export == export);
+        for state in self.glimpses.values_mut().flatten().filter(|state| state.resource == *resource) {
+            for (_, lvb) in state.answers.iter_mut().filter(|(handle, _)| is_of(handle)) {
+                let lvb = lvb.get_or_insert_default();
+                if size > lvb.size {
+                    stdx::mark!("dlm.glimpse.raised");
+                    lvb.size = size;
+                }
+            }
+        }
+    }
+
     /// One lock of each export that may change size or times, by export.
     fn writers(&self, r: u32, exclude: ExportId) -> Vec<u32> {
         let res = &self.resources[r];

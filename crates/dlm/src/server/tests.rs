@@ -610,6 +610,40 @@ fn who_gives_back_the_lock_that_it_is_asked_by_is_asked_by_another() {
     assert_eq!(ask(&mut t), Glimpsed::Done(vec![lvb(120), lvb(50)]));
 }
 
+/// A writer has answered, goes on writing, and writes a part of that back while another holder is still asked: what it says then counts.
+#[test]
+fn who_writes_back_after_its_answer_is_asked_no_more_and_has_said_the_size() {
+    let mut t = Target::new();
+    let lvb = |size| Lvb { size, ..Lvb::default() };
+    for (cookie, (export, start)) in (1..).zip([(A, 100), (B, 0)]) {
+        let mut req = request(file(1), LockMode::Pw, part(start, start + 99), cookie);
+        req.granted_handle = 7;
+        assert!(matches!(t.enqueue(export, &req), Enqueued::Granted(_)));
+    }
+    t.events();
+    let ask = |t: &mut Target| t.locks.glimpse(t.now, WaiterId(60), file(1), C);
+    for (said, written, counts) in [(Some(110), 150, 150), (Some(160), 150, 160), (None, 130, 130)] {
+        t.locks.wrote(A, &file(1), 190);
+        assert_eq!(ask(&mut t), Glimpsed::Waiting);
+        for event in t.events() {
+            let LockEvent::Glimpse { export, callback } = event else { panic!("{event:?}") };
+            let reply = |lvb| GlReply { handle: callback.handle, serial: callback.serial, lvb, ..GlReply::default() };
+            if export == A {
+                t.locks.glimpse_reply(t.now, A, &reply(said.map(lvb)));
+                // Nor do others' writes, and those to other files.
+                t.locks.wrote(B, &file(1), 180);
+                t.locks.wrote(A, &file(2), 180);
+                t.locks.wrote(A, &file(1), written);
+            } else {
+                t.locks.glimpse_reply(t.now, B, &reply(None));
+            }
+        }
+        assert_eq!(t.locks.take_glimpse(WaiterId(60)), Some(vec![lvb(counts)]));
+        assert_eq!(t.said(), ["glimpsed 60"]);
+    }
+    assert!(stdx::marks::count("dlm.glimpse.raised") > 0);
+}
+
 /// The glimpses that leave, as what answers them; nothing else is said.
 fn asked(t: &mut Target, holder: ExportId) -> Vec<GlReply> {
     let glimpse = |event| match event {

@@ -114,6 +114,7 @@ pub fn write(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &WriteReq, new: &Bytes) ->
     under_lock(cx, &request.object, request.lock, mode)?;
     cx.pre_version(0, node.inode.version)?;
     if !new.is_empty() {
+        cx.wrote(Resource::inode(node.fid()), request.lvb.map_or(0, |lvb| lvb.size));
         let old = if request.offset == 0 && end >= node.inode.size { Bytes::new() } else { bytes_of(cx, &node)? };
         let data = resident::write(&old, request.offset, new).ok_or(Errno::ENOMEM)?;
         let size = node.inode.size.max(end);

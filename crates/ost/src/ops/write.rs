@@ -11,7 +11,7 @@ use proto::connect::BRW_SIZE_MAX;
 use proto::msg::WriteReq;
 use target::{Cx, DataOp, Reply, Request, Stop};
 
-use super::{account, admit, before, begin, blocks, data, extent, finish, key_of, op_id, state_reply, times};
+use super::{account, admit, before, begin, blocks, data, extent, finish, key_of, op_id, resource, state_reply, times};
 use crate::Ost;
 use crate::attrs::{lvb, take_times};
 
@@ -49,6 +49,7 @@ pub fn attempt(ost: &mut Ost, cx: &mut Cx<'_>, request: &Request) -> Result<Repl
     }
     account(ost, cx, request, &before, blocks(&written));
     ost.grants.raise(cx.export(), req.want_grant);
+    cx.wrote(resource(&key), req.lvb.map_or(0, |lvb| lvb.size));
     let times = times(cx, req.lvb);
     Ok(finish(ost, cx, request, flight, before, (req.uid, req.gid), blocks(&written), |object| {
         object.size = object.size.max(end);

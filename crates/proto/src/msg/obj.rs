@@ -59,7 +59,8 @@ pub struct WriteReq {
     /// The lock that covers it; 0 if none.
     #[prost(uint64, tag = "3")]
     pub lock: u64,
-    /// Times that the client gave the write.
+    /// Times that the client gave the write, and how large the object is at least with what the client has: it may have answered a glimpse
+    /// that waits with less.
     #[prost(message, optional, tag = "4")]
     pub lvb: Option<Lvb>,
     /// Owner of the data, for space accounting and for checking.

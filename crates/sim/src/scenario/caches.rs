@@ -42,6 +42,11 @@ pub const STORIES: &[Story] = &[
         "a change that was answered before it was sent, and that the server cannot make, is told, and is not there",
         behind_refused,
     ),
+    story(
+        "behind-in-part",
+        "of changes that were sent together those that the server could make outlast a crash, and no others come with them",
+        behind_in_part,
+    ),
     story("open-here", "a file that is open where nobody was told of it outlives its name", open_here),
     story("closed-here", "a server that is asked to take a name away knows of the closes before it", closed_here),
     story("opened-meanwhile", "a file that is opened while its name goes lasts", opened_meanwhile),
@@ -182,6 +187,30 @@ fn behind_refused() -> Vec<Act> {
         stat(1, "d/f"),
         stat(0, "d/f"),
     ]);
+    acts
+}
+
+/// One batch has changes of two directories, and the server can read the record of one of them only. What it has made is done once more
+/// after a crash.
+fn behind_in_part() -> Vec<Act> {
+    let mut acts = vec![Planned(write_back), Planned(|plan| plan.cache_limit = 4 << 10)];
+    acts.extend([Planned(|plan| plan.commit_interval = Duration::from_secs(5))]);
+    acts.extend(leased("d").into_iter().chain(leased("e")));
+    acts.extend([Do(1, Op::Syncfs), SETTLE, Crash(MDT), Wait(500_000), mkdir(0, "other")]);
+    // The server forgets what it has not been asked about for long.
+    acts.extend((0..200).map(|number| mknod(0, &format!("other/{number}"))));
+    acts.extend([Do(0, Op::Syncfs), mknod(1, "d/f"), Do(1, Op::Syncfs), Damage(MDT, Inode::TABLE)]);
+    acts.extend(["d/g", "e/f", "d/h"].map(|at| mknod(1, at)));
+    acts.extend([
+        Wait(500_000),
+        Repair(MDT),
+        Meanwhile(op_unlink("e/f")),
+        Fails(1, op_mknod("e/g"), Errno::EIO),
+        Crash(MDT),
+        Wait(3_000_000),
+    ]);
+    acts.extend(["d/f", "d/g", "d/h", "e/f"].map(|at| stat(0, at)));
+    acts.extend([mknod(1, "e/f"), stat(0, "e/f"), stat(1, "d/h")]);
     acts
 }
 

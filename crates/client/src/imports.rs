@@ -103,6 +103,11 @@ impl Target {
         self.import.state() == State::Full
     }
 
+    /// Whether a request of this operation has no answer yet.
+    pub fn owes(&self, op: OpId) -> bool {
+        self.pending.values().any(|pending| pending.sender.op == op)
+    }
+
     /// Whether a lock that was held here is on its way back. The server asks for it anew at each connection until it has heard of that.
     fn goes_back(&self, handle: u64) -> bool {
         let mut cancels = self.import.unanswered(Opcode::LdlmCancel);

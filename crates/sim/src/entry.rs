@@ -195,7 +195,7 @@ const WORLDS: &[World] = &[
                 }),
                 ..Disturbances::default()
             },
-            ..Plan::still(1)
+            ..Plan::still(4)
         },
         canary: Canary::TellNobody,
     },

@@ -9,8 +9,9 @@
 //! Setlayout Leave                  the metadata target drops its copy in the same group as the new layout
 //! ```
 //!
-//! Who wants the file meanwhile waits for the end, but not for object targets that are away: then the metadata target's lock goes
-//! back, what is in flight is waited for, and the move begins again. Otherwise this client would be evicted for their absence.
+//! Who wants the file, or one of its objects, meanwhile waits for the end, but not for object targets that are away, nor long for a lock
+//! on another object: then the locks go back, what is in flight is waited for, and the move begins again. Otherwise this client would be
+//! evicted for the absence of a target, or for what another client does not give back.
 //!
 //! A crash before the last step leaves the file resident and some bytes in objects that nobody looks at; the next attempt
 //! empties them.
@@ -28,7 +29,7 @@ use super::striping::Striping;
 use super::{Task, access, flush, layout, read, recall, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Step, Stop};
-use crate::imports::{Dest, Target};
+use crate::imports::Dest;
 use crate::op::{Memo, WaitKey};
 use crate::world::World;
 
@@ -146,9 +147,7 @@ fn go(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
         return Err(Errno::EIO.into());
     }
     match under_lock(cx, ino, mdt, held.cookie) {
-        Err(Stop::Wait) if cx.began(steps::LEAVE_LOCK) && !cx.began(steps::LEAVE_SET) => {
-            Err(lets_others(cx, ino, mdt, held.cookie))
-        }
+        Err(Stop::Wait) if cx.began(steps::LEAVE_LOCK) && !cx.began(steps::LEAVE_SET) => Err(lets_others(cx, ino)),
         ended => ended,
     }
 }
@@ -201,26 +200,30 @@ fn under_lock(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Run<()> {
     switch(cx, ino, &layout, &lvb)
 }
 
-/// The move waits. If its lock was called back, perhaps in the moment in which it was granted, it makes way in time. So it does if another
-/// lock on the data was, which waits for the move: it may cover names as well, and be wanted for these.
-fn lets_others(cx: &mut Cx<'_>, ino: u64, mdt: Dest, cookie: u64) -> Stop {
-    let is_wanted = |target: &Target| {
-        let cookies = file(cx.w, ino).map_or(&[][..], |file| &file.home.locks).iter().map(|lock| lock.cookie);
-        cookies.chain([cookie]).any(|cookie| target.locks.is_wanted(cookie))
-    };
-    if cx.w.imports.get(mdt).is_some_and(is_wanted) {
+/// The move waits. If one of its locks was called back, perhaps in the moment in which it was granted, it makes way in time. So it does if
+/// another lock on the data was, which waits for the move: it may cover names as well, and be wanted for these.
+fn lets_others(cx: &mut Cx<'_>, ino: u64) -> Stop {
+    if is_wanted(cx, ino) {
         let since = Instant(cx.memo(steps::LEAVE_WANTED).unwrap_or(cx.now().0));
         cx.set_memo(steps::LEAVE_WANTED, since.0);
-        let until = since + PATIENCE;
-        if !is_reachable(cx.w, ino) || cx.now() >= until {
+        if !is_reachable(cx.w, ino) || cx.now() >= since + PATIENCE {
             return make_way(cx, ino);
         }
-        // It is looked again soon: a target may go away meanwhile.
-        let next = until.min(cx.now() + AGAIN);
-        cx.w.set_timer(next);
-        let _ = cx.wait(WaitKey::Timer);
     }
+    // It is looked again soon: nobody says that the lock on an object is wanted, and a target may go away.
+    cx.w.set_timer(cx.now() + AGAIN);
+    let _ = cx.wait(WaitKey::Timer);
     cx.wait(node_key(ino))
+}
+
+/// Whether somebody wants a lock that the move holds, or one on the data that waits for it.
+fn is_wanted(cx: &Cx<'_>, ino: u64) -> bool {
+    let is_wanted =
+        |dest: Dest, cookie: u64| cx.w.imports.get(dest).is_some_and(|target| target.locks.is_wanted(cookie));
+    let pinned = |memo: &Memo| matches!(memo, Memo::Lock { dest, cookie } if is_wanted(*dest, *cookie));
+    let home = file(cx.w, ino).map(|file| &file.home);
+    home.is_some_and(|home| home.locks.iter().any(|lock| is_wanted(home.dest, lock.cookie)))
+        || cx.op.steps().iter().any(|(_, memo)| pinned(memo))
 }
 
 /// An end of this attempt to give the lock of a file that leaves back: the move is told that somebody wants it.
@@ -244,6 +247,7 @@ fn make_way(cx: &mut Cx<'_>, ino: u64) -> Stop {
     let until = cx.now() + AGAIN;
     cx.set_memo(steps::LEAVE_AWAY, until.0);
     cx.unlock(steps::LEAVE_LOCK);
+    unlock_idle(cx);
     access::end_turn(cx, ino);
     if let Some(file) = file_mut(cx.w, ino) {
         file.leaving = false;
@@ -253,9 +257,21 @@ fn make_way(cx: &mut Cx<'_>, ino: u64) -> Stop {
     stop
 }
 
+/// The locks at targets to which nothing of the move is on its way go to those who want them.
+fn unlock_idle(cx: &mut Cx<'_>) {
+    let op = cx.op.id;
+    let idle = |(step, memo): &(Step, Memo)| match memo {
+        Memo::Lock { dest, .. } => (!cx.w.imports.get(*dest).is_some_and(|target| target.owes(op))).then_some(*step),
+        _ => None,
+    };
+    let idle: Vec<Step> = cx.op.steps().iter().filter_map(idle).collect();
+    idle.into_iter().for_each(|step| cx.unlock(step));
+}
+
 /// Forgets an attempt that made way, once everything that it sent is answered.
 fn anew(cx: &mut Cx<'_>) -> Run<()> {
     if cx.op.steps().iter().any(|(_, memo)| matches!(memo, Memo::Sent(_))) {
+        unlock_idle(cx);
         return Err(Stop::Wait);
     }
     crate::locks::unlock_all(cx);

@@ -3,19 +3,22 @@
 
 use core::time::Duration;
 
+use client::api::Call;
 use proto::msg::{
-    BlCallback, CancelReq, DestroyRep, DestroyReq, Empty, EnqueueRep, EnqueueReq, Extent, LockMode, Lvb, ObjGetattrReq,
-    ObjSetattrReq, ObjSyncReq, ObjectId, ObjectStateRep, Policy, PunchKind, PunchReq, ReadReq, Resource, StatfsRep,
-    StatfsReq, StrayObjects, WriteReq,
+    BlCallback, CancelReq, DestroyRep, DestroyReq, Empty, EnqueueRep, EnqueueReq, Extent, Layout, LockMode, Lvb,
+    ObjGetattrReq, ObjSetattrReq, ObjSyncReq, ObjectId, ObjectStateRep, Policy, PunchKind, PunchReq, ReadReq, Resource,
+    StatfsRep, StatfsReq, StrayObjects, WriteReq,
 };
 use proto::{Bytes, Errno, Fid, Frame, Opcode, Xid};
 
 use super::raw::{Hand, Outcome, Peer};
-use super::{Act, OST, Story};
+use super::{Act, OST, Story, stories};
 use crate::kernel::OpenHow;
+use crate::model::{Op, Way};
 use crate::program::draw::pattern;
 use crate::program::root;
 use crate::sched::{Command, Fail};
+use crate::world::net::Node;
 
 /// All of them.
 pub const STORIES: &[Story] = &[
@@ -34,6 +37,11 @@ pub const STORIES: &[Story] = &[
         "bytes-behind",
         "bytes that a crash, a client that goes or a disk leaves behind the end of an object never show",
         || vec![Act::Raw(|hand| Box::pin(bytes_behind(hand)))],
+    ),
+    story(
+        "moves-and-makes-way",
+        "a file that moves to its objects, and waits for a lock on one, gives the lock on another to who wants it",
+        moves_and_makes_way,
     ),
     story("first-writes", "no data file stays of first writes whose clients have gone before they were done", || {
         vec![Act::Raw(|hand| Box::pin(first_writes(hand)))]
@@ -127,9 +135,8 @@ async fn state(peer: &Peer, number: u32) -> Result<Lvb, String> {
     Ok(rep.lvb.unwrap_or_default())
 }
 
-/// A lock on the whole object, when it is granted. Gives its handle.
-async fn locked(peer: &Peer, number: u32, mode: LockMode) -> Result<u64, String> {
-    let object = object(number);
+/// Asks for a lock on a whole object.
+fn asks_for_lock(peer: &Peer, object: &ObjectId, mode: LockMode) -> Xid {
     let request = EnqueueReq {
         resource: Resource::object(object.fid, object.stripe),
         mode: mode as i32,
@@ -137,8 +144,25 @@ async fn locked(peer: &Peer, number: u32, mode: LockMode) -> Result<u64, String>
         policy: Some(Policy::Extent(Extent::ALL)),
         ..EnqueueReq::default()
     };
-    let rep: EnqueueRep = peer.done(Opcode::LdlmEnqueue, &request).await?;
+    peer.send(peer.request(Opcode::LdlmEnqueue, &request))
+}
+
+/// Its handle.
+fn granted(peer: &Peer, reply: &Frame) -> Result<u64, String> {
+    peer.is(Opcode::LdlmEnqueue, reply, Ok(()))?;
+    let rep: EnqueueRep = reply.decode().map_err(|error| error.to_string())?;
     rep.grant.map(|grant| grant.handle).ok_or_else(|| peer.wrong("is granted nothing".to_owned()))
+}
+
+/// A lock on the whole object, when it is granted. Gives its handle.
+async fn locked(peer: &Peer, number: u32, mode: LockMode) -> Result<u64, String> {
+    let xid = asks_for_lock(peer, &object(number), mode);
+    granted(peer, &peer.answer(xid).await?)
+}
+
+async fn gives_back(peer: &Peer, lock: u64) -> Outcome {
+    let request = CancelReq { handles: vec![lock], waiting_cookies: Vec::new() };
+    peer.done::<Empty>(Opcode::LdlmCancel, &request).await.map(drop)
 }
 
 /// A request of somebody that has an answer only after the holder has given its lock back.
@@ -148,7 +172,7 @@ async fn waits_for(holder: &Peer, lock: u64, other: &Peer, xid: Xid) -> Result<F
         return Err(holder.wrong(format!("is asked for lock {:x}, and has {lock:x}", called.handle)));
     }
     other.unanswered(xid, SOON).await?;
-    holder.done::<Empty>(Opcode::LdlmCancel, &CancelReq { handles: vec![lock], waiting_cookies: Vec::new() }).await?;
+    gives_back(holder, lock).await?;
     other.answer(xid).await
 }
 
@@ -240,6 +264,52 @@ async fn destroyed(hand: Hand) -> Outcome {
     peer.back().await?;
     reads(&peer, 4, 0, &some).await?;
     destroys(&metadata_target(&hand).await?, &[3, 4]).await
+}
+
+/// A peer has a lock on the second object of a small file, which grows. Another wants the first.
+fn moves_and_makes_way() -> Vec<Act> {
+    vec![
+        stories::mkdir(0, "d"),
+        Act::Raw(|hand| Box::pin(two_stripes(hand))),
+        stories::open(0, "d/f", stories::CREATE, 1),
+        stories::write(0, 1, 0, 1_000),
+        stories::fsync(0, 1),
+        Act::Raw(|hand| Box::pin(has_the_second(hand))),
+        Act::Begin(0, Op::Write { fd: 1, way: Way::Plain, offset: 200_000, data: pattern(7, 1_000) }),
+        Act::Wait(100_000),
+        Act::Raw(|hand| Box::pin(wants_the_first(hand))),
+        Act::Join,
+        stories::fsync(0, 1),
+        stories::stat(1, "d/f"),
+        Act::Said(Node::Server(OST), "evicts", 0),
+        Act::Said(Node::Server(OST + 1), "evicts", 0),
+    ]
+}
+
+async fn two_stripes(hand: Hand) -> Outcome {
+    let full: Vec<Bytes> = hand.base.iter().cloned().chain(stories::path("d")).collect();
+    let wish = || Layout { stripe_size: 64 << 10, want_count: 2, want_first: 0, ..Layout::default() };
+    let set = hand.kernels[0].about(&root(), &full, |ino| Call::SetLayout { ino, wish: wish() }).await;
+    set.map(drop).map_err(|fail| format!("cannot set the layout: {fail:?}"))
+}
+
+async fn has_the_second(hand: Hand) -> Outcome {
+    let holder = hand.peer(OST + 1);
+    holder.connected(|_, _| ()).await?;
+    let second = ObjectId { fid: hand.fid(0, "d/f").await?, stripe: 1 };
+    let xid = asks_for_lock(&holder, &second, LockMode::Pr);
+    granted(&holder, &holder.answer(xid).await?).map(drop)
+}
+
+async fn wants_the_first(hand: Hand) -> Outcome {
+    let (holder, other) = (hand.known(0), client(&hand).await?);
+    let called: BlCallback = holder.noticed(Opcode::LdlmBlCallback, SOON).await?;
+    let first = ObjectId { fid: hand.fid(1, "d/f").await?, stripe: 0 };
+    let xid = asks_for_lock(&other, &first, LockMode::Pr);
+    // Less than the time in which the other lock has to go back.
+    let lock = granted(&other, &other.answer_within(xid, Duration::from_secs(12)).await?)?;
+    gives_back(&other, lock).await?;
+    gives_back(&holder, called.handle).await
 }
 
 /// A page that is written behind a gap.

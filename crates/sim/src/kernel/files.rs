@@ -187,16 +187,16 @@ impl Kernel {
     }
 
     /// Asks how long the file is, if somebody wants more than is known. Linux asks once, does not believe what comes beside a write of the
-    /// same machine, and then reads up to the end that it knew. Where many write at once that must not drown what is not accepted: the
-    /// stand-in asks until it believes.
+    /// same machine, or after the answer to a question that was asked before, and then reads up to the end that it knew. Where many write at
+    /// once that must not drown what is not accepted: the stand-in asks until it believes.
     async fn learn_end(&self, cred: &Cred, fd: &Fd, wanted: u64) -> Sys<()> {
         while wanted > self.inode(fd.ino, |inode| inode.size) {
             let started = self.version();
-            self.attr(cred, fd.ino, Some(fd.fh)).await?;
+            let told = self.attr(cred, fd.ino, Some(fd.fh)).await?.size;
             while self.inode(fd.ino, |inode| inode.unstable) {
                 self.wait().await;
             }
-            if self.inode(fd.ino, |inode| inode.changed) <= started {
+            if self.inode(fd.ino, |inode| inode.changed <= started && inode.size >= told) {
                 break;
             }
         }

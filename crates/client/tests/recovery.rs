@@ -991,6 +991,36 @@ fn a_file_that_leaves_keeps_what_was_copied_before_an_eviction() {
     assert!(read.len() == 40_000 && read.iter().all(|byte| *byte == 7), "{:#?}", c.log);
 }
 
+/// A cut waits for bytes that another program has asked for, and the target does not answer. Another client wants the lock, which goes back
+/// once the bytes are there: until then the cut keeps nothing, and does not wake itself again and again to take what it has given.
+#[test]
+fn a_cut_that_waits_for_a_read_does_not_wake_itself() {
+    let mut c = Cluster::new(1);
+    let a = c.begin_mount(Options { max_cached: 1, max_read_ahead: 0, ..Cluster::options(0) });
+    c.until(|c| c.nodes[a].mounted);
+    let b = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.write(a, fh, 0, &[1; 200_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    let fh_of_b = c.open(b, f.ino, 2).unwrap();
+    c.lose_frames(true, Opcode::ObjRead);
+    let read = c.send(a, Call::Read { fh, offset: 0, length: 4096 });
+    let set = SetStat { size: Some(0), fh: Some(fh), ..SetStat::default() };
+    let cut = c.send(a, Call::Setattr { ino: f.ino, set });
+    c.pass(Duration::from_secs(4));
+    c.nodes[a].slow_kernel = true;
+    let write = c.send(b, write_call(fh_of_b, 100_000, vec![2; 100]));
+    c.pass(Duration::from_secs(1));
+    c.nodes[a].slow_kernel = false;
+    assert!(![(a, read), (a, cut), (b, write)].into_iter().any(|(node, call)| c.answered(node, call)));
+    c.tamper = None;
+    c.cut(a);
+    assert_eq!(c.answer(a, read), Ok(Answer::Data(vec![1; 4096].into())));
+    assert!(c.answer(a, cut).is_ok());
+    assert_eq!(c.answer(b, write), Ok(Answer::Written(100)));
+    assert!(!c.log.iter().any(|line| line.contains("wake each other")), "{:#?}", c.log);
+}
+
 /// A cut has given its locks away while the metadata target was away, and a program of the same client has written behind it since. When the
 /// cut goes on, that write is on its way to a target that does not answer, and others want the lock: nobody wakes anybody in a circle, and
 /// all end when the target answers.

@@ -294,8 +294,13 @@ pub(super) fn was_quiet(cx: &mut Cx<'_>) {
 }
 
 /// The locks of an operation that [`quiet`] may have taken from it. While it waits for one of them it is as patient as everybody: what it
-/// gave way for is past. Gives where the data lies.
+/// gave way for is past. As long as others fetch bytes here it is not: with the locks that it got again at once, as a guest of those who give
+/// them back, the operation would only wake itself to give them back once more. Gives where the data lies.
 pub(super) fn lock_again(cx: &mut Cx<'_>, ino: u64, range: &Range<u64>) -> Run<bool> {
+    if cx.memo(Awaited::Quiet.since()).is_some() && others_fetch(cx, ino) {
+        let waits = cx.wait(node_key(ino));
+        return quiet(cx, ino, Err(waits)).map(|()| false);
+    }
     let locked = lock(cx, ino, LockMode::Pw, range);
     if locked == Err(Stop::Wait) {
         cx.forget(Awaited::Quiet.since());
@@ -510,10 +515,16 @@ pub(super) fn take_turn(cx: &mut Cx<'_>, ino: u64) -> Run<()> {
     let op = cx.op.id;
     let Some(file) = file_mut(cx.w, ino) else { return Ok(()) };
     file.exclusive = Some(op);
-    let fetches = |key| file.object(key).is_some_and(|object| object.fetches.iter().any(|fetch| fetch.owner != op));
-    let fetching = file.keys().into_iter().any(fetches);
     cx.w.data.mark_op(op, ino);
-    if fetching { Err(cx.wait(node_key(ino))) } else { Ok(()) }
+    if others_fetch(cx, ino) { Err(cx.wait(node_key(ino))) } else { Ok(()) }
+}
+
+/// Whether bytes of the file are on their way here for somebody else.
+fn others_fetch(cx: &Cx<'_>, ino: u64) -> bool {
+    let Some(file) = file(cx.w, ino) else { return false };
+    let fetches =
+        |key| file.object(key).is_some_and(|object| object.fetches.iter().any(|fetch| fetch.owner != cx.op.id));
+    file.keys().into_iter().any(fetches)
 }
 
 /// See [`take_turn`].

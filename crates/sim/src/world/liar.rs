@@ -30,6 +30,8 @@ pub const NAME: &str = "liar";
 pub const NODE: Node = Node::Liar;
 /// Locks that a target may hold beyond what its limit says: those of clients that have few, and those that were there before it was told.
 const LOCKS_BEYOND: u64 = 6_000;
+/// A sequence that no client is given, for files before it has one of its own.
+const NOBODYS: u64 = Fid::SEQ_FIRST + 0x3f_ffe0;
 /// Names that it makes.
 const NAMES_MAX: u64 = 40;
 
@@ -111,7 +113,7 @@ impl Liar {
 
     fn own_fid(&mut self) -> Fid {
         self.used += u32::from(self.rng.chance(4, 5));
-        Fid::new(self.sequence.unwrap_or(Fid::SEQ_FIRST), self.used)
+        Fid::new(self.sequence.unwrap_or(NOBODYS), self.used)
     }
 
     fn cookie(&mut self) -> u64 {

@@ -1,5 +1,5 @@
-//! Older versions and this one as each other's clients and servers, and the way up and down between them. With version 0.1.0:
-//! the interoperability and the upgrade tests of Lustre's plan for several changes in flight.
+//! Version 0.1.0 and this one as each other's clients and servers, and the way up and down between them: the
+//! interoperability and the upgrade tests of Lustre's plan for several changes in flight.
 
 use std::fs;
 use std::io::Write;
@@ -383,36 +383,6 @@ fn a_crash_between_the_versions() {
     cluster.start_all();
     load.await_progress(300, BACK);
     all_is_there(&cluster, load);
-}
-
-/// Neither of version 0.2.0 and this one makes anything that the other lacks: servers of each take over from the other's in the middle
-/// of what clients of both do, up and back again.
-#[test]
-fn version_0_2_0_and_this_one_take_each_others_place() {
-    let Some(old) = needs_root().then(|| older("0.2.0")).flatten() else { return };
-    let story = Story::begin("beside version 0.2.0", Duration::from_secs(240));
-    let (server_program, mount_program) = (Some(old.clone()), Some(old.clone()));
-    let mut cluster = Cluster::start(&story, Shape { server_program, mount_program, ..Shape::mounts(1) });
-    cluster.add_mount(&binary());
-    let mut trees = Trees::new(&story, cluster.mount(0));
-    trees.operate();
-    let made = features(&cluster);
-    for (seed, servers) in [(9, binary()), (10, old)] {
-        let load = Load::start(&cluster.mounts(), 2, seed);
-        load.await_progress(300, BACK);
-        cluster.kill9_servers();
-        cluster.change_servers(&servers);
-        cluster.start_all();
-        load.await_progress(300, BACK);
-        all_is_there(&cluster, load);
-        for mount in cluster.mounts() {
-            trees.there = mount;
-            trees.operate();
-        }
-        assert_eq!(features(&cluster), made);
-        let granted = import(&cluster).matches("multi_mod_rpcs").count();
-        assert_eq!(granted, 2, "to both: {}", import(&cluster));
-    }
 }
 
 /// The feature goes with the last client that needs it, at a start or at the end of a recovery, and not before.

@@ -991,6 +991,50 @@ fn a_file_that_leaves_keeps_what_was_copied_before_an_eviction() {
     assert!(read.len() == 40_000 && read.iter().all(|byte| *byte == 7), "{:#?}", c.log);
 }
 
+/// A client is evicted, what it asked for last was done and not answered, and the answer that would tell it of the eviction is lost in a
+/// crash. The target that has restarted knows the session that was begun then, and not the one before: the client learns that, and nothing
+/// is done twice.
+#[test]
+fn an_eviction_of_which_the_answer_is_lost_is_told_after_a_restart() {
+    for server in ["fs-MDT0000", "fs-OST0000"] {
+        let mut c = Cluster::new(1);
+        let a = c.mount();
+        let (f, fh) = c.create(a, 1, "f").unwrap();
+        c.write(a, fh, 0, &[1; 200_000]).unwrap();
+        c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+        let at = c.server(server);
+        let lost = [Opcode::MdsReint, Opcode::ObjWrite, Opcode::Connect].map(|opcode| opcode as u16);
+        c.tamper =
+            Some(Box::new(
+                move |to_client, _, frame| {
+                    if to_client && lost.contains(&frame.header.opcode) { Vec::new() } else { vec![frame] }
+                },
+            ));
+        let set = SetStat { mode: Some(0o600), ..SetStat::default() };
+        let call = match server {
+            "fs-MDT0000" => c.send(a, Call::Setattr { ino: f.ino, set }),
+            _ => {
+                c.write(a, fh, 0, &[2; 100]).unwrap();
+                c.send(a, Call::Fsync { fh, data_only: false })
+            }
+        };
+        c.pass(Duration::from_secs(1));
+        let uuid = Cluster::options(0).uuid.to_string();
+        let kind = if server == "fs-MDT0000" { "mdt" } else { "obdfilter" };
+        c.set_server_param(server, &format!("{kind}.{server}.evict_client"), &uuid);
+        c.pass(Duration::from_secs(2));
+        c.kill(at);
+        c.tamper = None;
+        c.start(at);
+        assert_eq!(c.answer(a, call), Err(Errno::EIO), "{server}: {:#?}", c.log);
+        assert!(c.log.iter().any(|line| line.contains("its answer that said so was lost")), "{server}: {:#?}", c.log);
+        let b = c.mount();
+        let f = c.lookup(b, 1, "f").unwrap();
+        let fh_of_b = c.open(b, f.ino, 0).unwrap();
+        assert_eq!(c.read(b, fh_of_b, 199_990, 100).unwrap()[..], [1; 10]);
+    }
+}
+
 /// A cut waits for bytes that another program has asked for, and the target does not answer. Another client wants the lock, which goes back
 /// once the bytes are there: until then the cut keeps nothing, and does not wake itself again and again to take what it has given.
 #[test]

@@ -87,6 +87,9 @@ pub struct ClientRec {
     /// Epoch in which the client last came through a recovery, or connected.
     #[prost(uint32, tag = "4")]
     pub last_epoch: u32,
+    /// Which of the client's sessions it is: a number at random, which it is told at each connect. 0: made before version 0.2.0.
+    #[prost(uint64, tag = "5")]
+    pub session: u64,
 }
 
 impl Record for ClientRec {
@@ -213,9 +216,10 @@ mod tests {
             description: "c".into(),
             slots: vec![SlotRec { tag: 1, xid: 2, transno: 3, result: 0, data: 4, pre_versions: vec![5, 6] }],
             last_epoch: 7,
+            session: 8,
         };
         let body = record.encode_record();
-        assert_eq!(body[..], *b"\x12\x01c\x1a\x0c\x08\x01\x10\x02\x18\x03(\x042\x02\x05\x06 \x07");
+        assert_eq!(body[..], *b"\x12\x01c\x1a\x0c\x08\x01\x10\x02\x18\x03(\x042\x02\x05\x06 \x07(\x08");
         assert_eq!(ClientRec::decode_record(&body), Ok(record));
     }
 }

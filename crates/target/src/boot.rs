@@ -279,8 +279,8 @@ impl Machine {
             self.last_transno = self.last_transno.max(highest);
             if recover {
                 slots.remove(&record.generation);
-                let restored = self.exports.restore(self.now, uuid, record.description, record.generation, of_client);
-                known.push(restored);
+                let names = (record.session, record.generation);
+                known.push(self.exports.restore(self.now, uuid, record.description, names, of_client));
             } else {
                 self.forget_client(uuid);
             }

@@ -223,6 +223,7 @@ impl Machine {
                 description: export.description.clone(),
                 slots,
                 last_epoch: self.header.epoch,
+                session: export.session,
             };
             self.view.put(ClientRec::key(&export.uuid), record.encode_record());
         }

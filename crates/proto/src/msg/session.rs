@@ -97,6 +97,10 @@ pub struct ConnectRep {
     /// version 0.2.0.
     #[prost(bytes = "bytes", tag = "85")]
     pub store: bytes::Bytes,
+    /// Which of the client's sessions this is, a number at random. If it was told another before, the target has given it up meanwhile
+    /// and has begun anew, and the answer that said so was lost. 0: not said (before version 0.2.0).
+    #[prost(uint64, tag = "118")]
+    pub session: u64,
 }
 
 /// Body of `Ping`. Before version 0.2.0 it is empty.

@@ -287,6 +287,7 @@ samples! {
         batch_room: 9,
         started_from: big(10),
         store: bytes("store"),
+        session: big(11),
     };
     "PingReq" = PingReq { unanswered: vec![1, 2] };
     "Empty" = Empty {};

@@ -111,6 +111,8 @@ pub struct ConnectFacts {
     pub recovering: bool,
     /// The handle is the one that the import had.
     pub same_handle: bool,
+    /// So is the session, as far as the two have named it.
+    pub same_session: bool,
     /// See [`Progress`].
     pub progress: Progress,
 }
@@ -135,10 +137,12 @@ pub enum AfterConnect {
 /// The decision table.
 pub fn after_connect(facts: &ConnectFacts) -> AfterConnect {
     use AfterConnect::*;
-    let ConnectFacts { lightweight, has_state, reconnect, recovering, same_handle, progress } = *facts;
+    let ConnectFacts { lightweight, has_state, reconnect, recovering, same_handle, same_session, progress } = *facts;
     match (has_state, reconnect && same_handle, recovering) {
         // Servers among themselves only ever ask what may be asked twice.
         _ if lightweight => Resend,
+        // It was given up, and what it was told of that was lost: the server knows a later session of it.
+        (true, ..) if !same_session => Evicted,
         // First connect.
         (false, _, false) => Serve,
         (false, _, true) => DeclareDone,
@@ -196,17 +200,25 @@ mod tests {
                 for reconnect in bools {
                     for recovering in bools {
                         for same_handle in bools {
-                            for progress in progresses {
+                            for (progress, same_session) in
+                                progresses.into_iter().flat_map(|p| bools.map(|same| (p, same)))
+                            {
                                 let facts = ConnectFacts {
                                     lightweight,
                                     has_state,
                                     reconnect,
                                     recovering,
                                     same_handle,
+                                    same_session,
                                     progress,
                                 };
                                 let verdict = after_connect(&facts);
                                 let kept = reconnect && same_handle;
+                                if has_state && !same_session && !lightweight {
+                                    assert_eq!(verdict, AfterConnect::Evicted, "{facts:?}");
+                                    seen += 1;
+                                    continue;
+                                }
                                 let want = if lightweight {
                                     AfterConnect::Resend
                                 } else if !has_state {
@@ -240,6 +252,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen, 128);
+        assert_eq!(seen, 256);
     }
 }

@@ -280,6 +280,7 @@ impl Exports {
             brw_size: request.brw_size.clamp(4096, BRW_SIZE_MAX),
             instance: offer.instance,
             started_from: offer.started_from.0,
+            session: self.table.get(&handle.0).map_or(0, |export| export.session),
             max_mod_rpcs: if wants_slots { u32::from(offer.max_mod_rpcs) } else { 0 },
             recovery_time_left_s: offer.recovering.map_or(0, |(_, left)| left),
             server_version: offer.server_version.clone(),

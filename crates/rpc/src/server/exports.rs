@@ -51,6 +51,8 @@ pub struct Export {
     pub handle: Handle,
     /// The client.
     pub uuid: ClientUuid,
+    /// Which of its sessions: a number at random, which outlasts restarts. 0: made by an older version of the target.
+    pub session: u64,
     /// Name for status output.
     pub description: String,
     /// No recovery and no record: another server.
@@ -95,6 +97,7 @@ impl Export {
         Export {
             handle,
             uuid,
+            session: handle.0,
             description: String::new(),
             lightweight: false,
             read_only: false,
@@ -199,13 +202,13 @@ impl Exports {
         now: Instant,
         uuid: ClientUuid,
         description: String,
-        generation: u32,
+        (session, generation): (u64, u32),
         slots: impl IntoIterator<Item = (Tag, SlotRecord)>,
     ) -> Handle {
         let handle = self.take_handle();
         let mut export = Export::new(handle, uuid, now);
         export.description = shown(&description);
-        export.generation = generation;
+        (export.session, export.generation) = (session, generation);
         export.phase = Phase::Absent;
         for (tag, record) in slots {
             export.slots.restore(tag, record);

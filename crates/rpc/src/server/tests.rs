@@ -151,7 +151,7 @@ fn who_does_not_fit_is_refused_with_a_reason() {
 #[test]
 fn a_known_client_recovers_and_a_server_need_not() {
     let mut exports = Exports::new([0, 100], Limits::default());
-    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 4, [(Tag(1), SlotRecord::default())]);
+    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), (0, 4), [(Tag(1), SlotRecord::default())]);
     let recovering = ConnectOffer { recovering: Some((1, 30)), ..offer() };
     let back = accepted(connect(&mut exports, 1, 55, 9, &request(5), &recovering));
     assert_eq!((back.handle, back.new, back.flags), (handle, false, flags::CONNECT_RECOVERING));
@@ -319,7 +319,7 @@ fn a_client_of_an_older_target_gets_slots_when_it_comes_back() {
     let mut exports = Exports::new([0, 100], Limits::default());
     exports.skip_generations(6);
     let record = SlotRecord { xid: Xid(50), transno: Transno(9), ..SlotRecord::default() };
-    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), 0, [(Tag(1), record)]);
+    let handle = exports.restore(NOW, ClientUuid(5), "c".into(), (0, 0), [(Tag(1), record)]);
     let recovering = ConnectOffer { recovering: Some((1, 30)), ..offer() };
     let back = accepted(connect(&mut exports, 1, 55, 9, &request(5), &recovering));
     assert!(back.multi && back.new, "its records must be durable under their new names");

@@ -159,7 +159,13 @@ pub fn for_each(v: &mut impl Visitor) {
     v.record(
         "ClientRec",
         ClientUuid(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
-        ClientRec { generation: 1, description: "description".into(), slots: vec![slot(2), slot(9)], last_epoch: 16 },
+        ClientRec {
+            generation: 1,
+            description: "description".into(),
+            slots: vec![slot(2), slot(9)],
+            last_epoch: 16,
+            session: big(17),
+        },
     );
     v.record(
         "ReplyRec",

@@ -292,6 +292,43 @@ fn the_data_of_a_file_whose_removal_was_answered_twice_goes_in_silence() {
     assert_eq!(errors(&c, "lost"), 0, "{:?}", c.log);
 }
 
+/// Bytes of a file that somebody has open, and whose object is not there any more, are lost to him: he is told.
+#[test]
+fn the_data_of_an_open_file_without_its_object_is_said_to_be_lost() {
+    let (mut c, a, _, fh) = with_file();
+    c.tamper = Some(Box::new(|to_client, _, mut frame| {
+        if to_client && frame.header.opcode == Opcode::ObjWrite as u16 {
+            (frame.header.status, frame.body) = (-Errno::ESTALE.raw(), Bytes::new());
+        }
+        vec![frame]
+    }));
+    c.write(a, fh, MIB, &[2; 8192]).unwrap();
+    assert_eq!(c.call(a, Call::Fsync { fh, data_only: false }), Err(Errno::EIO));
+    assert_eq!(errors(&c, "8192 bytes of '/f'"), 1, "{:?}", c.log);
+}
+
+/// Each write back says how large the object is with all that its client has, not with what it brings: who asks for the size meanwhile is told
+/// so.
+#[test]
+fn what_is_written_back_says_how_large_the_object_is() {
+    let (mut c, a, _, fh) = with_file();
+    let said = Rc::new(Cell::new(Vec::new()));
+    let out = said.clone();
+    c.tamper = Some(Box::new(move |to_client, _, frame| {
+        if !to_client && frame.header.opcode == Opcode::ObjWrite as u16 {
+            let request = frame.decode::<proto::msg::WriteReq>().unwrap();
+            let mut all = out.take();
+            all.push((request.offset, request.lvb.unwrap().size));
+            out.set(all);
+        }
+        vec![frame]
+    }));
+    c.write(a, fh, 0, &[2; 4096]).unwrap();
+    c.write(a, fh, 4 * MIB, &[3; 4096]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    assert_eq!(said.take(), [(0, 4 * MIB + 4096), (4 * MIB, 4 * MIB + 4096)]);
+}
+
 /// A file in stripes of 64 KiB over all targets, of so many bytes, opened with these flags.
 fn striped(c: &mut Cluster, node: usize, size: usize, flags: u32) -> (u64, FileHandle) {
     let (stat, fh) = c.create(node, 1, "striped").unwrap();

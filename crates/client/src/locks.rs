@@ -109,7 +109,15 @@ pub(crate) fn unlock(cx: &mut Cx<'_>, step: Step) {
 
 /// Gives every pin of the operation back while it goes on.
 pub(crate) fn unlock_all(cx: &mut Cx<'_>) {
-    let pin = |(step, memo): &(Step, Memo)| matches!(memo, Memo::Lock { .. }).then_some(*step);
+    unlock_at(cx, |_, _| true);
+}
+
+/// Gives the pins at those targets back for which `which` holds.
+pub(crate) fn unlock_at(cx: &mut Cx<'_>, which: impl Fn(&Cx<'_>, Dest) -> bool) {
+    let pin = |(step, memo): &(Step, Memo)| match memo {
+        Memo::Lock { dest, .. } if which(cx, *dest) => Some(*step),
+        _ => None,
+    };
     let pins: smallvec::SmallVec<[Step; 4]> = cx.op.steps().iter().filter_map(pin).collect();
     for step in pins {
         unlock(cx, step);

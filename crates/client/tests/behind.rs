@@ -599,7 +599,7 @@ fn what_was_answered_has_room_also_when_the_server_restarts_on_a_full_disk() {
 #[test]
 fn the_room_that_is_left_after_a_batch_in_a_recovery_is_kept_to() {
     let (mut c, a, dir) = leased();
-    c.lose_frames(false, Opcode::MdsBatch);
+    c.lose_frames(false, [Opcode::MdsBatch]);
     c.mkdir(a, dir, "one").unwrap();
     c.pass(Duration::from_millis(50));
     c.tamper = Some(Box::new(|to_client, _, mut frame: Frame| {

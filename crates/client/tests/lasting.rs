@@ -74,7 +74,7 @@ fn nobody_sees_a_cut_before_all_do() {
     let (a, b) = (c.mount(), c.mount());
     let (ino, _) = large_file(&mut c, a);
     c.lookup(b, 1, "f").unwrap();
-    c.lose_frames(false, Opcode::ObjPunch);
+    c.lose_frames(false, [Opcode::ObjPunch]);
     let set = SetStat { size: Some(10), ..SetStat::default() };
     let cut = c.send(a, Call::Setattr { ino, set });
     c.run();
@@ -704,7 +704,7 @@ fn a_kernel_without_attributes_is_not_told_to_forget_them() {
     assert!(stdx::marks::count("nothing_to_forget") > 0);
 
     // While one program waits for attributes, the kernel may not keep what another is told meanwhile.
-    c.lose_frames(true, Opcode::MdsGetattr);
+    c.lose_frames(true, [Opcode::MdsGetattr]);
     let asked = c.send(a, Call::Getattr { ino: f, fh: None });
     c.run();
     let seen = c.lookup(a, 1, "f").unwrap();

@@ -9,9 +9,9 @@
 //! Setlayout Leave                  the metadata target drops its copy in the same group as the new layout
 //! ```
 //!
-//! Who wants the file, or one of its objects, meanwhile waits for the end, but not for object targets that are away, nor long for a lock
-//! on another object: then the locks go back, what is in flight is waited for, and the move begins again. Otherwise this client would be
-//! evicted for the absence of a target, or for what another client does not give back.
+//! If another client wants one of the locks meanwhile, it usually waits until the move has ended. But if an object target is away, or the
+//! move itself has waited for some seconds, the move gives its locks back, waits for the requests in flight, and starts again. Otherwise
+//! the servers would evict this client because a target is away, or because some other client does not release a lock.
 //!
 //! A crash before the last step leaves the file resident and some bytes in objects that nobody looks at; the next attempt
 //! empties them.
@@ -259,13 +259,7 @@ fn make_way(cx: &mut Cx<'_>, ino: u64) -> Stop {
 
 /// The locks at targets to which nothing of the move is on its way go to those who want them.
 fn unlock_idle(cx: &mut Cx<'_>) {
-    let op = cx.op.id;
-    let idle = |(step, memo): &(Step, Memo)| match memo {
-        Memo::Lock { dest, .. } => (!cx.w.imports.get(*dest).is_some_and(|target| target.owes(op))).then_some(*step),
-        _ => None,
-    };
-    let idle: Vec<Step> = cx.op.steps().iter().filter_map(idle).collect();
-    idle.into_iter().for_each(|step| cx.unlock(step));
+    crate::locks::unlock_at(cx, |cx, dest| !cx.w.imports.get(dest).is_some_and(|target| target.owes(cx.op.id)));
 }
 
 /// Forgets an attempt that made way, once everything that it sent is answered.

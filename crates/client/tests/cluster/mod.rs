@@ -486,10 +486,11 @@ impl Cluster {
         }
     }
 
-    /// Loses what has this opcode and goes to clients, or from them, until `tamper` is set again.
-    pub fn lose_frames(&mut self, to_clients: bool, opcode: Opcode) {
+    /// Loses what has one of these opcodes and goes to clients, or from them, until `tamper` is set again.
+    pub fn lose_frames<const N: usize>(&mut self, to_clients: bool, opcodes: [Opcode; N]) {
+        let opcodes = opcodes.map(|opcode| opcode as u16);
         self.tamper = Some(Box::new(move |to_client, _, frame| {
-            let lost = to_client == to_clients && frame.header.opcode == opcode as u16;
+            let lost = to_client == to_clients && opcodes.contains(&frame.header.opcode);
             if lost { Vec::new() } else { vec![frame] }
         }));
     }

@@ -277,7 +277,7 @@ impl Import {
             self.not_connected(Errno::EPROTO, ConnectRep { reason, ..ConnectRep::default() });
             return;
         }
-        let mut reply = body.unwrap_or_default();
+        let reply = body.unwrap_or_default();
         let restarts = reply.instance.saturating_sub(self.granted.instance);
         self.phase = Phase::Up { link, since: self.now };
         self.retry.told = None;
@@ -296,9 +296,6 @@ impl Import {
             self.seen = (reply.store.clone(), Transno(0));
         }
         self.export = frame.header.export;
-        if !facts.same_session && reply.reason.is_empty() {
-            "it gave this client up, and its answer that said so was lost".clone_into(&mut reply.reason);
-        }
         self.effects.push_back(ImportEffect::Connected(reply.clone()));
         self.granted = reply;
         self.limit_slots();
@@ -313,7 +310,7 @@ impl Import {
                 1 => Transno(self.granted.started_from),
                 _ => Transno(0),
             };
-            return self.evicted(durable, frame.header.last_committed, facts.recovering);
+            return self.evicted(durable, frame.header.last_committed, &facts);
         }
         if let (AfterConnect::ReplayAll, Some(first)) = (after, self.replay.first_refused()) {
             // It would have given this client up, and restarted before that. What comes after the first change that it could not do again
@@ -354,18 +351,19 @@ impl Import {
     }
 
     /// Answered changes up to `durable` are not lost. A target that recovers waits to hear that there is nothing to do again.
-    fn evicted(&mut self, durable: Transno, last_committed: Transno, recovering: bool) {
+    fn evicted(&mut self, durable: Transno, last_committed: Transno, facts: &ConnectFacts) {
         stdx::mark!("import.evicted");
-        if !recovering {
+        if !facts.recovering {
             self.set_state(State::Evicted);
         }
         let why = match self.granted.reason.as_str() {
+            "" if !facts.same_session => "it gave this client up, and its answer that said so was lost".to_owned(),
             "" => "it does not know it any more (it says no reason)".to_owned(),
             reason => reason.to_owned(),
         };
         self.lose(durable, &why);
         self.learn_committed(last_committed);
-        if recovering { self.declare_done() } else { self.serve(true) }
+        if facts.recovering { self.declare_done() } else { self.serve(true) }
     }
 
     /// Everything that the target had of this client is lost but for answered changes up to `durable`.

@@ -214,15 +214,12 @@ mod tests {
                                 };
                                 let verdict = after_connect(&facts);
                                 let kept = reconnect && same_handle;
-                                if has_state && !same_session && !lightweight {
-                                    assert_eq!(verdict, AfterConnect::Evicted, "{facts:?}");
-                                    seen += 1;
-                                    continue;
-                                }
                                 let want = if lightweight {
                                     AfterConnect::Resend
                                 } else if !has_state {
                                     if recovering { AfterConnect::DeclareDone } else { AfterConnect::Serve }
+                                } else if !same_session {
+                                    AfterConnect::Evicted
                                 } else if kept && !recovering {
                                     if matches!(progress, Progress::None | Progress::Waiting) {
                                         AfterConnect::Resend

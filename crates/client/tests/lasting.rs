@@ -889,7 +889,7 @@ fn pages_that_were_read_beside_an_append_go() {
     let mut c = Cluster::new(1);
     let a = c.mount();
     let (f, fh) = c.create(a, 1, "f").unwrap();
-    c.write(a, fh, 0, &[1; 149]).unwrap();
+    c.write(a, fh, 0, &[1; 114]).unwrap();
     c.close(a, fh).unwrap();
     let log = c.open(a, f.ino, 1 | APPEND).unwrap();
     // The kernel may think that the file ends elsewhere.
@@ -898,6 +898,8 @@ fn pages_that_were_read_beside_an_append_go() {
         Call::Write { fh: log, ino: f.ino, offset: 5000, data, write_back: false, kill_priv: false }
     };
     let reader = c.open(a, f.ino, 0).unwrap();
+    // The kernel forgets the attributes with the first.
+    assert_eq!(c.call(a, append()), Ok(Answer::Written(35)));
     assert_eq!(c.read(a, reader, 0, 4096).unwrap().len(), 149);
     c.nodes[a].slow_kernel = true;
     c.nodes[a].invalidations.clear();
@@ -921,4 +923,35 @@ fn pages_that_were_read_beside_an_append_go() {
         other => panic!("{other:?}"),
     };
     assert_eq!([keeps(), keeps()], [false, true], "the next open drops pages of readers that have closed it meanwhile");
+}
+
+/// Who reads what is appended, past the kernel's pages, before the append is answered sees the size with it, too.
+#[test]
+fn no_size_without_what_was_read_of_an_append() {
+    const APPEND: u32 = 0o2000;
+    let mut c = Cluster::new(1);
+    let a = c.mount();
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.close(a, fh).unwrap();
+    let logs = [(); 2].map(|()| c.open(a, f.ino, 2 | APPEND).unwrap());
+    for end in [0, 35] {
+        assert!(c.getattr(a, f.ino).unwrap().cacheable);
+        c.nodes[a].slow_kernel = true;
+        c.nodes[a].invalidations.clear();
+        let data = Bytes::from(vec![2; 35]);
+        let append = Call::Write { fh: logs[1], ino: f.ino, offset: end, data, write_back: false, kill_priv: false };
+        let id = c.send(a, append);
+        c.pass(Duration::from_millis(500));
+        assert!(!c.answered(a, id));
+        assert_eq!(c.read(a, logs[0], 0, 4096).unwrap().len(), end as usize, "this is the size that the kernel keeps");
+        c.nodes[a].slow_kernel = false;
+        assert_eq!(c.answer(a, id), Ok(Answer::Written(35)));
+        assert_eq!(c.read(a, logs[0], 0, 4096).unwrap().len(), end as usize + 35);
+        let length = |what: &Invalidation| match what {
+            Invalidation::Inode { ino, length, .. } if *ino == f.ino => Some(*length),
+            _ => None,
+        };
+        let lengths: Vec<u64> = c.nodes[a].invalidations.iter().filter_map(length).collect();
+        assert_eq!(lengths, [0, 35], "the attributes before it is to be seen, the pages when it is");
+    }
 }

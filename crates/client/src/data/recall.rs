@@ -204,6 +204,11 @@ fn drop_pages(cx: &mut Cx<'_>, ino: u64, bytes: &Range<u64>) -> Run<()> {
     Ok(())
 }
 
+/// Whether a program has a file open through the kernel's pages: the kernel may have to drop some before a write past them is answered.
+pub(super) fn pages_in_use(w: &World, ino: u64) -> bool {
+    w.nodes.get(ino).is_some_and(|node| node.handles > node.direct_handles)
+}
+
 /// After a write that went past the kernel's pages (`O_DIRECT`, `O_APPEND`): pages that reads have filled while it was on its way are
 /// old. The kernel drops what it has when it sends such a write, where it believes that the write goes (an append goes to the end that is
 /// known here), and not every Linux does again when the write has ended. So it is told to, before the write is answered, or with the next
@@ -214,8 +219,7 @@ pub(super) fn written_past_pages(cx: &mut Cx<'_>, ino: u64, written: &Range<u64>
         return Ok(());
     }
     if cx.memo(steps::PAST_PAGES).is_none() {
-        let in_use = cx.w.nodes.get(ino).is_some_and(|node| node.handles > node.direct_handles);
-        if !in_use {
+        if !pages_in_use(cx.w, ino) {
             if let Some(file) = file_mut(cx.w, ino) {
                 file.old_pages = true;
             }

@@ -11,7 +11,7 @@ use proto::{Bytes, Errno, Opcode};
 
 use super::state::{BUDGET, HOME, Key, edit, evict, file, file_mut, into_clock, node_key};
 use super::striping::{FILE_SIZE_MAX, Striping};
-use super::{IoFlags, WriteAt, access, flush, leave, step, steps};
+use super::{IoFlags, WriteAt, access, flush, leave, recall, step, steps};
 use crate::behind;
 use crate::cx::{Cx, Run, Stop};
 use crate::imports::Dest;
@@ -89,6 +89,10 @@ pub(super) fn write(cx: &mut Cx<'_>, ino: u64, at: WriteAt, data: &Bytes, flags:
             return write(cx, ino, at, whole, flags);
         }
         return through(cx, ino, (at, offset), &parts, &data, flags);
+    }
+    if matches!(at, WriteAt::Append) && recall::pages_in_use(cx.w, ino) {
+        // From now on others may read it, and its answer waits for the kernel.
+        crate::ops::kernel::hide(cx, &[ino])?;
     }
     let now = cx.wall_ns();
     for part in &parts {

@@ -184,7 +184,7 @@ impl Machine {
         }
         let (header, opens) = (&frame.header, opens(frame));
         if self.loses_request(header, opens) {
-            self.done_with(handle, header);
+            let _ = self.done_with(handle, header);
             return true;
         }
         if self.is_mdt() && Whom::Close.is(header.opcode, false) && self.sites.faults.hit_error(sites::MDS_CLOSE_PACK) {

@@ -163,7 +163,7 @@ impl<S: Service> Target<S> {
     fn replay(&mut self, handle: Handle, frame: Frame) {
         let header = frame.header;
         if self.m.loses_replay() || !self.m.exports.in_sequence(handle, &header) {
-            self.m.exports.end(handle, header.xid);
+            let _ = self.m.exports.end(handle, header.xid);
             return;
         }
         let replayed = self.m.exports.get(handle).map_or(Transno(0), |export| export.replayed);
@@ -219,7 +219,7 @@ impl<S: Service> Target<S> {
             if !unanswered.iter().all(|xid| self.m.exports.has_arrived(handle, Xid(*xid))) {
                 // One of them was lost on the way. The client will miss the answer to this, and send them again.
                 stdx::mark!("target.unanswered_missing");
-                self.m.exports.end(handle, header.xid);
+                let _ = self.m.exports.end(handle, header.xid);
                 return;
             }
             self.m.set_phase(handle, Phase::LocksDone);
@@ -541,8 +541,7 @@ impl Machine {
 
     /// Sends a reply to wherever its export is connected now; if it is not, the client will ask again.
     pub(crate) fn send_reply(&mut self, handle: Handle, mut frame: Frame) {
-        self.done_with(handle, &frame.header);
-        if self.loses_reply(handle, &frame.header) {
+        if !self.done_with(handle, &frame.header) || self.loses_reply(handle, &frame.header) {
             return;
         }
         let Some(export) = self.exports.get(handle) else { return };
@@ -556,10 +555,10 @@ impl Machine {
         self.effects.push_back(Effect::Send { conn: ConnId(link.0), frame });
     }
 
-    /// Nothing more is done for a request: it has its answer, or will never have one.
-    pub(crate) fn done_with(&mut self, handle: Handle, header: &Header) {
-        self.exports.end(handle, header.xid);
+    /// Nothing more is done for a request: it has its answer, or will never have one. Whether the answer is to be sent.
+    pub(crate) fn done_with(&mut self, handle: Handle, header: &Header) -> bool {
         self.no_patience(handle, header.xid.0);
+        self.exports.end(handle, header.xid)
     }
 
     /// Success, and nothing to say.

@@ -81,7 +81,7 @@ pub struct Export {
     pub(crate) conn_cnt: u32,
     pub(crate) last_xid: Xid,
     pub(crate) slots: ReplySlots,
-    executing: Map<Xid, usize>,
+    executing: Map<Xid, Executing>,
     /// Changes without a tag that were answered over this connection: nothing else is known of them.
     pub(crate) changed: BTreeSet<Xid>,
     bytes: usize,
@@ -90,6 +90,16 @@ pub struct Export {
     pub replayed: Transno,
     /// The last replay that arrived with none missing before it.
     pub(crate) replay_chain: Transno,
+}
+
+/// A request that is queued or in execution.
+#[derive(Debug)]
+struct Executing {
+    bytes: usize,
+    /// The connection over which it came last.
+    conn_cnt: u32,
+    /// It made a change, and has no tag.
+    changed: bool,
 }
 
 impl Export {
@@ -321,10 +331,13 @@ impl Exports {
         };
         let what = match arrive(&facts) {
             // A frame that was doubled on the way. What its client has changed on top of it must not be undone.
-            Arrival::Execute if !facts.resent && !facts.replay && export.changed.contains(&header.xid) => Arrival::Drop,
+            Arrival::Execute if !facts.replay && export.changed.contains(&header.xid) => Arrival::Drop,
             other => other,
         };
         if current {
+            if let Some(first) = export.executing.get_mut(&header.xid) {
+                first.conn_cnt = header.conn_cnt;
+            }
             export.heard = now;
             export.used = true;
             if !facts.replay && header.last_xid > export.last_xid {
@@ -359,9 +372,10 @@ impl Exports {
             let bytes = frame.wire_len();
             export.bytes += bytes;
             self.bytes += bytes;
-            if let Some(old) = export.executing.insert(frame.header.xid, bytes) {
-                export.bytes -= old;
-                self.bytes -= old;
+            let request = Executing { bytes, conn_cnt: frame.header.conn_cnt, changed: false };
+            if let Some(old) = export.executing.insert(frame.header.xid, request) {
+                export.bytes -= old.bytes;
+                self.bytes -= old.bytes;
             }
         }
     }
@@ -376,14 +390,26 @@ impl Exports {
         self.get(handle).is_some_and(|export| export.executing.contains_key(&xid))
     }
 
-    /// A request is answered.
-    pub fn end(&mut self, handle: Handle, xid: Xid) {
-        if let Some(export) = self.table.get_mut(&handle.0)
-            && let Some(bytes) = export.executing.remove(&xid)
-        {
-            export.bytes -= bytes;
-            self.bytes -= bytes;
+    /// A request is no longer in execution: it has its answer, or will have none. Whether the answer is to be sent: not if the request
+    /// came over an earlier connection. Its client sends it again over this one, or has done so. If that copy found the answer on its
+    /// way, it would be executed again when its client has gone on.
+    #[must_use]
+    pub fn end(&mut self, handle: Handle, xid: Xid) -> bool {
+        let Some(export) = self.table.get_mut(&handle.0) else { return false };
+        let Some(request) = export.executing.remove(&xid) else { return true };
+        export.bytes -= request.bytes;
+        self.bytes -= request.bytes;
+        if request.conn_cnt != export.conn_cnt {
+            stdx::mark!("exports.answer_for_older_connection");
+            return false;
         }
+        if request.changed && xid > export.last_xid {
+            export.changed.insert(xid);
+            if export.changed.len() > CHANGED_MAX {
+                export.changed.pop_first();
+            }
+        }
+        true
     }
 
     /// A request with a tag made a change. Gives what is to be written with it.
@@ -398,15 +424,11 @@ impl Exports {
         }
     }
 
-    /// A request without a tag made a change, and is answered.
+    /// A request without a tag made a change. Until its answer is sent, its copies are known by it.
     pub fn changed(&mut self, handle: Handle, xid: Xid) {
-        if let Some(export) = self.table.get_mut(&handle.0)
-            && xid > export.last_xid
-        {
-            export.changed.insert(xid);
-            if export.changed.len() > CHANGED_MAX {
-                export.changed.pop_first();
-            }
+        let export = self.table.get_mut(&handle.0);
+        if let Some(request) = export.and_then(|export| export.executing.get_mut(&xid)) {
+            request.changed = true;
         }
     }
 

@@ -861,6 +861,46 @@ fn a_group_waits_for_the_data_files_that_its_changes_wrote() {
     assert!(s.stopped.unwrap().contains("check the disk"), "what was acknowledged cannot be kept");
 }
 
+/// A write waits for its disk when its connection breaks. Its client sends it again over the next connection, and may change the
+/// bytes as soon as it has an answer there: so none goes there before that copy has come, which would undo the change.
+#[test]
+fn no_answer_goes_to_a_client_that_still_sends_its_request_again() {
+    for copy_in_time in [true, false] {
+        let mut s = Story::start(Files::default(), engine(TargetKind::Ost, |_| {}), options());
+        let export = s.connect(1, 1);
+        let header = s.header(1, export, Opcode::ObjWrite, 0);
+        let write = |conn_cnt, flags| Frame {
+            header: Header { conn_cnt, flags, ..header },
+            body: Bytes::from_static(b"data"),
+            bulk: Bytes::new(),
+        };
+        let written = |s: &mut Story<Files>| {
+            let operations = core::mem::take(&mut s.data);
+            for (id, _) in &operations {
+                s.event(Event::DataDone { id: *id, result: DataResult::Size(Some((4, 8))) });
+            }
+            operations.len()
+        };
+        s.frame(1, write(1, 0));
+        s.event(Event::Closed { conn: ConnId(1) });
+        s.connect_again(2, 1, export);
+        assert!(s.reply(2).header.has(flags::CONNECT_RECONNECT));
+        let copy = write(2, flags::RESENT);
+        if copy_in_time {
+            s.frame(2, copy.clone());
+        }
+        assert_eq!(written(&mut s), 2);
+        if !copy_in_time {
+            assert!(s.try_reply(2).is_none());
+            s.frame(2, copy.clone());
+            assert_eq!(written(&mut s), 2, "nothing is kept of a write: it is done again");
+        }
+        assert_eq!(s.reply(2).header.xid, header.xid);
+        s.frame(2, copy);
+        assert!(s.data.is_empty() && s.try_reply(2).is_none(), "it is answered: this one was doubled on its way");
+    }
+}
+
 /// The other end of the target's own connections.
 impl<S: Service> Story<S> {
     pub fn take_connect(&mut self) -> ConnId {

@@ -266,6 +266,34 @@ fn the_names_of_a_file_that_cannot_leave_can_be_changed() {
     assert_eq!(c.lookup(b, 1, "moved").unwrap().size, 200_000);
 }
 
+/// A file grows, its copy is on its way to the object target, and that goes away; meanwhile another client cuts the file. The copy of
+/// before is written when the target is back: nothing of it is in the file.
+#[test]
+fn an_older_copy_of_a_file_that_leaves_does_not_show() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (small, fh) = c.create(a, 1, "small").unwrap();
+    c.write(a, fh, 0, &[1; 40_000]).unwrap();
+    c.call(a, Call::Fsync { fh, data_only: false }).unwrap();
+    c.lose_frames(false, [Opcode::ObjWrite]);
+    let cut = |size, fh| Call::Setattr { ino: small.ino, set: SetStat { size: Some(size), fh, ..SetStat::default() } };
+    let grows = c.send(a, cut(200_000, Some(fh)));
+    c.pass(Duration::from_secs(1));
+    let ost = c.server("fs-OST0000");
+    c.kill(ost);
+    c.tamper = None;
+    c.pass(Duration::from_secs(1));
+    c.call(b, cut(0, None)).unwrap();
+    let fh_of_b = c.open(b, small.ino, 2).unwrap();
+    c.write(b, fh_of_b, 0, &[2; 100]).unwrap();
+    assert!(!c.answered(a, grows));
+    c.start(ost);
+    assert!(matches!(c.answer(a, grows), Ok(Answer::Attr(stat)) if stat.size == 200_000));
+    let bytes = c.read(b, fh_of_b, 0, 200_000).unwrap();
+    assert_eq!(bytes[..100], [2; 100]);
+    assert_eq!(bytes[100..], [0; 199_900]);
+}
+
 /// Files grow, and are moved, while their object target is away: who wants to look at them meanwhile can, and nobody is evicted.
 #[test]
 fn a_file_that_cannot_leave_does_not_keep_others_waiting() {

@@ -315,11 +315,17 @@ fn copy(cx: &mut Cx<'_>, ino: u64, layout: &Layout, content: &Bytes, lvb: &Lvb) 
         let (dest, resource) = (object.dest, object.resource);
         let policy = Policy::Extent(proto::msg::Extent::ALL);
         cx.lock(step(steps::LOCK, u64::from(key)), dest, resource, LockMode::Pw, policy)?;
-        access::refresh(cx, ino, key)?;
     }
     // Once only: a lock that is lost with an eviction does not take what was written since, and what was answered is not written again.
     if !cx.began(step(steps::LEAVE_WRITE, 0)) {
+        for key in 0..count {
+            access::refresh(cx, ino, key)?;
+        }
         empty(cx, ino, count, lvb)?;
+        // If this attempt does not come to its end, the objects hold what their targets say.
+        for key in 0..count {
+            edit(cx.w, ino, key, |object| object.size_exact = false);
+        }
     }
     let striping = Striping::new(layout.stripe_size, layout.osts.len());
     let (uid, gid) = super::owner(cx.w, ino);

@@ -66,25 +66,11 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
     memo.unwrap_or(Memo::Reply(Reply { header: frame.header, body, bulk: frame.bulk, number }))
 }
 
-/// Longest body of a reply that describes objects or a lock. Names, layouts and locks of an honest one fit many times.
-const OBJECT_BODY_MAX: usize = 256 << 10;
-
-/// Longest body of a reply that is worth decoding: what is small on the wire may take a hundred times that in memory.
-fn body_max(opcode: Opcode) -> usize {
-    match opcode {
-        Opcode::MdsGetattr | Opcode::MdsLookup | Opcode::MdsReint | Opcode::MdsClose | Opcode::LdlmEnqueue => {
-            OBJECT_BODY_MAX
-        }
-        Opcode::MdsReaddir => crate::ops::LISTING_BODY_MAX,
-        _ => proto::frame::BODY_MAX,
-    }
-}
-
 fn decode(opcode: Opcode, frame: &Frame) -> Result<Body, &'static str> {
     if frame.header.status < 0 {
         return Ok(Body::Raw(frame.body.clone()));
     }
-    if frame.body.len() > body_max(opcode) {
+    if frame.body.len() > opcode.traits().reply_max {
         stdx::mark!("reply_too_long");
         return Err("is longer than what was asked for");
     }

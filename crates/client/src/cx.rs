@@ -52,19 +52,6 @@ pub struct Held {
     pub handle: u64,
 }
 
-/// Whether a request of this kind changes something, so that the operation can no longer end without effect.
-pub(crate) fn modifies(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::MdsReint
-            | Opcode::MdsBatch
-            | Opcode::MdsClose
-            | Opcode::ObjWrite
-            | Opcode::ObjPunch
-            | Opcode::ObjSetattr
-    )
-}
-
 /// One attempt.
 pub struct Cx<'a> {
     /// Everything that operations share.
@@ -185,7 +172,7 @@ impl Cx<'_> {
             let (body, bulk) = request(self.w, self.op);
             let number = self.w.next_request();
             self.op.set_memo(step, Memo::Sent(number));
-            self.op.changes += u32::from(modifies(opcode));
+            self.op.changes += u32::from(opcode.traits().modifies);
             let slot = imports::slot(dest, opcode, self.op.urgent || self.op.has_pins());
             if slot != Slot::None && self.op.turn == 0 {
                 self.op.turn = number;

@@ -8,6 +8,7 @@ use proto::msg::{
     BlCallback, CancelReq, GlCallback, GlReply, Layout, LockMode, LruLimit, ObjectRep, OpenOp, Reint, ReintReq,
     StatfsRep,
 };
+use proto::opcode::SlotClass;
 use proto::{Errno, Frame, Nid, Opcode, Transno, Xid};
 use rpc::client::{Config, Import, ImportEffect, ImportEvent, Outgoing, RequestId, State};
 use rpc::{Link, Slot};
@@ -312,12 +313,13 @@ impl Imports {
 /// nobody to wait for but holders of attributes, who give them back without needing a slot.) What is sent behind the programs'
 /// backs counts as a change, until such work waits for it ([`press`]).
 pub(crate) fn slot(dest: Dest, opcode: Opcode, urgent: bool) -> Slot {
-    match (dest, opcode) {
-        (Dest::Mdt(_), Opcode::MdsClose) => Slot::Close,
-        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch | Opcode::ObjWrite) if urgent => Slot::Recalled,
-        (Dest::Mdt(_), Opcode::MdsReint | Opcode::ObjPunch) => Slot::Modify,
-        (Dest::Mdt(_), Opcode::MdsBatch | Opcode::ObjWrite) => Slot::Behind,
-        _ => Slot::None,
+    let Dest::Mdt(_) = dest else { return Slot::None };
+    match opcode.traits().slot {
+        SlotClass::None => Slot::None,
+        SlotClass::Close => Slot::Close,
+        SlotClass::Change | SlotClass::Data if urgent => Slot::Recalled,
+        SlotClass::Change => Slot::Modify,
+        SlotClass::Data | SlotClass::WriteBack => Slot::Behind,
     }
 }
 
@@ -392,7 +394,7 @@ pub(crate) fn submit(
 /// has had no effect.
 pub(crate) fn withdraw_change(w: &mut World, op: OpId) -> bool {
     let main = crate::ops::step::MAIN;
-    withdraw(w, |pending| pending.sender.op == op && pending.sender.step == main && crate::cx::modifies(pending.opcode))
+    withdraw(w, |pending| pending.sender.op == op && pending.sender.step == main && pending.opcode.traits().modifies)
 }
 
 /// Takes back all requests of an operation that were not sent.

@@ -215,7 +215,7 @@ fn reserved_bytes_of_a_header_are_ignored() {
 
 #[test]
 fn opcodes_have_these_numbers_and_names_for_ever() {
-    let mut opcodes: Vec<_> = Opcode::ALL.iter().map(|&o| (o as u16, o.name(), o.is_notice())).collect();
+    let mut opcodes: Vec<_> = Opcode::ALL.iter().map(|&o| (o as u16, o.name(), o.traits().notice)).collect();
     opcodes.sort_unstable();
     let listed: String = opcodes
         .iter()

@@ -197,17 +197,7 @@ fn failed(status: i32) -> bool {
 }
 
 fn modifies(opcode: u16) -> bool {
-    matches!(
-        Opcode::from_raw(opcode),
-        Some(
-            Opcode::MdsReint
-                | Opcode::MdsBatch
-                | Opcode::MdsClose
-                | Opcode::ObjWrite
-                | Opcode::ObjPunch
-                | Opcode::ObjSetattr
-        )
-    )
+    Opcode::from_raw(opcode).is_some_and(|opcode| opcode.traits().modifies)
 }
 
 #[cfg(test)]

@@ -22,24 +22,9 @@ use crate::service::{Executed, Reply, Request, Service, Stop};
 /// What one change can write at most beside the request's own bytes, as far as the reservation of space knows.
 const CHANGE_BYTES: usize = 128 << 10;
 
-/// Whether requests of this kind change something.
+/// Whether a request changes something. What has a tag leaves a record of its answer at least.
 fn modifies(header: &Header) -> bool {
-    use Opcode::*;
-    header.tag.0 != 0
-        || matches!(
-            Opcode::from_raw(header.opcode),
-            Some(
-                ObjWrite
-                    | ObjPunch
-                    | ObjSetattr
-                    | ObjDestroy
-                    | MgsRegister
-                    | MgsSetParam
-                    | MgsSetPool
-                    | MgsSeqRange
-                    | SeqAlloc
-            )
-        )
+    header.tag.0 != 0 || Opcode::from_raw(header.opcode).is_some_and(|opcode| opcode.traits().modifies)
 }
 
 /// Whether there is room for a change.

@@ -23,8 +23,7 @@ use crate::service::{Request, Service};
 
 /// Whether a request may be the work that a client does before it gives a lock back. Signs of life alone are not.
 fn writes_back(header: &Header) -> bool {
-    use Opcode::*;
-    matches!(Opcode::from_raw(header.opcode), Some(ObjWrite | ObjPunch | ObjSync | MdsReint | MdsBatch))
+    Opcode::from_raw(header.opcode).is_some_and(|opcode| opcode.traits().writes_back)
 }
 
 /// Whether an enqueue that is marked as a replay is that of a lock that was granted. A new one, or a glimpse, would call back the

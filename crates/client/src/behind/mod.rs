@@ -345,9 +345,7 @@ fn number(dest: Dest) -> Step {
 /// Whether a request must not overtake changes: all about metadata but closes and the changes themselves. A lock may, once the
 /// server knows its object ([`settled`]): who asks for it has taken note of it as sent.
 pub(crate) fn waits(w: &World, dest: Dest, opcode: Opcode) -> bool {
-    use Opcode::{MdsFid2path, MdsGetattr, MdsGetxattr, MdsLookup, MdsReaddir, MdsReint, MdsStatfs, MdsSync};
-    matches!(opcode, MdsReint | MdsGetattr | MdsLookup | MdsReaddir | MdsGetxattr | MdsStatfs | MdsSync | MdsFid2path)
-        && w.behind.lanes.get(&dest).is_some_and(|lane| lane.outstanding() > 0)
+    opcode.traits().ordered && w.behind.lanes.get(&dest).is_some_and(|lane| lane.outstanding() > 0)
 }
 
 /// Whether none waits and none is on its way.

@@ -24,8 +24,6 @@ const OFFSET_DOTS: u64 = 2;
 const PIECE_BYTES: u32 = 256 << 10;
 /// Bytes of a piece with attributes.
 const PIECE_BYTES_PLUS: u32 = 128 << 10;
-/// Longest reply with a piece that is taken.
-pub(crate) const BODY_MAX: usize = 2 * PIECE_BYTES as usize;
 /// Entries that such a piece can have at most.
 const PIECE_ENTRIES_PLUS: u32 = 1024;
 /// What an entry with attributes takes in the kernel's buffer, at least.

@@ -20,7 +20,6 @@ mod xattr;
 use proto::msg::{Attr, GetattrReq, Resource, bits};
 use proto::{Errno, Fid, Opcode};
 
-pub(crate) use dir::BODY_MAX as LISTING_BODY_MAX;
 
 use crate::api::{Answer, Call, Stat};
 use crate::cx::{Cx, Run, Stop};

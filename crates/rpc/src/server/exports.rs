@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::hash::Hasher;
+use proto::opcode::InRecovery;
 use proto::connect::features;
 use proto::frame::flags;
 use proto::{ClientUuid, Frame, Handle, Opcode, Tag, Transno, Xid};
@@ -507,9 +508,9 @@ pub(crate) fn shown(description: &str) -> String {
 }
 
 fn class(header: &proto::Header) -> Class {
-    match Opcode::from_raw(header.opcode) {
-        Some(Opcode::Ping | Opcode::Disconnect | Opcode::LdlmCancel | Opcode::LdlmGlReply) => Class::AnyTime,
-        Some(Opcode::LdlmEnqueue | Opcode::LdlmReplay) if header.has(flags::REPLAY) => Class::LockReplay,
+    match Opcode::from_raw(header.opcode).map(|opcode| opcode.traits().in_recovery) {
+        Some(InRecovery::AtOnce) => Class::AnyTime,
+        Some(InRecovery::WithLocks) if header.has(flags::REPLAY) => Class::LockReplay,
         _ => Class::Normal,
     }
 }

@@ -51,6 +51,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "pjdfstest", specification: "pjdfstest@0.2.2", why: "the POSIX suite" },
     Tool { program: "fsx", specification: "fsx@0.3.2", why: "random file operations, checked" },
     Tool { program: "cargo-deny", specification: "cargo-deny@0.20.2", why: "licences of the dependencies" },
+    Tool { program: "cargo-machete", specification: "cargo-machete@0.9.2", why: "dependencies that nobody uses" },
 ];
 
 /// Tools are built once and run briefly: compile them fast rather than well.

@@ -37,7 +37,7 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", about: "sources are formatted", run: fmt },
     Step { name: "tidy", about: "edges, module documentation, words, links", run: tidy::run },
     Step { name: "clippy", about: "no warnings", run: clippy },
-    Step { name: "licences", about: "licences and sources of the dependencies", run: licences },
+    Step { name: "licences", about: "licences and sources of the dependencies, and that each is used", run: licences },
     Step { name: "rustdoc", about: "API documentation without warnings", run: rustdoc },
     Step { name: "build", about: "the release binary", run: build },
     Step { name: "unit", about: "tests of every crate but e2e", run: unit },
@@ -119,7 +119,8 @@ fn clippy(sh: &Shell) -> anyhow::Result<()> {
 fn licences(sh: &Shell) -> anyhow::Result<()> {
     cmd!(sh, "cargo fetch --locked --quiet").run()?;
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
-    Ok(cmd!(sh, "cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources").run()?)
+    cmd!(sh, "cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources").run()?;
+    Ok(cmd!(sh, "cargo machete crates xtask fuzz").run()?)
 }
 
 fn rustdoc(sh: &Shell) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ use core::time::Duration;
 use proto::msg::Cred;
 use proto::{Errno, Frame};
 use std::sync::Arc;
+use stdx::faults::sites;
 use stdx::{Instant, Map};
 
 use crate::api::{Answer, Call, CallId, Device, Effect, Event, Options};
@@ -159,6 +160,14 @@ impl Client {
     /// Files of which the kernel may hold pages, dirty ones too.
     pub fn files_in_kernel(&self) -> Vec<u64> {
         self.w.nodes.iter().map(|node| node.ino).filter(|ino| data::is_in_kernel(&self.w, *ino)).collect()
+    }
+
+    /// Files with bytes that were not written back, `limit` of them at most, with how many bytes; and how many more there are.
+    pub fn unsynced(&self, limit: usize) -> (Vec<(String, u64)>, usize) {
+        let mut files = data::files_unwritten(&self.w);
+        let more = files.len().saturating_sub(limit);
+        files.truncate(limit);
+        (files.into_iter().map(|(ino, bytes)| (self.w.nodes.path(ino), bytes)).collect(), more)
     }
 
     /// Changes that were ever made behind programs' backs, and how many of them have been answered by their servers.
@@ -363,6 +372,7 @@ impl Client {
         if !self.w.spawned.is_empty() {
             self.run_ready();
         }
+        assert!(!self.w.options.faults.hit_once(sites::ASSERTION), "fail_loc asks for it");
     }
 
     fn run_ready(&mut self) {

@@ -27,10 +27,12 @@ use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
+use crate::asserted::Asserted;
 use crate::clock::{self, Clock};
 use crate::crew::{self, Crew};
 use crate::stream::Stream;
 
+mod failure;
 mod kernel;
 mod status;
 
@@ -126,7 +128,7 @@ struct Waiting {
 }
 
 struct State {
-    machine: client::Client,
+    machine: Asserted<client::Client>,
     conns: HashMap<ConnId, Conn>,
     completions: HashMap<CallId, Waiting>,
     next_call: u64,
@@ -147,6 +149,16 @@ struct State {
 }
 
 impl State {
+    /// Tells the machine. What follows from it is done by [`Shared::go_on`].
+    fn happened(&mut self, now: stdx::Instant, event: Event) {
+        self.machine.run(|machine| machine.handle(now, event));
+    }
+
+    /// When the machine wants to be told the time.
+    fn deadline(&mut self) -> Option<stdx::Instant> {
+        self.machine.run(|machine| machine.deadline()).flatten()
+    }
+
     /// A call of this process itself.
     fn own_caller(&mut self) -> Caller {
         let id = CallId(self.next_call);
@@ -194,7 +206,7 @@ impl Mount {
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(|e| os(e.into()))?;
         let clock = Clock::default();
-        let machine = client::Client::new(options, clock.now());
+        let machine = Asserted::new(client::Client::new(options, clock.now()));
         let shared = Arc::new(Shared {
             clock,
             state: Mutex::new(State {
@@ -241,7 +253,7 @@ impl Mount {
         let let_go = Crew::start("let-go", move |nodes: Vec<KernelNode>| {
             for_room.1.let_go(&nodes);
             if let Some(shared) = for_room.0.upgrade() {
-                shared.turn(|state, now| state.machine.handle(now, Event::Asked));
+                shared.turn(|state, now| state.happened(now, Event::Asked));
             }
         });
         let _ = shared.let_go.set(let_go.map_err(os)?);
@@ -254,7 +266,7 @@ impl Mount {
         let for_care = shared.clone();
         spawn("caretaker", Box::new(move || for_care.take_care()))?;
         shared.turn(|state, now| {
-            state.machine.handle(now, Event::WallClock(clock::wall_ns()));
+            state.happened(now, Event::WallClock(clock::wall_ns()));
         });
         Ok(Mount { shared })
     }
@@ -337,12 +349,12 @@ impl Mount {
 
     /// Interrupts a call.
     pub fn interrupt(&self, id: CallId) {
-        self.shared.turn(|state, now| state.machine.handle(now, Event::Interrupt { id }));
+        self.shared.turn(|state, now| state.happened(now, Event::Interrupt { id }));
     }
 
     /// Ends a call whose program is being killed.
     pub fn abandon(&self, id: CallId) {
-        self.shared.turn(|state, now| state.machine.handle(now, Event::Abandon { id }));
+        self.shared.turn(|state, now| state.happened(now, Event::Abandon { id }));
     }
 
     /// Makes a call and waits for it.
@@ -379,7 +391,7 @@ impl Mount {
         self.shared.turn(|state, now| {
             if !matches!(state.phase, Phase::Gone | Phase::Failed(_)) {
                 state.phase = Phase::Unmounting;
-                state.machine.handle(now, Event::Unmount);
+                state.happened(now, Event::Unmount);
             }
         });
         let mut state = self.shared.state.lock();
@@ -408,7 +420,7 @@ fn forgotten(shared: &Weak<Shared>, token: u64, known: bool) {
     if token != 0
         && let Some(shared) = shared.upgrade()
     {
-        shared.turn(|state, now| state.machine.handle(now, Event::Invalidated { token, known }));
+        shared.turn(|state, now| state.happened(now, Event::Invalidated { token, known }));
     }
 }
 
@@ -419,8 +431,8 @@ impl Shared {
         state.completions.insert(id, Waiting { caller, completion });
         state.last_call = std::time::Instant::now();
         let now = self.clock.now();
-        state.machine.handle(now, Event::WallClock(clock::wall_ns()));
-        state.machine.handle(now, Event::Call { id, cred, call });
+        state.happened(now, Event::WallClock(clock::wall_ns()));
+        state.happened(now, Event::Call { id, cred, call });
     }
 
     /// Does what calls, answers and other events want.
@@ -431,8 +443,8 @@ impl Shared {
 
     /// What came may leave something to be done sooner than the caretaker would wake, a close or a further try perhaps.
     fn wake_in_time(&self, state: &mut State) {
-        let sooner = state.wakes.zip(state.machine.deadline()).is_some_and(|(wakes, deadline)| deadline < wakes);
-        if !sooner {
+        let deadline = state.deadline();
+        if state.wakes.zip(deadline).is_none_or(|(wakes, deadline)| deadline >= wakes) {
             return;
         }
         state.wakes = None;
@@ -509,19 +521,18 @@ impl Shared {
             let now = self.clock.now();
             if wall.elapsed() > Duration::from_secs(1) {
                 wall = std::time::Instant::now();
-                state.machine.handle(now, Event::WallClock(clock::wall_ns()));
+                state.happened(now, Event::WallClock(clock::wall_ns()));
             }
             if let Some(line) = self.clock.told_gap() {
                 tracing::warn!("the client {line}");
             }
-            if state.machine.deadline().is_some_and(|deadline| deadline <= now) {
+            if state.deadline().is_some_and(|deadline| deadline <= now) {
                 self.take_in_all(&mut state);
-                state.machine.handle(now, Event::Tick);
+                state.happened(now, Event::Tick);
             }
             self.pump(&mut state);
             let quiet = state.last_call.elapsed() >= QUIET;
             let sleep = state
-                .machine
                 .deadline()
                 .map_or(Duration::from_secs(1), |deadline| deadline.since(self.clock.now()))
                 .min(Duration::from_secs(1));
@@ -636,7 +647,7 @@ impl Shared {
         let now = self.clock.now();
         while !closed {
             match conn.decoder.next_frame() {
-                Ok(Some(frame)) => machine.handle(now, Event::Frame { conn: id, frame }),
+                Ok(Some(frame)) => drop(machine.run(|machine| machine.handle(now, Event::Frame { conn: id, frame }))),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!("connection closed: {error}");
@@ -646,7 +657,7 @@ impl Shared {
         }
         if closed {
             self.drop_conn(state, id);
-            state.machine.handle(self.clock.now(), Event::Closed { conn: id });
+            state.happened(self.clock.now(), Event::Closed { conn: id });
         }
     }
 
@@ -660,8 +671,11 @@ impl Shared {
     /// their programs go on; then the sockets are written, each once.
     fn pump(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
         loop {
-            while let Some(effect) = state.machine.poll() {
+            while let Some(effect) = state.machine.run(client::Client::poll).flatten() {
                 self.apply(state, effect);
+            }
+            if state.machine.has_failed() {
+                self.assertion_failed(state);
             }
             if !state.ready.is_empty() {
                 let ready = std::mem::take(&mut state.ready);
@@ -694,12 +708,12 @@ impl Shared {
                     let result = Stream::dial(&nids);
                     shared.turn(|state, now| match result {
                         Ok(stream) => shared.adopt(state, now, conn, stream),
-                        Err(error) => state.machine.handle(now, Event::DialFailed { conn, reason: error.to_string() }),
+                        Err(error) => state.happened(now, Event::DialFailed { conn, reason: error.to_string() }),
                     });
                 };
                 if let Err(error) = std::thread::Builder::new().name("dial".to_owned()).spawn(dial) {
                     let reason = format!("no thread for a connection: {error}");
-                    state.machine.handle(self.clock.now(), Event::DialFailed { conn, reason });
+                    state.happened(self.clock.now(), Event::DialFailed { conn, reason });
                 }
             }
             Effect::Hangup { conn } => self.drop_conn(state, conn),
@@ -747,11 +761,11 @@ impl Shared {
     fn adopt(&self, state: &mut State, now: stdx::Instant, id: ConnId, stream: Stream) {
         let flags = epoll::EventFlags::IN;
         if let Err(error) = epoll::add(&self.poller, &stream, epoll::EventData::new_u64(id.0), flags) {
-            state.machine.handle(now, Event::DialFailed { conn: id, reason: error.to_string() });
+            state.happened(now, Event::DialFailed { conn: id, reason: error.to_string() });
             return;
         }
         state.conns.insert(id, Conn { stream, decoder: Decoder::new(), out: SendQueue::new(), wants_write: false });
-        state.machine.handle(now, Event::Dialled { conn: id });
+        state.happened(now, Event::Dialled { conn: id });
     }
 
     /// Writes what waits. True if a connection broke, so that the machine has new wishes.
@@ -776,7 +790,7 @@ impl Shared {
             self.read_conn(state, *id);
             if state.conns.contains_key(id) {
                 self.drop_conn(state, *id);
-                state.machine.handle(self.clock.now(), Event::Closed { conn: *id });
+                state.happened(self.clock.now(), Event::Closed { conn: *id });
             }
         }
         !broken.is_empty()

@@ -17,6 +17,7 @@
 
 pub mod admin;
 pub mod ask;
+mod asserted;
 pub mod client;
 pub mod clock;
 mod crew;

@@ -47,12 +47,23 @@ pub fn start() {
     let lines = fmt::layer().with_writer(|| Line).with_ansi(io::stderr().is_terminal()).with_target(false);
     if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
         let _ = LEVEL.set(handle);
+        std::panic::set_hook(Box::new(failed));
     }
     let mut output = OUTPUT.lock();
     if let Some((path, size)) = file_behind_stderr() {
         output.file = Some(path);
         output.written = size;
     }
+}
+
+/// An assertion failed: the line says where.
+fn failed(panic: &std::panic::PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let what = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    tracing::error!("an assertion failed at {place}, in thread '{}': {what}", thread.name().unwrap_or("?"));
 }
 
 /// The log is a file of this process alone, which nobody else keeps small.

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::admin;
+use crate::asserted::Asserted;
 use crate::clock::{self, Clock};
 use crate::door::{Admitted, Arrived, Door, Entrance};
 use crate::process::Seat;
@@ -110,7 +111,7 @@ pub fn spawn<S: Service + 'static>(
             let workers = Workers::start(&thread_name, engine, data.clone(), events.clone())
                 .map_err(|error| format!("target '{thread_name}' cannot start its threads: {error}"))?;
             let clock = Clock::default();
-            let machine = RefCell::new(make(clock.now()));
+            let machine = RefCell::new(Asserted::new(make(clock.now())));
             let world = Rc::new(World {
                 clock,
                 machine,
@@ -148,7 +149,7 @@ pub fn spawn<S: Service + 'static>(
 
 struct World<S: Service> {
     clock: Clock,
-    machine: RefCell<Target<S>>,
+    machine: RefCell<Asserted<Target<S>>>,
     workers: Workers,
     /// Loads that are handed over together when the machine wants nothing else.
     loads: RefCell<Vec<store::Load>>,
@@ -192,6 +193,9 @@ struct Conn {
     hangup: Option<oneshot::Sender<()>>,
 }
 
+/// Why a target stops in which an assertion has failed.
+const ASSERTION_FAILED: &str = "an assertion failed (the line above says which), so nothing more is answered or written; start it again: \
+                                its clients replay what was not durable; and report this as a bug, with the log";
 /// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
 const READS_BEFORE_DEADLINE: u32 = 16;
 /// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
@@ -212,7 +216,7 @@ async fn serve<S: Service + 'static>(
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let deadline = world.machine.borrow().deadline();
+        let deadline = world.deadline();
         world.timer.set(deadline);
         let timer = async {
             match deadline {
@@ -312,7 +316,24 @@ fn disk_number(boot: &[u8], device: u64) -> u64 {
 
 impl<S: Service + 'static> World<S> {
     fn event(&self, event: Event) {
-        self.machine.borrow_mut().handle(self.clock.now(), event);
+        let now = self.clock.now();
+        self.run(|machine| machine.handle(now, event));
+    }
+
+    /// Runs `body` on the machine; `None` once an assertion in it has failed. The target stops then.
+    fn run<R>(&self, body: impl FnOnce(&mut Target<S>) -> R) -> Option<R> {
+        let mut machine = self.machine.borrow_mut();
+        let failed_before = machine.has_failed();
+        let result = machine.run(body);
+        if result.is_none() && !failed_before {
+            *self.stopped.borrow_mut() = Some(ASSERTION_FAILED.to_owned());
+            self.stop.notify_one();
+        }
+        result
+    }
+
+    fn deadline(&self) -> Option<stdx::Instant> {
+        self.run(|machine| machine.deadline()).flatten()
     }
 
     fn tell_space(&self) {
@@ -335,7 +356,7 @@ impl<S: Service + 'static> World<S> {
     fn control(&self, control: Control) {
         match control {
             Control::GetParams(pattern, reply) => {
-                let mut found = self.machine.borrow().get_params(&pattern);
+                let mut found = self.run(|machine| machine.get_params(&pattern)).unwrap_or_default();
                 found.extend(self.medium_params(&pattern));
                 let _ = reply.send(found);
             }
@@ -346,7 +367,10 @@ impl<S: Service + 'static> World<S> {
                 let _ = reply.send(self.survey_order(&order));
                 self.survey_goes_on.notify_one();
             }
-            Control::Shutdown => self.machine.borrow_mut().shutdown(self.clock.now()),
+            Control::Shutdown => {
+                let now = self.clock.now();
+                self.run(|machine| machine.shutdown(now));
+            }
         }
     }
 
@@ -362,8 +386,8 @@ impl<S: Service + 'static> World<S> {
         let mut found = vec![(name, value)];
         if pattern.starts_with(['o', '*', '?']) {
             let device = format!("osd-{}.{}", self.workers.engine().kind(), self.name);
-            let of_target = self.machine.borrow().get_params(&format!("*.{}.*", self.name));
-            for (name, value) in of_target {
+            let of_target = self.run(|machine| machine.get_params(&format!("*.{}.*", self.name)));
+            for (name, value) in of_target.into_iter().flatten() {
                 let leaf = name.rsplit_once('.').map_or("", |(_, leaf)| leaf);
                 if leaf.starts_with("kbytes") || leaf.starts_with("files") {
                     found.push((format!("{device}.{leaf}"), value));
@@ -376,9 +400,10 @@ impl<S: Service + 'static> World<S> {
 
     fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
         if name != self.readonly_param() {
-            return self.machine.borrow_mut().set_param(self.clock.now(), name, value);
+            let now = self.clock.now();
+            return self.run(|machine| machine.set_param(now, name, value)).unwrap_or(Err(Errno::EIO));
         }
-        if !self.machine.borrow().faults().is_allowed() {
+        if self.run(|machine| machine.faults().is_allowed()) != Some(true) {
             return Err(Errno::EPERM);
         }
         match value.trim() {
@@ -605,7 +630,7 @@ impl<S: Service + 'static> World<S> {
     fn pump(self: &Rc<Self>) {
         self.carry_out();
         // The event may have moved the deadline as well as its effects.
-        let deadline = self.machine.borrow().deadline();
+        let deadline = self.deadline();
         if deadline.is_some_and(|at| self.timer.get().is_none_or(|timer| at < timer)) {
             self.timer.set(deadline);
             self.timer_moved.notify_one();
@@ -614,9 +639,7 @@ impl<S: Service + 'static> World<S> {
 
     /// Carries out what the machine wants.
     fn carry_out(self: &Rc<Self>) {
-        loop {
-            let effect = self.machine.borrow_mut().poll();
-            let Some(effect) = effect else { break };
+        while let Some(effect) = self.run(Target::poll).flatten() {
             self.apply(effect);
         }
         self.workers.load(self.loads.take());

@@ -101,6 +101,8 @@ pub mod sites {
         TGT_CLIENT_DEL = 0x718, "OBD_FAIL_TGT_CLIENT_DEL";
         /// A target that starts cannot read its clients' records (`EIO`).
         TGT_RCVD_EIO = 0x720, "OBD_FAIL_TGT_RCVD_EIO";
+        /// An assertion fails in a target or a client. Lustre has the parameter `force_lbug` for it.
+        ASSERTION = 0xf000, "ADAMANT_FAIL_ASSERTION";
     }
 }
 

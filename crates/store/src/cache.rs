@@ -91,8 +91,8 @@ impl Cache {
     pub(crate) fn unpin(&mut self, hash: u64, key: &Key) {
         let Some(at) = self.find(hash, key) else { return };
         if let Some(slot) = self.slots[at as usize].as_mut() {
-            debug_assert!(slot.pins > 0, "unpinned {key} more often than pinned");
-            slot.pins = slot.pins.saturating_sub(1);
+            assert!(slot.pins > 0, "{key} is unpinned more often than pinned");
+            slot.pins -= 1;
             self.unpinned += usize::from(slot.pins == 0);
         }
         self.evict();

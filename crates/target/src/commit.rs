@@ -11,6 +11,7 @@ use rpc::server::{Gone, SlotRecord};
 use schema::session::{ClientRec, KnownConfig, Progress, ReplyRec, SlotRec};
 use schema::{Header, Record};
 use stdx::Instant;
+use stdx::faults::sites;
 use store::{AttemptId, Group, StoreEffect};
 
 use crate::api::{DataId, DataOp, DataResult, Effect, LogLevel};
@@ -260,6 +261,15 @@ impl Machine {
         self.view.accept(self.now);
     }
 
+    /// What holds at the end of every run. A target in which it does not stops, before anything more is answered or written.
+    pub(crate) fn assert_sound(&self) {
+        let (durable, newest) = (self.view.durable_group(), self.newest_group());
+        assert!(durable <= newest, "group {durable} is durable, and the newest is {newest}");
+        let (committed, last) = (self.last_committed, self.last_transno);
+        assert!(committed <= last, "transno {committed} is durable, and the last one given is {last}");
+        assert!(!self.sites.faults.hit_once(sites::ASSERTION), "fail_loc asks for it");
+    }
+
     /// Hands the store's wishes on; a group with data files waits for them.
     pub(crate) fn store_effects(&mut self) {
         while let Some(effect) = self.view.poll() {
@@ -355,7 +365,7 @@ impl<S: Service> Target<S> {
             && number <= durable
         {
             self.m.commits.groups.pop_front();
-            debug_assert!(transno >= self.m.last_committed, "last_committed never falls");
+            assert!(transno >= self.m.last_committed, "last_committed never falls");
             self.m.last_committed = self.m.last_committed.max(transno);
         }
         self.m.sharing.durable(durable);

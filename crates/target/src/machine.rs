@@ -449,6 +449,7 @@ impl<S: Service> Target<S> {
         self.commit_if_due();
         self.m.upstream_effects();
         self.m.store_effects();
+        self.m.assert_sound();
     }
 
     /// What is due by now.

@@ -271,7 +271,8 @@ impl Mounted {
         })?;
         let mut result = None;
         let mut ended = || {
-            result = ends.try_recv().ok();
+            let failed = || mount.client().failure().map(|failure| Err(std::io::Error::other(failure)));
+            result = ends.try_recv().ok().or_else(failed);
             result.is_some()
         };
         if signals.wait(&mut ended) {

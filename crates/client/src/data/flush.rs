@@ -76,7 +76,7 @@ pub(super) fn answered(
     length: u64,
 ) {
     let lane = w.data.lane(dest);
-    lane.grant_used = lane.grant_used.saturating_sub(used);
+    lane.grant_used -= used;
     if let (Some(rep), Some(target)) = (rep, w.imports.get_mut(dest)) {
         target.import.set_grant(rep.grant);
     }
@@ -222,7 +222,7 @@ fn done(
 ) {
     let Some(job) = w.data.jobs.remove(&id) else { return };
     let lane = w.data.lane(dest);
-    lane.grant_used = lane.grant_used.saturating_sub(job.grant_used);
+    lane.grant_used -= job.grant_used;
     let range = job.offset..job.offset + job.data.len() as u64;
     let mark = w.data.new_id();
     let moment = w.moment();
@@ -253,7 +253,7 @@ fn done(
         }
     }
     let lane = w.data.lane(dest);
-    lane.in_flight = lane.in_flight.saturating_sub(1);
+    lane.in_flight -= 1;
     pump(w, dest);
     evict(w);
     w.wake(node_key(ino));

@@ -173,7 +173,7 @@ impl DataState {
                 break;
             }
             lane.unstable.pop_front();
-            self.unstable = self.unstable.saturating_sub(bytes);
+            self.unstable -= bytes;
         }
     }
 
@@ -191,7 +191,7 @@ impl DataState {
     pub(super) fn forget_unstable(&mut self, dest: Dest) {
         let lane = self.lanes.entry(dest).or_default();
         let bytes: u64 = lane.unstable.drain(..).map(|(_, bytes)| bytes).sum();
-        self.unstable = self.unstable.saturating_sub(bytes);
+        self.unstable -= bytes;
     }
 
     pub(super) fn account(&mut self, dest: Dest, before: Counts, after: Counts) {

@@ -444,6 +444,16 @@ pub fn is_clean(w: &World, ino: u64) -> bool {
     !moves && file.recalls == 0 && idle(&file.home) && file.objects.iter().all(idle)
 }
 
+/// Files with bytes that their targets do not have, and how many.
+pub fn files_unwritten(w: &World) -> Vec<(u64, u64)> {
+    let unwritten = |ino| {
+        let file = state::file(w, ino)?;
+        let bytes = file.keys().into_iter().filter_map(|key| file.object(key)).map(state::Object::unwritten).sum();
+        (bytes > 0).then_some((ino, bytes))
+    };
+    w.nodes.iter().filter_map(|node| unwritten(node.ino)).collect()
+}
+
 /// Bytes under the locks of a resource that the target does not have yet.
 pub fn unwritten(w: &World, resource: &Resource) -> u64 {
     recall::unwritten(w, resource)

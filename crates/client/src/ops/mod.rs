@@ -20,7 +20,6 @@ mod xattr;
 use proto::msg::{Attr, GetattrReq, Resource, bits};
 use proto::{Errno, Fid, Opcode};
 
-
 use crate::api::{Answer, Call, Stat};
 use crate::cx::{Cx, Run, Stop};
 use crate::data;

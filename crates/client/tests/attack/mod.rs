@@ -758,7 +758,10 @@ impl Attacker {
             let header = frame.header;
             if !header.has(flags::REPLY) {
                 let opcode = Opcode::from_raw(header.opcode);
-                assert!(opcode.is_some_and(|opcode| opcode.traits().notice), "neither a reply nor a notice: {header:?}");
+                assert!(
+                    opcode.is_some_and(|opcode| opcode.traits().notice),
+                    "neither a reply nor a notice: {header:?}"
+                );
                 if rng.chance(3, 4)
                     && let Ok(callback) = frame.decode::<BlCallback>()
                 {

@@ -560,8 +560,8 @@ impl LockCache {
     pub fn release(&mut self, cookie: Cookie) {
         let Some(i) = self.place(cookie) else { return };
         let lock = &mut self.held[i];
-        debug_assert!(lock.refs > 0, "a lock is released as often as it is held");
-        lock.refs = lock.refs.saturating_sub(1);
+        assert!(lock.refs > 0, "a lock is released more often than it is held");
+        lock.refs -= 1;
         if lock.refs > 0 {
             return;
         }

@@ -66,7 +66,7 @@ impl Questions {
     /// One is over: it was answered, or its lock is gone.
     fn end(&mut self, serial: u64) {
         if self.unsent.remove(&serial).is_none() {
-            self.sent = self.sent.saturating_sub(1);
+            self.sent -= 1;
         }
         self.over = self.over.saturating_add(1);
     }

@@ -8,14 +8,15 @@ impl Mount {
     /// Parameters of the client that match `pattern`, by name.
     pub fn get_params(&self, pattern: &str) -> Vec<(String, String)> {
         let mut found = crate::admin::of_process(pattern, std::iter::empty());
-        found.extend(self.shared.state.lock().machine.get_params(pattern));
+        let of_machine = self.shared.state.lock().machine.run(|machine| machine.get_params(pattern));
+        found.extend(of_machine.into_iter().flatten());
         found
     }
 
     /// The mount's own name among devices, and its other devices.
     pub fn devices(&self) -> (String, Vec<client::api::Device>) {
-        let state = self.shared.state.lock();
-        (state.machine.device(), state.machine.devices())
+        let mut state = self.shared.state.lock();
+        state.machine.run(|machine| (machine.device(), machine.devices())).unwrap_or_default()
     }
 
     /// Sets a parameter.
@@ -23,14 +24,18 @@ impl Mount {
     /// # Errors
     /// The errno that says why not (`ENOENT`, `ERANGE`, `EINVAL`).
     pub fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
-        let mut result = Ok(());
-        self.shared.turn(|state, now| result = state.machine.set_param(now, name, value));
+        let mut result = Err(Errno::EIO);
+        self.shared.turn(|state, now| {
+            if let Some(set) = state.machine.run(|machine| machine.set_param(now, name, value)) {
+                result = set;
+            }
+        });
         result
     }
 
     /// Files of which the kernel may hold pages, dirty ones too.
     pub fn files_in_kernel(&self) -> Vec<u64> {
-        self.shared.state.lock().machine.files_in_kernel()
+        self.shared.state.lock().machine.run(|machine| machine.files_in_kernel()).unwrap_or_default()
     }
 
     /// Whether it serves programs: it was not told to end yet.

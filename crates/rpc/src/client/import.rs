@@ -713,7 +713,7 @@ impl Import {
     /// A request of the owner is answered, or was given up: its slot is free.
     pub(crate) fn release(&mut self, sent: &Sent) {
         match sent.slot {
-            Slot::None => self.slotless = self.slotless.saturating_sub(1),
+            Slot::None => self.slotless -= 1,
             slot => self.slots.release(slot, sent.frame.header.tag),
         }
     }

@@ -377,7 +377,7 @@ impl Import {
 
     fn locks_answered(&mut self, locks: Vec<(u64, Result<u64, Errno>)>) {
         self.effects.push_back(ImportEffect::LocksReplayed(locks));
-        self.recovery.locks_in_flight = self.recovery.locks_in_flight.saturating_sub(1);
+        self.recovery.locks_in_flight -= 1;
         if self.state == State::ReplayLocks {
             self.send_locks();
         }

@@ -117,10 +117,10 @@ impl Slots {
         if let Some(word) = self.tags.get_mut(at / 64) {
             *word &= !(1 << (at % 64));
         }
-        self.taken = self.taken.saturating_sub(1);
+        self.taken -= 1;
         match slot {
-            Slot::Close => self.closes = self.closes.saturating_sub(1),
-            Slot::Recalled => self.recalled = self.recalled.saturating_sub(1),
+            Slot::Close => self.closes -= 1,
+            Slot::Recalled => self.recalled -= 1,
             _ => {}
         }
     }

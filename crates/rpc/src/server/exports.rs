@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::hash::Hasher;
-use proto::opcode::InRecovery;
 use proto::connect::features;
 use proto::frame::flags;
+use proto::opcode::InRecovery;
 use proto::{ClientUuid, Frame, Handle, Opcode, Tag, Transno, Xid};
 use siphasher::sip::SipHasher13;
 use stdx::{Instant, Map};

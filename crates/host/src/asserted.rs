@@ -1,0 +1,63 @@
+//! A machine that stops for good when one of its assertions fails.
+//!
+//! The state behind a failed assertion is one that nobody planned for, so nothing that follows from it may leave the process: no event
+//! goes in any more, and no effect comes out. What was handed out before stands: a group of changes was whole when it was handed to
+//! the disk. The driver ends its part then: a target stops, a mount answers `EIO` and ends.
+//!
+//! Every panic of the machine counts as a failed assertion: an overflow, an index out of range, an `assert!`. The process's log says
+//! where it was ([`crate::log::start`]).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A machine, until an assertion fails.
+#[derive(Debug)]
+pub struct Asserted<M> {
+    machine: M,
+    failed: bool,
+}
+
+impl<M> Asserted<M> {
+    /// A machine of which no assertion has failed.
+    pub fn new(machine: M) -> Asserted<M> {
+        Asserted { machine, failed: false }
+    }
+
+    /// Runs `body` on the machine. `None` if an assertion fails, or has failed before.
+    pub fn run<R>(&mut self, body: impl FnOnce(&mut M) -> R) -> Option<R> {
+        if self.failed {
+            return None;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| body(&mut self.machine)));
+        self.failed = result.is_err();
+        result.ok()
+    }
+
+    /// Whether an assertion has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Looks at what is left of a machine after a failure, for the log. `None` if even that fails.
+    pub fn look<R>(&self, body: impl FnOnce(&M) -> R) -> Option<R> {
+        catch_unwind(AssertUnwindSafe(|| body(&self.machine))).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_done_with_a_machine_that_has_failed() {
+        let mut machine = Asserted::new(vec![1]);
+        assert_eq!(machine.run(|list| list.len()), Some(1));
+        let failing = machine.run(|list| {
+            list.push(2);
+            assert_eq!(list.len(), 1, "meant for this test");
+        });
+        assert!(failing.is_none() && machine.has_failed());
+        assert_eq!(machine.run(|list| list.push(3)), None);
+        assert_eq!(machine.look(|list| list.clone()), Some(vec![1, 2]));
+        assert_eq!(machine.look(|list| list[7]), None);
+    }
+}

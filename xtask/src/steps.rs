@@ -120,7 +120,7 @@ fn licences(sh: &Shell) -> anyhow::Result<()> {
     cmd!(sh, "cargo fetch --locked --quiet").run()?;
     let _path = sh.push_env("PATH", deps::path_with_tools()?);
     cmd!(sh, "cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources").run()?;
-    Ok(cmd!(sh, "cargo machete crates xtask fuzz").run()?)
+    Ok(cmd!(sh, "cargo-machete crates xtask fuzz").run()?)
 }
 
 fn rustdoc(sh: &Shell) -> anyhow::Result<()> {

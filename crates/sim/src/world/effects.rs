@@ -14,6 +14,9 @@ use super::{Canary, Happening, World, space, wire};
 use crate::sched::Lane;
 use crate::trace::{frame_line, frame_word};
 
+/// After so long a mount looks again whether the call of a signal has come.
+const SIGNAL_AGAIN: Duration = Duration::from_millis(1);
+
 impl World {
     pub(super) fn happen(&mut self, what: Happening) {
         match what {
@@ -93,6 +96,7 @@ impl World {
             Happening::Tick { node, serial } => self.tick(node, serial),
             Happening::Second { node, life } => self.second(node, life),
             Happening::Call { client, id, mut cred, mut call } => {
+                self.coming.remove(&id);
                 if self.mounts[client].machine.is_some() {
                     self.trace.note(self.now, &[8, client as u64, id], || {
                         format!("client {client} call {id} of {}: {}", cred.uid, crate::sched::brief(&call))
@@ -138,6 +142,10 @@ impl World {
                 self.note_answer(id);
                 let result = self.judge_wish(id, result);
                 self.sched.answer(id, result.map_err(crate::sched::Fail::Errno));
+            }
+            // A signal may be faster than its call. The mount keeps it in mind until the call is there.
+            Happening::Interrupt { client, id, fatal } if self.coming.contains(&id) => {
+                self.after(SIGNAL_AGAIN, Happening::Interrupt { client, id, fatal });
             }
             Happening::Interrupt { client, id, fatal } => {
                 self.trace
@@ -735,5 +743,28 @@ fn show_answer(result: &Result<capi::Answer, proto::Errno>) -> String {
         Ok(capi::Answer::Data(data)) => format!("{} bytes", data.len()),
         Ok(other) => format!("{other:?}"),
         Err(errno) => errno.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Keep, Plan};
+
+    #[test]
+    fn a_signal_that_is_faster_than_its_call_meets_it_later() {
+        let mut world = World::new(Plan::still(0), Keep::Nothing);
+        world.coming.insert(7);
+        world.happen(Happening::Interrupt { client: 0, id: 7, fatal: true });
+        let entry = world.queue.pop().expect("it comes again").0;
+        assert!(entry.at == world.now + SIGNAL_AGAIN);
+        world.happen(Happening::Call {
+            client: 0,
+            id: 7,
+            cred: Default::default(),
+            call: capi::Call::Statfs { ino: 1 },
+        });
+        world.happen(entry.what);
+        assert!(world.queue.is_empty() && world.coming.is_empty());
     }
 }

@@ -30,7 +30,7 @@ mod wire;
 
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use client::api::{Answer, Call, Invalidation, KernelNode};
 use proto::msg::Cred;
@@ -238,6 +238,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
     clocks: pause::Clocks,
+    /// Calls of programs that have not reached their clients yet.
+    coming: BTreeSet<u64>,
     net: Net,
     rng: Rng,
     failure: Option<String>,
@@ -281,6 +283,7 @@ impl World {
             queue: BinaryHeap::new(),
             order: 0,
             clocks: pause::Clocks::default(),
+            coming: BTreeSet::new(),
             net: Net::default(),
             rng,
             failure: None,
@@ -406,6 +409,7 @@ impl World {
             for request in requests {
                 let delay = Duration::from_nanos(self.rng.below(3_000));
                 let crate::sched::Request { id, client, cred, call } = request;
+                self.coming.insert(id);
                 self.after(delay, Happening::Call { client, id, cred, call });
             }
         }

@@ -754,8 +754,11 @@ mod tests {
     #[test]
     fn a_signal_that_is_faster_than_its_call_meets_it_later() {
         let mut world = World::new(Plan::still(0), Keep::Nothing);
+        let client = world.add_mount(false);
+        world.mounts[client].machine = None;
+        world.queue.clear();
         world.coming.insert(7);
-        world.happen(Happening::Interrupt { client: 0, id: 7, fatal: true });
+        world.happen(Happening::Interrupt { client, id: 7, fatal: true });
         let entry = world.queue.pop().expect("it comes again").0;
         assert!(entry.at == world.now + SIGNAL_AGAIN);
         world.happen(Happening::Call {

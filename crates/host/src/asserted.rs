@@ -4,9 +4,11 @@
 //! goes in any more, and no effect comes out. What was handed out before stands: a group of changes was whole when it was handed to
 //! the disk. The driver ends its part then: a target stops, a mount answers `EIO` and ends.
 //!
-//! Every panic of the machine counts as a failed assertion: an overflow, an index out of range, an `assert!`. The process's log says
-//! where it was ([`crate::log::start`]).
+//! Every panic of the machine counts as a failed assertion: an overflow, an index out of range, an `assert!`. So does a panic in a thread
+//! that works for it ([`start_thread`]): what the machine has handed to that thread never comes back. The process's log says where it
+//! was ([`crate::log::start`]).
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A machine, until an assertion fails.
@@ -32,6 +34,11 @@ impl<M> Asserted<M> {
         result.ok()
     }
 
+    /// Nothing is run on the machine from now on.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
     /// Whether an assertion has failed.
     pub fn has_failed(&self) -> bool {
         self.failed
@@ -43,9 +50,54 @@ impl<M> Asserted<M> {
     }
 }
 
+/// Starts a thread that works for a machine. If it ends by a panic, `panicked` runs with its name, on this thread.
+///
+/// # Errors
+/// The operating system refused the thread.
+pub fn start_thread(
+    name: String,
+    panicked: impl FnOnce(&str) + Send + 'static,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    let watch = Watch { name: name.clone(), panicked: Some(panicked) };
+    let watched = move || {
+        let _watch = watch;
+        body();
+    };
+    std::thread::Builder::new().name(name).spawn(watched).map(drop)
+}
+
+/// Lives as long as what a thread does.
+struct Watch<F: FnOnce(&str)> {
+    name: String,
+    panicked: Option<F>,
+}
+
+impl<F: FnOnce(&str)> Drop for Watch<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(panicked) = self.panicked.take()
+        {
+            panicked(&self.name);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_panics_says_so_and_one_that_ends_does_not() {
+        let (sender, told) = std::sync::mpsc::channel();
+        for (name, panics) in [("sound", false), ("failing", true)] {
+            let sender = sender.clone();
+            let panicked = move |name: &str| drop(sender.send(name.to_owned()));
+            start_thread(name.to_owned(), panicked, move || assert!(!panics, "meant for this test")).unwrap();
+        }
+        drop(sender);
+        assert_eq!(told.iter().collect::<Vec<_>>(), ["failing"]);
+    }
 
     #[test]
     fn nothing_is_done_with_a_machine_that_has_failed() {

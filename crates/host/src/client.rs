@@ -27,7 +27,7 @@ use proto::msg::Cred;
 use proto::{Decoder, Errno, SendQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
-use crate::asserted::Asserted;
+use crate::asserted::{Asserted, start_thread};
 use crate::clock::{self, Clock};
 use crate::crew::{self, Crew};
 use crate::stream::Stream;
@@ -236,35 +236,36 @@ impl Mount {
             pause: AtomicU32::new(0),
             answered: AtomicU64::new(0),
         });
-        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop).map_err(os)
+        let panicked = |shared: &Arc<Shared>| {
+            let shared = Arc::downgrade(shared);
+            move |_: &str| drop(shared.upgrade().map(|shared| shared.thread_panicked()))
         };
         let inodes = |name| {
-            let (shared, kernel) = (Arc::downgrade(&shared), kernel.clone());
+            let (watch, shared, kernel) = (panicked(&shared), Arc::downgrade(&shared), kernel.clone());
             let forget = move |(token, ino, offset, length)| {
                 let known = kernel.forget_inode(ino, offset, length);
                 forgotten(&shared, token, known);
             };
-            Crew::start(name, forget).map_err(os)
+            Crew::start(name, forget, watch).map_err(os)
         };
         let _ = shared.forget_attributes.set(inodes("forget-attrs")?);
         let _ = shared.forget_pages.set(inodes("forget-pages")?);
         let for_room = (Arc::downgrade(&shared), kernel.clone());
-        let let_go = Crew::start("let-go", move |nodes: Vec<KernelNode>| {
+        let let_go = move |nodes: Vec<KernelNode>| {
             for_room.1.let_go(&nodes);
             if let Some(shared) = for_room.0.upgrade() {
                 shared.turn(|state, now| state.happened(now, Event::Asked));
             }
-        });
-        let _ = shared.let_go.set(let_go.map_err(os)?);
+        };
+        let _ = shared.let_go.set(Crew::start("let-go", let_go, panicked(&shared)).map_err(os)?);
         let for_names = Arc::downgrade(&shared);
-        let forget_entry = Crew::start("forget-entry", move |(token, parent, name): (u64, u64, Bytes)| {
+        let forget_entry = move |(token, parent, name): (u64, u64, Bytes)| {
             kernel.forget_entry(parent, &name);
             forgotten(&for_names, token, true);
-        });
-        let _ = shared.forget_entry.set(forget_entry.map_err(os)?);
+        };
+        let _ = shared.forget_entry.set(Crew::start("forget-entry", forget_entry, panicked(&shared)).map_err(os)?);
         let for_care = shared.clone();
-        spawn("caretaker", Box::new(move || for_care.take_care()))?;
+        start_thread("caretaker".to_owned(), panicked(&shared), move || for_care.take_care()).map_err(os)?;
         shared.turn(|state, now| {
             state.happened(now, Event::WallClock(clock::wall_ns()));
         });
@@ -703,7 +704,7 @@ impl Shared {
                 }
             }
             Effect::Dial { conn, nids } => {
-                let shared = self.clone();
+                let (shared, watcher) = (self.clone(), self.clone());
                 let dial = move || {
                     let result = Stream::dial(&nids);
                     shared.turn(|state, now| match result {
@@ -711,7 +712,8 @@ impl Shared {
                         Err(error) => state.happened(now, Event::DialFailed { conn, reason: error.to_string() }),
                     });
                 };
-                if let Err(error) = std::thread::Builder::new().name("dial".to_owned()).spawn(dial) {
+                let panicked = move |_: &str| watcher.thread_panicked();
+                if let Err(error) = start_thread("dial".to_owned(), panicked, dial) {
                     let reason = format!("no thread for a connection: {error}");
                     state.happened(self.clock.now(), Event::DialFailed { conn, reason });
                 }

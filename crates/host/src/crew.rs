@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::asserted::start_thread;
+
 /// Most threads; further jobs wait in line.
 const THREADS_MAX: usize = 512;
 /// A thread without work ends after this long, if another is idle too.
@@ -31,6 +33,8 @@ pub(crate) struct Crew<J> {
 struct Inner<J> {
     name: &'static str,
     work: Box<dyn Fn(J) + Send + Sync>,
+    /// A job has panicked, on a thread of this name.
+    panicked: Box<dyn Fn(&str) + Send + Sync>,
     line: Mutex<Line<J>>,
     wake: Condvar,
 }
@@ -43,13 +47,18 @@ struct Line<J> {
 }
 
 impl<J: Send + 'static> Crew<J> {
-    /// A crew with its first thread.
+    /// A crew with its first thread. `panicked` is told of a thread that has ended by a panic in its job.
     ///
     /// # Errors
     /// The operating system refused the thread.
-    pub(crate) fn start(name: &'static str, work: impl Fn(J) + Send + Sync + 'static) -> io::Result<Crew<J>> {
-        let line = Line { jobs: VecDeque::new(), threads: 0, idle: 0, closed: false };
-        let inner = Arc::new(Inner { name, work: Box::new(work), line: Mutex::new(line), wake: Condvar::new() });
+    pub(crate) fn start(
+        name: &'static str,
+        work: impl Fn(J) + Send + Sync + 'static,
+        panicked: impl Fn(&str) + Send + Sync + 'static,
+    ) -> io::Result<Crew<J>> {
+        let line = Mutex::new(Line { jobs: VecDeque::new(), threads: 0, idle: 0, closed: false });
+        let (work, panicked) = (Box::new(work), Box::new(panicked));
+        let inner = Arc::new(Inner { name, work, panicked, line, wake: Condvar::new() });
         inner.clone().hire()?;
         Ok(Crew { inner })
     }
@@ -71,16 +80,20 @@ impl<J: Send + 'static> Crew<J> {
 impl<J: Send + 'static> Inner<J> {
     fn hire(self: Arc<Self>) -> io::Result<()> {
         self.line.lock().threads += 1;
-        let for_thread = self.clone();
+        let (for_thread, for_panic) = (self.clone(), self.clone());
         let body = move || {
             for_thread.toil();
             for_thread.line.lock().threads -= 1;
         };
-        let started = std::thread::Builder::new().name(self.name.to_owned()).spawn(body);
+        let panicked = move |name: &str| {
+            for_panic.line.lock().threads -= 1;
+            (for_panic.panicked)(name);
+        };
+        let started = start_thread(self.name.to_owned(), panicked, body);
         if started.is_err() {
             self.line.lock().threads -= 1;
         }
-        started.map(drop)
+        started
     }
 
     fn toil(&self) {
@@ -122,13 +135,13 @@ mod tests {
         let (free, stuck) = mpsc::channel::<()>();
         let stuck = Mutex::new(stuck);
         let (sender, done) = mpsc::channel();
-        let crew = Crew::start("test", move |job: u32| {
+        let work = move |job: u32| {
             if job == 0 {
                 let _ = stuck.lock().recv();
             }
             let _ = sender.send(job);
-        })
-        .unwrap();
+        };
+        let crew = Crew::start("test", work, |_| ()).unwrap();
         for job in 0..20 {
             crew.send(job);
         }
@@ -137,5 +150,21 @@ mod tests {
         assert_eq!(seen, (1..20).collect::<Vec<_>>());
         free.send(()).unwrap();
         assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(0));
+    }
+
+    #[test]
+    fn a_job_that_panics_is_told_of_and_others_are_done() {
+        let (sender, done) = mpsc::channel();
+        let (panics, told) = mpsc::channel();
+        let work = move |job: u32| {
+            assert!(job != 3, "meant for this test");
+            let _ = sender.send(job);
+        };
+        let crew = Crew::start("test", work, move |name| drop(panics.send(name.to_owned()))).unwrap();
+        (1..=5).for_each(|job| crew.send(job));
+        let mut seen: Vec<u32> = (0..4).map(|_| done.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2, 4, 5]);
+        assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok("test".to_owned()));
     }
 }

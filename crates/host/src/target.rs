@@ -108,7 +108,8 @@ pub fn spawn<S: Service + 'static>(
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
             let (events, results) = mpsc::unbounded_channel();
-            let workers = Workers::start(&thread_name, engine, data.clone(), events.clone())
+            let (panics, panicked) = mpsc::unbounded_channel();
+            let workers = Workers::start(&thread_name, engine, data.clone(), events.clone(), &panics)
                 .map_err(|error| format!("target '{thread_name}' cannot start its threads: {error}"))?;
             let clock = Clock::default();
             let machine = RefCell::new(Asserted::new(make(clock.now())));
@@ -136,7 +137,7 @@ pub fn spawn<S: Service + 'static>(
             });
             let entrance = Entrance::open(&world.name, door.listener, door.admission)
                 .map_err(|error| format!("target '{}' cannot start its threads: {error}", world.name))?;
-            let result = serve(&world, entrance, results, controls).await;
+            let result = serve(&world, entrance, results, panicked, controls).await;
             world.conns.borrow_mut().clear();
             if let Err(reason) = &result {
                 tracing::error!("{reason}");
@@ -193,9 +194,9 @@ struct Conn {
     hangup: Option<oneshot::Sender<()>>,
 }
 
-/// Why a target stops in which an assertion has failed.
-const ASSERTION_FAILED: &str = "an assertion failed (the line above says which), so nothing more is answered or written; start it again: \
-                                its clients replay what was not durable; and report this as a bug, with the log";
+/// What follows for a target from a failed assertion, or from a panic in one of its threads.
+const STOPS: &str = "(the line above says where), so nothing more is answered or written; start it again: its clients replay what was not \
+                     durable; and report this as a bug, with the log";
 /// So many rounds of reading precede a deadline at most: those who send without end do not hold it up.
 const READS_BEFORE_DEADLINE: u32 = 16;
 /// So many questions to the process are answered at a time for those who come to one target; each takes a thread.
@@ -207,6 +208,7 @@ async fn serve<S: Service + 'static>(
     world: &Rc<World<S>>,
     entrance: Entrance,
     mut results: mpsc::UnboundedReceiver<Event>,
+    mut panicked: mpsc::UnboundedReceiver<String>,
     mut controls: mpsc::UnboundedReceiver<Control>,
 ) -> Result<(), String> {
     world.event(Event::WallClock(clock::wall_ns()));
@@ -227,6 +229,10 @@ async fn serve<S: Service + 'static>(
         tokio::select! {
             biased;
             () = world.stop.notified() => break,
+            Some(thread) = panicked.recv() => {
+                world.machine.borrow_mut().fail();
+                world.stop_for(&format!("its thread '{thread}' panicked"));
+            }
             Some(event) = results.recv() => {
                 world.event(event);
                 while let Ok(event) = results.try_recv() {
@@ -326,10 +332,15 @@ impl<S: Service + 'static> World<S> {
         let failed_before = machine.has_failed();
         let result = machine.run(body);
         if result.is_none() && !failed_before {
-            *self.stopped.borrow_mut() = Some(ASSERTION_FAILED.to_owned());
-            self.stop.notify_one();
+            self.stop_for("an assertion failed");
         }
         result
+    }
+
+    /// The target stops as it is.
+    fn stop_for(&self, what: &str) {
+        *self.stopped.borrow_mut() = Some(format!("{what} {STOPS}"));
+        self.stop.notify_one();
     }
 
     fn deadline(&self) -> Option<stdx::Instant> {
@@ -727,5 +738,53 @@ impl<S: Service> std::fmt::Debug for World<S> {
 impl<S: Service> Drop for World<S> {
     fn drop(&mut self) {
         let _ = &self.events;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Change, EngineError, Key, KeyRange, MemEngine, Scanned, Space};
+
+    use super::*;
+    use crate::door::{Admission, Listener};
+
+    /// Reading from it is a bug.
+    struct Failing(MemEngine);
+
+    impl store::Engine for Failing {
+        fn get(&self, key: &Key) -> Result<Option<store::Value>, EngineError> {
+            panic!("{key:?} is read, meant for this test")
+        }
+        fn scan(&self, range: &KeyRange, _limit: usize) -> Result<Scanned, EngineError> {
+            panic!("{range:?} is read, meant for this test")
+        }
+        fn commit(&self, group: u64, records: &[Change]) -> Result<(), EngineError> {
+            self.0.commit(group, records)
+        }
+        fn last_group(&self) -> Result<u64, EngineError> {
+            self.0.last_group()
+        }
+        fn space(&self) -> Result<Space, EngineError> {
+            self.0.space()
+        }
+        fn kind(&self) -> &'static str {
+            "failing"
+        }
+    }
+
+    #[test]
+    fn a_target_stops_when_one_of_its_threads_panics() {
+        let folder = tempfile::tempdir().unwrap();
+        let nid = Nid::Unix(folder.path().join("mgs").display().to_string());
+        let (listener, nid) = Listener::bind(&nid).unwrap();
+        let door = Door { listener, admission: Admission::default(), admin: admin::Answers::default() };
+        let settings =
+            target::Options { name: "MGS".parse().ok(), nids: vec![nid.clone()], ..target::Options::default() };
+        let make = move |now| Target::new(mgt::Mgt::new(), settings, 0, now);
+        let thread = spawn("MGS".to_owned(), nid, door, Arc::new(Failing(MemEngine::new())), None, make).unwrap();
+        let (sender, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(thread.join()));
+        let reason = ended.recv_timeout(Duration::from_secs(60)).expect("it stops").unwrap_err();
+        assert!(reason.contains("its thread 'MGS-load' panicked") && reason.contains("start it again"), "{reason}");
     }
 }

@@ -4,7 +4,7 @@
 //! the same thread, so they keep their order; a sync of many files is split and answered when the last part is done.
 //! Beside each of these a second thread makes files durable, so that writes go on meanwhile ([`crate::data_files`]).
 //! One looks at the whole store for damage that nobody has met, a little each second.
-//! Results come back as events of the target.
+//! Results come back as events of the target. A thread that panics is told of apart: its target stops.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,10 +18,13 @@ use proto::Errno;
 use store::{Engine, EngineError, Key};
 use target::{DataId, DataOp, DataResult, Event};
 
+use crate::asserted::start_thread;
 use crate::data_files::{DataFiles, SyncJob};
 
 /// Where results go.
 pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
+/// Where names of threads that have panicked go.
+pub type Panics = tokio::sync::mpsc::UnboundedSender<String>;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -85,9 +88,16 @@ impl Workers {
     ///
     /// # Errors
     /// The operating system refused a thread.
-    pub fn start(name: &str, engine: Arc<dyn Engine>, data: Option<PathBuf>, events: Events) -> io::Result<Workers> {
+    pub fn start(
+        name: &str,
+        engine: Arc<dyn Engine>,
+        data: Option<PathBuf>,
+        events: Events,
+        panics: &Panics,
+    ) -> io::Result<Workers> {
         let spawn = |role: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(format!("{name}-{role}")).spawn(body).map(drop)
+            let panics = panics.clone();
+            start_thread(format!("{name}-{role}"), move |thread| drop(panics.send(thread.to_owned())), body)
         };
         let (commits, queue) = mpsc::channel::<Job>();
         spawn("commit", Box::new(move || queue.into_iter().for_each(|job| job())))?;
@@ -257,7 +267,8 @@ mod tests {
     fn loads_that_are_wanted_together_all_come_back() {
         let engine: Arc<dyn Engine> = Arc::new(store::MemEngine::new());
         let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let workers = Workers::start("test", engine, None, events).unwrap();
+        let (panics, _) = tokio::sync::mpsc::unbounded_channel();
+        let workers = Workers::start("test", engine, None, events, &panics).unwrap();
         let mut view = store::View::new(store::ViewConfig::default(), store::Formats::new(|_| 1), 0);
         let key = |n: u64| store::Key::table(9).u64(n);
         for n in 0..(LOADERS * LOADS_TOGETHER) as u64 + 3 {

@@ -128,12 +128,14 @@ impl Kernel {
 
     /// `close`. `owner`: whose record locks go.
     pub async fn close(&self, cred: &Cred, fd: &Fd, owner: u64) -> Sys<()> {
-        if self.inode(fd.ino, |inode| inode.is_changed()) && fd.flags & O_ACCMODE != 0 {
-            self.write_back(cred, fd.ino, 0, u64::MAX).await?;
-        }
-        let flushed = match fd.no_flush {
-            true => Ok(()),
-            false => self.ask(cred, Call::Flush { fh: fd.fh, lock_owner: owner }).await.map(drop),
+        let written = match self.inode(fd.ino, |inode| inode.is_changed()) && fd.flags & O_ACCMODE != 0 {
+            true => self.write_back(cred, fd.ino, 0, u64::MAX).await,
+            false => Ok(()),
+        };
+        // Whatever becomes of these, the file is closed.
+        let flushed = match written {
+            Ok(()) if !fd.no_flush => self.ask(cred, Call::Flush { fh: fd.fh, lock_owner: owner }).await.map(drop),
+            written => written,
         };
         self.inode(fd.ino, |inode| {
             inode.opens = inode.opens.saturating_sub(1);

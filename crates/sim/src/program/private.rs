@@ -389,6 +389,10 @@ impl Process {
             }
             Err(Fail::Killed(part)) => {
                 let client = kernel.client();
+                if let Op::Close { fd } = &op {
+                    // Closed all the same, and not once more at the exit: another file may have its handle by then.
+                    self.files.remove(fd);
+                }
                 let op = self.keep_answered(op, part, &cred, when, client, &before)?;
                 self.history.borrow_mut().doubt = Some(Doubt { op, cred, when, client, before });
                 self.exit().await;

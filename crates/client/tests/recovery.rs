@@ -1777,6 +1777,52 @@ fn a_size_that_is_asked_for_again_is_not_from_before_a_cut() {
     assert!(stdx::marks::count("glimpse_asked_again") > 0);
 }
 
+/// The size is asked for while a write here waits for its lock, which comes after the file has become longer elsewhere. Where that lock ends
+/// is no size, though the answer to the question says less.
+#[test]
+fn a_size_is_not_where_a_lock_ends_that_came_after_the_answer() {
+    let mut c = Cluster::new(1);
+    let (a, b) = (c.mount(), c.mount());
+    let (f, fh) = c.create(a, 1, "f").unwrap();
+    c.call(a, Call::SetLayout { ino: f.ino, wish: wish(64 << 10, 1, 0) }).unwrap();
+    c.write(a, fh, 0, &[1; 200_000]).unwrap();
+    // Its kernel has seen the file longer than the write will be, and has it wait.
+    c.lookup(b, 1, "f").unwrap();
+    let of_b = c.open(b, f.ino, 2).unwrap();
+    let cut =
+        |size| Call::Setattr { ino: f.ino, set: SetStat { size: Some(size), fh: Some(fh), ..SetStat::default() } };
+    c.call(a, cut(4096)).unwrap();
+    // Its request to the metadata target is slow: it comes with the next one.
+    let (mut slow, mut came) = (None, false);
+    c.tamper = Some(Box::new(move |to_client, node, frame| {
+        let asks = |opcode| !to_client && node == a && frame.header.opcode == opcode as u16;
+        if asks(Opcode::MdsReint) && !came {
+            came = true;
+            slow = Some(frame);
+            return Vec::new();
+        }
+        let first = if asks(Opcode::MdsLookup) { slow.take() } else { None };
+        first.into_iter().chain([frame]).collect()
+    }));
+    let longer = c.send_quietly(a, cluster::cred(0), cut(189_792));
+    c.pass(Duration::from_millis(50));
+    let data = vec![2; 864].into();
+    let write = Call::Write { fh: of_b, ino: f.ino, offset: 124_552, data, write_back: false, kill_priv: false };
+    let write = c.send_quietly(b, cluster::cred(0), write);
+    let stat = c.send_quietly(b, cluster::cred(0), Call::Getattr { ino: f.ino, fh: None });
+    c.pass(Duration::from_millis(50));
+    assert!(!c.answered(a, longer) && !c.answered(b, stat));
+    let shorter = c.send_quietly(a, cluster::cred(0), cut(188_416));
+    c.send_quietly(a, cluster::cred(0), Call::Lookup { parent: 1, name: name("other") });
+    let Ok(Answer::Attr(stat)) = c.answer(b, stat) else { panic!() };
+    assert!([189_792, 188_416].contains(&stat.size), "{}", stat.size);
+    c.answer(b, write).unwrap();
+    for call in [longer, shorter] {
+        c.answer(a, call).unwrap();
+    }
+    assert!(stdx::marks::count("lock_end_is_no_size") > 0);
+}
+
 /// The sizes of two objects became doubtful, the first one's only when the second one's was asked for. The answer about the second is kept
 /// until that about the first is there, and a write to the second is done meanwhile.
 #[test]

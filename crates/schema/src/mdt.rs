@@ -97,7 +97,7 @@ impl Record for DestroyLog {
     const KIND: &'static str = "destroy log";
     type Id = ObjectsKey;
 
-    /// Objects that are numbered from 0 have the file's key, as all had in version 0.2.0.
+    /// Objects that are numbered from 0 have the file's key, as all had in version 0.1.0.
     fn key(id: &ObjectsKey) -> Key {
         let key = fid_key(Self::TABLE, &id.fid);
         if id.first == 0 { key } else { key.u32(id.first) }

@@ -43,7 +43,7 @@ pub mod format_features {
         ),
         (
             LAYOUT_SWAP,
-            "for a version without layout_swap (0.2.0): copy the files to a file system in which no file was ever migrated; \
+            "for a version without layout_swap (0.1.0): copy the files to a file system in which no file was ever migrated; \
              this one keeps the feature",
         ),
         (

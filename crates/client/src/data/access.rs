@@ -435,6 +435,7 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
     let seen = step(steps::GLIMPSED, number);
     let object = file(cx.w, ino)?.object(key)?;
     let (known, exact) = (object.size_floor(), object.knows_end());
+    let ends_behind = object.size_exact && known < object.size;
     let floor = known.max(cx.memo(seen).unwrap_or(0));
     cx.set_memo(seen, floor);
     let lvb = match cx.start_rpc(at, dest, Opcode::LdlmEnqueue, |_, _| (request, Bytes::new()))? {
@@ -444,9 +445,14 @@ pub(super) fn glimpse(cx: &mut Cx<'_>, ino: u64, key: Key, times: bool) -> Optio
             _ => return Some(Err(Errno::EPROTO)),
         },
     };
-    if !exact && lvb.size.max(known) < floor {
+    // What is known is only where a lock of ours ends, that came after the answer: it is no size.
+    let lock_end = ends_behind && lvb.size < known;
+    if !exact && (lvb.size.max(known) < floor || lock_end) {
         // Or it was cut after that lock had gone. What is asked only now has the write, and the cut if there was one.
         stdx::mark!("glimpse_asked_again");
+        if lock_end {
+            stdx::mark!("lock_end_is_no_size");
+        }
         cx.forget(at);
         cx.forget(seen);
         return glimpse(cx, ino, key, times);

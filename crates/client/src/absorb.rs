@@ -33,6 +33,7 @@ pub(crate) fn reply(w: &mut World, dest: Dest, pending: &Pending, frame: Frame, 
             let lvb = rep.attr.as_ref().and_then(data::resident_lvb);
             grants(w, dest, &pending.wants, &rep.locks, lvb.as_ref());
             object(w, rep);
+            w.behind.offered(dest, rep.batch_room, frame.header.xid, w.now);
             if let (true, Some(gone)) = (rep.destroyed, rep.replaced_attr.as_ref().or(rep.attr.as_ref())) {
                 locks::destroyed(w, dest, gone.fid);
             }

@@ -182,7 +182,7 @@ impl Imports {
             config.features &= !proto::connect::features::MULTI_MOD_RPCS;
         }
         if options.sync_metadata || options.max_mod_rpcs_in_flight == 0 {
-            config.features &= !proto::connect::features::WRITE_BACK;
+            config.features &= !(proto::connect::features::WRITE_BACK | proto::connect::features::GRANT_SHRINK);
         }
         // The MGS keeps nothing of a client.
         config.lightweight = dest == Dest::Mgs;
@@ -536,7 +536,7 @@ pub(crate) fn next(w: &mut World) -> Option<(Dest, Arrived)> {
             ImportEffect::Notice(frame) => notice(w, dest, &frame),
             ImportEffect::Connected(reply) => {
                 target.dom_size = reply.dom_size;
-                w.behind.set_room(dest, reply.batch_room);
+                w.behind.set_room(dest, reply.batch_room, target.import.newest_xid(), w.now);
                 target.import.set_grant(reply.grant);
                 if reply.brw_size > 0 {
                     target.brw_size = reply.brw_size.min(proto::connect::BRW_SIZE_MAX);

@@ -289,7 +289,7 @@ fn misdirected(mut frame: Frame) -> Frame {
             }
             BatchReq::push(&mut changes, &change);
         }
-        frame.body = BatchReq { changes: changes.into() }.encode_to_vec().into();
+        frame.body = BatchReq { changes: changes.into(), gives_back: false }.encode_to_vec().into();
     }
     frame
 }
@@ -615,6 +615,52 @@ fn the_room_that_is_left_after_a_batch_in_a_recovery_is_kept_to() {
     c.mkdir(a, dir, "two").unwrap();
     assert_eq!(made(&c, a), before, "it is made by its server, which has promised no room");
     assert_eq!(c.list(a, dir, false).unwrap().len(), 4);
+}
+
+fn room(c: &Cluster, node: usize) -> u32 {
+    let text = c.nodes[node].machine.get_params("mdc.*.metadata_write_back").remove(0).1;
+    text.lines().find_map(|line| line.strip_prefix("room:")).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn room_that_is_not_used_goes_back_and_comes_with_the_next_change() {
+    let (mut c, a, dir) = leased();
+    c.mkdir(a, dir, "one").unwrap();
+    let before = made(&c, a);
+    assert!(room(&c, a) > 0);
+    c.all_requests.clear();
+    c.pass(Duration::from_secs(15));
+    assert_eq!(room(&c, a), 0);
+    c.pass(Duration::from_secs(60));
+    assert_eq!(c.all_requests.get("mds_batch"), Some(&2), "the change, and the room: {:?}", c.all_requests);
+    c.mkdir(a, dir, "two").unwrap();
+    assert_eq!(made(&c, a), before, "it is made by its server");
+    assert!(room(&c, a) > 0);
+    c.mkdir(a, dir, "three").unwrap();
+    assert_eq!(made(&c, a), before + 1);
+    assert!(stdx::marks::count("room_given_back") > 0 && stdx::marks::count("room_offered") > 0);
+}
+
+/// The target may take back what it promised a moment ago: what it says before it has answered is no promise.
+#[test]
+fn no_room_is_counted_on_while_room_goes_back() {
+    let (mut c, a, dir) = leased();
+    c.mkdir(a, dir, "one").unwrap();
+    c.pass(Duration::from_secs(5));
+    c.lose_frames(true, [Opcode::MdsBatch]);
+    c.pass(Duration::from_secs(6));
+    assert_eq!(room(&c, a), 0);
+    c.mkdir(a, dir, "two").unwrap();
+    assert_eq!(room(&c, a), 0, "the answer to what was given back is lost");
+    c.restart("fs-MDT0000");
+    c.pass(Duration::from_secs(5));
+    assert_eq!(room(&c, a), 0, "and so it is after a restart");
+    c.tamper = None;
+    c.pass(Duration::from_secs(60));
+    c.mkdir(a, dir, "three").unwrap();
+    assert!(room(&c, a) > 0);
+    c.mkdir(a, dir, "four").unwrap();
+    assert_eq!(c.list(a, dir, false).unwrap().len(), 2 + 4);
 }
 
 /// While a directory is listed from its server, what a client goes on to change in it is newer than what the listing says.

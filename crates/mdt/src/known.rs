@@ -97,6 +97,33 @@ impl KnownDirs {
     }
 }
 
+/// What an attempt of many changes has done to directories so far. It becomes known when the attempt is accepted; until then this goes
+/// before what is known.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Directories that it has made: nothing is in them but what it has put there.
+    made: Set<u64>,
+    /// Cookies that it has used, by directory.
+    used: Set<(u64, u64)>,
+}
+
+impl Pending {
+    /// It has made a directory.
+    pub fn made(&mut self, dir: u64) {
+        self.made.insert(dir);
+    }
+
+    /// It has put an entry.
+    pub fn took(&mut self, dir: u64, cookie: u64) {
+        self.used.insert((dir, cookie));
+    }
+
+    /// Whether a cookie is certainly free, for this attempt.
+    pub fn is_free(&self, known: &KnownDirs, dir: u64, cookie: u64) -> bool {
+        (self.made.contains(&dir) || known.is_free(dir, cookie)) && !self.used.contains(&(dir, cookie))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

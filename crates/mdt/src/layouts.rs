@@ -116,7 +116,7 @@ pub fn is_sound(layout: &Layout) -> bool {
 }
 
 /// What the answer to the first execution said, which a replay brings behind its body; `None` if this is no replay, or that
-/// of a client of version 0.2.0 or older.
+/// of a client of version 0.1.0.
 pub fn first_answer<M: Message + Default>(cx: &Cx<'_>, request: &Request) -> Result<Option<M>, Stop> {
     if !cx.is_replay() || request.bulk().is_empty() {
         return Ok(None);

@@ -163,7 +163,10 @@ impl Service for Mdt {
 
     fn attempt(&mut self, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
         let reply = match request.opcode {
-            Opcode::MdsReint => self.reint(cx, request),
+            Opcode::MdsReint => {
+                let reply = self.reint(cx, request)?;
+                Ok(self.with_room(cx, reply))
+            }
             Opcode::MdsBatch => ops::batch::batch(self, cx, request),
             Opcode::MdsClose => ops::close::close(self, cx, &request.decode()?),
             Opcode::MdsLookup => {
@@ -286,6 +289,7 @@ impl Service for Mdt {
         if reply.features & features::WRITE_BACK != 0 {
             self.promise_again(cx, export, request.batch_room);
             reply.batch_room = self.promise(cx, export, 0);
+            self.room_shrinks(export, reply.features & features::GRANT_SHRINK != 0);
         }
         if reply.features & features::GRANT != 0 && !request.lightweight {
             self.note_space(cx);

@@ -3,11 +3,15 @@
 //! Such a change has been answered before it comes: there must be room for it, however full the store is by then. So clients
 //! are told how many they may have outstanding, and all these together fit into half of what the store keeps in reserve. When
 //! what is not in reserve gets short nobody is promised any more, and every change asks before it is answered.
+//!
+//! Each client may have a quarter of what the others leave: with n clients at work each comes to have 1/(n + 3) of all. Who has not used
+//! his room for a while gives it back, and is promised anew with the answer to his next change.
 
 use crate::Mdt;
-use std::collections::BTreeMap;
+use proto::msg::ObjectRep;
+use std::collections::{BTreeMap, BTreeSet};
 use store::Space;
-use target::{Cx, ExportId};
+use target::{Cx, ExportId, Reply};
 
 /// What the records of one such change can cost on the medium, in bytes: entry, inode and index on pages of their own, each
 /// split.
@@ -22,6 +26,8 @@ pub struct Promises {
     by_client: BTreeMap<ExportId, u32>,
     /// The sum of these.
     all: u64,
+    /// Clients that give room back, and take what answers to their changes offer.
+    shrinking: BTreeSet<ExportId>,
 }
 
 impl Promises {
@@ -47,7 +53,15 @@ impl Promises {
         self.all = others + u64::from(now);
     }
 
+    /// What a client was promised is free for others.
+    fn take_back(&mut self, export: ExportId) {
+        if let Some(before) = self.by_client.get_mut(&export) {
+            self.all -= u64::from(core::mem::take(before));
+        }
+    }
+
     fn end(&mut self, export: ExportId) {
+        self.shrinking.remove(&export);
         self.all -= u64::from(self.by_client.remove(&export).unwrap_or(0));
     }
 
@@ -73,6 +87,30 @@ impl Mdt {
     /// A client that connects says how many changes it was promised room for.
     pub(crate) fn promise_again(&mut self, cx: &Cx<'_>, export: ExportId, claim: u32) {
         self.promises.again(export, cx.space().map_or(u64::MAX, |space| in_reserve(&space)), claim);
+    }
+
+    /// Whether a client that connects gives back what it does not need.
+    pub(crate) fn room_shrinks(&mut self, export: ExportId, shrinks: bool) {
+        if shrinks {
+            self.promises.shrinking.insert(export);
+        } else {
+            self.promises.shrinking.remove(&export);
+        }
+    }
+
+    /// A client needs its room no more.
+    pub(crate) fn take_room_back(&mut self, export: ExportId) {
+        self.promises.take_back(export);
+    }
+
+    /// The answer to a change that was a request of its own: a client that makes others behind its programs' backs learns for how many
+    /// there is room now.
+    pub(crate) fn with_room(&mut self, cx: &Cx<'_>, reply: Reply) -> Reply {
+        if cx.is_replay() || !self.promises.shrinking.contains(&cx.export()) {
+            return reply;
+        }
+        let batch_room = self.promise(cx, cx.export(), 0);
+        if batch_room == 0 { reply } else { reply.and(&ObjectRep { batch_room, ..ObjectRep::default() }) }
     }
 
     /// A client is gone, and what it was promised with it.

@@ -6,6 +6,7 @@
 
 use crate::Mdt;
 use crate::acl;
+use crate::known::Pending;
 use bytes::Bytes;
 use proto::connect::NAME_MAX;
 use proto::msg::{LockMode, Policy, Resource, bits};
@@ -98,12 +99,14 @@ pub struct Dir {
     claimed: bool,
     /// Differs from its record.
     changed: bool,
+    /// What the changes before in this attempt have done.
+    pub pending: Pending,
 }
 
 impl Dir {
     /// See [`dir`].
     pub fn find(cx: &mut Cx<'_>, fid: Fid) -> Result<Dir, Stop> {
-        Ok(Dir { node: dir(cx, fid)?, claimed: false, changed: false })
+        Ok(Dir { node: dir(cx, fid)?, claimed: false, changed: false, pending: Pending::default() })
     }
 
     /// Calls back what others have locked of its entries. After that, checks are over.
@@ -192,8 +195,13 @@ enum Looked {
 impl Mdt {
     /// Looks for a name.
     pub(crate) fn place(&self, cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<Place, Stop> {
+        self.place_after(cx, &Pending::default(), dir, name)
+    }
+
+    /// The same after what the attempt has done so far.
+    pub(crate) fn place_after(&self, cx: &mut Cx<'_>, pending: &Pending, dir: u64, name: &[u8]) -> Result<Place, Stop> {
         let first = EntryKey { dir, cookie: first_cookie(cx.header(), name) };
-        let free = match self.look_in_chain(cx, first, name, false, None)? {
+        let free = match self.look_in_chain(cx, pending, first, name, false, None)? {
             Looked::There(place) => return Ok(place),
             // Names lie in second chains only where there is the feature.
             Looked::Full(Some(free)) if !cx.has_feature(format_features::FULL_CHAINS) => return Ok(free),
@@ -201,7 +209,7 @@ impl Mdt {
         };
         stdx::mark!("mdt.full_chain");
         let Some(cookie) = second_cookie(cx.header(), name) else { return Err(Errno::ENOSPC.into()) };
-        match self.look_in_chain(cx, EntryKey { dir, cookie }, name, true, free)? {
+        match self.look_in_chain(cx, pending, EntryKey { dir, cookie }, name, true, free)? {
             Looked::There(place) | Looked::Full(Some(place)) => Ok(place),
             Looked::Full(None) => Err(Errno::ENOSPC.into()),
         }
@@ -211,6 +219,7 @@ impl Mdt {
     fn look_in_chain(
         &self,
         cx: &mut Cx<'_>,
+        pending: &Pending,
         first: EntryKey,
         name: &[u8],
         second: bool,
@@ -219,7 +228,8 @@ impl Mdt {
         let EntryKey { dir, cookie: first } = first;
         for cookie in first..first + CHAIN_MAX {
             let place = Place { key: EntryKey { dir, cookie }, entry: None, tombstone: false, second };
-            let found = if self.known.is_free(dir, cookie) { None } else { cx.get::<Entry>(&place.key)? };
+            let free_by_memory = pending.is_free(&self.known, dir, cookie);
+            let found = if free_by_memory { None } else { cx.get::<Entry>(&place.key)? };
             match found {
                 None => return Ok(Looked::There(free.unwrap_or(place))),
                 Some(entry) if entry.is_tombstone() => drop(free.get_or_insert(Place { tombstone: true, ..place })),
@@ -232,12 +242,12 @@ impl Mdt {
 
     /// Whether removing the entry of a place must leave a tombstone, because its chain goes on, or names lie elsewhere because it
     /// was full.
-    pub(crate) fn chain_goes_on(&self, cx: &mut Cx<'_>, place: &Place) -> Result<bool, Stop> {
+    pub(crate) fn chain_goes_on(&self, cx: &mut Cx<'_>, pending: &Pending, place: &Place) -> Result<bool, Stop> {
         let EntryKey { dir, cookie } = place.key;
         if cookie % CHAIN_MAX == CHAIN_MAX - 1 {
             return Ok(cx.has_feature(format_features::FULL_CHAINS));
         }
-        if self.known.is_free(dir, cookie + 1) {
+        if pending.is_free(&self.known, dir, cookie + 1) {
             return Ok(false);
         }
         cx.exists::<Entry>(&EntryKey { dir, cookie: cookie + 1 })

@@ -31,6 +31,9 @@ pub mod features {
     /// The client knows that a file's data can move to other objects, and asks for the layout anew whenever it has no lock
     /// on any. A metadata target with such a file serves no others.
     pub const LAYOUT_SWAP: u64 = 0x20;
+    /// The client gives back room for changes that it has not used for a while ([`crate::msg::BatchReq::gives_back`]), and one that has
+    /// none is told of new room with the answers to its changes ([`crate::msg::ObjectRep::batch_room`]). Metadata targets grant it.
+    pub const GRANT_SHRINK: u64 = 0x2_0000_0000;
     /// The bits that have a name, for `import`.
     pub const NAMES: &[(u64, &str)] = &[
         (AT, "adaptive_timeouts"),
@@ -45,6 +48,7 @@ pub mod features {
         (OPEN_BY_FID, "open_by_fid"),
         (GRANT, "grant"),
         (LAYOUT_SWAP, "layout_swap"),
+        (GRANT_SHRINK, "grant_shrink"),
     ];
     /// What this version asks for. It offers the same, but for what an administrator has turned off.
     pub const SUPPORTED: u64 = AT
@@ -58,7 +62,8 @@ pub mod features {
         | LOCK_CONVERT
         | OPEN_BY_FID
         | GRANT
-        | LAYOUT_SWAP;
+        | LAYOUT_SWAP
+        | GRANT_SHRINK;
 }
 
 /// Version of the protocol's meaning: major in the high 16 bits. A peer of another major version is refused.

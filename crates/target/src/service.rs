@@ -101,6 +101,12 @@ impl Reply {
         Reply { body: body.encode_to_vec().into(), ..Reply::default() }
     }
 
+    /// With further fields of its body. `more` is of the same type, and has those that the body has not.
+    pub fn and(self, more: &impl Message) -> Reply {
+        let body = [&self.body[..], &more.encode_to_vec()].concat().into();
+        Reply { body, ..self }
+    }
+
     /// With bytes behind the body.
     pub fn with_bulk(self, bulk: Bytes) -> Reply {
         Reply { bulk, ..self }

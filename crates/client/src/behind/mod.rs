@@ -33,6 +33,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use dlm::client::HeldLock;
 use prost::Message;
+use proto::connect::features;
 use proto::msg::{
     BATCH_MAX, BatchRep, BatchReq, BatchResult, Cred, LockMode, Policy, Reint, ReintReq, ResourceKind, WantLocks, bits,
 };
@@ -58,6 +59,8 @@ pub(crate) use make::{accessed, create, setattr, unlink};
 
 /// How long a change waits for others.
 const GATHER_TIME: Duration = Duration::from_millis(5);
+/// How long room is kept that is not used.
+const ROOM_KEPT: Duration = Duration::from_secs(10);
 /// Most bytes of a batch, about.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -133,7 +136,7 @@ const WAITING: u64 = 1 << 63;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
     dest: Dest,
-    /// Not empty.
+    /// None: room is given back.
     changes: Vec<Change>,
 }
 
@@ -153,6 +156,12 @@ struct Lane {
     settled: u64,
     /// How many may be without.
     room: u32,
+    /// When a change was made last, or room came.
+    used: Instant,
+    /// Room is being given back. What is promised meanwhile may be part of what the target is about to take.
+    giving_back: bool,
+    /// No request up to this one was executed after the room was as it is.
+    newest: Xid,
     /// Requests that were sent.
     batches: u64,
     /// How many evictions by the target have been taken note of.
@@ -167,6 +176,11 @@ impl Lane {
     fn due(&self) -> Option<Instant> {
         (self.in_flight == 0 && !self.waiting.is_empty()).then(|| self.since + GATHER_TIME)
     }
+
+    /// When room that is not used goes back.
+    fn shrinks(&self) -> Option<Instant> {
+        (self.room > 0 && self.outstanding() == 0).then(|| self.used + ROOM_KEPT)
+    }
 }
 
 /// All changes without an answer.
@@ -176,9 +190,23 @@ pub struct Behind {
 }
 
 impl Behind {
-    /// A target says how many changes may be without an answer.
-    pub(crate) fn set_room(&mut self, dest: Dest, room: u32) {
-        self.lanes.entry(dest).or_default().room = room;
+    /// A target says how many changes may be without an answer. `newest`: the last request that the client has made.
+    pub(crate) fn set_room(&mut self, dest: Dest, room: u32, newest: Xid, now: Instant) {
+        let lane = self.lanes.entry(dest).or_default();
+        lane.newest = newest;
+        if !lane.giving_back {
+            (lane.room, lane.used) = (room, now);
+        }
+    }
+
+    /// The same with the answer to a change that was a request of its own. It counts where there is no room: answers overtake each other,
+    /// and a promise of before may have been used since.
+    pub(crate) fn offered(&mut self, dest: Dest, room: u32, by: Xid, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(&dest).filter(|lane| lane.room == 0 && room > 0) else { return };
+        if !lane.giving_back && by > lane.newest {
+            stdx::mark!("room_offered");
+            (lane.room, lane.used) = (room, now);
+        }
     }
 
     /// For how many changes the server should have room after a restart.
@@ -251,6 +279,7 @@ fn push(w: &mut World, dest: Dest, change: Change) {
         lane.since = now;
     }
     lane.made += 1;
+    lane.used = now;
     lane.waiting.push_back(change);
     kick(w, dest);
 }
@@ -360,7 +389,23 @@ pub(crate) fn is_idle(w: &World, dest: Dest) -> bool {
 
 /// When [`tick`] wants to be called.
 pub(crate) fn deadline(w: &World) -> Option<Instant> {
-    w.behind.lanes.values().filter_map(Lane::due).min()
+    let shrinking =
+        w.behind.lanes.iter().filter(|(dest, _)| may_shrink(w, **dest)).filter_map(|(_, lane)| lane.shrinks());
+    w.behind.lanes.values().filter_map(Lane::due).chain(shrinking).min()
+}
+
+/// Whether a target takes room back, and gives new room with its answers.
+fn may_shrink(w: &World, dest: Dest) -> bool {
+    !w.unmounting && w.imports.get(dest).is_some_and(|target| target.has(features::GRANT_SHRINK))
+}
+
+/// Room goes back that was not used for long: others may need it.
+fn give_room_back(w: &mut World, dest: Dest) {
+    if let Some(lane) = w.behind.lanes.get_mut(&dest) {
+        stdx::mark!("room_given_back");
+        (lane.room, lane.giving_back) = (0, true);
+        w.spawn(Task::Batch(Box::new(Batch { dest, changes: Vec::new() })));
+    }
 }
 
 /// Time passed.
@@ -370,6 +415,13 @@ pub(crate) fn tick(w: &mut World) {
     let due: Vec<Dest> = w.behind.lanes.iter().filter_map(is_due).collect();
     for dest in due {
         kick(w, dest);
+    }
+    let is_unused = |(dest, lane): (&Dest, &Lane)| lane.shrinks().is_some_and(|at| at <= now).then_some(*dest);
+    let unused: Vec<Dest> = w.behind.lanes.iter().filter_map(is_unused).collect();
+    for dest in unused {
+        if may_shrink(w, dest) {
+            give_room_back(w, dest);
+        }
     }
 }
 
@@ -385,8 +437,9 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         }
         Some(Err(errno)) => (Xid(0), Transno(0), Err(errno)),
     };
+    let (newest, now) = (cx.w.imports.get(batch.dest).map_or(Xid(0), |target| target.import.newest_xid()), cx.w.now);
     if let (true, Ok(rep)) = (transno.0 != 0, &rep) {
-        cx.w.behind.set_room(batch.dest, rep.room);
+        cx.w.behind.set_room(batch.dest, rep.room, newest, now);
         keep_done(cx.w, batch, xid, rep);
     }
     for (index, change) in batch.changes.iter().enumerate() {
@@ -400,7 +453,11 @@ pub(crate) fn send(cx: &mut Cx<'_>, batch: &Batch) -> Run<()> {
         settle(cx.w, batch.dest, change, transno, result);
     }
     if let Some(lane) = cx.w.behind.lanes.get_mut(&batch.dest) {
-        lane.in_flight = 0;
+        if batch.changes.is_empty() {
+            (lane.giving_back, lane.newest) = (false, newest);
+        } else {
+            lane.in_flight = 0;
+        }
         lane.settled += batch.changes.len() as u64;
     }
     cx.w.wake(WaitKey::Behind);
@@ -418,7 +475,7 @@ fn encode<'a>(changes: impl IntoIterator<Item = &'a Change>) -> BatchReq {
         before = Some(&change.cred);
         BatchReq::push(&mut encoded, &ReintReq { cred, ..change.request.clone() });
     }
-    BatchReq { changes: encoded.into() }
+    BatchReq { gives_back: encoded.is_empty(), changes: encoded.into() }
 }
 
 /// If the server loses the batch, what it did is to be done again, and nothing else: to a server a replay that fails is a sign

@@ -466,7 +466,7 @@ impl Values<'_> {
                 if self.rng.chance(1, 8) {
                     changes.push(self.u() as u8);
                 }
-                BatchReq { changes: changes.into() }.encode_to_vec()
+                BatchReq { changes: changes.into(), gives_back: false }.encode_to_vec()
             }
             Opcode::ObjStatfs | Opcode::MdsStatfs => StatfsReq { want_grant: self.n() }.encode_to_vec(),
             Opcode::MdsGetattr => GetattrReq { fid: self.fid(), want: self.want(), cred: self.cred() }.encode_to_vec(),

@@ -7,6 +7,7 @@
 //!
 //! The reply record has a bit for each change that failed.
 
+use crate::known::Pending;
 use crate::ops::create::{Made, Named, New};
 use crate::ops::unlink::Removed;
 use crate::ops::{Change, create, setattr, unlink};
@@ -32,18 +33,23 @@ enum Done {
 /// See the module.
 pub fn batch(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &Request) -> Result<Reply, Stop> {
     let changes = decode(&request.decode()?)?;
+    if changes.is_empty() {
+        cx.changes_nothing();
+        mdt.take_room_back(cx.export());
+        return Ok(Reply::new(&BatchRep::default()));
+    }
     let mut first = first_results(layouts::first_answer(cx, request)?, changes.len()).into_iter();
     let mut done: Vec<Result<Done, Errno>> = Vec::with_capacity(changes.len());
     let mut waits = false;
-    let mut dir = None;
+    let (mut dir, mut pending) = (None, Pending::default());
     for change in &changes {
         let layout = layouts::checked_answer(first.next().and_then(|result| result.layout))?;
-        leave(cx, &mut dir, change);
+        leave(cx, &mut dir, &mut pending, change);
         // What a later one misses is asked for together with this one's.
-        match cx.apart(|cx| one(mdt, cx, change, layout, &mut dir)) {
+        match cx.apart(|cx| one(mdt, cx, change, layout, &mut dir, &mut pending)) {
             Ok(did) => {
-                if let Done::Made(made, _) = &did {
-                    mdt.made_perhaps(made);
+                if let (Done::Made(made, _), Some(dir)) = (&did, &mut dir) {
+                    made.note(&mut dir.pending);
                 }
                 done.push(Ok(did));
             }
@@ -140,11 +146,11 @@ fn decode(request: &BatchReq) -> Result<Vec<ReintReq>, Errno> {
         }
         changes.push(change);
     }
-    if changes.is_empty() { Err(Errno::EINVAL) } else { Ok(changes) }
+    if changes.is_empty() == request.gives_back { Ok(changes) } else { Err(Errno::EINVAL) }
 }
 
 /// Writes the directory of the changes before, unless this change is in it, too.
-fn leave(cx: &mut Cx<'_>, dir: &mut Option<Dir>, request: &ReintReq) {
+fn leave(cx: &mut Cx<'_>, dir: &mut Option<Dir>, pending: &mut Pending, request: &ReintReq) {
     let parent = match &request.op {
         Some(Reint::Create(op)) => Some(op.parent),
         Some(Reint::Unlink(op)) => Some(op.parent),
@@ -152,14 +158,24 @@ fn leave(cx: &mut Cx<'_>, dir: &mut Option<Dir>, request: &ReintReq) {
     };
     if let Some(mut dir) = dir.take_if(|dir| parent != Some(dir.node.fid())) {
         dir.write(cx);
+        *pending = dir.pending;
     }
 }
 
 /// The directory of a change.
-fn enter<'a>(cx: &mut Cx<'_>, dir: &'a mut Option<Dir>, parent: Fid) -> Result<&'a mut Dir, Stop> {
+fn enter<'a>(
+    cx: &mut Cx<'_>,
+    dir: &'a mut Option<Dir>,
+    pending: &mut Pending,
+    parent: Fid,
+) -> Result<&'a mut Dir, Stop> {
     match dir {
         Some(dir) => Ok(dir),
-        None => Ok(dir.insert(Dir::find(cx, parent)?)),
+        None => {
+            let found = dir.insert(Dir::find(cx, parent)?);
+            found.pending = core::mem::take(pending);
+            Ok(found)
+        }
     }
 }
 
@@ -170,11 +186,12 @@ fn one(
     request: &ReintReq,
     layout: Option<Layout>,
     dir: &mut Option<Dir>,
+    pending: &mut Pending,
 ) -> Result<Done, Stop> {
     let change = Change::new(request);
     match request.op.as_ref().ok_or(Errno::EPROTO)? {
         Reint::Create(op) => {
-            let (dir, resident) = (enter(cx, dir, op.parent)?, change.want.data_cookie != 0);
+            let (dir, resident) = (enter(cx, dir, pending, op.parent)?, change.want.data_cookie != 0);
             let new = New { layout, ..New::of(op, resident) };
             Ok(match create::named(mdt, cx, &change, &new, op, dir)? {
                 Named::There(child) => Done::There(Box::new(child)),
@@ -182,7 +199,7 @@ fn one(
             })
         }
         Reint::Unlink(op) => {
-            let dir = enter(cx, dir, op.parent)?;
+            let dir = enter(cx, dir, pending, op.parent)?;
             unlink::remove(mdt, cx, &change, op, dir).map(|removed| Done::Removed(Box::new(removed)))
         }
         Reint::Setattr(op) if op.valid & valid::SIZE == 0 => setattr::set(mdt, cx, &change, op).map(|_| Done::Set),
@@ -208,6 +225,9 @@ fn result(cx: &mut Cx<'_>, inode: &Inode, want: Option<&WantLocks>) -> BatchResu
 /// for its client did not know their handles: they are granted now.
 pub fn reconstruct(mdt: &mut Mdt, cx: &mut Cx<'_>, request: &BatchReq, failed: u64) -> Result<Reply, Stop> {
     let changes = decode(request)?;
+    if changes.is_empty() {
+        return Ok(Reply::new(&BatchRep::default()));
+    }
     let mut found = Vec::with_capacity(changes.len());
     let mut waits = false;
     for change in &changes {

@@ -2,6 +2,7 @@
 //! shares with that.
 
 use crate::access::{Capability, EXECUTE, WRITE};
+use crate::known::Pending;
 use crate::ops::Change;
 use crate::tree::{self, Dir, Node, Place};
 use crate::{Mdt, acl, grants, layouts};
@@ -41,6 +42,16 @@ pub struct Made {
     pub child: Node,
     /// Where the entry is.
     pub place: Place,
+}
+
+impl Made {
+    /// Further changes of the attempt find it there.
+    pub fn note(&self, pending: &mut Pending) {
+        pending.took(self.place.key.dir, self.place.key.cookie);
+        if self.child.inode.is_dir() {
+            pending.made(self.child.ino);
+        }
+    }
 }
 
 /// See the module.
@@ -91,7 +102,7 @@ pub fn named(
     if tree::is_dot(&op.name) {
         return Err(Errno::EEXIST.into());
     }
-    let place = mdt.place(cx, parent.node.ino, &op.name)?;
+    let place = mdt.place_after(cx, &parent.pending, parent.node.ino, &op.name)?;
     if let Some(entry) = &place.entry {
         if cx.is_replay() && entry.object() == op.fid {
             return Ok(Named::There(tree::of_entry(cx, entry)?));
@@ -277,16 +288,6 @@ fn with_default_list(parent: &Inode, mode: u32, umask: u32) -> (u32, Vec<InodeXa
 }
 
 impl Mdt {
-    /// Memory: an object was made, if the attempt is not given up. Whoever makes a name in a directory that came just now must
-    /// find that nothing is in it, and a new directory is empty whichever attempt makes it. What an old one was before is not
-    /// certain: the attempt may have emptied it.
-    pub(crate) fn made_perhaps(&mut self, made: &Made) {
-        self.entry_taken(made.place.key);
-        if made.child.inode.is_dir() {
-            self.known.learn(made.child.ino, []);
-        }
-    }
-
     /// Memory: an object was made.
     pub(crate) fn made(&mut self, made: &Made) {
         let (ino, dir) = made.parent;

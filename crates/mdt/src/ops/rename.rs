@@ -1,6 +1,7 @@
 //! Another name: `rename`, also over an object, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`.
 
 use crate::access::{EXECUTE, WRITE};
+use crate::known::Pending;
 use crate::ops::Change;
 use crate::ops::unlink::{Gone, drop_link};
 use crate::tree::{self, Node, Place};
@@ -58,7 +59,7 @@ pub fn rename(mdt: &mut Mdt, cx: &mut Cx<'_>, change: &Change, op: &RenameOp) ->
     // is full.
     let (from, to) = (found.source.key, found.target.key);
     let follows = from.dir == to.dir && from.cookie / CHAIN_MAX == to.cookie / CHAIN_MAX && to.cookie > from.cookie;
-    let tombstone = mdt.chain_goes_on(cx, &found.source)? || follows || found.target.second;
+    let tombstone = mdt.chain_goes_on(cx, &Pending::default(), &found.source)? || follows || found.target.second;
     check_versions(cx, &found)?;
     revoke(cx, op, &found)?;
 

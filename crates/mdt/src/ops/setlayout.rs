@@ -132,7 +132,7 @@ fn leave(mdt: &Mdt, cx: &mut Cx<'_>, node: &mut Node, op: &SetlayoutOp, copied: 
     if copied.generation != ours.generation || copied.first_object != ours.first_object {
         return Err(Errno::ESTALE.into());
     }
-    // In a replay, and after that of a create by a client of version 0.2.0, other targets may have been chosen here than those
+    // In a replay, and after that of a create by a client of version 0.1.0, other targets may have been chosen here than those
     // that the data was copied to.
     if !cx.is_replay() {
         if !copied.osts.iter().all(|&ost| mdt.osts.has(ost)) {

@@ -48,10 +48,10 @@ pub fn remove(mdt: &Mdt, cx: &mut Cx<'_>, change: &Change, op: &UnlinkOp, dir: &
         };
         return Err(errno.into());
     }
-    let place = mdt.place(cx, parent.ino, &op.name)?;
+    let place = mdt.place_after(cx, &dir.pending, parent.ino, &op.name)?;
     let entry = place.entry.as_ref().ok_or(Errno::ENOENT)?;
     let mut child = tree::leaving(cx, entry)?;
-    let tombstone = mdt.chain_goes_on(cx, &place)?;
+    let tombstone = mdt.chain_goes_on(cx, &dir.pending, &place)?;
     change.caller.may_remove(&parent.inode, &child.inode)?;
     let is_dir = child.inode.is_dir();
     match (op.rmdir, is_dir) {

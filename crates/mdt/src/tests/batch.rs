@@ -32,7 +32,7 @@ impl World {
             let change = ReintReq { cred: cred.take(), now_ns: self.time_ns, want: Some(*want), op: Some(op.clone()) };
             BatchReq::push(&mut encoded, &change);
         }
-        BatchReq { changes: encoded.into() }
+        BatchReq { changes: encoded.into(), gives_back: false }
     }
 
     fn batch(&mut self, at: usize, changes: &[(Reint, WantLocks)]) -> Result<(Transno, BatchRep), Errno> {
@@ -251,7 +251,7 @@ fn of_a_batch_is_replayed_what_was_done() {
                     BatchReq::push(&mut encoded, &change);
                 }
             }
-            kept.body = BatchReq { changes: encoded.into() }.encode_to_vec().into();
+            kept.body = BatchReq { changes: encoded.into(), gives_back: false }.encode_to_vec().into();
         }
         let again = w.send_again(0, kept, flags::REPLAY);
         if whole {
@@ -411,4 +411,60 @@ fn a_replay_that_brings_nonsense_is_refused() {
     frame.bulk = rep.encode_to_vec().into();
     let answer = w.send_again(0, frame, flags::REPLAY);
     assert_eq!(Errno::from_status(answer.header.status), Err(Errno::EPROTO));
+}
+
+#[test]
+fn a_batch_that_comes_back_to_a_directory_knows_what_it_has_made_there() {
+    let mut w = World::new();
+    let (a, b) = (w.mkdir(Fid::ROOT, "a"), w.mkdir(Fid::ROOT, "b"));
+    let files: Vec<Fid> = (0..4).map(|_| w.new_fid(0)).collect();
+    let sub = w.new_fid(0);
+    let ops = vec![
+        create(files[0], a, "x", S_IFREG | 0o644),
+        create(sub, a, "sub", S_IFDIR | 0o755),
+        create(files[1], b, "x", S_IFREG | 0o644),
+        create(files[2], a, "x", S_IFREG | 0o644),
+        create(files[3], sub, "x", S_IFREG | 0o644),
+        create(w.new_fid(0), b, "x", S_IFREG | 0o644),
+        create(w.new_fid(0), sub, "x", S_IFREG | 0o644),
+    ];
+    let (_, rep) = w.batch(0, &plain(ops)).unwrap();
+    let eexist = -Errno::EEXIST.raw();
+    let statuses: Vec<i32> = rep.results.iter().map(|result| result.status).collect();
+    assert_eq!(statuses, [0, 0, 0, eexist, 0, eexist, eexist]);
+    assert_eq!(
+        (w.names(a), w.names(b), w.names(sub)),
+        (vec!["sub".into(), "x".into()], vec!["x".into()], vec!["x".into()])
+    );
+    w.check();
+}
+
+#[test]
+fn room_that_some_give_back_is_offered_to_who_has_none() {
+    let mut w = World::new();
+    let make = |w: &mut World, at: usize, name: &str| -> u32 {
+        let fid = w.new_fid(at);
+        w.time_ns += 1000;
+        let op = Some(create(fid, Fid::ROOT, name, S_IFREG | 0o644));
+        let request = ReintReq { cred: Some(cred(0)), now_ns: w.time_ns, want: None, op };
+        w.ask(at, Opcode::MdsReint, Tag(1), &request, Bytes::new()).unwrap().decode::<ObjectRep>().unwrap().batch_room
+    };
+    let clients: Vec<usize> = (0..40).map(|_| w.connect()).collect();
+    let [.., old, late] = clients[..] else { panic!("there are 40") };
+    assert_eq!(make(&mut w, late, "a"), 0, "others were promised all there is");
+    let nothing = BatchReq { gives_back: true, ..BatchReq::default() };
+    for client in 0..late {
+        let answer = w.ask(client, Opcode::MdsBatch, Tag(1), &nothing, Bytes::new()).unwrap();
+        assert_eq!(answer.decode::<BatchRep>().unwrap(), BatchRep::default());
+    }
+    assert_eq!(make(&mut w, late, "b"), 5, "a quarter of 21");
+    w.clients[old].features &= !proto::connect::features::GRANT_SHRINK;
+    w.reconnect(old);
+    assert_eq!(make(&mut w, old, "c"), 0, "it would not take it");
+    // Changes and none are not meant together, nor neither.
+    let change = w.batch_of(&plain(vec![remove(Fid::ROOT, "a", false)]));
+    for request in [BatchReq::default(), BatchReq { gives_back: true, ..change }] {
+        assert_eq!(w.ask(late, Opcode::MdsBatch, Tag(1), &request, Bytes::new()).err(), Some(Errno::EINVAL));
+    }
+    w.check();
 }

@@ -227,6 +227,9 @@ pub struct ObjectRep {
     /// [`super::SetlayoutKind::Copy`]: the layout of the copy.
     #[prost(message, optional, tag = "90")]
     pub copy: Option<Layout>,
+    /// `MdsReint`: as [`super::ConnectRep::batch_room`], for a client that has none. Since version 0.2.0.
+    #[prost(uint32, tag = "91")]
+    pub batch_room: u32,
 }
 
 /// What an open did, with Lustre's numbers.
@@ -480,8 +483,8 @@ pub const CLOSES_MAX: usize = 64;
 /// Most changes in a [`BatchReq`].
 pub const BATCH_MAX: usize = 64;
 
-/// Body of `MdsBatch`: changes that a client made behind its programs' backs, in their order, 1 to [`BATCH_MAX`] of them. They
-/// are one change of the target, with one transno and one reply record; each of them takes effect or fails by itself.
+/// Body of `MdsBatch`: changes that a client made behind its programs' backs, in their order, 1 to [`BATCH_MAX`] of them, or none with
+/// `gives_back`. They are one change of the target, with one transno and one reply record; each of them takes effect or fails by itself.
 #[derive(Clone, PartialEq, Message)]
 pub struct BatchReq {
     /// One [`ReintReq`] after the other, each behind its length (varint): a `Setattr`, `Create` or `Unlink`. One without
@@ -489,6 +492,9 @@ pub struct BatchReq {
     /// one on its data as PW, the one on its entries as EX.
     #[prost(bytes = "bytes", tag = "1")]
     pub changes: Bytes,
+    /// There are no changes, and the client needs the room that it was promised no more. Since version 0.2.0.
+    #[prost(bool, tag = "2")]
+    pub gives_back: bool,
 }
 
 impl BatchReq {

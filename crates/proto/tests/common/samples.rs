@@ -342,6 +342,7 @@ samples! {
         symlink: bytes("symlink"),
         destroyed: true,
         copy: Some(layout(139)),
+        batch_room: 169,
     };
     "ReintReq/setattr" = reint(Reint::Setattr(setattr()));
     "ReintReq/create" = reint(Reint::Create(create()));
@@ -363,7 +364,7 @@ samples! {
         let mut changes = Vec::new();
         BatchReq::push(&mut changes, &reint(Reint::Create(create())));
         BatchReq::push(&mut changes, &reint(Reint::Unlink(unlink())));
-        BatchReq { changes: changes.into() }
+        BatchReq { changes: changes.into(), gives_back: true }
     };
     "BatchRep" = BatchRep { results: vec![batch_result(), BatchResult::default()], room: 2 };
     "BatchResult" = batch_result();

@@ -573,7 +573,7 @@ impl Import {
         let Some(link) = self.phase.link() else { return };
         let last_xid = match self.sent.keys().next() {
             Some(first) => Xid(first.0 - 1),
-            None => Xid(self.next_xid - 1),
+            None => self.newest_xid(),
         };
         self.announced = self.announced.max(last_xid);
         frame.header.last_xid = self.announced;
@@ -585,6 +585,11 @@ impl Import {
             return;
         }
         self.effects.push_back(ImportEffect::Send { link, frame });
+    }
+
+    /// The last xid that a request has got.
+    pub fn newest_xid(&self) -> Xid {
+        Xid(self.next_xid - 1)
     }
 
     pub(crate) fn take_xid(&mut self) -> Xid {

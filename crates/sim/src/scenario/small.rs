@@ -200,7 +200,7 @@ async fn batch(hand: Hand) -> Outcome {
     for (op, want) in all {
         BatchReq::push(&mut changes, &ReintReq { want, ..reint(op, THEN) });
     }
-    let mut request = maker.changing(&BatchReq { changes: changes.into() }, Opcode::MdsBatch);
+    let mut request = maker.changing(&BatchReq { changes: changes.into(), gives_back: false }, Opcode::MdsBatch);
     let reply = maker.peer.call(request.clone()).await?;
     maker.peer.is(Opcode::MdsBatch, &reply, Ok(()))?;
     let statuses = |rep: &BatchRep| rep.results.iter().map(|result| result.status).collect::<Vec<i32>>();

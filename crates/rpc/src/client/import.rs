@@ -352,17 +352,6 @@ impl Import {
         self.closing.is_none_or(|until| self.now < until && self.replay.len().0 > 0)
     }
 
-    /// Space that the target has promised to this client and that is not used, as the target said last, in bytes. What is
-    /// buffered for it is part of it. It is told when the client connects again: a restarted target knows no grants.
-    pub fn grant(&self) -> u64 {
-        self.grant
-    }
-
-    /// The target has said what this client holds now.
-    pub fn set_grant(&mut self, bytes: u64) {
-        self.grant = bytes;
-    }
-
     /// Where the import is.
     pub fn state(&self) -> State {
         self.state

@@ -1,4 +1,4 @@
-//! How many changes may be in flight: what the administrator wants and what the server allows.
+//! What the server allows: how many changes may be in flight, as far as the administrator wants them, and how much data may be buffered.
 
 use proto::Errno;
 use proto::connect::{TAG_MAX, features};
@@ -7,6 +7,17 @@ use stdx::Instant;
 use super::Import;
 
 impl Import {
+    /// Space that the target has promised to this client and that is not used, as the target said last, in bytes. What is
+    /// buffered for it is part of it. It is told when the client connects again: a restarted target knows no grants.
+    pub fn grant(&self) -> u64 {
+        self.grant
+    }
+
+    /// The target has said what this client holds now.
+    pub fn set_grant(&mut self, bytes: u64) {
+        self.grant = bytes;
+    }
+
     /// How many changes may be in flight: what was wanted, as far as the server allows it.
     pub fn mod_rpcs_in_flight(&self) -> u16 {
         if self.granted.version == 0 { self.config.mod_rpcs_in_flight_max } else { self.slots.limit() }

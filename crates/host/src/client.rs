@@ -238,7 +238,7 @@ impl Mount {
         });
         let panicked = |shared: &Arc<Shared>| {
             let shared = Arc::downgrade(shared);
-            move |_: &str| drop(shared.upgrade().map(|shared| shared.thread_panicked()))
+            move |_: &str| shared.upgrade().into_iter().for_each(|shared| shared.thread_panicked())
         };
         let inodes = |name| {
             let (watch, shared, kernel) = (panicked(&shared), Arc::downgrade(&shared), kernel.clone());

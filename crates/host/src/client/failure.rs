@@ -88,7 +88,9 @@ mod tests {
         };
         let mount = Mount::launch(options, Arc::new(NoKernel)).unwrap();
         let (sender, answer) = mpsc::channel();
-        let completion = Box::new(move |result: Result<_, _>| drop(sender.send(result.map(drop))));
+        let completion = Box::new(move |result: Result<_, _>| {
+            let _ = sender.send(result.map(drop));
+        });
         mount.submit(Cred::default(), Call::Statfs { ino: 1 }, completion);
         assert_eq!(answer.recv_timeout(Duration::from_millis(50)), Err(mpsc::RecvTimeoutError::Timeout));
         assert_eq!(mount.failure(), None);

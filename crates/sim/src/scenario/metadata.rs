@@ -340,12 +340,22 @@ fn promised() -> Vec<Act> {
         room(3, "1024"),
         Fill(MDT, 32 << 20, RESERVE),
         Wait(2_000_000),
+        // Whatever a client was about learns that it was given up.
         Evict(MDT, 3),
-        BACK,
+        Begin(3, Op::Statfs),
+        Left,
         room(3, "0"),
         Evict(MDT, 2),
-        BACK,
+        Begin(2, Op::Statfs),
+        Left,
         room(2, "42"),
+        // What is not used is given back, and comes again with the next change that the server makes.
+        BACK,
+        room(2, "0"),
+        mkdir(2, "e"),
+        room(2, "42"),
+        mkdir(3, "f"),
+        room(3, "32"),
         Free(MDT),
     ]
 }

@@ -12,6 +12,8 @@
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto::Bytes;
+
 use super::history::{History, Step};
 use crate::model::{Id, Inode, Instead, Model, Op, When};
 
@@ -31,6 +33,8 @@ pub struct Synced {
     by: BTreeSet<usize>,
     /// When it was changed last, at that sync and after each change since.
     times: Vec<When>,
+    /// What a call without an answer may have appended, to wherever the file ended then.
+    appended: Bytes,
 }
 
 /// Only the newest stays.
@@ -74,8 +78,9 @@ impl Synced {
         }
     }
 
-    /// A call without an answer may have changed it.
-    fn doubt(&mut self, after: &[u8]) {
+    /// A call without an answer may have changed it; `appended`: by that, at its end.
+    fn doubt(&mut self, after: &[u8], appended: Bytes) {
+        self.appended = appended;
         self.states.push(after.to_vec());
         self.certain.resize(after.len().max(self.certain.len()), None);
         self.by.insert(usize::MAX);
@@ -119,7 +124,8 @@ impl Synced {
         if !(least..=most).contains(&(got.len() as u64)) {
             return Some(format!("{} bytes, expected {least} to {most}", got.len()));
         }
-        let tail = got.len() - if got.ends_with(&instead.appended) { instead.appended.len() } else { 0 };
+        let start_of = |end: &[u8]| got.len() - if got.ends_with(end) { end.len() } else { 0 };
+        let (tail, doubtful) = (start_of(&instead.appended), start_of(&self.appended));
         for (at, byte) in got.iter().enumerate() {
             let certain = self.certain.get(at).copied().flatten();
             let since = &self.states[certain.unwrap_or(0)..];
@@ -132,7 +138,9 @@ impl Synced {
             let given_up = lost.iter().any(|part| part.contains(&(at as u64)));
             let older = || at >= tail || *byte == 0 || instead.older.iter().any(|data| data.get(at) == Some(byte));
             let appended = !lost.is_empty() && at >= tail && least <= tail as u64;
-            let excused = zero || appended || given_up && older();
+            // Others' bytes in front of it are lost, so it lies where the file ended without them.
+            let in_doubt = at >= doubtful && least <= doubtful as u64;
+            let excused = zero || appended || in_doubt || given_up && older();
             if !excused {
                 let want: BTreeSet<u8> = since.iter().filter_map(|state| state.get(at).copied()).collect();
                 return Some(format!("byte {at} of {} is 0x{byte:02x}, expected one of {want:02x?}", got.len()));
@@ -173,7 +181,11 @@ impl History {
             for id in changed(before, &done, op) {
                 let new = done.inode(id);
                 let file = files.entry(id).or_insert_with(|| Synced::new(before.get(id), new));
-                file.doubt(new.data());
+                let appended = match op {
+                    Op::Write { data, .. } if before.appends_to(op) == Some(id) => data.clone(),
+                    _ => Bytes::new(),
+                };
+                file.doubt(new.data(), appended);
                 file.times.push(new.mtime);
             }
         }
@@ -205,7 +217,6 @@ fn changed(before: &Model, after: &Model, op: &Op) -> Vec<Id> {
 mod tests {
     use super::*;
     use client::api::SetTime;
-    use proto::Bytes;
     use proto::msg::Cred;
 
     use crate::model::Way;
@@ -281,6 +292,44 @@ mod tests {
             [2],
             "a metadata target keeps the time that was set, or loses it with the state"
         );
+    }
+
+    /// An append waits for a lock whose holder dies with what it had written: the file ends earlier than anybody has seen.
+    #[test]
+    fn an_append_beside_a_death_lies_where_the_file_ends() {
+        let with = |flags| {
+            let mut history = History::new(Model::new(0, 0, 0o755, When::at(0)));
+            let mut model = history.start.clone();
+            let path = vec![Bytes::from_static(b"a")];
+            let write =
+                |fd, data: &'static [u8]| Op::Write { fd, way: Way::Plain, offset: 0, data: Bytes::from_static(data) };
+            let steps = [
+                (0, Op::Open { path: path.clone(), flags: 0o102, mode: 0o644, fd: 1 }),
+                (0, write(1, b"ab")),
+                (0, Op::Fsync { fd: 1, data_only: false }),
+                (0, Op::Write { fd: 1, way: Way::Plain, offset: 2, data: Bytes::from_static(b"cdef") }),
+                (1, Op::Open { path, flags, mode: 0, fd: 2 }),
+            ];
+            let (cred, lane) = (Cred::default(), Lane::default());
+            for (at, (client, op)) in (1..).zip(steps) {
+                let (cred, when) = (cred.clone(), When::at(at));
+                assert!(model.apply(&op, &cred, when).is_ok());
+                let (after, before) = (model.clone(), Vec::new());
+                history.steps.push(Step { op, cred, when, client, succeeded: true, after, before, lane });
+            }
+            let (op, when, before) = (write(2, b"12"), When::at(9), Vec::new());
+            history.doubt = Some(Doubt { op, cred, when, client: 1, before });
+            history.synced_files(&|client| client != 0).into_values().next().unwrap()
+        };
+        let append = with(0o2002);
+        for there in [&b"ab"[..], b"ab12", b"abcd12", b"abcdef", b"abcdef12", b"ab\0\0\0\x0012"] {
+            assert!(!differs(&append, there), "{}", there.escape_ascii());
+        }
+        for wrong in [&b"12"[..], b"a12", b"ab1", b"ab21", b"ab12ef", b"12cdef"] {
+            assert!(differs(&append, wrong), "{}", wrong.escape_ascii());
+        }
+        let at_start = with(0o2);
+        assert!(!differs(&at_start, b"12") && !differs(&at_start, b"12cdef") && differs(&at_start, b"ab12"));
     }
 
     /// Two clients have written; one of them syncs.

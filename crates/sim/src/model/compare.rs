@@ -120,6 +120,12 @@ impl Model {
         self.inos.clone_from(&other.inos);
     }
 
+    /// The same of those that are here: what is only in the other state may never come to be, or be made once more with another number.
+    pub fn learns_numbers_of(&mut self, other: &Model) {
+        let here = other.inos.iter().filter(|(id, _)| self.inodes.contains_key(id));
+        self.inos.extend(here.map(|(id, ino)| (*id, *ino)));
+    }
+
     fn stat_differs(&mut self, id: Id, stat: &Stat) -> Option<String> {
         self.ino_differs(id, stat.ino).or_else(|| self.attributes_differ(id, stat, true))
     }

@@ -9,6 +9,7 @@
 //! - [`ask`](mod@ask): one question to a server, without a mount.
 //! - [`faults`]: the process's table of faults, as parameters.
 //! - [`log`]: the process's log: its level and its file.
+//! - [`place`]: targets at rest: made, looked at, and changed while nobody serves them.
 //! - [`private`]: files and folders that are this user's alone.
 //! - [`process`]: what a process sets up for itself, and how it shares its descriptors out.
 //! - [`server`]: opening and serving targets: identity, engine, service.
@@ -26,6 +27,7 @@ pub mod door;
 pub mod faults;
 pub mod log;
 mod names;
+pub mod place;
 pub mod private;
 pub mod process;
 mod read_buffers;

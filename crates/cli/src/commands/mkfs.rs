@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use host::server::{self, NewTarget, Place};
+use host::place::{self, NewTarget, Place};
 use proto::{Nid, TargetIndex, TargetKind, TargetName};
 
 use crate::misuse::{Misuse, misuse};
@@ -70,7 +70,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         misuse!("index {} is too large; at most 65535", arguments.index);
     }
     for param in &arguments.params {
-        server::checked_param(param).map_err(Misuse::because)?;
+        place::checked_param(param).map_err(Misuse::because)?;
     }
     let target = match arguments.target.parse::<Place>().map_err(Misuse::because)? {
         Place::Directory(directory) => directory,
@@ -90,7 +90,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             plain_names: arguments.plain_names,
             replaces: arguments.replace,
         };
-        server::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
+        place::format(&Place::Directory(directory.clone()), &new).map_err(anyhow::Error::msg)?;
         say!("{name} made in {}", directory.display());
     }
     Ok(ExitCode::SUCCESS)

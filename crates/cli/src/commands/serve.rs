@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use host::server::{Place, ServeOptions, Server};
+use host::place::Place;
+use host::server::{ServeOptions, Server};
 use proto::Nid;
 
 use crate::daemon;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use host::server::{self, Changes, Place};
+use host::place::{self, Changes, Place};
 use proto::{Nid, TargetKind, TargetName};
 
 use crate::misuse::Misuse;
@@ -42,7 +42,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for param in &arguments.params {
-        server::checked_param(param).map_err(Misuse::because)?;
+        place::checked_param(param).map_err(Misuse::because)?;
     }
     let changes = Changes {
         erase_params: arguments.erase_params,
@@ -53,9 +53,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let changes_something =
         changes.erase_params || changes.writeconf || !changes.params.is_empty() || !changes.mgs.is_empty();
     let header = if changes_something && !arguments.print {
-        server::change(&arguments.target, &changes)
+        place::change(&arguments.target, &changes)
     } else {
-        server::identify(&Place::Directory(arguments.target.clone()))
+        place::identify(&Place::Directory(arguments.target.clone()))
     };
     let header = header.map_err(anyhow::Error::msg)?;
     let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -73,7 +73,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ("params", header.params.join(" ")),
     ];
     if header.name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Mgt) {
-        match server::persistent_params(&arguments.target) {
+        match place::persistent_params(&arguments.target) {
             Ok(kept) => rows.push(("persistent", kept.join("; "))),
             // The rest is worth knowing all the more.
             Err(error) => eprintln!(
@@ -81,7 +81,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             ),
         }
     }
-    rows.extend(server::ways_back(&header).into_iter().map(|way| ("way_back", way.to_owned())));
+    rows.extend(place::ways_back(&header).into_iter().map(|way| ("way_back", way.to_owned())));
     if arguments.json {
         let map: serde_json::Map<String, serde_json::Value> =
             rows.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use host::server::{self, NewTarget, Place, ServeOptions};
+use host::place::{self, NewTarget, Place};
+use host::server::ServeOptions;
 use proto::{TargetIndex, TargetKind, TargetName};
 
 use crate::commands::{mount, serve, status};
@@ -183,7 +184,7 @@ impl Plan {
                     plain_names: false,
                     replaces: false,
                 };
-                server::format(&place, &new).map_err(anyhow::Error::msg)?;
+                place::format(&place, &new).map_err(anyhow::Error::msg)?;
                 made.push(name.to_string());
             }
             self.home.remember(&self.fsname, &name.to_string(), &target.folder)?;

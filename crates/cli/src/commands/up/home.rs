@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use host::admin;
-use host::server::{self, Place};
+use host::place::{self, Place};
 use proto::{Nid, TargetKind};
 
 use crate::commands::status::dead::DeadMount;
@@ -99,7 +99,7 @@ impl Home {
         let served = || server.and_then(|server| server.fsnames().into_iter().next());
         let stored = || {
             let mdt = Place::Directory(self.dir.join("mdt0"));
-            let name = server::identify(&mdt).ok()?.name;
+            let name = place::identify(&mdt).ok()?.name;
             name.rsplit_once('-').map(|(fsname, _)| fsname.to_owned())
         };
         self.list.fsname.clone().or_else(served).or_else(stored)

@@ -1,3 +1,5 @@
+//! The order search against histories that are good, and that are not.
+
 use super::*;
 use crate::model::Path;
 use crate::program::name;

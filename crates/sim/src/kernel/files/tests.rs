@@ -1,3 +1,5 @@
+//! The stand-in's files: pages, signals, and what a death leaves.
+
 use client::api::Stat;
 use core::cell::RefCell;
 use std::rc::Rc;

@@ -299,7 +299,7 @@ fn not_yet(cx: &mut Cx<'_>, mdt: Dest, cookie: u64) -> Stop {
 /// The pause between two looks.
 fn pause(cx: &mut Cx<'_>) -> Run<()> {
     let Some(until) = cx.memo(steps::LEAVE_AGAIN) else { return Ok(()) };
-    if cx.now() < Instant(until) && !cx.w.unmounting {
+    if cx.now() < Instant(until) {
         cx.w.set_timer(Instant(until));
         return Err(cx.wait(WaitKey::Timer));
     }
